@@ -1,0 +1,126 @@
+"""The seam between what decides and what does.
+
+Time, disk, network and randomness enter the broker through one `Runtime` object and nowhere else. `runtime.real` wears
+the operating system; the simulator wears a virtual clock, a virtual network and a disk that loses its unsynced tail.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Coroutine
+    from random import Random
+
+T = TypeVar("T")
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """One file. Thousands may exist: the disk opens descriptors when needed and keeps only the recently used ones."""
+
+    @property
+    def path(self) -> str: ...
+
+    def size(self) -> int: ...
+
+    def append(self, *buffers: Buffer) -> None:
+        """Add all of it at the end, or raise StorageFault: then part of it may be there, and the caller truncates."""
+
+    def pread(self, length: int, offset: int) -> bytes: ...
+
+    def pread_nowait(self, length: int, offset: int) -> bytes | bytearray | None:
+        """What `pread` gives if that takes no waiting for the device; None if it would: then offload a `pread`."""
+
+    def pwrite(self, data: Buffer, offset: int) -> None: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Block until the device has it."""
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    def open(self, path: str, *, create: bool = False) -> File:
+        """A handle; nothing is opened yet. With `create` the file is made at the first write."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Sorted names; none when the directory is not there."""
+
+    def mkdir(self, path: str) -> None: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def rmtree(self, path: str) -> None: ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Old or new content after a crash, never a mixture."""
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def lock(self, path: str) -> Lock | None:
+        """Exclusive until released or the process dies; None when somebody else holds it."""
+
+    def usage(self, path: str) -> tuple[int, int]:
+        """Total and free bytes of the filesystem."""
+
+
+class Handle(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Listener(Protocol):
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    async def close(self) -> None: ...
+
+
+class Runtime(Protocol):
+    """Everything a broker may ask of the world."""
+
+    @property
+    def disk(self) -> Disk: ...
+
+    @property
+    def random(self) -> Random: ...
+
+    def now(self) -> float:
+        """Monotonic seconds, for timeouts: never jumps."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, for timestamps in records: may jump."""
+
+    def call_soon(self, act: Callable[..., object], *args: object) -> Handle: ...
+
+    def call_at(self, when: float, act: Callable[..., object], *args: object) -> Handle:
+        """Call when `now()` reaches `when`."""
+
+    def spawn(self, work: Coroutine[object, object, T], *, name: str) -> asyncio.Task[T]:
+        """Run in the background; a failure is logged, never swallowed."""
+
+    def offload(self, act: Callable[..., T], *args: object) -> Awaitable[T]:
+        """Run a blocking call beside the loop."""
+
+    async def listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener: ...
+
+    async def connect(
+        self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]: ...

@@ -1,0 +1,305 @@
+"""The real disk: files that open themselves, descriptors in an LRU, errors as StorageFault."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections import OrderedDict
+
+from ottla.errors import StorageFault
+from ottla.runtime import Buffer
+
+# Tells a read that the page cache can answer from one that would wait for the device. Linux only, and not on tmpfs.
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+
+class RealFile:
+    """One file, opened at first use and closed again when many others are used more."""
+
+    __slots__ = ("_closed", "_create", "_disk", "_fd", "_nowait", "_pins", "_size", "path")
+
+    def __init__(self, disk: RealDisk, path: str, create: bool) -> None:
+        self.path = path
+        self._disk = disk
+        self._create = create
+        self._closed = False
+        self._fd = -1
+        self._pins = 0
+        self._size = -1
+        self._nowait = bool(_NOWAIT)
+
+    def size(self) -> int:
+        if self._size < 0:
+            try:
+                self._size = os.stat(self.path).st_size
+            except FileNotFoundError:
+                return 0
+            except OSError as failure:
+                raise _fault("look at", self.path, failure) from failure
+        return self._size
+
+    def append(self, *buffers: Buffer) -> None:
+        fd = self._fd if self._fd >= 0 else self._open(writing=True)
+        try:
+            if len(buffers) == 1:
+                wanted = len(buffers[0])
+                written = os.write(fd, buffers[0])
+            else:
+                wanted = sum(map(len, buffers))
+                written = os.writev(fd, buffers)
+        except OSError as failure:
+            self._size = -1
+            raise _fault("write to", self.path, failure) from failure
+        if self._size >= 0:
+            self._size += written
+        if written != wanted:
+            self._append_rest(b"".join(buffers), written)
+
+    def _append_rest(self, data: bytes, written: int) -> None:
+        """A write came back short: on a full disk the next one says why."""
+        self._size = -1
+        while written < len(data):
+            try:
+                written += os.write(self._fd, memoryview(data)[written:])
+            except OSError as failure:
+                raise _fault("write to", self.path, failure) from failure
+
+    def pread(self, length: int, offset: int) -> bytes:
+        fd = self._pin(writing=False)
+        try:
+            data = os.pread(fd, length, offset)
+            while len(data) < length:  # short at the end of the file, or after a signal
+                more = os.pread(fd, length - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+        except OSError as failure:
+            raise _fault("read", self.path, failure) from failure
+        finally:
+            self._unpin()
+
+    def pread_nowait(self, length: int, offset: int) -> bytes | bytearray | None:
+        if not self._nowait:
+            return self.pread(length, offset)
+        fd = self._fd if self._fd >= 0 else self._open(writing=False)
+        data = bytearray(length)
+        try:
+            count = os.preadv(fd, (data,), offset, _NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as failure:
+            if failure.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise _fault("read", self.path, failure) from failure
+            self._nowait = False
+            return self.pread(length, offset)
+        if count == length:
+            return data
+        # Short: either the end of the file, or the rest is not in memory.
+        return bytes(data[:count]) if offset + count >= self.size() else None
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        fd = self._fd if self._fd >= 0 else self._open(writing=True)
+        self._size = -1
+        try:
+            if os.pwrite(fd, data, offset) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as failure:
+            raise _fault("write to", self.path, failure) from failure
+
+    def truncate(self, size: int) -> None:
+        fd = self._fd if self._fd >= 0 else self._open(writing=True)
+        self._size = -1
+        try:
+            os.ftruncate(fd, size)
+        except OSError as failure:
+            raise _fault("truncate", self.path, failure) from failure
+
+    def sync(self) -> None:
+        fd = self._pin(writing=True)
+        try:
+            os.fsync(fd)
+        except OSError as failure:
+            raise _fault("sync", self.path, failure) from failure
+        finally:
+            self._unpin()
+
+    def close(self) -> None:
+        with self._disk.guard:
+            self._disk.forget(self)
+            if self._pins:
+                self._closed = True  # whoever holds the last pin closes it
+            elif self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+    def _pin(self, writing: bool) -> int:
+        """Keep the descriptor from being closed, and its number reused, while a thread is inside a call with it."""
+        with self._disk.guard:
+            fd = self._fd if self._fd >= 0 else self._open_guarded(writing)
+            self._pins += 1
+            return fd
+
+    def _unpin(self) -> None:
+        with self._disk.guard:
+            self._pins -= 1
+            if self._closed and not self._pins:
+                self._closed = False
+                self._disk.forget(self)
+                os.close(self._fd)
+                self._fd = -1
+
+    def _open(self, writing: bool) -> int:
+        with self._disk.guard:
+            return self._fd if self._fd >= 0 else self._open_guarded(writing)
+
+    def _open_guarded(self, writing: bool) -> int:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+        try:
+            self._fd = os.open(self.path, flags | (os.O_CREAT if self._create and writing else 0), 0o644)
+        except OSError as failure:
+            if failure.errno not in (errno.EROFS, errno.EACCES) or writing:
+                raise _fault("open", self.path, failure) from failure
+            try:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)  # reads go on when the disk turned read-only
+            except OSError as again:
+                raise _fault("open", self.path, again) from again
+        self._disk.opened(self)
+        return self._fd
+
+    def evict(self) -> bool:
+        """Give the descriptor back, unless a thread is using it. The disk holds the guard."""
+        if self._pins:
+            return False
+        os.close(self._fd)
+        self._fd = -1
+        return True
+
+
+class RealLock:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+class RealDisk:
+    """Files of the operating system. Errors leave as StorageFault, with the path in the message."""
+
+    def __init__(self, *, open_files_max: int = 1000) -> None:
+        self._open_files_max = open_files_max
+        self._open: OrderedDict[RealFile, None] = OrderedDict()
+        self.guard = threading.Lock()  # descriptors are opened and closed from the loop and from offloaded calls
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        return RealFile(self, path, create)
+
+    def opened(self, file: RealFile) -> None:
+        """Oldest opening goes first: cheaper to keep than true recency, and a busy file is soon open again."""
+        self._open[file] = None
+        while len(self._open) > self._open_files_max:
+            oldest, _ = self._open.popitem(last=False)
+            if not oldest.evict():
+                self._open[oldest] = None
+                break
+
+    def forget(self, file: RealFile) -> None:
+        self._open.pop(file, None)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def listdir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+        except OSError as failure:
+            raise _fault("list", path, failure) from failure
+
+    def mkdir(self, path: str) -> None:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as failure:
+            raise _fault("make the directory", path, failure) from failure
+
+    def rename(self, old: str, new: str) -> None:
+        try:
+            os.replace(old, new)
+        except OSError as failure:
+            raise _fault("rename", old, failure) from failure
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as failure:
+            raise _fault("remove", path, failure) from failure
+
+    def rmtree(self, path: str) -> None:
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            pass
+        except OSError as failure:
+            raise _fault("remove", path, failure) from failure
+
+    def read(self, path: str) -> bytes:
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            raise
+        except OSError as failure:
+            raise _fault("read", path, failure) from failure
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError as failure:
+            raise _fault("write", path, failure) from failure
+        self.sync_dir(os.path.dirname(path))
+
+    def sync_dir(self, path: str) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as failure:
+            raise _fault("sync", path, failure) from failure
+
+    def lock(self, path: str) -> RealLock | None:
+        import fcntl  # not on Windows, where no broker runs
+
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as failure:
+            raise _fault("lock", path, failure) from failure
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return RealLock(fd)
+
+    def usage(self, path: str) -> tuple[int, int]:
+        try:
+            stats = os.statvfs(path)
+        except OSError as failure:
+            raise _fault("look at", path, failure) from failure
+        return stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
+
+
+def _fault(verb: str, path: str, failure: OSError) -> StorageFault:
+    return StorageFault(f"cannot {verb} {path}: {failure.strerror or failure}")

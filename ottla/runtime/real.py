@@ -1,0 +1,82 @@
+"""The runtime on a real machine: the operating system's clock, disk, network and random source, and one uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import TypeVar
+
+from ottla.runtime import Handle
+from ottla.runtime.disk import RealDisk
+
+log = logging.getLogger("ottla.runtime")
+
+T = TypeVar("T")
+
+OFFLOAD_THREADS_MAX = 4
+
+
+class RealListener:
+    def __init__(self, server: asyncio.AbstractServer, host: str, port: int) -> None:
+        self._server = server
+        self.host = host
+        self.port = port
+
+    async def close(self) -> None:
+        """Stop accepting; what is connected stays connected until its owner closes it."""
+        self._server.close()
+
+
+class RealRuntime:
+    """Made inside a running loop, which it keeps."""
+
+    def __init__(self, *, open_files_max: int = 1000) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(OFFLOAD_THREADS_MAX, thread_name_prefix="ottla-offload")
+        self._tasks: set[asyncio.Task[object]] = set()
+        self.disk = RealDisk(open_files_max=open_files_max)
+        self.random = Random()
+        # The loop's own methods, without a frame in between: these are called on the hot path.
+        self.now = self._loop.time
+        self.call_soon = self._loop.call_soon
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def call_at(self, when: float, act: Callable[..., object], *args: object) -> Handle:
+        return self._loop.call_at(when, act, *args)
+
+    def spawn(self, work: Coroutine[object, object, T], *, name: str) -> asyncio.Task[T]:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)  # the loop keeps weak references only
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[T]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=failure)
+
+    def offload(self, act: Callable[..., T], *args: object) -> Awaitable[T]:
+        return self._loop.run_in_executor(self._threads, act, *args)
+
+    async def listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> RealListener:
+        server = await self._loop.create_server(protocol, host, port, reuse_address=True, backlog=1024)
+        bound = server.sockets[0].getsockname()
+        return RealListener(server, host, bound[1])
+
+    async def connect(
+        self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        return await self._loop.create_connection(protocol, host, port)
+
+    async def close(self) -> None:
+        """Wait for the threads; every task must have been ended by its owner."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._threads.shutdown(wait=True)
