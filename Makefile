@@ -1,0 +1,56 @@
+# Every target does its own set-up in .venv; nothing outside this directory is touched.
+# PYTHON=/path/to/python chooses the interpreter; otherwise tools/preflight.sh finds one.
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Build isolation has its own constraint variable in newer versions of pip.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+	$(BIN)/python -m pip install --quiet
+
+.PHONY: help install demo test check bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo      start a broker, write, kill -9 it, restart it, read everything back and count"
+	@echo "make install   put the ottla command into $(BIN)"
+	@echo "make test      run the tests, real clients included"
+	@echo "make check     ruff, mypy --strict, import contracts, tidiness"
+	@echo "make bench     measure, beside Apache Kafka where Java and Maven Central are there"
+	@echo "make clean     remove $(VENV) and everything built"
+
+$(BIN)/python:
+	@python=$$(PYTHON="$(PYTHON)" sh tools/preflight.sh) && "$$python" -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[demo]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-demo
+
+install: $(VENV)/.installed
+	@echo "Installed. Try:  $(BIN)/ottla serve"
+
+demo: $(VENV)/.installed-demo
+	$(BIN)/python -m demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_tidy.py
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo-data
+	find ottla tests tools bench demo -name __pycache__ -type d -prune -exec rm -rf {} +
