@@ -1,0 +1,1 @@
+"""Ottla and Apache Kafka under the same load, on the same machine, in the same run."""
