@@ -1,0 +1,96 @@
+"""Fixtures every test may use: a broker that runs as a real process, and fresh topics on it.
+
+With OTTLA_TEST_BOOTSTRAP=host:port the interop tests run against that broker instead, which is how they are
+checked against Apache Kafka; tests that must own the process are skipped then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.serving import BrokerProcess
+
+EXTERNAL = os.environ.get("OTTLA_TEST_BOOTSTRAP", "")
+StartBroker = Callable[..., BrokerProcess]
+
+
+class Served(Protocol):
+    """What a test may know of a broker it does not own."""
+
+    @property
+    def bootstrap(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class ExternalBroker:
+    bootstrap: str
+
+    @property
+    def host(self) -> str:
+        return self.bootstrap.rsplit(":", 1)[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.bootstrap.rsplit(":", 1)[1])
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    if EXTERNAL:
+        yield ExternalBroker(EXTERNAL)
+        return
+    process = BrokerProcess(tmp_path_factory.mktemp("broker")).start()
+    yield process
+    assert process.stop() == 0, "the broker did not stop cleanly"
+
+
+@pytest.fixture
+def broker(shared_broker: Served, request: pytest.FixtureRequest) -> Iterator[Served]:
+    """The session's broker. Whatever it logs beyond INFO during the test must have been announced."""
+    if not isinstance(shared_broker, BrokerProcess):
+        yield shared_broker
+        return
+    since = len(shared_broker.stderr_text())
+    yield shared_broker
+    announced = [mark.args[0] for mark in request.node.iter_markers("broker_may_log")]
+    complaints = shared_broker.complaints(since, announced)
+    assert not complaints, "the broker logged:\n" + "\n".join(complaints)
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartBroker]:
+    """Start brokers that this test owns, and may kill: `start_broker("--set", "name=value")`."""
+    if EXTERNAL:
+        pytest.skip("needs a broker process of its own")
+    started: list[BrokerProcess] = []
+
+    def start(*arguments: str) -> BrokerProcess:
+        process = BrokerProcess(tmp_path / f"broker-{len(started)}", *arguments)
+        started.append(process)
+        return process.start()
+
+    yield start
+    announced = [mark.args[0] for mark in request.node.iter_markers("broker_may_log")]
+    for process in started:
+        process.close()
+    complaints = [line for process in started for line in process.complaints(0, announced)]
+    assert not complaints, "the broker logged:\n" + "\n".join(complaints)
+
+
+@pytest.fixture
+def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Topic names no other test uses."""
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:60].strip("-")
+    return lambda: f"{stem}-{uuid.uuid4().hex[:8]}"

@@ -1,0 +1,122 @@
+"""A broker as a real process: start it, wait for its ready line, kill it, start it again on the same data."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+READY = re.compile(r"^ottla: broker (\d+) ready on (\S+):(\d+)$", re.MULTILINE)
+COMPLAINT = re.compile(r"WARNING|ERROR|CRITICAL|Traceback|never retrieved|was destroyed|never awaited")
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+
+
+def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 15.0) -> T:
+    """Poll until the condition holds; its value is the answer."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:g} s in vain for {what}")
+        time.sleep(0.01)
+    return value
+
+
+class BrokerProcess:
+    """One `ottla serve`. Its port is chosen at the first start and kept over restarts, as a real broker's is."""
+
+    def __init__(self, directory: Path, *arguments: str, command: tuple[str, ...] = ()) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self.arguments = arguments
+        self.command = command or (sys.executable, "-m", "ottla")
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.allowed: list[str] = []
+        self.process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+        self.stdout_path = directory / "stdout"
+        self.stderr_path = directory / "stderr"
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "the broker has not been started"
+        return self.process.pid
+
+    def serve_command(self) -> list[str]:
+        return [*self.command, "serve", "--port", str(self.port), "--data", str(self.data), *self.arguments]
+
+    def start(self) -> BrokerProcess:
+        with self.stdout_path.open("wb") as out, self.stderr_path.open("ab") as err:
+            self.process = subprocess.Popen(
+                self.serve_command(), stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            )
+        try:
+            ready = wait_for(self._ready_or_dead, "the ready line", READY_TIMEOUT_S)
+        except AssertionError:
+            self.kill()
+            raise
+        assert ready is not True, f"the broker exited with {self.process.poll()}:\n{self.stderr_text()}"
+        self.host, self.port = ready[2], int(ready[3])
+        return self
+
+    def _ready_or_dead(self) -> re.Match[str] | bool | None:
+        assert self.process is not None
+        dead = self.process.poll() is not None
+        return READY.search(self.stdout_path.read_text()) or (True if dead else None)
+
+    def stop(self) -> int:
+        """SIGTERM, as an operator would; the exit status."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """kill -9: nothing is flushed, nothing is closed."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            try:
+                self.stop()
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+
+    def stderr_text(self) -> str:
+        return self.stderr_path.read_text(errors="replace") if self.stderr_path.exists() else ""
+
+    def open_descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def resident_bytes(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    def complaints(self, since: int = 0, allowed: list[str] | None = None) -> list[str]:
+        """Lines of the log, from a byte position on, that nobody said to expect."""
+        expected = [*self.allowed, *(allowed or [])]
+        lines = self.stderr_text()[since:].splitlines()
+        return [
+            line
+            for line in lines
+            if COMPLAINT.search(line) and not any(re.search(pattern, line) for pattern in expected)
+        ]
