@@ -1,0 +1,171 @@
+"""THE table of APIs: what each key is called, which versions are built, and how their frames look.
+
+The ranges are those of Apache Kafka 4.2, for all that will ever be built here. What a broker serves today is
+what its handlers have registered; only that is advertised.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ottla.wire.tree import NEVER
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+LIST_OFFSETS: Final = 2
+METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
+OFFSET_FETCH: Final = 9
+FIND_COORDINATOR: Final = 10
+JOIN_GROUP: Final = 11
+HEARTBEAT: Final = 12
+LEAVE_GROUP: Final = 13
+SYNC_GROUP: Final = 14
+DESCRIBE_GROUPS: Final = 15
+LIST_GROUPS: Final = 16
+SASL_HANDSHAKE: Final = 17
+API_VERSIONS: Final = 18
+CREATE_TOPICS: Final = 19
+DELETE_TOPICS: Final = 20
+DELETE_RECORDS: Final = 21
+INIT_PRODUCER_ID: Final = 22
+OFFSET_FOR_LEADER_EPOCH: Final = 23
+ADD_PARTITIONS_TO_TXN: Final = 24
+ADD_OFFSETS_TO_TXN: Final = 25
+END_TXN: Final = 26
+WRITE_TXN_MARKERS: Final = 27
+TXN_OFFSET_COMMIT: Final = 28
+DESCRIBE_ACLS: Final = 29
+CREATE_ACLS: Final = 30
+DELETE_ACLS: Final = 31
+DESCRIBE_CONFIGS: Final = 32
+ALTER_CONFIGS: Final = 33
+ALTER_REPLICA_LOG_DIRS: Final = 34
+DESCRIBE_LOG_DIRS: Final = 35
+SASL_AUTHENTICATE: Final = 36
+CREATE_PARTITIONS: Final = 37
+CREATE_DELEGATION_TOKEN: Final = 38
+RENEW_DELEGATION_TOKEN: Final = 39
+EXPIRE_DELEGATION_TOKEN: Final = 40
+DESCRIBE_DELEGATION_TOKEN: Final = 41
+DELETE_GROUPS: Final = 42
+ELECT_LEADERS: Final = 43
+INCREMENTAL_ALTER_CONFIGS: Final = 44
+ALTER_PARTITION_REASSIGNMENTS: Final = 45
+LIST_PARTITION_REASSIGNMENTS: Final = 46
+OFFSET_DELETE: Final = 47
+DESCRIBE_CLIENT_QUOTAS: Final = 48
+ALTER_CLIENT_QUOTAS: Final = 49
+DESCRIBE_USER_SCRAM_CREDENTIALS: Final = 50
+ALTER_USER_SCRAM_CREDENTIALS: Final = 51
+ALTER_PARTITION: Final = 56
+DESCRIBE_CLUSTER: Final = 60
+DESCRIBE_PRODUCERS: Final = 61
+DESCRIBE_TRANSACTIONS: Final = 65
+LIST_TRANSACTIONS: Final = 66
+ALLOCATE_PRODUCER_IDS: Final = 67
+CONSUMER_GROUP_HEARTBEAT: Final = 68
+CONSUMER_GROUP_DESCRIBE: Final = 69
+LIST_CONFIG_RESOURCES: Final = 74
+DESCRIBE_TOPIC_PARTITIONS: Final = 75
+
+
+class Api(NamedTuple):
+    key: int
+    name: str
+    min: int
+    max: int
+    flexible_from: int
+    """From this version on, headers and bodies carry tagged fields (KIP-482)."""
+    advertised_min: int
+    """What ApiVersions says instead of `min`."""
+    between_brokers: bool
+
+    def flexible(self, version: int) -> bool:
+        return version >= self.flexible_from
+
+
+def _api(
+    key: int,
+    name: str,
+    versions: tuple[int, int],
+    flexible_from: int,
+    *,
+    advertised_min: int | None = None,
+    between_brokers: bool = False,
+) -> Api:
+    low, high = versions
+    return Api(
+        key=key,
+        name=name,
+        min=low,
+        max=high,
+        flexible_from=flexible_from,
+        advertised_min=low if advertised_min is None else advertised_min,
+        between_brokers=between_brokers,
+    )
+
+
+_TABLE = (
+    # librdkafka before 2.10 takes a floor of 3 for a broker too old to compress, and sends uncompressed.
+    _api(PRODUCE, "Produce", (3, 13), 9, advertised_min=0),
+    _api(FETCH, "Fetch", (4, 18), 12),
+    _api(LIST_OFFSETS, "ListOffsets", (1, 11), 6),
+    _api(METADATA, "Metadata", (0, 13), 9),
+    _api(OFFSET_COMMIT, "OffsetCommit", (2, 10), 8),
+    _api(OFFSET_FETCH, "OffsetFetch", (1, 10), 6),
+    _api(FIND_COORDINATOR, "FindCoordinator", (0, 6), 3),
+    _api(JOIN_GROUP, "JoinGroup", (0, 9), 6),
+    _api(HEARTBEAT, "Heartbeat", (0, 4), 4),
+    _api(LEAVE_GROUP, "LeaveGroup", (0, 5), 4),
+    _api(SYNC_GROUP, "SyncGroup", (0, 5), 4),
+    _api(DESCRIBE_GROUPS, "DescribeGroups", (0, 6), 5),
+    _api(LIST_GROUPS, "ListGroups", (0, 5), 3),
+    _api(SASL_HANDSHAKE, "SaslHandshake", (0, 1), NEVER),
+    _api(API_VERSIONS, "ApiVersions", (0, 4), 3),
+    _api(CREATE_TOPICS, "CreateTopics", (2, 7), 5),
+    _api(DELETE_TOPICS, "DeleteTopics", (1, 6), 4),
+    _api(DELETE_RECORDS, "DeleteRecords", (0, 2), 2),
+    _api(INIT_PRODUCER_ID, "InitProducerId", (0, 5), 2),
+    _api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", (2, 4), 4),
+    _api(ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", (0, 5), 3),
+    _api(ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", (0, 4), 3),
+    _api(END_TXN, "EndTxn", (0, 5), 3),
+    _api(WRITE_TXN_MARKERS, "WriteTxnMarkers", (1, 2), 1, between_brokers=True),
+    _api(TXN_OFFSET_COMMIT, "TxnOffsetCommit", (0, 5), 3),
+    _api(DESCRIBE_ACLS, "DescribeAcls", (1, 3), 2),
+    _api(CREATE_ACLS, "CreateAcls", (1, 3), 2),
+    _api(DELETE_ACLS, "DeleteAcls", (1, 3), 2),
+    _api(DESCRIBE_CONFIGS, "DescribeConfigs", (1, 4), 4),
+    _api(ALTER_CONFIGS, "AlterConfigs", (0, 2), 2),
+    _api(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", (1, 2), 2),
+    _api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", (1, 4), 2),
+    _api(SASL_AUTHENTICATE, "SaslAuthenticate", (0, 2), 2),
+    _api(CREATE_PARTITIONS, "CreatePartitions", (0, 3), 2),
+    _api(CREATE_DELEGATION_TOKEN, "CreateDelegationToken", (1, 3), 2),
+    _api(RENEW_DELEGATION_TOKEN, "RenewDelegationToken", (1, 2), 2),
+    _api(EXPIRE_DELEGATION_TOKEN, "ExpireDelegationToken", (1, 2), 2),
+    _api(DESCRIBE_DELEGATION_TOKEN, "DescribeDelegationToken", (1, 3), 2),
+    _api(DELETE_GROUPS, "DeleteGroups", (0, 2), 2),
+    _api(ELECT_LEADERS, "ElectLeaders", (0, 2), 2),
+    _api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", (0, 1), 1),
+    _api(ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", (0, 1), 0),
+    _api(LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", (0, 0), 0),
+    _api(OFFSET_DELETE, "OffsetDelete", (0, 0), NEVER),
+    _api(DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", (0, 1), 1),
+    _api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", (0, 1), 1),
+    _api(DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", (0, 0), 0),
+    _api(ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", (0, 0), 0),
+    _api(ALTER_PARTITION, "AlterPartition", (2, 3), 2, between_brokers=True),
+    _api(DESCRIBE_CLUSTER, "DescribeCluster", (0, 2), 0),
+    _api(DESCRIBE_PRODUCERS, "DescribeProducers", (0, 0), 0),
+    _api(DESCRIBE_TRANSACTIONS, "DescribeTransactions", (0, 0), 0),
+    _api(LIST_TRANSACTIONS, "ListTransactions", (0, 2), 0),
+    _api(ALLOCATE_PRODUCER_IDS, "AllocateProducerIds", (0, 0), 0, between_brokers=True),
+    _api(CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", (0, 1), 0),
+    _api(CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", (0, 1), 0),
+    _api(LIST_CONFIG_RESOURCES, "ListConfigResources", (0, 1), 0),
+    _api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", (0, 0), 0),
+)
+
+APIS: Final[dict[int, Api]] = {api.key: api for api in _TABLE}
