@@ -31,7 +31,7 @@ Topic = str | bytes
 
 
 class FetchPartition(NamedTuple):
-    index: int
+    partition: int
     leader_epoch: int
     offset: int
     last_fetched_epoch: int
@@ -56,7 +56,7 @@ class FetchRequest(NamedTuple):
 class PartitionFetched(NamedTuple):
     """One partition's part of the answer. `records` is a buffer as it lies in the log."""
 
-    index: int
+    partition: int
     error: int = 0
     high_watermark: int = -1
     last_stable: int = -1

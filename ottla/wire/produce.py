@@ -36,7 +36,7 @@ class ProduceRequest(NamedTuple):
 class PartitionProduced(NamedTuple):
     """What became of one partition's records."""
 
-    index: int
+    partition: int
     error: int = 0
     base_offset: int = -1
     log_append_time_ms: int = -1

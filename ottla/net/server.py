@@ -1,0 +1,403 @@
+"""The accepting side of the network.
+
+A frame is a length of four bytes and that many bytes. Each is given to `serve`, which answers at once, later, or
+never (`acks=0`). Replies leave in the order of the requests: a connection keeps a queue of what it still owes. A later
+answer holds the following requests back, as Kafka does, unless it says they may overlap (Produce does: its effect is
+done when `serve` returns, only the acknowledgement is outstanding).
+
+Buffers. While nothing is held back, all connections read into one scratch buffer: frames in it are served before the
+next read, and only the part of a frame at its end is copied away. A large frame then gets a buffer of its own, which
+grows with what has arrived, never with what the length prefix promises, and the socket reads straight into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ottla.errors import BadFrame
+from ottla.runtime import Buffer, Handle, Listener, Runtime
+
+log = logging.getLogger("ottla.net")
+
+_LENGTH = struct.Struct(">i")
+SCRATCH_BYTES = 256 * 1024
+HELD_BYTES_MIN = 4 * 1024
+GROWTH = 8
+"""A buffer for a frame is at most this many times larger than what has arrived of the frame."""
+BACKLOG_BYTES_MAX = 64 * 1024
+"""How much of the following requests is read ahead while one is being answered: enough to notice that the peer left."""
+FRAMES_PER_TURN = 128
+WRITE_BUFFER_HIGH = 512 * 1024
+
+Reply = bytes | list[Buffer] | None
+
+
+class Limits(NamedTuple):
+    frame_bytes_max: int = 104_857_600
+    connections_max: int = 2**31 - 1
+    connections_per_address_max: int = 2**31 - 1
+    idle_ms_max: int = 600_000
+    held_bytes_max: int = -1
+    """All half-received large frames together; -1: no limit."""
+    pending_max: int = 1000
+    """Unanswered requests of one connection."""
+
+
+class Pending:
+    """An answer that comes later. Unless `overlaps`, the connection's next request waits for it."""
+
+    __slots__ = ("_connection", "abandoned", "overlaps", "reply", "resolved")
+
+    def __init__(self, *, overlaps: bool = False) -> None:
+        self.overlaps = overlaps
+        self.resolved = False
+        self.reply: Reply = None
+        self.abandoned: Callable[[], object] | None = None
+        """Called when the peer goes away before the answer."""
+        self._connection: Connection | None = None
+
+    def resolve(self, reply: Reply) -> None:
+        assert not self.resolved, "a request is answered once"
+        self.resolved = True
+        self.reply = reply
+        if self._connection is not None:
+            self._connection.settle()
+
+    def queue_on(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def connection(self) -> Connection | None:
+        return self._connection
+
+
+Serve = Callable[["Connection", memoryview], "Reply | Pending"]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client. All methods run on the loop; the transport calls them."""
+
+    __slots__ = (
+        "_filled", "_held", "_need", "_owed", "_reserved", "_resuming", "_server", "_stopped_reading", "_transport",
+        "_writable", "active_at", "address", "closed", "listener_name", "state",
+    )  # fmt: skip
+
+    def __init__(self, server: Server, listener_name: str) -> None:
+        self._server = server
+        self.listener_name = listener_name
+        self.address = "?"
+        self.state: object = None
+        """Whatever the layer above wants to remember of this client."""
+        self.closed = False
+        self.active_at = server.runtime.now()
+        self._transport: asyncio.Transport
+        self._owed: deque[Pending] = deque()
+        self._held: bytearray | None = None
+        self._filled = 0
+        self._need = 0
+        self._reserved = 0
+        self._writable = True
+        self._stopped_reading = False
+        self._resuming: Handle | None = None
+
+    # The transport calls these.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else "?"
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        if not self._server.admit(self):
+            self.closed = True
+            transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        held = self._held
+        if held is None:
+            return self._server.scratch
+        if self._filled == len(held):
+            held = self._grow(held)
+        return memoryview(held)[self._filled :]
+
+    def buffer_updated(self, count: int) -> None:
+        self.active_at = self._server.runtime.now()
+        held = self._held
+        if held is None:
+            data = self._server.scratch[:count]
+        else:
+            self._filled += count
+            if self._filled < self._need:
+                return
+            data = memoryview(held)[: self._filled]
+        self._consume(data)
+
+    def eof_received(self) -> bool:
+        return False  # close
+
+    def connection_lost(self, failure: Exception | None) -> None:
+        self.closed = True
+        self._let_go()
+        if self._resuming is not None:
+            self._resuming.cancel()
+        owed, self._owed = self._owed, deque()
+        for pending in owed:
+            if not pending.resolved and pending.abandoned is not None:
+                pending.abandoned()
+        self._server.gone(self)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._proceed()
+
+    # Requests in.
+
+    @property
+    def _blocked(self) -> bool:
+        if not self._writable or self._resuming is not None:
+            return True
+        owed = self._owed
+        return bool(owed) and (not owed[-1].overlaps or len(owed) >= self._server.limits.pending_max)
+
+    def _consume(self, data: memoryview) -> None:
+        """Serve the whole frames in `data`, keep the rest."""
+        pos = 0
+        end = len(data)
+        need = 4
+        served = 0
+        limits = self._server.limits
+        while end - pos >= 4 and not self._blocked:
+            (size,) = _LENGTH.unpack_from(data, pos)
+            if not 8 <= size <= limits.frame_bytes_max:
+                return self.close(f"a frame of {size} bytes (at most {limits.frame_bytes_max} are taken)")
+            if end - pos - 4 < size:
+                need = size + 4
+                break
+            if served == FRAMES_PER_TURN:
+                self._resuming = self._server.runtime.call_soon(self._next_turn)
+                break
+            frame = data[pos + 4 : pos + 4 + size]
+            pos += 4 + size
+            served += 1
+            self._serve(frame)
+            if self.closed:
+                return None
+        if pos == end:
+            self._let_go()
+        else:
+            self._keep(data[pos:], need)
+        return None
+
+    def _serve(self, frame: memoryview) -> None:
+        try:
+            reply = self._server.serve(self, frame)
+        except BadFrame as failure:
+            return self.close(str(failure))
+        if isinstance(reply, Pending):
+            self._owed.append(reply)
+            reply.queue_on(self)
+            if reply.resolved:
+                self.settle()
+        elif reply is not None:
+            if self._owed:
+                late = Pending(overlaps=True)
+                late.resolve(reply)
+                self._owed.append(late)
+            elif isinstance(reply, bytes):
+                self._transport.write(reply)
+            else:
+                self._transport.writelines(reply)
+        return None
+
+    def _keep(self, rest: memoryview, need: int) -> None:
+        """Hold on to the start of a frame, or to requests that have to wait for their turn."""
+        filled = len(rest)
+        if need > SCRATCH_BYTES and not self._reserved and not self._server.reserve(self, need):
+            self._stop_reading()
+        if self._blocked:
+            need = 0
+            if filled >= BACKLOG_BYTES_MAX:
+                self._stop_reading()
+        size = max(HELD_BYTES_MIN, filled * GROWTH)
+        held = bytearray(min(need, size) if need > filled else size)
+        held[:filled] = rest
+        self._held = held
+        self._filled = filled
+        self._need = need
+
+    def _grow(self, held: bytearray) -> bytearray:
+        size = len(held) * GROWTH
+        larger = bytearray(min(self._need, size) if self._need > len(held) else size)
+        larger[: self._filled] = held
+        self._held = larger
+        return larger
+
+    def _let_go(self) -> None:
+        self._held = None
+        self._filled = self._need = 0
+        if self._reserved:
+            self._server.release(self._reserved)
+            self._reserved = 0
+
+    def granted(self, reserved: int) -> None:
+        """The server has room for the large frame this connection is sending."""
+        self._reserved = reserved
+        if self._stopped_reading and not self.closed:
+            self._stopped_reading = False
+            self._transport.resume_reading()
+
+    def _stop_reading(self) -> None:
+        if not self._stopped_reading:
+            self._stopped_reading = True
+            self._transport.pause_reading()
+
+    def _next_turn(self) -> None:
+        self._resuming = None
+        self._proceed()
+
+    def _proceed(self) -> None:
+        """Go on with requests that were held back."""
+        if self.closed or self._blocked:
+            return
+        held = self._held
+        if held is not None and self._filled and self._filled >= self._need:
+            self._held = None
+            self._consume(memoryview(held)[: self._filled])
+        if self._stopped_reading and not self.closed and not self._blocked and not self._server.waits_for_room(self):
+            self._stopped_reading = False
+            self._transport.resume_reading()
+
+    # Replies out.
+
+    def settle(self) -> None:
+        """Send every answer whose turn has come, then go on with the requests behind it."""
+        owed = self._owed
+        if self.closed or not owed:
+            return
+        while owed and owed[0].resolved:
+            reply = owed.popleft().reply
+            if reply is None:
+                continue
+            if isinstance(reply, bytes):
+                self._transport.write(reply)
+            else:
+                self._transport.writelines(reply)
+        self._proceed()
+
+    @property
+    def idle(self) -> bool:
+        return not self._owed or not self._writable
+
+    def close(self, why: str) -> None:
+        """Hang up; what was already answered still goes out."""
+        if not self.closed:
+            self.closed = True
+            log.info("closing the connection from %s: %s", self.address, why)
+            self._transport.close()
+
+    def abort(self) -> None:
+        self.closed = True
+        self._transport.abort()
+
+
+class Server:
+    """All connections of one broker, on all its listeners."""
+
+    def __init__(self, runtime: Runtime, serve: Serve, limits: Limits) -> None:
+        self.runtime = runtime
+        self.serve = serve
+        self.limits = limits
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.connections: set[Connection] = set()
+        self._per_address: dict[str, int] = {}
+        self._listeners: list[Listener] = []
+        self._held_bytes = 0
+        self._waiting: dict[Connection, int] = {}
+        self._sweep: Handle | None = None
+
+    async def listen(self, name: str, host: str, port: int) -> Listener:
+        listener = await self.runtime.listen(lambda: Connection(self, name), host, port)
+        self._listeners.append(listener)
+        if self._sweep is None:
+            self._sweep_later()
+        return listener
+
+    async def close(self) -> None:
+        """Take no more, answer what is being answered, hang up."""
+        for listener in self._listeners:
+            await listener.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in list(self.connections):
+            connection.close("the broker is stopping")
+
+    def admit(self, connection: Connection) -> bool:
+        if len(self.connections) >= self.limits.connections_max:
+            log.warning("refusing a connection: there are %d already (max.connections)", len(self.connections))
+            return False
+        from_there = self._per_address.get(connection.address, 0)
+        if from_there >= self.limits.connections_per_address_max:
+            log.warning(
+                "refusing a connection from %s: it has %d already (max.connections.per.ip)",
+                connection.address, from_there,
+            )  # fmt: skip
+            return False
+        self._per_address[connection.address] = from_there + 1
+        self.connections.add(connection)
+        return True
+
+    def gone(self, connection: Connection) -> None:
+        self._waiting.pop(connection, None)
+        if connection not in self.connections:
+            return
+        self.connections.discard(connection)
+        left = self._per_address[connection.address] - 1
+        if left:
+            self._per_address[connection.address] = left
+        else:
+            del self._per_address[connection.address]
+
+    # Room for large frames. Whoever has a place can always finish its frame; the others wait and are not read from.
+
+    def reserve(self, connection: Connection, size: int) -> bool:
+        most = self.limits.held_bytes_max
+        if most >= 0 and self._held_bytes and self._held_bytes + size > most:
+            self._waiting[connection] = size
+            return False
+        self._held_bytes += size
+        connection.granted(size)
+        return True
+
+    def release(self, size: int) -> None:
+        self._held_bytes -= size
+        for connection, wanted in list(self._waiting.items()):
+            if self._held_bytes and self._held_bytes + wanted > self.limits.held_bytes_max:
+                break
+            del self._waiting[connection]
+            self._held_bytes += wanted
+            connection.granted(wanted)
+
+    def waits_for_room(self, connection: Connection) -> bool:
+        return connection in self._waiting
+
+    # Connections on which nothing happens.
+
+    def _sweep_later(self) -> None:
+        period = min(max(self.limits.idle_ms_max / 4000, 0.05), 60.0)
+        self._sweep = self.runtime.call_at(self.runtime.now() + period, self._close_idle)
+
+    def _close_idle(self) -> None:
+        since = self.runtime.now() - self.limits.idle_ms_max / 1000
+        idle: Iterable[Connection] = [c for c in self.connections if c.active_at < since and c.idle]
+        for connection in idle:
+            log.debug("closing the connection from %s: idle", connection.address)
+            connection.abort()
+        self._sweep_later()
