@@ -58,14 +58,16 @@ def kafka_jars() -> Path:
     (home / "pom.xml").write_text(POM)
     fetching = home / "fetching"
     shutil.rmtree(fetching, ignore_errors=True)
-    command = ["mvn", "-q", "-B", COPY_DEPENDENCIES, "-DincludeScope=runtime", f"-DoutputDirectory={fetching}"]
+    options = ["-DincludeScope=runtime", f"-DoutputDirectory={fetching}"]
+    command = ["mvn", "-q", "-B", COPY_DEPENDENCIES, *options]
     try:
         done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=600, check=False)
     except subprocess.TimeoutExpired:
         raise Unavailable("mvn did not fetch Apache Kafka's jars within ten minutes") from None
     if done.returncode != 0 or kafka_version(fetching) is None:
         reason = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
-        raise Unavailable(f"mvn could not fetch Apache Kafka's jars: {' '.join(reason[:2]) or 'no reason given'}")
+        said = " ".join(reason[:2]) or "no reason given"
+        raise Unavailable(f"mvn could not fetch Apache Kafka's jars: {said}")
     shutil.rmtree(jars, ignore_errors=True)
     fetching.rename(jars)
     return jars

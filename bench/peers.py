@@ -1,4 +1,4 @@
-"""The brokers under test: start one, wait until it serves, freeze it while another is measured, read its cost.
+"""The brokers under test: start one, freeze it while another is measured, read what it costs.
 
 Each peer is one process with its own data directory and loopback port:
 
@@ -27,7 +27,7 @@ from bench.maven import CACHE, kafka_jars, kafka_version
 HOST = "127.0.0.1"
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# ApiVersions v0 with correlation id 1 and no client id: every broker answers it, and Kafka only once it serves.
+# ApiVersions v0 with correlation id 1 and no client id: any broker answers it once it serves.
 API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff".replace(" ", ""))
 READY_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
@@ -66,7 +66,7 @@ class Peer(ABC):
         self.ready_seconds = 0.0
         self._given_data = data
         self._process: subprocess.Popen[bytes] | None = None
-        self._directory = Path()
+        self.directory = Path()
 
     @abstractmethod
     def version(self) -> str: ...
@@ -86,12 +86,12 @@ class Peer(ABC):
 
     @property
     def log_path(self) -> Path:
-        return self._directory / "broker.log"
+        return self.directory / "broker.log"
 
     def start(self) -> Self:
         parent = self._given_data or CACHE / "run"
         parent.mkdir(parents=True, exist_ok=True)
-        self._directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=parent))
+        self.directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=parent))
         self.port = free_port()
         command = self._prepare()
         with self.log_path.open("wb") as log:
@@ -126,7 +126,7 @@ class Peer(ABC):
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def freeze(self) -> None:
         """Take the process off the cores but keep it warm."""
@@ -155,7 +155,9 @@ class Peer(ABC):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
 
@@ -172,7 +174,7 @@ class Ottla(Peer):
         return done.stdout.strip() or "checkout"
 
     def _prepare(self) -> list[str]:
-        data = self._directory / "data"
+        data = self.directory / "data"
         return [sys.executable, "-m", "ottla", "serve", "--port", str(self.port), "--data", str(data)]
 
     def _wait_until_ready(self) -> None:
@@ -185,12 +187,18 @@ class Ottla(Peer):
 
 
 # What kafka-server-start.sh and kafka-run-class.sh pass by default, less the JMX agent and the GC log.
-JVM_FLAGS = (
-    "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 "
-    "-XX:+ExplicitGCInvokesConcurrent -XX:MaxInlineLevel=15 -Djava.awt.headless=true"
-).split()
+JVM_FLAGS = [
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+]
 
-# The distribution's server.properties with one node's replication factors and this run's ports and directory.
+# The distribution's server.properties with this run's ports and directory. The last two lines serve the
+# measuring only: a deleted topic frees its disk before the next cell, and a frozen broker is not fenced.
 SERVER_PROPERTIES = """process.roles=broker,controller
 node.id=1
 controller.quorum.bootstrap.servers={host}:{controller_port}
@@ -215,6 +223,8 @@ transaction.state.log.min.isr=1
 log.retention.hours=168
 log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
+log.segment.delete.delay.ms=500
+broker.session.timeout.ms=3600000
 """
 
 LOG4J2 = """status=warn
@@ -240,16 +250,18 @@ class ApacheKafka(Peer):
 
     def _prepare(self) -> list[str]:
         jars = kafka_jars()
-        properties = self._directory / "server.properties"
+        properties = self.directory / "server.properties"
         settings = SERVER_PROPERTIES.format(
-            host=HOST, port=self.port, controller_port=free_port(), data=self._directory / "data"
+            host=HOST, port=self.port, controller_port=free_port(), data=self.directory / "data"
         )
         properties.write_text(settings)
-        log4j2 = self._directory / "log4j2.properties"
+        log4j2 = self.directory / "log4j2.properties"
         log4j2.write_text(LOG4J2)
         java = ["java", f"-Dlog4j2.configurationFile={log4j2}", "-cp", f"{jars}/*"]
         storage = ["kafka.tools.StorageTool", "format", "--standalone", "-t", "b3R0bGEtYmVuY2gtMDAwMQ"]
-        done = subprocess.run([*java, *storage, "-c", str(properties)], capture_output=True, text=True, check=False)
+        formatting = [*java, *storage, "-c", str(properties)]
+        done = subprocess.run(formatting, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise NotReady(f"the storage of {self.name} could not be formatted:\n{done.stdout}{done.stderr}")
-        return [java[0], f"-Xmx{self.heap}", f"-Xms{self.heap}", *JVM_FLAGS, *java[1:], "kafka.Kafka", str(properties)]
+        heap = [f"-Xmx{self.heap}", f"-Xms{self.heap}"]
+        return [java[0], *heap, *JVM_FLAGS, *java[1:], "kafka.Kafka", str(properties)]

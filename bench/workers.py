@@ -1,0 +1,108 @@
+"""Workers of the load: functions that run each in a process of its own and start at one instant.
+
+A worker connects, says that it is ready, starts with the others, and hands back a Tally. The broker's
+CPU time is read when all are ready and again when all are done, so connecting is not charged to a cell.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+from bench.connection import Broken
+
+START_DELAY_S = 0.05
+STRAGGLER_S = 60.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one worker did, between the monotonic instants `begin` and `end`."""
+
+    begin: float = 0.0
+    end: float = 0.0
+    requests: int = 0
+    records: int = 0
+    cpu_seconds: float = 0.0
+    latencies_us: dict[float, float] = field(default_factory=dict)
+
+
+# Called when the worker is connected; returns the instant to stop at.
+Start = Callable[[], float]
+Worker = Callable[[Start], Tally]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The tallies of all workers, in the order the workers were given, and what the broker spent on them."""
+
+    tallies: list[Tally]
+    broker_cpu_seconds: float
+
+
+def run(workers: list[Worker], seconds: float, broker_cpu: Callable[[], float]) -> Outcome:
+    fork = multiprocessing.get_context("fork")
+    pipes, processes = [], []
+    try:
+        for worker in workers:
+            ours, theirs = fork.Pipe()
+            process = fork.Process(target=_in_child, args=(worker, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            pipes.append(ours)
+            processes.append(process)
+        for pipe in pipes:
+            _receive(pipe)
+        cpu_before = broker_cpu()
+        begin = time.monotonic() + START_DELAY_S
+        for pipe in pipes:
+            pipe.send((begin, begin + seconds))
+        tallies = [_receive(pipe, seconds) for pipe in pipes]
+        return Outcome([tally for tally in tallies if tally is not None], broker_cpu() - cpu_before)
+    finally:
+        for process in processes:
+            process.join(1.0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _receive(pipe: Pipe[Any, Any], seconds: float = 0.0) -> Tally | None:
+    """A tally, or None from a worker that is ready."""
+    if not pipe.poll(seconds + STRAGGLER_S):
+        raise Broken("a worker of the load got no answer")
+    try:
+        message = pipe.recv()
+    except EOFError:
+        raise Broken("a worker of the load died") from None
+    if isinstance(message, str):
+        raise Broken(message)
+    return message if isinstance(message, Tally) else None
+
+
+def _in_child(worker: Worker, pipe: Pipe[Any, Any]) -> None:
+    cpu_before = 0.0
+
+    def start() -> float:
+        nonlocal cpu_before
+        pipe.send(None)
+        begin, stop = pipe.recv()
+        cpu_before = time.process_time()
+        time.sleep(max(0.0, begin - time.monotonic()))
+        return float(stop)
+
+    gc.disable()
+    try:
+        tally = worker(start)
+        tally.cpu_seconds = time.process_time() - cpu_before
+        pipe.send(tally)
+    except Broken as broken:
+        pipe.send(str(broken))
+    except Exception:  # noqa: BLE001 - whatever it was, the parent shows it and voids the run
+        pipe.send(traceback.format_exc())
