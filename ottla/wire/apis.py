@@ -107,7 +107,7 @@ def _api(
 
 
 _TABLE = (
-    # librdkafka before 2.10 takes a floor of 3 for a broker too old to compress, and sends uncompressed.
+    # An older librdkafka takes a floor of 3 for a broker too old to compress, and sends uncompressed.
     _api(PRODUCE, "Produce", (3, 13), 9, advertised_min=0),
     _api(FETCH, "Fetch", (4, 18), 12),
     _api(LIST_OFFSETS, "ListOffsets", (1, 11), 6),

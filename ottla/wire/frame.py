@@ -1,9 +1,9 @@
 """Around every message: a length of four bytes, then a header, then the body.
 
-A request header says which API in which version follows, and carries a correlation id that the answer repeats.
-Headers of flexible versions end with tagged fields (KIP-482); the client id stays a string with a two-byte
-length in all of them. The answer to ApiVersions never has a flexible header: the client cannot know yet which
-versions we speak (KIP-511).
+A request header says which API in which version follows, and carries a correlation id that the answer
+repeats. Headers of flexible versions end with tagged fields (KIP-482); the client id stays a string with a
+two-byte length in all of them. The answer to ApiVersions never has a flexible header: the client cannot know
+yet which versions we speak (KIP-511).
 """
 
 from __future__ import annotations
