@@ -98,7 +98,8 @@ def _field(sheet: Sheet, cls: type[Struct], field: Field, value: str, w: str) ->
             sheet.line(f"raise ValueError('{where} may not be null in version {sheet.version}')")
     else:
         with sheet.block(f"if {it} is None:"):
-            sheet.line(f"{w}({'b' + repr(chr(1)) if sheet.flexible else repr(bytes(2))})")
+            empty = b"\1" if sheet.flexible else b"\0\0"
+            sheet.line(f"{w}({empty!r})")
     with sheet.block("else:"):
         if field.array:
             _array(sheet, cls, field, it, w)
@@ -140,14 +141,15 @@ def _array(sheet: Sheet, cls: type[Struct], field: Field, it: str, w: str) -> No
     sheet.line(f"length = len({it})")
     code = FIXED[field.kind][0] if field.kind in FIXED else ""
     if code:
-        small = sheet.constant(
-            f"packers_{code}_{sheet.flexible}".replace("?", "o"), _packers(code, sheet.flexible)
-        )
+        count = "length + 1" if sheet.flexible else "length"
+        name = f"packers_{code.replace('?', 'o')}"
         with sheet.block(f"if length < {SMALL}:"):
-            sheet.line(f"{w}({small}[length](length{' + 1' if sheet.flexible else ''}, *{it}))")
+            packers = sheet.constant(name, _packers(code, sheet.flexible))
+            sheet.line(f"{w}({packers}[length]({count}, *{it}))")
         with sheet.block("else:"):
             _length(sheet, "i", "length", w)
-            sheet.line(f"{w}(pack('>' + {code!r} * length, *{it}))")
+            numbered = f"f'>{{length}}{code}'" if len(code) == 1 else f"'>' + {code!r} * length"
+            sheet.line(f"{w}(pack({numbered}, *{it}))")
         return
     _length(sheet, "i", "length", w)
     item = sheet.name("m")
@@ -161,9 +163,8 @@ def _array(sheet: Sheet, cls: type[Struct], field: Field, it: str, w: str) -> No
 @lru_cache(maxsize=32)
 def _packers(code: str, flexible: bool) -> tuple[Callable[..., bytes], ...]:
     """Packers of a count and as many numbers, for small counts."""
-    return tuple(
-        struct.Struct(">" + ("B" if flexible else "i") + code * count).pack for count in range(SMALL)
-    )
+    prefix = ">B" if flexible else ">i"
+    return tuple(struct.Struct(prefix + code * count).pack for count in range(SMALL))
 
 
 def _tagged(sheet: Sheet, cls: type[Struct], it: str, fields: list[Field], w: str) -> None:

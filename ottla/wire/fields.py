@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Final, NamedTuple, cast
 
 from ottla.wire.tree import UNSET, Message, Struct
@@ -40,7 +39,6 @@ class Field(NamedTuple):
         return self.kind in FIXED and not self.array
 
 
-@lru_cache(maxsize=256)
 def fields_of(cls: type[Struct], version: int) -> tuple[Field, ...]:
     """The fields that a version carries, in wire order."""
     found = []

@@ -73,5 +73,15 @@ def decode_request(api_key: int, version: int, data: Buffer, pos: int = 0) -> Me
     return decode(message_class(api_key, "request"), version, data, pos)
 
 
+def encode_request(api_key: int, version: int, request: Message) -> bytes:
+    assert type(request) is message_class(api_key, "request")
+    return encode(request, version)
+
+
 def decode_response(api_key: int, version: int, data: Buffer, pos: int = 0) -> Message:
     return decode(message_class(api_key, "response"), version, data, pos)
+
+
+def encode_response(api_key: int, version: int, response: Message) -> bytes:
+    assert type(response) is message_class(api_key, "response")
+    return encode(response, version)
