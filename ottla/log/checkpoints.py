@@ -1,0 +1,177 @@
+"""The small files beside the logs, in Apache Kafka's formats.
+
+In the data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint` and
+`replication-offset-checkpoint` (high watermarks), one line per partition; `meta.properties` (whose directory this is);
+`.kafka_cleanshutdown` (present only between a clean stop and the next start; KIP-966 keeps the broker epoch in it).
+In a partition's directory: `partition.metadata` (which topic id it belongs to) and `leader-epoch-checkpoint`.
+
+All are replaced atomically. A damaged one is a Fault that names the file and says what may be done about it: losing a
+checkpoint costs time or precision, never records, so nothing here deletes or resets anything by itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping
+
+from ottla.errors import Fault
+from ottla.runtime import Disk
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+PARTITION_METADATA = "partition.metadata"
+
+_VERSION = "0"
+
+_REMEDY = {
+    RECOVERY_POINTS: "Delete it: every log is then checked from its start, which takes longer and loses nothing.",
+    LOG_STARTS: "Delete it: records removed with DeleteRecords may be seen again until their segment is deleted.",
+    HIGH_WATERMARKS: "Delete it: each leader works out its high watermark again.",
+}
+
+Offsets = Mapping[tuple[str, int], int]
+
+
+def read_lines(disk: Disk, path: str, fields: int, remedy: str) -> list[list[str]] | None:
+    """The entries of a checkpoint: a version line, a count line, then lines of `fields` words. None when absent."""
+    try:
+        data = disk.read(path)
+    except FileNotFoundError:
+        return None
+    try:
+        lines = data.decode("utf-8").splitlines()
+        if len(lines) < 2 or not lines[0].isdigit() or not lines[1].isdigit():
+            raise ValueError("it does not begin with a version and a count")
+        if lines[0] != _VERSION:
+            raise ValueError(f"its version is {lines[0]}, this release knows {_VERSION}")
+        entries = [line.split(" ") for line in lines[2:]]
+        if len(entries) != int(lines[1]):
+            raise ValueError(f"it announces {lines[1]} entries and has {len(entries)}")
+        if any(len(entry) != fields for entry in entries):
+            raise ValueError("a line has the wrong number of fields")
+        return entries
+    except ValueError as problem:  # also what is no UTF-8
+        raise Fault(f"The checkpoint {path} is damaged: {problem}. {remedy}") from problem
+
+
+def format_lines(entries: Iterable[str]) -> bytes:
+    lines = list(entries)
+    return "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
+
+
+def read_offsets(disk: Disk, directory: str, name: str) -> dict[tuple[str, int], int]:
+    """Offsets by topic and partition; none when there is no such checkpoint yet."""
+    path = f"{directory}/{name}"
+    remedy = _REMEDY[name]
+    offsets: dict[tuple[str, int], int] = {}
+    for topic, partition, offset in read_lines(disk, path, 3, remedy) or ():
+        try:
+            key = (topic, int(partition))
+            if int(offset) < 0 or key[1] < 0 or key in offsets:
+                raise ValueError(f"{topic} {partition} {offset} makes no sense")
+            offsets[key] = int(offset)
+        except ValueError as problem:
+            raise Fault(f"The checkpoint {path} is damaged: {problem}. {remedy}") from problem
+    return offsets
+
+
+def write_offsets(disk: Disk, directory: str, name: str, offsets: Offsets) -> None:
+    assert name in _REMEDY
+    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+    disk.write_atomic(f"{directory}/{name}", format_lines(lines))
+
+
+def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
+    """The 16 bytes of the topic id that this partition directory belongs to; None when it does not say."""
+    path = f"{directory}/{PARTITION_METADATA}"
+    try:
+        data = disk.read(path)
+    except FileNotFoundError:
+        return None
+    try:
+        version, topic_id = (_value(line, ":") for line in data.decode("ascii").splitlines() if line)
+        if version != _VERSION:
+            raise ValueError(f"its version is {version}")
+        return _uuid(topic_id)
+    except ValueError as problem:
+        raise Fault(
+            f"{path} is damaged: {problem}. Its records are kept. Restore the file, or delete it if you are sure that "
+            f"the directory belongs to the topic of that name."
+        ) from problem
+
+
+def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> None:
+    text = f"version: {_VERSION}\ntopic_id: {format_uuid(topic_id)}"
+    disk.write_atomic(f"{directory}/{PARTITION_METADATA}", text.encode())
+
+
+def format_uuid(uuid: bytes) -> str:
+    """As Kafka prints them: URL-safe base64 without padding."""
+    assert len(uuid) == 16
+    return base64.urlsafe_b64encode(uuid).rstrip(b"=").decode()
+
+
+def _uuid(text: str) -> bytes:
+    try:
+        uuid = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except binascii.Error as problem:
+        raise ValueError(f"{text!r} is no topic id") from problem
+    if len(uuid) != 16:
+        raise ValueError(f"{text!r} is no topic id")
+    return uuid
+
+
+def _value(line: str, separator: str) -> str:
+    _, found, value = line.partition(separator)
+    if not found:
+        raise ValueError(f"{line!r} is no setting")
+    return value.strip()
+
+
+def read_meta_properties(disk: Disk, directory: str) -> dict[str, str] | None:
+    """Which cluster and broker the data directory belongs to; None for a fresh one."""
+    path = f"{directory}/{META_PROPERTIES}"
+    try:
+        data = disk.read(path)
+    except FileNotFoundError:
+        return None
+    try:
+        lines = [line.strip() for line in data.decode("utf-8").splitlines()]
+        settings = [line for line in lines if line and line[0] not in "#!"]
+        return {line.partition("=")[0].strip(): _value(line, "=") for line in settings}
+    except ValueError as problem:
+        raise Fault(f"{path} is damaged: {problem}. Restore it; it says which broker the directory belongs to.") from problem
+
+
+def write_meta_properties(disk: Disk, directory: str, properties: Mapping[str, str]) -> None:
+    text = "".join(f"{name}={value}\n" for name, value in properties.items())
+    disk.write_atomic(f"{directory}/{META_PROPERTIES}", text.encode())
+
+
+def write_clean_shutdown(disk: Disk, directory: str, broker_epoch: int) -> None:
+    """The last thing a clean stop writes."""
+    content = json.dumps({"version": _VERSION, "broker_epoch": str(broker_epoch)})
+    disk.write_atomic(f"{directory}/{CLEAN_SHUTDOWN}", content.encode())
+
+
+def take_clean_shutdown(disk: Disk, directory: str) -> int | None:
+    """The broker epoch of the clean stop before this start, -1 if it did not say; None after anything but a clean stop.
+
+    Taking removes it, durably and before anything is written, so that a crash from here on counts as one.
+    """
+    path = f"{directory}/{CLEAN_SHUTDOWN}"
+    try:
+        data = disk.read(path)
+    except FileNotFoundError:
+        return None
+    disk.remove(path)
+    disk.sync_dir(directory)
+    try:
+        return int(json.loads(data)["broker_epoch"])
+    except (ValueError, KeyError, TypeError):
+        return -1  # as an older Kafka writes it: empty

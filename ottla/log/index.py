@@ -1,0 +1,233 @@
+"""The sparse indexes beside a segment: where an offset lies, and which offset a time had reached. Kafka's formats.
+
+    .index      8 bytes an entry: last offset of a batch (relative to the segment's base), position of that batch
+    .timeindex  12 bytes an entry: largest timestamp so far, last offset (relative) of the batch that has it
+
+Both hold about one entry per `index.interval.bytes`, ascending in both columns, and are only shortcuts: everything in
+them can be read from the log again. So they live in memory while their segment is written, go to disk when it is
+rolled, synced or closed, and are loaded again by the first lookup. What does not ascend or points outside the log is
+IndexDamaged, and the segment rebuilds it.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+from itertools import pairwise
+
+from ottla.runtime import Disk, File
+
+_SWAP = sys.byteorder == "little"
+DELETED_SUFFIX = ".deleted"
+
+
+class IndexDamaged(Exception):
+    """The file is no index of its segment."""
+
+
+class _Index:
+    """What both share: a file that is behind the entries in memory, or entries not loaded yet."""
+
+    __slots__ = ("_disk", "_file", "_written", "loaded")
+
+    ENTRY_BYTES: int
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._file: File = disk.open(path, create=True)
+        self._written = 0  # entries that the file has; -1: its content is not ours
+        self.loaded = False
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    @property
+    def file(self) -> File:
+        return self._file
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def encode(self, since: int) -> bytes:
+        raise NotImplementedError
+
+    def _read(self) -> bytes:
+        try:
+            data = self._disk.read(self._file.path)
+        except FileNotFoundError:
+            raise IndexDamaged("it is missing") from None
+        if len(data) % self.ENTRY_BYTES:
+            raise IndexDamaged("its length is no whole number of entries")
+        return data
+
+    def write(self) -> None:
+        """Bring the file up to what is in memory. A crash on the way leaves fewer entries, which is no damage."""
+        if not self.loaded or self._written == len(self):
+            return
+        kept = max(self._written, 0)
+        self._file.truncate(kept * self.ENTRY_BYTES)  # also what a failed write left
+        if kept < len(self):
+            self._file.append(self.encode(kept))
+        self._written = len(self)
+
+    def rename_deleted(self) -> None:
+        """Take it out of the log's sight; an index that was never written is simply not there."""
+        self._file.close()
+        deleted = self._file.path + DELETED_SUFFIX
+        if self._disk.exists(self._file.path):
+            self._disk.rename(self._file.path, deleted)
+        self._file = self._disk.open(deleted)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _ascends(column: array[int]) -> bool:
+    return all(a < b for a, b in pairwise(column))
+
+
+class OffsetIndex(_Index):
+    """Offset to position."""
+
+    __slots__ = ("offsets", "positions")
+
+    ENTRY_BYTES = 8
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        super().__init__(disk, path)
+        self.offsets = array("i")
+        self.positions = array("i")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def add(self, offset: int, position: int) -> None:
+        self.offsets.append(offset)
+        self.positions.append(position)
+
+    def replace(self, offsets: array[int], positions: array[int]) -> None:
+        """Take a rebuilt index; the file is rewritten at the next write."""
+        self.offsets, self.positions = offsets, positions
+        self._written = -1
+        self.loaded = True
+
+    def load(self, log_bytes: int) -> None:
+        columns = array("i", self._read())
+        if _SWAP:
+            columns.byteswap()
+        offsets, positions = columns[0::2], columns[1::2]
+        if offsets and (offsets[0] < 0 or positions[0] < 0 or positions[-1] >= log_bytes):
+            raise IndexDamaged("an entry points outside the log")
+        if not (_ascends(offsets) and _ascends(positions)):
+            raise IndexDamaged("its entries do not ascend")
+        self.offsets, self.positions = offsets, positions
+        self._written = len(offsets)
+        self.loaded = True
+
+    def drop(self) -> None:
+        """Give the memory back; the next lookup loads it again."""
+        if self.loaded and self._written == len(self):
+            self.loaded = False
+            self.offsets, self.positions = array("i"), array("i")
+
+    def floor(self, offset: int) -> tuple[int, int] | None:
+        """The last entry at or before `offset`: (offset, position)."""
+        at = bisect_right(self.offsets, offset) - 1
+        return (self.offsets[at], self.positions[at]) if at >= 0 else None
+
+    def floor_position(self, position: int) -> int:
+        """The last known start of a batch at or before `position`; 0 when none is known."""
+        at = bisect_right(self.positions, position) - 1
+        return self.positions[at] if at >= 0 else 0
+
+    def truncate(self, log_bytes: int) -> None:
+        at = bisect_right(self.positions, log_bytes - 1)
+        del self.offsets[at:], self.positions[at:]
+        if self._written > at:
+            self._written = at
+            self._file.truncate(at * self.ENTRY_BYTES)
+
+    def encode(self, since: int) -> bytes:
+        offsets, positions = self.offsets[since:], self.positions[since:]
+        columns = array("i", bytes(len(offsets) * self.ENTRY_BYTES))
+        columns[0::2], columns[1::2] = offsets, positions
+        if _SWAP:
+            columns.byteswap()
+        return columns.tobytes()
+
+
+class TimeIndex(_Index):
+    """Time to offset: every record behind the entry's offset may be later, none at or before it is."""
+
+    __slots__ = ("offsets", "timestamps")
+
+    ENTRY_BYTES = 12
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        super().__init__(disk, path)
+        self.timestamps = array("q")
+        self.offsets = array("i")
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def add(self, timestamp: int, offset: int) -> None:
+        """An entry that says nothing new is left out."""
+        if timestamp >= 0 and (not self.timestamps or timestamp > self.timestamps[-1]):
+            self.timestamps.append(timestamp)
+            self.offsets.append(offset)
+
+    def replace(self, timestamps: array[int], offsets: array[int]) -> None:
+        self.timestamps, self.offsets = timestamps, offsets
+        self._written = -1
+        self.loaded = True
+
+    def load(self) -> None:
+        data = self._read()
+        words = array("i", data)
+        offsets = words[2::3]
+        halves = array("i", bytes(len(offsets) * 8))
+        halves[0::2], halves[1::2] = words[0::3], words[1::3]
+        timestamps = array("q", halves.tobytes())
+        if _SWAP:
+            offsets.byteswap()
+            timestamps.byteswap()
+        if offsets and (timestamps[0] < 0 or offsets[0] < 0):
+            raise IndexDamaged("an entry is negative")
+        if not (_ascends(timestamps) and _ascends(offsets)):
+            raise IndexDamaged("its entries do not ascend")
+        self.timestamps, self.offsets = timestamps, offsets
+        self._written = len(offsets)
+        self.loaded = True
+
+    def drop(self) -> None:
+        if self.loaded and self._written == len(self):
+            self.loaded = False
+            self.timestamps, self.offsets = array("q"), array("i")
+
+    def last(self) -> tuple[int, int] | None:
+        return (self.timestamps[-1], self.offsets[-1]) if self.timestamps else None
+
+    def floor(self, timestamp: int) -> int | None:
+        """The offset (relative) up to which no record is later than `timestamp`, as far as the index knows."""
+        at = bisect_right(self.timestamps, timestamp) - 1
+        return self.offsets[at] if at >= 0 else None
+
+    def truncate(self, next_offset: int) -> None:
+        at = bisect_right(self.offsets, next_offset - 1)
+        del self.timestamps[at:], self.offsets[at:]
+        if self._written > at:
+            self._written = at
+            self._file.truncate(at * self.ENTRY_BYTES)
+
+    def encode(self, since: int) -> bytes:
+        timestamps, offsets = self.timestamps[since:], self.offsets[since:]
+        if _SWAP:
+            timestamps.byteswap()
+            offsets.byteswap()
+        halves = array("i", timestamps.tobytes())
+        words = array("i", bytes(len(offsets) * self.ENTRY_BYTES))
+        words[0::3], words[1::3], words[2::3] = halves[0::2], halves[1::2], offsets
+        return words.tobytes()

@@ -1,0 +1,236 @@
+"""What one log remembers of its idempotent producers (KIP-98), so that a retry is neither lost nor doubled.
+
+A producer numbers its records per partition; a batch carries its producer id, that producer's epoch and the sequence
+of its first record. The log remembers, per producer id, the epoch and the last five batches: as many as a client may
+have in flight. A batch is then one of
+    the next one          base_sequence follows the last remembered one (2^31-1 is followed by 0)
+    a duplicate           one of the five: answered with the offset it already has, not appended
+    an older duplicate    wholly before the five: refused as duplicate_sequence_number, which clients take for success
+    out of order          anything else: refused, for something before it is missing
+A producer the log knows nothing of (new, expired, or its records deleted) may start anywhere; a new epoch of a known
+producer starts at 0; an older epoch is fenced.
+
+The state is the log's own: `record` is called for every batch appended, by a leader, a follower or recovery alike.
+Snapshots (`<offset>.snapshot`, Kafka's format) hold the last batch of each producer as of that offset, so recovery
+replays only the headers behind the newest snapshot. The fields a transaction needs are carried here already.
+"""
+
+from __future__ import annotations
+
+import struct
+from heapq import nsmallest
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ottla.errors import ErrorCode, Refused
+from ottla.wire.batch import CONTROL, SEQUENCE_MAX, TRANSACTIONAL, BatchHeader
+
+BATCHES_REMEMBERED = 5
+NO_OFFSET = -1
+NO_SEQUENCE = -1
+NO_EPOCH = -1
+
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT_HEAD = struct.Struct(">hI")
+_SNAPSHOT_COUNT = struct.Struct(">i")
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+
+_SEQUENCES = SEQUENCE_MAX + 1
+
+
+class Appended(NamedTuple):
+    """One remembered batch."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+class Producer:
+    """One producer id in one log."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_seen_ms",
+        "last_timestamp",
+        "next_sequence",
+        "transaction_start",
+    )
+
+    def __init__(self, epoch: int, now_ms: int) -> None:
+        self.epoch = epoch
+        self.batches: list[Appended] = []  # oldest first, at most BATCHES_REMEMBERED
+        self.next_sequence = 0
+        self.last_timestamp = -1
+        self.last_seen_ms = now_ms  # by our clock: clients may write any timestamp they like
+        self.coordinator_epoch = NO_EPOCH
+        self.transaction_start = NO_OFFSET  # first offset of the open transaction
+
+
+class SnapshotDamaged(Exception):
+    """The bytes are no producer snapshot."""
+
+
+class Producers:
+    """The producers of one log, by id."""
+
+    __slots__ = ("_producers", "ids_max")
+
+    def __init__(self, ids_max: int) -> None:
+        assert ids_max > 0
+        self.ids_max = ids_max
+        self._producers: dict[int, Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    def check(self, header: BatchHeader) -> Appended | None:
+        """None: append it. A remembered batch: it is a duplicate of that one. Refused: it must not be appended."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return None
+        epoch = header.producer_epoch
+        sequence = header.base_sequence
+        if epoch == producer.epoch:
+            if sequence == producer.next_sequence:
+                return None
+            return self._explain(producer, header)
+        if epoch < producer.epoch:
+            raise Refused(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {header.producer_id} has epoch {producer.epoch} by now, the batch has {epoch}",
+            )
+        if sequence != 0:
+            raise Refused(
+                ErrorCode.out_of_order_sequence_number,
+                f"producer {header.producer_id} begins epoch {epoch} with sequence {sequence} instead of 0",
+            )
+        return None
+
+    def _explain(self, producer: Producer, header: BatchHeader) -> Appended:
+        """The batch is not the next one: which one is it?"""
+        base, last = header.base_sequence, header.last_sequence
+        for appended in producer.batches:
+            if appended.base_sequence == base and appended.last_sequence == last:
+                return appended
+        if producer.batches:
+            # Sequences run in a circle: what lies less than half of it behind the oldest remembered one is older.
+            behind = (producer.batches[0].base_sequence - last) % _SEQUENCES
+            if 0 < behind < _SEQUENCES // 2:
+                raise Refused(
+                    ErrorCode.duplicate_sequence_number,
+                    f"producer {header.producer_id} appended sequence {base} before the batches still remembered",
+                )
+        raise Refused(
+            ErrorCode.out_of_order_sequence_number,
+            f"producer {header.producer_id} sends sequence {base}, expected is {producer.next_sequence}",
+        )
+
+    def record(self, header: BatchHeader, base_offset: int, now_ms: int, *, coordinator_epoch: int = NO_EPOCH) -> None:
+        """The batch stands in the log at `base_offset`. Checks nothing: what is in the log has happened."""
+        epoch = header.producer_epoch
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            producer = self._add(header.producer_id, epoch, now_ms)
+        elif epoch != producer.epoch:
+            producer.epoch = epoch
+            producer.batches.clear()
+            producer.next_sequence = 0
+        producer.last_seen_ms = now_ms
+        producer.last_timestamp = header.max_timestamp
+        attributes = header.attributes
+        if attributes & CONTROL:  # the end of a transaction; has no sequence
+            producer.transaction_start = NO_OFFSET
+            producer.coordinator_epoch = max(producer.coordinator_epoch, coordinator_epoch)
+            return
+        if attributes & TRANSACTIONAL and producer.transaction_start == NO_OFFSET:
+            producer.transaction_start = base_offset
+        delta = header.last_offset_delta
+        base_sequence = header.base_sequence
+        last_sequence = (base_sequence + delta) & SEQUENCE_MAX if base_sequence >= 0 else NO_SEQUENCE
+        producer.next_sequence = (last_sequence + 1) & SEQUENCE_MAX
+        batches = producer.batches
+        if len(batches) == BATCHES_REMEMBERED:
+            del batches[0]
+        batches.append(
+            Appended(base_sequence, last_sequence, base_offset, base_offset + delta, header.max_timestamp)
+        )
+
+    def _add(self, producer_id: int, epoch: int, now_ms: int) -> Producer:
+        if len(self._producers) >= self.ids_max:
+            self._forget_some()
+        producer = self._producers[producer_id] = Producer(epoch, now_ms)
+        return producer
+
+    def _forget_some(self) -> None:
+        """Make room, a tenth at a time so that the search is paid rarely, and never inside a transaction."""
+        idle = ((p.last_seen_ms, id_) for id_, p in self._producers.items() if p.transaction_start == NO_OFFSET)
+        for _, producer_id in nsmallest(max(1, self.ids_max // 10), idle):
+            del self._producers[producer_id]
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget who has been silent for so long, unless a transaction is open. Returns how many."""
+        silent = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if now_ms - producer.last_seen_ms >= expiration_ms and producer.transaction_start == NO_OFFSET
+        ]
+        for producer_id in silent:
+            del self._producers[producer_id]
+        return len(silent)
+
+    def clear(self) -> None:
+        self._producers.clear()
+
+    def encode(self) -> bytes:
+        """Kafka's snapshot, version 1: of each producer the last batch."""
+        parts = [_SNAPSHOT_COUNT.pack(len(self._producers))]
+        for producer_id, producer in self._producers.items():
+            last = producer.batches[-1] if producer.batches else None
+            parts.append(
+                _SNAPSHOT_ENTRY.pack(
+                    producer_id,
+                    producer.epoch,
+                    last.last_sequence if last else NO_SEQUENCE,
+                    last.last_offset if last else NO_OFFSET,
+                    last.last_offset - last.base_offset if last else 0,
+                    producer.last_timestamp,
+                    producer.coordinator_epoch,
+                    producer.transaction_start,
+                )
+            )
+        body = b"".join(parts)
+        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body)) + body
+
+    def load(self, data: bytes, now_ms: int) -> None:
+        """Begin from a snapshot. SnapshotDamaged leaves everything as it was."""
+        entries = _SNAPSHOT_HEAD.size + _SNAPSHOT_COUNT.size
+        if len(data) < entries:
+            raise SnapshotDamaged("it is too short")
+        version, crc = _SNAPSHOT_HEAD.unpack_from(data)
+        if version != _SNAPSHOT_VERSION:
+            raise SnapshotDamaged(f"its version is {version}")
+        if crc32c(memoryview(data)[_SNAPSHOT_HEAD.size :]) != crc:
+            raise SnapshotDamaged("its checksum is wrong")
+        (count,) = _SNAPSHOT_COUNT.unpack_from(data, _SNAPSHOT_HEAD.size)
+        if count * _SNAPSHOT_ENTRY.size != len(data) - entries:
+            raise SnapshotDamaged("its length does not fit its count")
+        self._producers.clear()
+        for entry in _SNAPSHOT_ENTRY.iter_unpack(data[entries:]):
+            producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction_start = entry
+            producer = self._add(producer_id, epoch, now_ms)
+            producer.last_timestamp = timestamp
+            producer.coordinator_epoch = coordinator_epoch
+            producer.transaction_start = transaction_start
+            if offset >= 0:
+                base_sequence = (sequence - delta) & SEQUENCE_MAX if sequence >= 0 else NO_SEQUENCE
+                producer.next_sequence = (sequence + 1) & SEQUENCE_MAX
+                producer.batches.append(Appended(base_sequence, sequence, offset - delta, offset, timestamp))

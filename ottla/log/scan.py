@@ -1,0 +1,56 @@
+"""Walks over the batches in a file, in large reads: by header alone, or with every batch checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ottla.runtime import File
+from ottla.wire.batch import HEADER_BYTES, BatchHeader, check, read_header
+
+_HEADERS_CHUNK_BYTES = 64 * 1024
+_CHECK_CHUNK_BYTES = 1024 * 1024
+
+
+def headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch that begins in `start..end` and is whole; bodies are skipped where possible.
+
+    Refused(corrupt_message) where no batch header stands.
+    """
+    position = start
+    while end - position >= HEADER_BYTES:
+        chunk = file.pread(min(_HEADERS_CHUNK_BYTES, end - position), position)
+        at = 0
+        while len(chunk) - at >= HEADER_BYTES:
+            header = read_header(chunk, at)
+            if position + at + header.size > end:
+                return
+            yield position + at, header
+            at += header.size
+        if at == 0:
+            return  # the file is shorter than it was said to be
+        position += at
+
+
+def checked(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """As `headers`, with the checksum of every batch verified before it is handed out."""
+    position = start
+    while end - position >= HEADER_BYTES:
+        chunk = file.pread(min(_CHECK_CHUNK_BYTES, end - position), position)
+        view = memoryview(chunk)
+        at = 0
+        while len(chunk) - at >= HEADER_BYTES:
+            size = read_header(chunk, at).size
+            if position + at + size > end:
+                return
+            if at + size > len(chunk):
+                break
+            yield position + at, check(view, at)
+            at += size
+        if at == 0:  # one batch larger than a chunk: it lies within the file, so it may be read whole
+            size = read_header(chunk).size if len(chunk) >= HEADER_BYTES else 0
+            whole = file.pread(size, position)
+            if len(whole) < size or not size:
+                return
+            yield position, check(whole)
+            at = size
+        position += at

@@ -1,0 +1,375 @@
+"""One segment of a log: a file of batches named by its base offset, and two sparse indexes that can be rebuilt.
+
+A segment is written only while it is the last one of its log; then it is sealed and never changes but to be deleted.
+Most segments of a broker are sealed and cold, so a segment that is merely known costs one `stat`: indexes and times
+are loaded by whoever first needs them, on the loop or in a thread. Loading is idempotent, so a race costs only work.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+
+from ottla.errors import ErrorCode, Refused
+from ottla.log.index import DELETED_SUFFIX, IndexDamaged, OffsetIndex, TimeIndex
+from ottla.log.log_config import LogConfig
+from ottla.log.scan import headers
+from ottla.runtime import Disk, File
+from ottla.wire.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, NO_TIMESTAMP, BatchHeader
+
+RELATIVE_OFFSET_MAX = 2**31 - 1
+
+NOT_HERE = -1
+"""`find`: every batch of the segment ends before the offset."""
+COLD = -2
+"""`find` without waiting: the answer needs a read from the device."""
+
+_ALWAYS = -2
+"""A roll timestamp below every timestamp, and an offset bound below every offset: take the slow path."""
+_NEVER = 2**63 - 1
+
+# base_offset, length, magic, last_offset_delta: what a walk needs of a batch.
+_STEP = struct.Struct(">qi4xb6xi")
+_WALK_BYTES = 8192
+
+
+def file_stem(directory: str, base_offset: int) -> str:
+    return f"{directory}/{base_offset:020d}"
+
+
+class Segment:
+    """The batches from `base_offset` up to the next segment's."""
+
+    __slots__ = (
+        "_disk",
+        "_index_entries_max",
+        "_index_interval_bytes",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "awake",
+        "base_offset",
+        "created_ms",
+        "deleted",
+        "first_timestamp",
+        "log",
+        "offset_max",
+        "offsets",
+        "roll_timestamp",
+        "size",
+        "times",
+        "unindexed_bytes",
+    )
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, *, created_ms: int) -> None:
+        stem = file_stem(directory, base_offset)
+        self._disk = disk
+        self.base_offset = base_offset
+        self.log: File = disk.open(stem + ".log", create=True)
+        self.offsets = OffsetIndex(disk, stem + ".index")
+        self.times = TimeIndex(disk, stem + ".timeindex")
+        self.size = self.log.size()
+        self.created_ms = created_ms
+        self.deleted = False
+        self._max_timestamp: int | None = None
+        self._max_timestamp_offset = base_offset
+        # Below: only while it is the one that is written to.
+        self.awake = False
+        self.first_timestamp = NO_TIMESTAMP
+        self.roll_timestamp = _ALWAYS
+        self.offset_max = _ALWAYS
+        self.unindexed_bytes = 0
+        self._index_interval_bytes = 0
+        self._index_entries_max = 0
+        if not self.size:
+            self.forget_all()
+
+    def forget_all(self) -> None:
+        """It is empty, and so are its indexes."""
+        self.offsets.replace(array("i"), array("i"))
+        self.times.replace(array("q"), array("i"))
+        self._max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = self.base_offset
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def wake(self, config: LogConfig) -> None:
+        """Load what appending needs."""
+        self.load_indexes()
+        self.load_max_timestamp()
+        last_entry = self.offsets.positions[-1] if self.offsets.positions else 0
+        self.unindexed_bytes = self.size - last_entry
+        self.awake = True
+        if self.size:
+            self.first_timestamp = next(headers(self.log, 0, self.size))[1].max_timestamp
+        self.configure(config)
+
+    def configure(self, config: LogConfig) -> None:
+        self._index_interval_bytes = config.index_interval_bytes
+        self._index_entries_max = config.segment_index_bytes // TimeIndex.ENTRY_BYTES - 1
+        self.offset_max = self.base_offset + RELATIVE_OFFSET_MAX if not self._indexes_full() else _ALWAYS
+        if self.size:
+            self.begin(self.first_timestamp, config)
+
+    def begin(self, first_timestamp: int, config: LogConfig) -> None:
+        """The time a segment is to be rolled counts from its first batch, as Kafka's does."""
+        self.first_timestamp = first_timestamp
+        if first_timestamp >= 0:
+            # Segments that began together shall not all roll together, and a restart shall not change when.
+            jitter = self.base_offset % (config.segment_jitter_ms + 1)
+            self.roll_timestamp = min(first_timestamp + config.segment_ms - jitter, _NEVER)
+        else:
+            self.roll_timestamp = _ALWAYS  # no timestamps: the slow path compares clocks
+
+    def must_roll(self, config: LogConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        if not self.size:
+            return last_offset - self.base_offset > RELATIVE_OFFSET_MAX
+        if self.size + size > config.segment_bytes or last_offset > self.offset_max:
+            return True
+        if self.first_timestamp >= 0:
+            return max_timestamp > self.roll_timestamp
+        return now_ms - self.created_ms > config.segment_ms
+
+    def note(self, size: int, last_offset: int, max_timestamp: int) -> None:
+        """A batch of `size` bytes was appended to the file."""
+        position = self.size
+        self.size = position + size
+        if max_timestamp > self._max_timestamp:  # type: ignore[operator]  # known while awake
+            self._max_timestamp = max_timestamp
+            self._max_timestamp_offset = last_offset
+        unindexed = self.unindexed_bytes
+        if unindexed > self._index_interval_bytes:
+            self._add_entries(last_offset, position)
+            unindexed = 0
+        self.unindexed_bytes = unindexed + size
+
+    def _add_entries(self, last_offset: int, position: int) -> None:
+        self.offsets.add(last_offset - self.base_offset, position)
+        self.times.add(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+        if self._indexes_full():
+            self.offset_max = _ALWAYS
+
+    def _indexes_full(self) -> bool:
+        return len(self.offsets) >= self._index_entries_max
+
+    def seal(self) -> None:
+        """Write the indexes out; the last time entry tells the largest timestamp from now on."""
+        self.load_indexes()
+        self.load_max_timestamp()
+        self.times.add(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+        self.offsets.write()
+        self.times.write()
+
+    def create(self) -> None:
+        """Make the file now, empty: its name says where the log ends."""
+        self.log.append(b"")
+
+    def truncate(self, position: int) -> None:
+        """Cut at the start of a batch."""
+        assert position <= self.size
+        self.load_indexes()
+        self.log.truncate(position)
+        self.size = position
+        if not position:
+            self.forget_all()
+        else:
+            self.offsets.truncate(position)
+            last = 0
+            for _, header in headers(self.log, self.offsets.positions[-1] if self.offsets.positions else 0, position):
+                last = header.last_offset
+            self.times.truncate(last + 1 - self.base_offset)
+            self._max_timestamp = None
+            self._scan_max_timestamp()
+        self.awake = False
+        self.roll_timestamp = self.offset_max = _ALWAYS
+
+    # -- looking up ------------------------------------------------------------------------------------------------
+
+    @property
+    def max_timestamp(self) -> int:
+        if self._max_timestamp is None:
+            self.load_max_timestamp()
+        assert self._max_timestamp is not None
+        return self._max_timestamp
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        """The last offset of the batch that has the largest timestamp."""
+        self.load_max_timestamp()
+        return self._max_timestamp_offset
+
+    def load_max_timestamp(self) -> None:
+        if self._max_timestamp is not None:
+            return
+        self.load_indexes()
+        last = self.times.last()
+        if last is not None:
+            timestamp, offset = last[0], last[1] + self.base_offset
+            header = self._header_of(offset)
+            if header is None or header.max_timestamp != timestamp or header.last_offset != offset:
+                self.rebuild_indexes()
+        self._scan_max_timestamp()
+
+    def _scan_max_timestamp(self) -> None:
+        """The last time entry, and whatever was appended behind it."""
+        last = self.times.last()
+        timestamp, offset = NO_TIMESTAMP, self.base_offset
+        position = 0
+        if last is not None:
+            timestamp, offset = last[0], last[1] + self.base_offset
+            entry = self.offsets.floor(last[1])
+            position = entry[1] if entry is not None else 0
+        for _, header in headers(self.log, position, self.size):
+            if header.max_timestamp > timestamp:
+                timestamp, offset = header.max_timestamp, header.last_offset
+        self._max_timestamp_offset = offset
+        self._max_timestamp = timestamp
+
+    def _header_of(self, offset: int) -> BatchHeader | None:
+        """The header of the batch that holds `offset`, or of the first one behind it."""
+        position = self.find(offset)
+        if position < 0:
+            return None
+        return next(headers(self.log, position, self.size), (0, None))[1]
+
+    def load_indexes(self) -> None:
+        """From their files, or from the log where those are missing or damaged."""
+        if self.offsets.loaded and self.times.loaded:
+            return
+        try:
+            if not self.offsets.loaded:
+                self.offsets.load(self.size)
+            if not self.times.loaded:
+                self.times.load()
+        except IndexDamaged:
+            self.rebuild_indexes()
+
+    def rebuild_indexes(self) -> None:
+        """From the batch headers. In memory only: the files follow at the next seal, from the loop."""
+        interval = self._index_interval_bytes or LogConfig().index_interval_bytes
+        builder = IndexBuilder(self.base_offset, interval)
+        for position, header in headers(self.log, 0, self.size):
+            builder.add(position, header)
+        self.adopt(builder)
+
+    def adopt(self, builder: IndexBuilder) -> None:
+        builder.finish()
+        self._max_timestamp_offset = builder.max_timestamp_offset
+        self._max_timestamp = builder.max_timestamp
+        self.offsets.replace(builder.offsets, builder.positions)
+        self.times.replace(builder.timestamps, builder.timestamp_offsets)
+
+    def drop_indexes(self) -> None:
+        if not self.awake:
+            self.offsets.drop()
+            self.times.drop()
+
+    def find(self, offset: int, *, wait: bool = True) -> int:
+        """The position of the first batch that ends at or behind `offset`; NOT_HERE when there is none; or COLD."""
+        if not self.offsets.loaded:
+            if not wait:
+                return COLD
+            self.load_indexes()
+        entry = self.offsets.floor(offset - self.base_offset)
+        if entry is None:
+            return self._walk(0, self.size, offset, wait)
+        entry_offset, position = entry
+        try:
+            return self._walk(position, self.size, offset, wait, self.base_offset + entry_offset)
+        except IndexDamaged:
+            if not wait:
+                return COLD
+            self.rebuild_indexes()
+            return self.find(offset)
+
+    def _walk(self, position: int, end: int, offset: int, wait: bool, entry_offset: int = _NEVER) -> int:
+        """From batch to batch. The first one was pointed at by the index: it begins no later than the entry says."""
+        read = self.log.pread if wait else self.log.pread_nowait
+        base, step = self.base_offset, _STEP
+        while end - position >= HEADER_BYTES:
+            chunk = read(min(_WALK_BYTES, end - position), position)
+            if chunk is None:
+                return COLD
+            at, enough = 0, len(chunk) - step.size
+            while at <= enough:
+                batch_base, length, magic, delta = step.unpack_from(chunk, at)
+                if magic != MAGIC or length < HEADER_BYTES - LENGTH_OVERHEAD or not base <= batch_base <= entry_offset:
+                    if entry_offset != _NEVER:
+                        raise IndexDamaged("an entry does not point at a batch")
+                    raise Refused(ErrorCode.corrupt_message, f"{self.log.path} is damaged at {position + at}")
+                if batch_base + delta >= offset:
+                    return position + at
+                at += length + LENGTH_OVERHEAD
+                entry_offset = _NEVER
+            if not at:
+                break
+            position += at
+        return NOT_HERE
+
+    # -- leaving ---------------------------------------------------------------------------------------------------
+
+    def delete(self) -> None:
+        """Out of the log's sight at once, off the disk later (`unlink`): readers may still be at it."""
+        self.deleted = True
+        self.awake = False
+        deleted = self.log.path + DELETED_SUFFIX
+        if self._disk.exists(self.log.path):
+            self._disk.rename(self.log.path, deleted)
+        old, self.log = self.log, self._disk.open(deleted)
+        old.close()
+        self.offsets.rename_deleted()
+        self.times.rename_deleted()
+
+    def unlink(self) -> None:
+        assert self.deleted
+        self.close()
+        for file in (self.log, self.offsets.file, self.times.file):
+            self._disk.remove(file.path)
+
+    def close(self) -> None:
+        self.log.close()
+        self.offsets.close()
+        self.times.close()
+
+
+class IndexBuilder:
+    """Makes both indexes of a segment from its batch headers, exactly as appending makes them."""
+
+    __slots__ = (
+        "_base",
+        "_interval",
+        "_unindexed",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offsets",
+        "positions",
+        "timestamp_offsets",
+        "timestamps",
+    )
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self._base = base_offset
+        self._interval = interval_bytes
+        self._unindexed = 0
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.offsets = array("i")
+        self.positions = array("i")
+        self.timestamps = array("q")
+        self.timestamp_offsets = array("i")
+
+    def add(self, position: int, header: BatchHeader) -> None:
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self.max_timestamp_offset = header.last_offset
+        if self._unindexed > self._interval:
+            self.offsets.append(header.last_offset - self._base)
+            self.positions.append(position)
+            self.finish()
+            self._unindexed = 0
+        self._unindexed += header.size
+
+    def finish(self) -> None:
+        """Let the time index tell the largest timestamp so far."""
+        if self.max_timestamp >= 0 and (not self.timestamps or self.max_timestamp > self.timestamps[-1]):
+            self.timestamps.append(self.max_timestamp)
+            self.timestamp_offsets.append(self.max_timestamp_offset - self._base)
