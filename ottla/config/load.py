@@ -1,0 +1,190 @@
+"""Where a broker's configuration comes from: flags, then the environment, then a properties file.
+
+All problems are found before any is reported, and a value that may be a secret is never repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ottla.config.broker import BrokerConfig, Given
+from ottla.config.broker_settings import ALIASES, BROKER_SETTINGS
+from ottla.config.inert_settings import INERT_NAMES, UNSUPPORTED, is_inert, refusal
+from ottla.config.listeners import with_address
+from ottla.config.properties import escape_value, parse_properties
+from ottla.config.setting import BadConfig, Source, is_sensitive, text_of
+
+ENVIRONMENT_PREFIX: Final = "OTTLA_"
+
+# Variables that are ours and no settings: of the command line, of the tests and the benchmark, and those that
+# Kubernetes sets in every container when a service is called "ottla" or "ottla-...".
+_RESERVED: Final = (
+    r"OTTLA_(BOOTSTRAP_SERVERS|CONFIG|LOG_LEVEL|LOG_FORMAT|(TEST|BENCH|DEMO|CONSOLE)_\w+"
+    r"|(\w+_)?SERVICE_(HOST|PORT)(_\w+)?|(\w+_)?PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
+)
+_MEANT: Final = {"ID": "broker.id", "HOST": "listeners", "DATA": "log.dirs", "DATA_DIR": "log.dirs"}
+
+
+def load_broker_config(
+    *,
+    file: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+    host: str | None = None,
+    port: int | None = None,
+) -> BrokerConfig:
+    """The configuration of a broker, or BadConfig with everything that is wrong.
+
+    `host` and `port` are shorthand: they change the address of the only listener.
+    """
+    problems: list[str] = []
+    layers = (
+        (Source.FILE, _read_file(file, problems) if file is not None else {}),
+        (Source.ENVIRONMENT, _read_environment(environment or {}, problems)),
+        (Source.FLAG, dict(flags or {})),
+    )
+    given: dict[str, Given] = {}
+    inert: dict[str, None] = {}
+    for source, texts in layers:
+        where = f" in {file}" if source is Source.FILE else ""
+        for name, text in _without_aliases(texts, where, problems):
+            _take(name, text, source, where, given, inert, problems)
+    if host is not None or port is not None:
+        _take_address(host, port, given, problems)
+    try:
+        config = BrokerConfig(given, inert=tuple(inert))
+    except BadConfig as bad:
+        raise BadConfig([*problems, *bad.problems]) from None
+    if problems:
+        raise BadConfig(problems)
+    return config
+
+
+def environment_name(name: str) -> str:
+    """The variable that sets a setting: advertised.listeners is OTTLA_ADVERTISED_LISTENERS."""
+    return ENVIRONMENT_PREFIX + name.removeprefix("ottla.").replace(".", "_").upper()
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """What somebody may have meant, as the rest of a sentence; empty when nothing is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def print_config(config: BrokerConfig) -> str:
+    """The effective configuration as a properties file, by where each value came from; secrets are hidden."""
+    sections: dict[Source, list[str]] = {}
+    for name in sorted(BROKER_SETTINGS):
+        value = text_of(config.get(name))
+        sensitive = BROKER_SETTINGS[name].sensitive
+        line = f"#{name}=" if value is None else f"{name}={'[hidden]' if sensitive else escape_value(value)}"
+        sections.setdefault(config.source(name), []).append(line)
+    lines: list[str] = []
+    for source in sorted(sections):
+        lines += [f"# from {source.label}", *sections[source], ""]
+    if config.inert:
+        lines += ["# accepted, has no effect", *(f"#{name}" for name in sorted(config.inert)), ""]
+    return "\n".join(lines).rstrip("\n")
+
+
+def _read_file(path: str, problems: list[str]) -> dict[str, str]:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        problems.append(f"cannot read {path}: {error.strerror}")
+        return {}
+    try:
+        return parse_properties(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        return parse_properties(data.decode("latin-1"))  # what Java takes a properties file to be
+
+
+def _read_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, str]:
+    ours = sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX))
+    if not ours:
+        return {}
+    names = {
+        environment_name(name): name for name in (*INERT_NAMES, *UNSUPPORTED, *ALIASES, *BROKER_SETTINGS)
+    }
+    texts: dict[str, str] = {}
+    for variable in ours:
+        name = names.get(variable) or _inert_family(variable)
+        if name is not None:
+            texts[name] = environment[variable]
+        elif not re.fullmatch(_RESERVED, variable):
+            meant = _MEANT.get(variable.removeprefix(ENVIRONMENT_PREFIX))
+            hint = f"; did you mean {environment_name(meant)}?" if meant else suggestion(variable, names)
+            problems.append(f"{variable}: no setting has this name{hint}")
+    return texts
+
+
+def _inert_family(variable: str) -> str | None:
+    name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
+    return name if is_inert(name) else None
+
+
+def _without_aliases(texts: Mapping[str, str], where: str, problems: list[str]) -> list[tuple[str, str]]:
+    """node.id is broker.id; both may be there if they agree."""
+    for alias, name in ALIASES.items():
+        if alias in texts and texts.get(name, texts[alias]).strip() != texts[alias].strip():
+            problems.append(
+                f"{name} and {alias} differ{where}; they are the same setting, so set one of them"
+            )
+    return [(ALIASES.get(name, name), text) for name, text in texts.items() if ALIASES.get(name) not in texts]
+
+
+def _take(
+    name: str,
+    text: str,
+    source: Source,
+    where: str,
+    given: dict[str, Given],
+    inert: dict[str, None],
+    problems: list[str],
+) -> None:
+    setting = BROKER_SETTINGS.get(name)
+    if setting is not None:
+        try:
+            given[name] = Given(setting.parse(text), source)
+        except ValueError as problem:
+            shown = "this value" if setting.sensitive else repr(text)
+            problems.append(f"{name}: {shown}{where} cannot be used: it must be {problem}")
+        if setting.default is None and not text.strip():
+            del given[name]  # an empty value leaves unset what has no default
+        return
+    why = refusal(name, text)
+    if why is not None:
+        problems.append(f"{name}{where} cannot be used: {why}")
+    elif is_inert(name) or name in UNSUPPORTED:
+        inert[name] = None
+    else:
+        problems.append(f"{name}: no setting has this name{where}{_meant(name)}")
+
+
+def _meant(name: str) -> str:
+    from ottla.config.topic_settings import TOPIC_SETTINGS
+
+    topic_setting = TOPIC_SETTINGS.get(name)
+    if topic_setting is not None and topic_setting.synonyms:
+        return f"; it is a setting of topics, whose default for all topics is {topic_setting.synonyms[0][0]}"
+    known = (*BROKER_SETTINGS, *INERT_NAMES, *UNSUPPORTED, *ALIASES)
+    return "" if is_sensitive(name) else suggestion(name, known)
+
+
+def _take_address(host: str | None, port: int | None, given: dict[str, Given], problems: list[str]) -> None:
+    listeners = given["listeners"].value if "listeners" in given else BROKER_SETTINGS["listeners"].default
+    controllers = given["controller.listener.names"].value if "controller.listener.names" in given else ()
+    assert isinstance(listeners, tuple)
+    assert isinstance(controllers, tuple)
+    changed = with_address(listeners, controllers, host, port)
+    if changed is None:
+        problems.append(
+            "--host and --port stand for one listener, and listeners has several: use --set listeners=..."
+        )
+    else:
+        given["listeners"] = Given(changed, Source.FLAG)
