@@ -41,9 +41,9 @@ def compile_encoder(cls: type[Message], version: int) -> Encoder:
         sheet.line("w = parts0.append")
         with sheet.block("try:"):
             _structure(sheet, cls, "m0", "w")
+            sheet.line("return b''.join(parts0)")
         with sheet.block("except StructError as error:"):
             sheet.line(f"raise ValueError(f'{cls.__name__} version {version}: {{error}}') from error")
-        sheet.line("return b''.join(parts0)")
     return cast("Encoder", sheet.function("encode"))
 
 
