@@ -9,6 +9,13 @@ from statistics import median
 from bench.cells import Better, Metric
 
 
+def number(value: float) -> str:
+    """Three significant digits, grouped by thousands, never in powers of ten."""
+    if value >= 100:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """The median of some runs and the range around it."""
@@ -21,33 +28,43 @@ class Spread:
     def of(cls, values: Sequence[float]) -> Spread | None:
         return cls(median(values), min(values), max(values)) if values else None
 
+    def times(self, factor: float) -> Spread:
+        return Spread(self.median * factor, self.low * factor, self.high * factor)
+
     def overlaps(self, other: Spread) -> bool:
         return self.low <= other.high and other.low <= self.high
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Ours against the peer's; `ratio` is of the medians, `tie` when the spreads overlap."""
+    """Ours against a peer's, for the same metric."""
 
-    ratio: float
-    tie: bool
+    metric: Metric
+    ours: Spread
+    theirs: Spread
 
-    def verdict(self, metric: Metric) -> str:
-        """Against the metric's target; a target of parity is not missed within the spread."""
-        target = metric.target
+    @property
+    def ratio(self) -> float:
+        return self.ours.median / self.theirs.median
+
+    @property
+    def tie(self) -> bool:
+        return self.ours.overlaps(self.theirs)
+
+    def verdict(self) -> str:
+        """Whether the target was met; within the spread of both it is neither met nor missed."""
+        target = self.metric.target
         if target is None:
             return ""
-        met = self.ratio >= target if metric.better is Better.HIGHER else self.ratio <= target
-        if target == 1.0 and self.tie:
-            return "tie"
-        if met:
-            return "met"
-        short = 1 - self.ratio / target if metric.better is Better.HIGHER else self.ratio / target - 1
-        return f"missed by {short:.0%}"
+        if self.ours.overlaps(self.theirs.times(target)):
+            return "tie" if target == 1.0 else "at the target"
+        short = target / self.ratio if self.metric.better is Better.HIGHER else self.ratio / target
+        return "met" if short <= 1 else f"missed ×{short:.2f}"
 
 
-def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison | None:
+def compare(metric: Metric, ours: Sequence[float], theirs: Sequence[float]) -> Comparison | None:
+    """None where one of them was not measured."""
     mine, other = Spread.of(ours), Spread.of(theirs)
-    if mine is None or other is None or other.median == 0:
+    if mine is None or other is None or min(mine.low, other.low) <= 0:
         return None
-    return Comparison(mine.median / other.median, mine.overlaps(other))
+    return Comparison(metric, mine, other)

@@ -1,0 +1,147 @@
+"""The order of a benchmark: A/B/A/B, every broker warm, and only the measured one on the cores."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from bench.cells import Cell, Settings
+from bench.compare import number
+from bench.connection import Broken
+from bench.maven import Unavailable
+from bench.peers import ApacheKafka, NotReady, Ottla, Peer
+
+PEERS: dict[str, Callable[[], Peer]] = {
+    "ottla": Ottla,
+    "kafka": ApacheKafka,
+    "kafka-256m": lambda: ApacheKafka(heap="256m"),
+}
+
+
+@dataclass(slots=True)
+class Results:
+    """Everything one benchmark found: values[cell][metric][peer] has one number per run."""
+
+    settings: Settings
+    machine: dict[str, str]
+    versions: dict[str, str]
+    at: str
+    notes: list[str] = field(default_factory=list)
+    values: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
+
+    def add(self, cell: str, peer: str, found: dict[str, float]) -> None:
+        for metric, value in found.items():
+            self.values.setdefault(cell, {}).setdefault(metric, {}).setdefault(peer, []).append(value)
+
+    def of(self, cell: str, metric: str, peer: str) -> list[float]:
+        return self.values.get(cell, {}).get(metric, {}).get(peer, [])
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False))
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        stored = json.loads(path.read_text())
+        stored["settings"] = Settings(**stored["settings"])
+        return cls(**stored)
+
+
+class Progress:
+    """One line per measurement, with the time since the start."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        print(f"[{minutes:02d}:{seconds:02d}] {text}", flush=True)
+
+
+def available(names: list[str], results: Results, progress: Progress) -> list[str]:
+    """The peers that can run here; why the others cannot goes into the notes."""
+    usable = []
+    for name in names:
+        try:
+            results.versions[name] = PEERS[name]().version()
+        except Unavailable as reason:
+            results.notes.append(f"{name} was not measured: {reason}.")
+            progress.say(results.notes[-1])
+        else:
+            usable.append(name)
+    return usable
+
+
+def measure(cell: Cell, peer: Peer, results: Results, progress: Progress) -> None:
+    """One run of one cell; a run that breaks is noted, not counted."""
+    os.sync()
+    try:
+        found = cell.measure(peer, results.settings)
+    except (Broken, NotReady) as problem:
+        results.notes.append(f"A run of {cell.name} on {peer.name} broke off: {problem}")
+        progress.say(results.notes[-1])
+        return
+    results.add(cell.name, peer.name, found)
+    aims = [metric for metric in cell.metrics if metric.target is not None] or cell.metrics
+    shown = [f"{metric.label.lower()} {number(found[metric.key])} {metric.unit}" for metric in aims]
+    progress.say(f"{cell.name:<16} {peer.name:<11} {' · '.join(shown)}")
+
+
+@contextmanager
+def thawed(peer: Peer) -> Iterator[Peer]:
+    peer.thaw()
+    try:
+        yield peer
+    finally:
+        peer.freeze()
+
+
+def warm(peer: Peer, cells: list[Cell], settings: Settings, progress: Progress) -> None:
+    """Every cell in turn until the time is up, so that what compiles or caches has done so."""
+    if not cells or settings.warm_seconds <= 0:
+        return
+    progress.say(f"warming {peer.name} for {settings.warm_seconds:g} s")
+    brief = Settings(runs=1, seconds=settings.warm_seconds / 30, round_trips=settings.round_trips // 10)
+    deadline = time.monotonic() + settings.warm_seconds
+    while True:
+        for cell in cells:
+            try:
+                cell.measure(peer, brief)
+            except Broken as problem:
+                progress.say(f"warming {peer.name} with {cell.name} broke off: {problem}")
+                return
+            if time.monotonic() > deadline:
+                return
+
+
+def run(cells: list[Cell], names: list[str], results: Results, path: Path, progress: Progress) -> None:
+    """Measure every cell on every peer, rounds outermost, and save after each round."""
+    settings = results.settings
+    starting = [cell for cell in cells if cell.starts_broker]
+    loading = [cell for cell in cells if not cell.starts_broker]
+    for _ in range(settings.runs):
+        for cell in starting:
+            for name in names:
+                measure(cell, PEERS[name](), results, progress)
+    results.save(path)
+    if not loading:
+        return
+    with ExitStack() as stack:
+        peers = []
+        for name in names:
+            peer = stack.enter_context(PEERS[name]())
+            warm(peer, loading, settings, progress)
+            peer.freeze()
+            peers.append(peer)
+        for number in range(settings.runs):
+            progress.say(f"round {number + 1} of {settings.runs}")
+            for cell in loading:
+                for peer in peers:
+                    with thawed(peer):
+                        measure(cell, peer, results, progress)
+            results.save(path)
