@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.conftest import Served
 from tests.interop.clients import CLIENTS, Client
@@ -25,13 +26,14 @@ def admin(broker: Served) -> AdminClient:
 
 
 def create_topic(admin: AdminClient, name: str, partitions: int = 1, **config: object) -> str:
-    """Create a topic and wait until every partition has a leader. `max_message_bytes=10` sets max.message.bytes."""
+    """Create a topic and wait until its leaders answer. `max_message_bytes=10` sets max.message.bytes."""
     settings = {key.replace("_", "."): str(value) for key, value in config.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+    asked = {TopicPartition(name, partition): OffsetSpec.latest() for partition in range(partitions)}
 
     def led() -> bool:
-        found = admin.list_topics(name, timeout=10).topics[name]
-        return len(found.partitions) == partitions and all(p.leader >= 0 for p in found.partitions.values())
+        answers = admin.list_offsets(asked, request_timeout=10).values()
+        return all(answer.exception(10) is None for answer in answers)
 
     wait_for(led, f"{partitions} leaders of {name}")
     return name
