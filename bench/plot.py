@@ -54,11 +54,11 @@ def _row(bar: Bar, top: float, at: Callable[[float], float]) -> list[str]:
     left, right = sorted((at(1.0), at(bar.gain)))
     colour = TIE if bar.tie else BETTER if bar.gain >= 1 else WORSE
     size = f'width="{max(right - left, 1):.1f}" height="{ROW - 8}"'
-    said = "tie" if bar.tie else f"{bar.gain:.2g}×" if bar.gain >= 1 else f"1/{1 / bar.gain:.2g}"
+    said = f"{bar.gain:.2g}×" if bar.gain >= 1 else f"1/{1 / bar.gain:.2g}"
     parts = [
         _text(LABEL_WIDTH - 12, top + 14, bar.label, anchor="end"),
         f'<rect x="{left:.1f}" y="{top + 4:.1f}" {size} fill="{colour}" rx="2"/>',
-        _text(LABEL_WIDTH + PLOT_WIDTH + 14, top + 14, said, fill=colour),
+        _text(LABEL_WIDTH + PLOT_WIDTH + 14, top + 14, f"{said}, tie" if bar.tie else said, fill=colour),
     ]
     if bar.target is not None:
         x, y = at(bar.target), top + ROW / 2
