@@ -1,0 +1,175 @@
+"""Changes: the words of the change log. An image and a change give the next image, on every broker alike.
+
+A change carries the whole new value of what it touches, never a difference, so it may be applied twice, or to an image
+that was loaded after it had happened: after the last change of the log every reader has the same image. Topics are
+named by id, so a change that is late cannot hit a new topic of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from ottla.cluster import layout
+from ottla.cluster.model import Broker, Endpoint, Partition
+
+
+class TopicCreated(NamedTuple):
+    """A topic, its partitions not led yet: a PartitionChanged for each follows."""
+
+    topic_id: bytes
+    name: str
+    assignments: tuple[tuple[int, ...], ...]
+    configs: Mapping[str, str]
+
+
+class PartitionsAdded(NamedTuple):
+    """The topic has these partitions from number `first` on, not led yet."""
+
+    topic_id: bytes
+    first: int
+    assignments: tuple[tuple[int, ...], ...]
+
+
+class PartitionChanged(NamedTuple):
+    """A partition's new state: its leader, or the set of replicas in sync."""
+
+    topic_id: bytes
+    partition: int
+    leader: int
+    leader_epoch: int
+    in_sync: tuple[int, ...]
+    partition_epoch: int
+    broker_epoch: int
+
+
+class TopicConfigChanged(NamedTuple):
+    topic_id: bytes
+    configs: Mapping[str, str]
+
+
+class TopicDeleted(NamedTuple):
+    """Nobody sees the topic any more. `replicas` are the brokers that still have files of it."""
+
+    topic_id: bytes
+    name: str
+    replicas: tuple[int, ...]
+
+
+class PartitionsErased(NamedTuple):
+    """The states of these partitions of a deleted topic have left the store."""
+
+    topic_id: bytes
+    first: int
+    stop: int
+
+
+class TopicErased(NamedTuple):
+    """The last of a deleted topic has left the store: its name is free."""
+
+    topic_id: bytes
+
+
+class ReplicaErased(NamedTuple):
+    """A broker has removed its files of a deleted topic."""
+
+    topic_id: bytes
+    broker: int
+
+
+class BrokerRegistered(NamedTuple):
+    id: int
+    epoch: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+
+
+class BrokerGone(NamedTuple):
+    """This registration has ended."""
+
+    id: int
+    epoch: int
+
+
+class BrokerConfigChanged(NamedTuple):
+    """`broker` None stands for all brokers."""
+
+    broker: int | None
+    configs: Mapping[str, str]
+
+
+class ControllerChanged(NamedTuple):
+    """A controller took over. It says which brokers it found alive (id, epoch), because a broker that went while there
+    was no controller has left no BrokerGone in the log."""
+
+    id: int
+    epoch: int
+    live: tuple[tuple[int, int], ...]
+
+
+Change = (
+    TopicCreated | PartitionsAdded | PartitionChanged | TopicConfigChanged | TopicDeleted | PartitionsErased
+    | TopicErased | ReplicaErased | BrokerRegistered | BrokerGone | BrokerConfigChanged | ControllerChanged
+)  # fmt: skip
+
+_CHANGES: Final[dict[str, type[Change]]] = {
+    change.__name__: change
+    for change in (
+        TopicCreated, PartitionsAdded, PartitionChanged, TopicConfigChanged, TopicDeleted, PartitionsErased,
+        TopicErased, ReplicaErased, BrokerRegistered, BrokerGone, BrokerConfigChanged, ControllerChanged,
+    )
+}  # fmt: skip
+
+
+class UnknownChange(Exception):
+    """A change that a newer Ottla made. The reader loads the image instead, which it can read as far as it goes."""
+
+
+def partition_changed(topic_id: bytes, index: int, state: Partition) -> PartitionChanged:
+    return PartitionChanged(
+        topic_id,
+        index,
+        state.leader,
+        state.leader_epoch,
+        state.in_sync,
+        state.partition_epoch,
+        state.broker_epoch,
+    )
+
+
+def registered(broker: Broker) -> BrokerRegistered:
+    return BrokerRegistered(*broker)
+
+
+def to_json(change: Change) -> dict[str, object]:
+    fields: dict[str, object] = change._asdict()
+    if "topic_id" in fields:
+        fields["topic_id"] = layout.id_text(fields["topic_id"])  # type: ignore[arg-type]
+    return {"type": type(change).__name__, **fields}
+
+
+def from_json(fields: Mapping[str, Any]) -> Change:
+    kind = _CHANGES.get(fields["type"])
+    if kind is None:
+        raise UnknownChange(fields["type"])
+    known = {name: _value(name, fields[name]) for name in kind._fields if name in fields}
+    return kind(**known)
+
+
+def _value(name: str, value: Any) -> Any:
+    if name == "topic_id":
+        return layout.id_bytes(value)
+    if name == "endpoints":
+        return tuple(Endpoint(*each) for each in value)
+    if isinstance(value, list):
+        return tuple(tuple(each) if isinstance(each, list) else each for each in value)
+    return value
+
+
+def encoded(changes: tuple[Change, ...]) -> bytes:
+    """The data of one change node: what one commit changed."""
+    return layout.changes_data([to_json(change) for change in changes])
+
+
+def decoded(data: bytes) -> tuple[Change, ...]:
+    return tuple(from_json(fields) for fields in layout.changes_of(data))

@@ -1,0 +1,101 @@
+"""Changing the configs of topics and brokers, pure: edits of what was set give what will be set."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from ottla.cluster import changes as c
+from ottla.cluster.controller import check_configs_size, check_topic_name
+from ottla.cluster.image import Image
+from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, ConfigResult, Decision, Rules
+from ottla.errors import ErrorCode, Refused
+
+
+def alter_topic_configs(
+    image: Image, alterations: Sequence[ConfigAlteration], rules: Rules
+) -> Decision[ConfigResult]:
+    def alter(alteration: ConfigAlteration) -> c.Change | None:
+        name = alteration.resource
+        assert isinstance(name, str)
+        check_topic_name(name)
+        topic = image.topic(name)
+        if topic is None:
+            raise Refused(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+        configs = edited(topic.configs, alteration, rules.topic_list)
+        rules.check_topic(configs)
+        return None if configs == topic.configs else c.TopicConfigChanged(topic.id, configs)
+
+    return _each(alterations, alter)
+
+
+def alter_broker_configs(
+    image: Image, alterations: Sequence[ConfigAlteration], rules: Rules
+) -> Decision[ConfigResult]:
+    def alter(alteration: ConfigAlteration) -> c.Change | None:
+        broker = alteration.resource
+        assert not isinstance(broker, str)
+        old = image.broker_configs.get(broker, {})
+        configs = edited(old, alteration, rules.broker_list)
+        rules.check_broker(broker, configs)
+        return None if configs == old else c.BrokerConfigChanged(broker, configs)
+
+    return _each(alterations, alter)
+
+
+def _each(
+    alterations: Sequence[ConfigAlteration], alter: Callable[[ConfigAlteration], c.Change | None]
+) -> Decision[ConfigResult]:
+    decision: Decision[ConfigResult] = Decision([], [])
+    times = Counter(alteration.resource for alteration in alterations)
+    for alteration in alterations:
+        try:
+            if times[alteration.resource] > 1:
+                raise Refused(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            change = alter(alteration)
+        except Refused as refused:
+            decision.results.append(ConfigResult(alteration.resource, refused.code, refused.message))
+            continue
+        decision.results.append(ConfigResult(alteration.resource))
+        if change is not None:
+            decision.changes.append(change)
+    return decision
+
+
+def edited(
+    old: Mapping[str, str], alteration: ConfigAlteration, list_default: Callable[[str], str | None]
+) -> dict[str, str]:
+    """What is set after the edits."""
+    names = [edit.name for edit in alteration.edits]
+    if len(set(names)) != len(names):
+        raise Refused(ErrorCode.invalid_request, "Error due to duplicate config keys")
+    configs = {} if alteration.replace else dict(old)
+    for edit in alteration.edits:
+        if edit.op == ConfigOp.delete:
+            configs.pop(edit.name, None)
+        else:
+            configs[edit.name] = _edited_value(configs.get(edit.name), edit, list_default)
+    check_configs_size(configs)
+    return configs
+
+
+def _edited_value(old: str | None, edit: ConfigEdit, list_default: Callable[[str], str | None]) -> str:
+    if edit.value is None:
+        raise Refused(ErrorCode.invalid_request, f"Null value not supported for : {edit.name}")
+    if edit.op == ConfigOp.set:
+        return edit.value
+    if edit.op not in (ConfigOp.append, ConfigOp.subtract):
+        raise Refused(ErrorCode.invalid_request, f"Unknown config operation {edit.op} for {edit.name}")
+    default = list_default(edit.name)
+    if default is None:
+        verb = "append to" if edit.op == ConfigOp.append else "subtract from"
+        raise Refused(ErrorCode.invalid_config, f"Can't {verb} key {edit.name} because its type is not LIST.")
+    items = _items(default if old is None else old)
+    named = _items(edit.value)
+    if edit.op == ConfigOp.append:
+        return ",".join(dict.fromkeys([*items, *named]))
+    return ",".join(item for item in items if item not in named)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]

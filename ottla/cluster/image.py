@@ -1,0 +1,359 @@
+"""The cluster image: one immutable snapshot of everything brokers agree on, and how a change turns it into the next.
+
+Everybody reads it, nobody edits it: a broker holds one reference and swaps it. `apply` shares whatever a change does not
+touch, so a change costs a copy of the maps and the topics it touches, not of ten thousand partitions; changes that were
+committed together are applied together and cost one copy. `version` grows with every step, so whatever was computed
+from an image (an encoded Metadata answer) can be kept under it.
+
+What holds after every commit, and is tested: the image loaded from the store equals the image changes were applied to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+from ottla.cluster import changes as c
+from ottla.cluster import layout
+from ottla.cluster.model import NO_BROKER, Broker, Endpoint, Partition, Tombstone, Topic
+from ottla.cluster.store import Node
+from ottla.errors import Fault
+
+__all__ = ["EMPTY", "NO_BROKER", "Broker", "Draft", "Endpoint", "Image", "Partition", "Tombstone", "Topic"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Image:
+    __slots__ = (
+        "broker_configs", "brokers", "cluster_id", "controller_epoch", "controller_id", "deleting", "names",
+        "tombstones", "topics", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        version: int = 0,
+        cluster_id: str = "",
+        controller_id: int = NO_BROKER,
+        controller_epoch: int = 0,
+        brokers: Mapping[int, Broker] | None = None,
+        topics: Mapping[str, Topic] | None = None,
+        names: Mapping[bytes, str] | None = None,
+        broker_configs: Mapping[int | None, Mapping[str, str]] | None = None,
+        deleting: Mapping[bytes, Topic] | None = None,
+        tombstones: Mapping[bytes, Tombstone] | None = None,
+    ) -> None:
+        self.version: Final = version
+        self.cluster_id: Final = cluster_id
+        self.controller_id: Final = controller_id
+        self.controller_epoch: Final = controller_epoch
+        self.brokers: Final[Mapping[int, Broker]] = brokers or {}
+        self.topics: Final[Mapping[str, Topic]] = topics or {}
+        self.names: Final[Mapping[bytes, str]] = names or {}  # topic id -> name
+        self.broker_configs: Final[Mapping[int | None, Mapping[str, str]]] = (
+            broker_configs or {}
+        )  # None: all brokers
+        self.deleting: Final[Mapping[bytes, Topic]] = (
+            deleting or {}
+        )  # no longer seen, not yet out of the store
+        self.tombstones: Final[Mapping[bytes, Tombstone]] = tombstones or {}
+
+    def topic(self, name: str) -> Topic | None:
+        return self.topics.get(name)
+
+    def topic_by_id(self, topic_id: bytes) -> Topic | None:
+        name = self.names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        found = self.topics.get(topic)
+        if found is None or not 0 <= index < len(found.partitions):
+            return None
+        return found.partitions[index]
+
+    def partition_count(self) -> int:
+        return sum(len(topic.partitions) for topic in self.topics.values())
+
+    def apply(self, *changes: c.Change, version: int | None = None) -> Image:
+        """The image after these changes, in their order."""
+        draft = Draft(self)
+        for change in changes:
+            draft.apply(change)
+        return draft.image(self.version + 1 if version is None else version)
+
+    @classmethod
+    def load(cls, nodes: Iterable[Node], *, version: int = 0) -> Image:
+        """Read the image from the nodes of `layout.IMAGE_PATHS`."""
+        return _Loader(nodes).image(version)
+
+    def content(self) -> dict[str, object]:
+        """Everything but the version, which says how an image came about."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "version"}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Image) and self.content() == other.content()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"Image(version={self.version}, controller={self.controller_id}@{self.controller_epoch}, "
+            f"brokers={sorted(self.brokers)}, topics={len(self.topics)})"
+        )
+
+
+EMPTY: Final = Image()
+
+
+class _Map(Generic[K, V]):
+    """A map of the image that is copied when first written to."""
+
+    __slots__ = ("_copied", "map")
+
+    def __init__(self, shared: Mapping[K, V]) -> None:
+        self.map: Mapping[K, V] = shared
+        self._copied: dict[K, V] | None = None
+
+    def writable(self) -> dict[K, V]:
+        if self._copied is None:
+            self.map = self._copied = dict(self.map)
+        return self._copied
+
+    def put(self, key: K, value: V) -> None:
+        self.writable()[key] = value
+
+    def drop(self, key: K) -> None:
+        if key in self.map:
+            del self.writable()[key]
+
+
+class Draft:
+    """An image in the making: changes are applied to it one by one, then it becomes an image."""
+
+    __slots__ = (
+        "_partitions", "broker_configs", "brokers", "cluster_id", "controller_epoch", "controller_id", "deleting",
+        "names", "tombstones", "topics",
+    )  # fmt: skip
+
+    def __init__(self, base: Image) -> None:
+        self.cluster_id = base.cluster_id
+        self.controller_id = base.controller_id
+        self.controller_epoch = base.controller_epoch
+        self.brokers = _Map(base.brokers)
+        self.topics = _Map(base.topics)
+        self.names = _Map(base.names)
+        self.broker_configs = _Map(base.broker_configs)
+        self.deleting = _Map(base.deleting)
+        self.tombstones = _Map(base.tombstones)
+        self._partitions: dict[str, list[Partition]] = {}  # of topics whose partitions this draft changes
+
+    def topic(self, topic_id: bytes) -> Topic | None:
+        """As it now stands; None if deleted or unknown."""
+        name = self.names.map.get(topic_id)
+        if name is None:
+            return None
+        self._settle(name)
+        return self.topics.map[name]
+
+    def partition(self, topic_id: bytes, index: int) -> Partition:
+        name = self.names.map[topic_id]
+        return (self._partitions.get(name) or self.topics.map[name].partitions)[index]
+
+    def apply(self, change: c.Change) -> None:
+        _APPLY[type(change)](self, change)
+
+    def image(self, version: int) -> Image:
+        for name in list(self._partitions):
+            self._settle(name)
+        return Image(
+            version=version,
+            cluster_id=self.cluster_id,
+            controller_id=self.controller_id,
+            controller_epoch=self.controller_epoch,
+            brokers=self.brokers.map,
+            topics=self.topics.map,
+            names=self.names.map,
+            broker_configs=self.broker_configs.map,
+            deleting=self.deleting.map,
+            tombstones=self.tombstones.map,
+        )
+
+    def _settle(self, name: str) -> None:
+        partitions = self._partitions.pop(name, None)
+        if partitions is not None:
+            self.topics.put(name, self.topics.map[name]._replace(partitions=tuple(partitions)))
+
+    def _forget(self, name: str) -> None:
+        self._partitions.pop(name, None)
+        self.names.drop(self.topics.map[name].id)
+        self.topics.drop(name)
+
+    def _topic_created(self, change: c.TopicCreated) -> None:
+        if change.name in self.topics.map:
+            self._forget(change.name)
+        partitions = tuple(Partition(replicas) for replicas in change.assignments)
+        self.topics.put(change.name, Topic(change.name, change.topic_id, partitions, change.configs))
+        self.names.put(change.topic_id, change.name)
+
+    def _partitions_added(self, change: c.PartitionsAdded) -> None:
+        topic = self.topic(change.topic_id)
+        if topic is not None:
+            added = tuple(Partition(replicas) for replicas in change.assignments)
+            self.topics.put(topic.name, topic._replace(partitions=topic.partitions[: change.first] + added))
+
+    def _partition_changed(self, change: c.PartitionChanged) -> None:
+        name = self.names.map.get(change.topic_id)
+        if name is None:
+            return
+        partitions = self._partitions.get(name)
+        if partitions is None:
+            partitions = self._partitions[name] = list(self.topics.map[name].partitions)
+        if change.partition < len(partitions):
+            old = partitions[change.partition]
+            partitions[change.partition] = Partition(
+                old.replicas, change.leader, change.leader_epoch, change.in_sync, change.partition_epoch,
+                change.broker_epoch, old.adding, old.removing,
+            )  # fmt: skip
+
+    def _topic_config_changed(self, change: c.TopicConfigChanged) -> None:
+        topic = self.topic(change.topic_id)
+        if topic is not None:
+            self.topics.put(topic.name, topic._replace(configs=change.configs))
+
+    def _topic_deleted(self, change: c.TopicDeleted) -> None:
+        topic = self.topic(change.topic_id)
+        if topic is not None:
+            self._forget(topic.name)
+            self.deleting.put(change.topic_id, topic)
+        if change.replicas:
+            self.tombstones.put(change.topic_id, Tombstone(change.name, change.replicas))
+
+    def _partitions_erased(self, change: c.PartitionsErased) -> None:
+        topic = self.deleting.map.get(change.topic_id)
+        if topic is not None:
+            partitions = list(topic.partitions)
+            for index in range(change.first, min(change.stop, len(partitions))):
+                old = partitions[index]
+                partitions[index] = Partition(old.replicas, adding=old.adding, removing=old.removing)
+            self.deleting.put(change.topic_id, topic._replace(partitions=tuple(partitions)))
+
+    def _topic_erased(self, change: c.TopicErased) -> None:
+        self.deleting.drop(change.topic_id)
+
+    def _replica_erased(self, change: c.ReplicaErased) -> None:
+        tombstone = self.tombstones.map.get(change.topic_id)
+        if tombstone is None:
+            return
+        replicas = tuple(broker for broker in tombstone.replicas if broker != change.broker)
+        if replicas:
+            self.tombstones.put(change.topic_id, tombstone._replace(replicas=replicas))
+        else:
+            self.tombstones.drop(change.topic_id)
+
+    def _broker_registered(self, change: c.BrokerRegistered) -> None:
+        self.brokers.put(change.id, Broker(*change))
+
+    def _broker_gone(self, change: c.BrokerGone) -> None:
+        broker = self.brokers.map.get(change.id)
+        if broker is not None and broker.epoch == change.epoch:
+            self.brokers.drop(change.id)
+
+    def _broker_config_changed(self, change: c.BrokerConfigChanged) -> None:
+        if change.configs:
+            self.broker_configs.put(change.broker, change.configs)
+        else:
+            self.broker_configs.drop(change.broker)
+
+    def _controller_changed(self, change: c.ControllerChanged) -> None:
+        self.controller_id = change.id
+        self.controller_epoch = change.epoch
+        live = set(change.live)
+        for broker in [b for b in self.brokers.map.values() if (b.id, b.epoch) not in live]:
+            self.brokers.drop(broker.id)
+
+
+_APPLY: Final[dict[type[c.Change], Callable[[Draft, Any], None]]] = {
+    c.TopicCreated: Draft._topic_created,
+    c.PartitionsAdded: Draft._partitions_added,
+    c.PartitionChanged: Draft._partition_changed,
+    c.TopicConfigChanged: Draft._topic_config_changed,
+    c.TopicDeleted: Draft._topic_deleted,
+    c.PartitionsErased: Draft._partitions_erased,
+    c.TopicErased: Draft._topic_erased,
+    c.ReplicaErased: Draft._replica_erased,
+    c.BrokerRegistered: Draft._broker_registered,
+    c.BrokerGone: Draft._broker_gone,
+    c.BrokerConfigChanged: Draft._broker_config_changed,
+    c.ControllerChanged: Draft._controller_changed,
+}
+
+
+class _Loader:
+    """Sorts the nodes of a store by what they say. A node it does not know is somebody else's, and is left alone."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._single: dict[str, bytes] = {}
+        self._brokers: dict[int, Broker] = {}
+        self._topics: dict[str, tuple[bytes, list[Partition]]] = {}
+        self._topic_configs: dict[str, Mapping[str, str]] = {}
+        self._broker_configs: dict[int | None, Mapping[str, str]] = {}
+        self._deleting: set[str] = set()
+        self._tombstones: dict[bytes, Tombstone] = {}
+        self._states: list[tuple[str, int, Partition]] = []
+        for node in nodes:
+            try:
+                self._take(node)
+            except (KeyError, TypeError, ValueError) as failure:
+                raise Fault(f"the store's node {node.path} cannot be read: {failure!r}") from failure
+        self._place_states()
+
+    def _take(self, node: Node) -> None:
+        match node.path.split("/")[1:]:
+            case ["brokers", "topics", topic, "partitions", index, "state"]:
+                state = layout.state_of(node.data, node.version)
+                self._states.append((layout.unescaped(topic), int(index), state))
+            case ["brokers", "topics", topic]:
+                self._topics[layout.unescaped(topic)] = layout.topic_of(node.data)
+            case ["brokers", "ids", broker]:
+                self._brokers[int(broker)] = layout.broker_of(int(broker), node.data)
+            case ["config", "topics", topic]:
+                self._topic_configs[layout.unescaped(topic)] = layout.configs_of(node.data)
+            case ["config", "brokers", broker]:
+                who = None if broker == layout.CLUSTER_DEFAULT else int(broker)
+                self._broker_configs[who] = layout.configs_of(node.data)
+            case ["admin", "delete_topics", topic]:
+                self._deleting.add(layout.unescaped(topic))
+            case ["ottla", "deleted_topics", topic_id]:
+                self._tombstones[layout.id_bytes(topic_id)] = layout.tombstone_of(node.data)
+            case _:
+                self._single[node.path] = node.data
+
+    def _place_states(self) -> None:
+        for topic, index, state in self._states:
+            # A store that is read piece by piece may show a state whose topic it did not show: the log says the rest.
+            _, partitions = self._topics.get(topic, (b"", []))
+            if index < len(partitions):
+                replicas, *_, adding, removing = partitions[index]
+                partitions[index] = state._replace(replicas=replicas, adding=adding, removing=removing)
+
+    def image(self, version: int) -> Image:
+        topics = {
+            name: Topic(name, topic_id, tuple(partitions), self._topic_configs.get(name, {}))
+            for name, (topic_id, partitions) in self._topics.items()
+        }
+        controller = self._single.get(layout.CONTROLLER)
+        cluster_id = self._single.get(layout.CLUSTER_ID)
+        return Image(
+            version=version,
+            cluster_id="" if cluster_id is None else layout.decode(cluster_id)["id"],
+            controller_id=NO_BROKER if controller is None else layout.controller_of(controller),
+            controller_epoch=int(self._single.get(layout.CONTROLLER_EPOCH, b"0")),
+            brokers=self._brokers,
+            topics={name: topic for name, topic in topics.items() if name not in self._deleting},
+            names={topic.id: name for name, topic in topics.items() if name not in self._deleting},
+            broker_configs=self._broker_configs,
+            deleting={topic.id: topic for name, topic in topics.items() if name in self._deleting},
+            tombstones=self._tombstones,
+        )

@@ -1,0 +1,164 @@
+"""How each change is written: the store operations that make the tree say what the change says.
+
+A change of any size is cut into steps of one commit each. Every step holds whole changes, so each leaves an image that
+is valid by itself (a topic whose partitions are not all led yet, a deleted one not all out of the store), and whoever
+is controller next finds in the image what is left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from ottla.cluster import changes as c
+from ottla.cluster import layout
+from ottla.cluster.image import Draft, Image
+from ottla.cluster.model import Partition, Tombstone
+from ottla.cluster.store import COMMIT_BYTES_MAX, COMMIT_OPS_MAX, Create, Delete, Op, Set
+
+STEP_OPS_MAX: Final = COMMIT_OPS_MAX - 10
+"""Room for the fence, the change node and a registration."""
+STEP_BYTES_MAX: Final = COMMIT_BYTES_MAX // 3
+"""A step's data is written twice, once in its nodes and once in its change node; a single change may be larger."""
+ERASED_PARTITIONS_MAX: Final = STEP_OPS_MAX // 2
+
+
+class Step(NamedTuple):
+    """One commit: changes to announce, and operations that make the tree agree."""
+
+    changes: tuple[c.Change, ...]
+    ops: tuple[Op, ...]
+
+
+def steps(image: Image, changes: Iterable[c.Change]) -> list[Step]:
+    """Cut changes into commits, in order."""
+    draft = Draft(image)
+    cut: list[Step] = []
+    step_changes: list[c.Change] = []
+    step_ops: list[Op] = []
+    size = 0
+    for change in changes:
+        ops = ops_of(draft, change)
+        change_size = sum(len(op.data) for op in ops if isinstance(op, Create | Set))
+        assert len(ops) <= STEP_OPS_MAX, change
+        if step_changes and (len(step_ops) + len(ops) > STEP_OPS_MAX or size + change_size > STEP_BYTES_MAX):
+            cut.append(Step(tuple(step_changes), tuple(step_ops)))
+            step_changes, step_ops, size = [], [], 0
+        step_changes.append(change)
+        step_ops += ops
+        size += change_size
+        draft.apply(change)
+    if step_changes:
+        cut.append(Step(tuple(step_changes), tuple(step_ops)))
+    return cut
+
+
+def ops_of(before: Draft, change: c.Change) -> list[Op]:
+    """The operations for a change that is about to be applied to `before`."""
+    return _OPS[type(change)](before, change)
+
+
+def _topic_created(before: Draft, change: c.TopicCreated) -> list[Op]:
+    partitions = (Partition(replicas) for replicas in change.assignments)
+    return [
+        Create(layout.topic_path(change.name), layout.topic_data(change.topic_id, partitions)),
+        Create(layout.partitions_path(change.name)),
+        Create(layout.topic_config_path(change.name), layout.configs_data(change.configs)),
+    ]
+
+
+def _partitions_added(before: Draft, change: c.PartitionsAdded) -> list[Op]:
+    topic = before.topic(change.topic_id)
+    assert topic is not None
+    assert change.first == len(topic.partitions)
+    partitions = (*topic.partitions, *(Partition(replicas) for replicas in change.assignments))
+    return [Set(layout.topic_path(topic.name), layout.topic_data(topic.id, partitions))]
+
+
+def _partition_changed(before: Draft, change: c.PartitionChanged) -> list[Op]:
+    name = before.names.map[change.topic_id]
+    old = before.partition(change.topic_id, change.partition)
+    assert change.partition_epoch == old.partition_epoch + 1, "every change of a state is counted"
+    state = Partition(
+        old.replicas,
+        change.leader,
+        change.leader_epoch,
+        change.in_sync,
+        change.partition_epoch,
+        change.broker_epoch,
+    )
+    data = layout.state_data(state, before.controller_epoch)
+    path = layout.state_path(name, change.partition)
+    if old.has_state:
+        return [Set(path, data, old.partition_epoch)]
+    return [Create(layout.partition_path(name, change.partition)), Create(path, data)]
+
+
+def _topic_config_changed(before: Draft, change: c.TopicConfigChanged) -> list[Op]:
+    name = before.names.map[change.topic_id]
+    return [Set(layout.topic_config_path(name), layout.configs_data(change.configs))]
+
+
+def _topic_deleted(before: Draft, change: c.TopicDeleted) -> list[Op]:
+    ops: list[Op] = [Create(layout.deletion_path(change.name), layout.deletion_data(change.topic_id))]
+    if change.replicas:
+        tombstone = Tombstone(change.name, change.replicas)
+        ops.append(Create(layout.tombstone_path(change.topic_id), layout.tombstone_data(tombstone)))
+    return ops
+
+
+def _partitions_erased(before: Draft, change: c.PartitionsErased) -> list[Op]:
+    topic = before.deleting.map[change.topic_id]
+    ops: list[Op] = []
+    for index in range(change.first, change.stop):
+        if topic.partitions[index].has_state:
+            ops.append(Delete(layout.state_path(topic.name, index)))
+            ops.append(Delete(layout.partition_path(topic.name, index)))
+    return ops
+
+
+def _topic_erased(before: Draft, change: c.TopicErased) -> list[Op]:
+    topic = before.deleting.map[change.topic_id]
+    return [
+        Delete(layout.partitions_path(topic.name)),
+        Delete(layout.topic_path(topic.name)),
+        Delete(layout.topic_config_path(topic.name)),
+        Delete(layout.deletion_path(topic.name)),
+    ]
+
+
+def _replica_erased(before: Draft, change: c.ReplicaErased) -> list[Op]:
+    tombstone = before.tombstones.map[change.topic_id]
+    left = tombstone._replace(replicas=tuple(b for b in tombstone.replicas if b != change.broker))
+    path = layout.tombstone_path(change.topic_id)
+    return [Set(path, layout.tombstone_data(left)) if left.replicas else Delete(path)]
+
+
+def _broker_config_changed(before: Draft, change: c.BrokerConfigChanged) -> list[Op]:
+    path = layout.broker_config_path(change.broker)
+    known = change.broker in before.broker_configs.map
+    if not change.configs:
+        return [Delete(path)] if known else []
+    data = layout.configs_data(change.configs)
+    return [Set(path, data) if known else Create(path, data)]
+
+
+def _nothing(before: Draft, change: c.Change) -> list[Op]:
+    """Said of nodes bound to a session: their owner, or the end of its session, writes them."""
+    return []
+
+
+_OPS: Final[dict[type[c.Change], Callable[[Draft, Any], list[Op]]]] = {
+    c.TopicCreated: _topic_created,
+    c.PartitionsAdded: _partitions_added,
+    c.PartitionChanged: _partition_changed,
+    c.TopicConfigChanged: _topic_config_changed,
+    c.TopicDeleted: _topic_deleted,
+    c.PartitionsErased: _partitions_erased,
+    c.TopicErased: _topic_erased,
+    c.ReplicaErased: _replica_erased,
+    c.BrokerRegistered: _nothing,
+    c.BrokerGone: _nothing,
+    c.BrokerConfigChanged: _broker_config_changed,
+    c.ControllerChanged: _nothing,
+}

@@ -1,0 +1,108 @@
+"""What a controller can be asked, what it answers, and by which rules it judges. Plain values, no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from ottla.cluster.changes import Change
+from ottla.cluster.model import Endpoint
+from ottla.errors import ErrorCode
+
+R = TypeVar("R")
+
+UNSET: Final = -1
+ZERO_ID: Final = bytes(16)
+
+
+class BrokerRegistration(NamedTuple):
+    id: int
+    endpoints: Sequence[Endpoint]
+    rack: str | None = None
+
+
+class TopicSpec(NamedTuple):
+    """A topic to create. Either counts (unset: the broker's default) or the replicas of each partition by number."""
+
+    name: str
+    partitions: int = UNSET
+    replication_factor: int = UNSET
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    configs: Mapping[str, str | None] = {}
+
+
+class PartitionsSpec(NamedTuple):
+    """A topic to grow to so many partitions; `assignments` are the replicas of each new one, if given."""
+
+    name: str
+    partitions: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+class ConfigOp(IntEnum):
+    """Kafka's numbers, as in IncrementalAlterConfigs."""
+
+    set = 0
+    delete = 1
+    append = 2
+    subtract = 3
+
+
+class ConfigEdit(NamedTuple):
+    name: str
+    value: str | None
+    op: int = ConfigOp.set
+
+
+class ConfigAlteration(NamedTuple):
+    """Edits of one topic's configs, or one broker's (None: all brokers'). `replace` drops what is not mentioned."""
+
+    resource: str | int | None
+    edits: Sequence[ConfigEdit]
+    replace: bool = False
+
+
+class TopicResult(NamedTuple):
+    name: str
+    topic_id: bytes = ZERO_ID
+    code: ErrorCode = ErrorCode.none
+    message: str | None = None
+    partitions: int = UNSET
+    replication_factor: int = UNSET
+    configs: Mapping[str, str] = {}
+
+
+class ConfigResult(NamedTuple):
+    resource: str | int | None
+    code: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+
+class Decision(NamedTuple, Generic[R]):
+    """What is to be changed, in order, and one result for each thing that was asked, in order."""
+
+    changes: list[Change]
+    results: list[R]
+
+
+def _accept(configs: Mapping[str, str | None]) -> None: ...
+
+
+def _accept_for(broker: int | None, configs: Mapping[str, str | None]) -> None: ...
+
+
+def _no_list(name: str) -> str | None:
+    return None
+
+
+class Rules(NamedTuple):
+    """What the broker's settings say. The checks raise Refused(invalid_config)."""
+
+    partitions: int = 1
+    replication_factor: int = 1
+    check_topic: Callable[[Mapping[str, str | None]], None] = _accept
+    check_broker: Callable[[int | None, Mapping[str, str | None]], None] = _accept_for
+    topic_list: Callable[[str], str | None] = _no_list
+    """The default of a topic setting that is a list; None when it is not one."""
+    broker_list: Callable[[str], str | None] = _no_list
