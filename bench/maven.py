@@ -48,10 +48,10 @@ def kafka_jars() -> Path:
     """The directory of Kafka's jars, filled by Maven the first time."""
     home = CACHE / "kafka"
     jars = home / "jars"
-    if kafka_version(jars) is not None:
-        return jars
     if shutil.which("java") is None:
         raise Unavailable("java is not installed (Apache Kafka 4 needs Java 17 or newer)")
+    if kafka_version(jars) is not None:
+        return jars
     if shutil.which("mvn") is None:
         raise Unavailable("mvn is not installed, so Apache Kafka's jars cannot be fetched")
     home.mkdir(parents=True, exist_ok=True)

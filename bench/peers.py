@@ -162,7 +162,7 @@ class Peer(ABC):
 
 
 class Ottla(Peer):
-    """`python -m ottla serve` of this checkout, with its defaults."""
+    """`python -m ottla serve` of this checkout, with its defaults but for how soon a deleted topic frees its disk."""
 
     name = "ottla"
 
@@ -175,7 +175,8 @@ class Ottla(Peer):
 
     def _prepare(self) -> list[str]:
         data = self.directory / "data"
-        return [sys.executable, "-m", "ottla", "serve", "--port", str(self.port), "--data", str(data)]
+        command = [sys.executable, "-m", "ottla", "serve", "--port", str(self.port), "--data", str(data)]
+        return [*command, "--set", "log.segment.delete.delay.ms=500"]
 
     def _wait_until_ready(self) -> None:
         super()._wait_until_ready()
@@ -197,8 +198,8 @@ JVM_FLAGS = [
     "-Djava.awt.headless=true",
 ]
 
-# The distribution's server.properties with this run's ports and directory. The last two lines serve the
-# measuring only: a deleted topic frees its disk before the next cell, and a frozen broker is not fenced.
+# The distribution's server.properties with this run's ports and directory. The last three lines serve
+# the measuring only: a deleted topic frees its disk before the next cell, and a frozen broker is not fenced.
 SERVER_PROPERTIES = """process.roles=broker,controller
 node.id=1
 controller.quorum.bootstrap.servers={host}:{controller_port}
@@ -224,6 +225,7 @@ log.retention.hours=168
 log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
 log.segment.delete.delay.ms=500
+log.initial.task.delay.ms=500
 broker.session.timeout.ms=3600000
 """
 

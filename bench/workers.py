@@ -10,6 +10,7 @@ import gc
 import multiprocessing
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
@@ -53,7 +54,10 @@ def run(workers: list[Worker], seconds: float, broker_cpu: Callable[[], float]) 
         for worker in workers:
             ours, theirs = fork.Pipe()
             process = fork.Process(target=_in_child, args=(worker, theirs), daemon=True)
-            process.start()
+            with warnings.catch_warnings():
+                # Python 3.12 warns of threads that the child will lack; a worker uses none.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
             theirs.close()
             pipes.append(ours)
             processes.append(process)
