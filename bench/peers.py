@@ -162,7 +162,7 @@ class Peer(ABC):
 
 
 class Ottla(Peer):
-    """`python -m ottla serve` of this checkout, with its defaults but for how soon a deleted topic frees its disk."""
+    """`python -m ottla serve` of this checkout; its one setting frees a deleted topic's disk sooner."""
 
     name = "ottla"
 
