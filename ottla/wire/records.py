@@ -1,0 +1,244 @@
+"""The records inside a batch, format v2. A broker opens batches only where it must; clients always do.
+
+    length | attributes:1 timestamp_delta offset_delta key value header_count (header_key header_value)*
+
+All but the attributes (unused) are zigzag varints, or bytes behind one for their length, -1 for null. Deltas
+count from the base offset and base timestamp in the batch header; with the time of append in the header,
+every record has that time instead of its own. Compression covers all records together.
+
+What stands in here was written by a client and is not covered by any check of the header: readers refuse with
+INVALID_RECORD what contradicts itself, and CORRUPT_MESSAGE what cannot be decompressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ottla.errors import ErrorCode, Refused
+from ottla.runtime import Buffer
+from ottla.wire.batch import (
+    CODEC_MASK,
+    CODECS,
+    CONTROL,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    LOG_APPEND_TIME,
+    MAGIC,
+    NO_PRODUCER,
+    NO_TIMESTAMP,
+    TRANSACTIONAL,
+    BatchHeader,
+    read_header,
+)
+from ottla.wire.compression import compress, decompress
+from ottla.wire.scan import pack_uvarint
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+RECORD_BYTES_MIN = 7
+"""A length, attributes, two deltas, no key, no value, no headers."""
+
+
+class Record(NamedTuple):
+    offset: int = 0
+    timestamp: int = NO_TIMESTAMP
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Headers = ()
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    codec: str = "none",
+    level: int | None = None,
+    base_offset: int | None = None,
+    last_offset: int | None = None,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    log_append_time_ms: int | None = None,
+    transactional: bool = False,
+    control: bool = False,
+) -> bytes:
+    """A whole batch. Offsets may leave gaps; `base_offset` and `last_offset` leave them at both ends.
+
+    A batch without records, which keeps its place and its producer's sequence in a compacted log, needs both.
+    """
+    first = records[0].offset if base_offset is None else base_offset
+    last = records[-1].offset if last_offset is None else last_offset
+    base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
+    plain = b"".join([_pack(record, first, base_timestamp) for record in records])
+    max_timestamp = max((record.timestamp for record in records), default=NO_TIMESTAMP)
+    attributes = CODECS.index(codec) | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
+    if log_append_time_ms is not None:
+        attributes |= LOG_APPEND_TIME
+        max_timestamp = log_append_time_ms
+    header = BatchHeader(
+        base_offset=first,
+        length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=last - first,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(records),
+    )
+    return _seal(header, compress(codec, plain, level) if records else b"")
+
+
+def iterate(batch: Buffer, *, bytes_max: int) -> Iterator[Record]:
+    """The records of the batch at the start of the buffer; Refused if they expand beyond `bytes_max`."""
+    header, data = _open(batch, bytes_max)
+    pos = 0
+    end = len(data)
+    delta_before = -1
+    for _ in range(header.record_count):
+        record, pos = _read(data, pos, end, header)
+        delta = record.offset - header.base_offset
+        if not delta_before < delta <= header.last_offset_delta:
+            raise _lie("the offsets of the records do not rise within the batch")
+        delta_before = delta
+        yield record
+    if pos != end:
+        raise _lie("there are more records than the batch says")
+
+
+def validate(batch: Buffer, *, bytes_max: int, keys_required: bool = False) -> None:
+    """Refuse a produced batch whose records are not what its header promises: whole, and without gaps."""
+    header = read_header(batch)
+    offset = header.base_offset
+    for record in iterate(batch, bytes_max=bytes_max):
+        if record.offset != offset:
+            raise _lie("the offsets of the records leave a gap")
+        if keys_required and record.key is None:
+            raise _lie("a record of a compacted topic needs a key")
+        offset += 1
+    if offset != header.next_offset:
+        raise _lie("the record count and the last offset of the batch disagree")
+
+
+def recompress(batch: Buffer, codec: str, *, level: int | None = None, bytes_max: int) -> bytes:
+    """The same records under another codec. They are not looked at."""
+    header, data = _open(batch, bytes_max)
+    attributes = header.attributes & ~CODEC_MASK | CODECS.index(codec)
+    return _seal(header._replace(attributes=attributes), compress(codec, data, level) if data else b"")
+
+
+def _lie(message: str) -> Refused:
+    return Refused(ErrorCode.invalid_record, message)
+
+
+def _open(batch: Buffer, bytes_max: int) -> tuple[BatchHeader, bytes]:
+    """Header and uncompressed records, of which there can be as many as the header says."""
+    header = read_header(batch)
+    if header.size > len(batch):
+        raise Refused(ErrorCode.corrupt_message, "the batch is longer than the data that holds it")
+    if header.codec >= len(CODECS):
+        raise Refused(ErrorCode.unsupported_compression_type, f"compression type {header.codec}")
+    stored = memoryview(batch)[HEADER_BYTES : header.size]
+    data = decompress(CODECS[header.codec], stored, bytes_max) if stored else b""
+    if not 0 <= header.record_count <= len(data) // RECORD_BYTES_MIN:
+        raise _lie("there are fewer records than the batch says")
+    return header, data
+
+
+def _seal(header: BatchHeader, records: bytes) -> bytes:
+    """A batch with its length and checksum set right."""
+    length = HEADER_BYTES + len(records) - LENGTH_OVERHEAD
+    front = HEADER.pack(*header._replace(length=length, crc=0))
+    crc = crc32c(records, crc32c(front[CRC_FROM:]))
+    return HEADER.pack(*header._replace(length=length, crc=crc)) + records
+
+
+def _varint(value: int) -> bytes:
+    return pack_uvarint((value << 1) ^ (value >> 63))
+
+
+def _pack_bytes(value: bytes | None) -> bytes:
+    return b"\x01" if value is None else _varint(len(value)) + value
+
+
+def _pack(record: Record, base_offset: int, base_timestamp: int) -> bytes:
+    parts = [
+        b"\0",
+        _varint(record.timestamp - base_timestamp),
+        _varint(record.offset - base_offset),
+        _pack_bytes(record.key),
+        _pack_bytes(record.value),
+        _varint(len(record.headers)),
+    ]
+    for key, value in record.headers:
+        parts += (_pack_bytes(key.encode("utf-8", "surrogateescape")), _pack_bytes(value))
+    body = b"".join(parts)
+    return _varint(len(body)) + body
+
+
+def _read_varint(data: bytes, pos: int, bytes_max: int = 5) -> tuple[int, int]:
+    byte = data[pos]
+    pos += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos
+    value = byte & 0x7F
+    shift = 7
+    for _ in range(bytes_max - 1):
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), pos
+        shift += 7
+    raise _lie("a number in a record does not end")
+
+
+def _read_bytes(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
+    size, pos = _read_varint(data, pos)
+    if size < 0:
+        if size != -1:
+            raise _lie("a length in a record is negative")
+        return None, pos
+    stop = pos + size
+    if stop > end:
+        raise _lie("a key, value or header is longer than its record")
+    return data[pos:stop], stop
+
+
+def _read(data: bytes, pos: int, end: int, header: BatchHeader) -> tuple[Record, int]:
+    """The record at `pos`, and where it ends."""
+    try:
+        size, pos = _read_varint(data, pos)
+        stop = pos + size
+        if size < 0 or stop > end:
+            raise _lie("a record is longer than its batch")
+        timestamp_delta, pos = _read_varint(data, pos + 1, 10)
+        offset_delta, pos = _read_varint(data, pos)
+        key, pos = _read_bytes(data, pos, stop)
+        value, pos = _read_bytes(data, pos, stop)
+        header_count, pos = _read_varint(data, pos)
+        if not 0 <= header_count <= (stop - pos) // 2:
+            raise _lie("a record counts more headers than it can hold")
+        headers: list[tuple[str, bytes | None]] = []
+        for _ in range(header_count):
+            name, pos = _read_bytes(data, pos, stop)
+            if name is None:
+                raise _lie("a header has no key")
+            content, pos = _read_bytes(data, pos, stop)
+            headers.append((str(name, "utf-8", "surrogateescape"), content))
+    except IndexError:
+        raise _lie("a record is longer than its batch") from None
+    if pos != stop:
+        raise _lie("a record is not as long as it says")
+    append_time = header.attributes & LOG_APPEND_TIME
+    timestamp = header.max_timestamp if append_time else header.base_timestamp + timestamp_delta
+    return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), pos
