@@ -153,6 +153,7 @@ class BrokerConfig:
     transaction_two_phase_commit_enable: bool
     transactional_id_expiration_ms: int
     producer_id_expiration_ms: int
+    partition_producer_ids_max: int
     producer_id_expiration_check_interval_ms: int
 
     _layers: tuple[Mapping[str, Given], ...]

@@ -175,6 +175,13 @@ _TRANSACTIONS = (
         dynamic=_CLUSTER,
     ),
     Setting(
+        "partition.producer.ids.max",
+        _INT,
+        10000,
+        "How many idempotent producers a partition remembers; past it the longest silent are forgotten.",
+        low=1,
+    ),
+    Setting(
         "producer.id.expiration.check.interval.ms",
         _INT,
         600000,

@@ -1,0 +1,104 @@
+"""`ottla serve`: read the configuration, then become a broker."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import click
+
+from ottla import logs
+from ottla.cli.failure import Failure, Misused, split_pair
+from ottla.config import BadConfig, BrokerConfig, load_broker_config, print_config
+from ottla.errors import Fault
+
+log = logging.getLogger("ottla.serve")
+
+
+@click.command("serve")
+@click.option("--id", "broker_id", type=int, metavar="ID", help="Broker id (broker.id).  [default: 1]")
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks one.  [default: 9092]"
+)
+@click.option("--data", metavar="DIR", help="Data directory (log.dirs).  [default: ottla-data]")
+@click.option(
+    "--store", metavar="STORE", help="Metadata store (ottla.store).  [default: embedded:DIR/store.db]"
+)
+@click.option("--config", "file", metavar="FILE", envvar="OTTLA_CONFIG", help="A server.properties file.")
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Any setting; repeatable.")
+@click.option(
+    "--print-config", "only_print", is_flag=True, help="Print the effective configuration and exit."
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(logs.FORMATS),
+    default="text",
+    envvar="OTTLA_LOG_FORMAT",
+    show_default=True,
+)
+@click.option(
+    "--log-level", type=click.Choice(logs.LEVELS), default="info", envvar="OTTLA_LOG_LEVEL", show_default=True
+)
+def command(
+    broker_id: int | None,
+    host: str | None,
+    port: int | None,
+    data: str | None,
+    store: str | None,
+    file: str | None,
+    settings: tuple[str, ...],
+    only_print: bool,
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Run a broker until it is told to stop (SIGTERM or Ctrl-C).
+
+    Settings have Kafka's names. A flag beats an environment variable (OTTLA_ADVERTISED_LISTENERS for
+    advertised.listeners), and that beats the file.
+    """
+    flags = dict(split_pair(each, "--set") for each in settings)
+    named = {"broker.id": broker_id, "log.dirs": data, "ottla.store": store}
+    flags.update((name, str(value)) for name, value in named.items() if value is not None)
+    try:
+        config = load_broker_config(file=file, environment=os.environ, flags=flags, host=host, port=port)
+    except BadConfig as bad:
+        raise Misused(_sentence(bad)) from None
+    if only_print:
+        click.echo(print_config(config))
+        return
+    logs.set_up(log_level, log_format)
+    _announce(config)
+    sys.exit(_run(config))
+
+
+def _run(config: BrokerConfig) -> int:
+    from ottla.broker.main import run
+
+    try:
+        return run(config)
+    except Fault as fault:
+        raise Failure(str(fault)) from None
+
+
+def _sentence(bad: BadConfig) -> str:
+    if len(bad.problems) == 1:
+        return bad.problems[0]
+    return "\n  ".join((f"{len(bad.problems)} things are wrong with the configuration:", *bad.problems))
+
+
+def _announce(config: BrokerConfig) -> None:
+    """What an operator should know about this configuration, before the broker starts."""
+    if config.inert:
+        log.info("accepted, has no effect here: %s", ", ".join(sorted(config.inert)))
+    for listener in config.endpoints:
+        if (listener.advertised_host, listener.advertised_port) != (listener.host, listener.port):
+            log.info("clients of %s are sent to %s", listener.name, listener.advertised_address)
+    exposed = [listener.address for listener in config.endpoints if listener.beyond_loopback]
+    if exposed:
+        log.warning(
+            "listening beyond this machine (%s) without authentication: whoever can connect can read and "
+            "write everything",
+            ", ".join(exposed),
+        )

@@ -1,0 +1,1 @@
+"""Clients of a cluster. So far the administrative one, as much of it as the command line needs."""

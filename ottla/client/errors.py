@@ -1,0 +1,92 @@
+"""What can go wrong for a client, as classes.
+
+`code` is the protocol's, `retriable` says that trying again may help, `hint` what else may.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ottla.errors import RETRIABLE, ErrorCode
+
+
+class ClientError(Exception):
+    """The base of all; also what the protocol says no with where no class below says it better."""
+
+    hint: str | None = None
+
+    def __init__(
+        self, message: str, *, code: ErrorCode = ErrorCode.unknown_server_error, retriable: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retriable = retriable
+
+
+class Unreachable(ClientError):
+    """No broker answers at the addresses given."""
+
+    hint = "Is a broker running there? Start one with `ottla serve`, or name another with --bootstrap-server."
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code=ErrorCode.network_exception, retriable=True)
+
+
+class TimedOut(ClientError):
+    """A broker took longer than the client waits."""
+
+    hint = "The broker may be busy or paused; look at its log."
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code=ErrorCode.request_timed_out, retriable=True)
+
+
+class NotUnderstood(ClientError):
+    """What answers is no Kafka broker, or one that speaks no version we speak."""
+
+    hint = "Is the port that of a Kafka-compatible broker, without TLS?"
+
+
+class UnknownTopic(ClientError):
+    """There is no such topic. Not to be tried again: nothing will create it meanwhile."""
+
+    hint = "`ottla topics list` shows the topics there are."
+
+
+class TopicExists(ClientError):
+    """A topic of this name is there already."""
+
+
+class BadName(ClientError):
+    """No topic can have this name."""
+
+    hint = "A name has up to 249 letters, digits, dots, dashes and underscores."
+
+
+class BadSetting(ClientError):
+    """A setting has no such name, or cannot have this value."""
+
+
+_CLASSES: Final[dict[ErrorCode, type[ClientError]]] = {
+    ErrorCode.unknown_topic_or_partition: UnknownTopic,
+    ErrorCode.topic_already_exists: TopicExists,
+    ErrorCode.invalid_topic_exception: BadName,
+    ErrorCode.invalid_config: BadSetting,
+    ErrorCode.unsupported_version: NotUnderstood,
+}
+
+
+def error_of(code: int, subject: str, message: str | None = None) -> ClientError | None:
+    """The error that an error code in an answer stands for; None when it stands for success."""
+    if code == ErrorCode.none:
+        return None
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return ClientError(
+            f"{subject}: the broker answered with error {code}, which this release does not know"
+        )
+    words = message or known.name.replace("_", " ")
+    chosen = _CLASSES.get(known, ClientError)
+    retriable = known in RETRIABLE and chosen is ClientError
+    return chosen(f"{subject}: {words}", code=known, retriable=retriable)
