@@ -31,7 +31,7 @@ def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 15.0) -> 
 
 
 class BrokerProcess:
-    """One `ottla serve`. Its port is chosen at the first start and kept over restarts, as a real broker's is."""
+    """One `ottla serve`. Its port is chosen at the first start and kept over restarts."""
 
     def __init__(self, directory: Path, *arguments: str, command: tuple[str, ...] = ()) -> None:
         self.directory = directory

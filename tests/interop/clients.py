@@ -122,7 +122,9 @@ class Confluent:
     def consume(self, bootstrap, topic, count, *, start=EARLIEST, partition=0):
         consumer = self.consumer(bootstrap)
         try:
-            consumer.list_topics(topic, TIMEOUT_S)  # with the leader known at once, the first fetch need not wait
+            consumer.list_topics(
+                topic, TIMEOUT_S
+            )  # with the leader known at once, the first fetch need not wait
             consumer.assign([confluent_kafka.TopicPartition(topic, partition, start)])
             return take(consumer, count)
         finally:

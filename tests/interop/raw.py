@@ -1,7 +1,7 @@
 """A client made of a socket, for what well-behaved clients never send and what they never show.
 
-Requests and answers are plain dictionaries, the same for every version of an API: what a version lacks is left
-out, what is not given is zero. kio does the bytes, so nothing of the broker's own codec takes part.
+Requests and answers are plain dictionaries, the same for every version of an API: what a version lacks is
+left out, what is not given is zero. kio does the bytes, so nothing of the broker's own codec takes part.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def zero(hint: Any) -> Any:
 def underlying(kind: Any) -> Any:
     while hasattr(kind, "__supertype__"):
         kind = kind.__supertype__
-    return next((base for base in (bool, str, bytes) if isinstance(kind, type) and issubclass(kind, base)), int)
+    return next(
+        (base for base in (bool, str, bytes) if isinstance(kind, type) and issubclass(kind, base)), int
+    )
 
 
 def plain(value: Any) -> Any:

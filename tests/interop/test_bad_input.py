@@ -1,4 +1,4 @@
-"""Whatever arrives, the broker refuses it, goes on serving others, and keeps its memory and its disk to itself."""
+"""Whatever arrives, the broker refuses it, goes on serving others, and keeps memory and disk in bounds."""
 
 from __future__ import annotations
 
@@ -176,7 +176,13 @@ BAD_BATCHES: dict[str, tuple[bytes | None, int]] = {
     "no batch at all": (b"", INVALID_RECORD),
 }
 # An answer one may argue about; what counts is that it is an error and nothing was written.
-EITHER = {"no batch at all", "a transactional batch without a transaction", "length -1", "longer than the data", "cut off"}
+EITHER = {
+    "no batch at all",
+    "a transactional batch without a transaction",
+    "length -1",
+    "longer than the data",
+    "cut off",
+}
 
 
 @pytest.mark.parametrize("name", BAD_BATCHES)

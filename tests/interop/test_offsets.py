@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where a partition starts, ends, and what lies at a time."""
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: where a partition starts and ends, and what lies when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one client writes, every client reads back as it was: codecs, sizes, headers, nulls, timestamps, seeks."""
+"""What one client writes, every client reads back as it was: codecs, sizes, headers, nulls, times, seeks."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_topic_is_created_by_the_first_write(broker, fresh_name, client: Clien
 
 def test_a_record_over_the_topics_limit_is_refused(broker, make_topic, client: Client):
     topic = make_topic(max_message_bytes=1_000)
-    with pytest.raises(Exception, match="(?i)size.?too.?large|10.*large"):
+    with pytest.raises(Exception, match=r"(?i)size.?too.?large|10.*large"):
         client.produce(broker.bootstrap, topic, [Record(b"x" * 2_000)])
     assert client.produce(broker.bootstrap, topic, [Record(b"x" * 500)]) == [0]
     assert client.bounds(broker.bootstrap, topic) == (0, 1)

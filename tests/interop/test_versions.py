@@ -11,7 +11,7 @@ from tests.interop.raw import Closed, Connection, batch, fetch_fields, header_v1
 
 UNSUPPORTED_VERSION = 35
 
-# The ranges of Apache Kafka 4.2 for what is built, with the floor of Produce as it says it, not as it means it.
+# The ranges of Apache Kafka 4.2 for what is built; Produce says 0 and means 3.
 SERVED = {
     "produce": (0, 0, 13),
     "fetch": (1, 4, 18),
@@ -76,9 +76,14 @@ def request_fields(api: str, topic: str, topic_id: Any) -> dict[str, Any]:
             "topics": [{"topic": topic, "partitions": [epochs]}],
         },
         "describe_configs": {"resources": [{**resource, "configuration_keys": None}]},
-        "alter_configs": {"resources": [{**resource, "configs": [{"name": "retention.ms", "value": "1000"}]}]},
+        "alter_configs": {
+            "resources": [{**resource, "configs": [{"name": "retention.ms", "value": "1000"}]}]
+        },
         "describe_log_dirs": {"topics": None},
-        "create_partitions": {"topics": [{"name": topic, "count": 2, "assignments": None}], "timeout": 10_000},
+        "create_partitions": {
+            "topics": [{"name": topic, "count": 2, "assignments": None}],
+            "timeout": 10_000,
+        },
         "incremental_alter_configs": {
             "resources": [
                 {**resource, "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1000"}]}
@@ -126,7 +131,9 @@ def test_apis_between_brokers_are_not_advertised_to_clients(broker):
     assert BETWEEN_BROKERS.isdisjoint(advertised(broker))
 
 
-@pytest.mark.parametrize(("api", "version"), SPOKEN, ids=lambda part: f"v{part}" if isinstance(part, int) else part)
+@pytest.mark.parametrize(
+    ("api", "version"), SPOKEN, ids=lambda part: f"v{part}" if isinstance(part, int) else part
+)
 def test_every_advertised_version_is_spoken(broker, topic, api, version):
     with Connection(broker) as connection:
         topic_id = topic_id_of(connection, topic)
@@ -155,7 +162,9 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(broker, ver
         assert connection.call("api_versions", 0)["error_code"] == 0
 
 
-@pytest.mark.parametrize(("api_key", "version"), [(3, 99), (1, 3), (19, 1), (2, 0), (999, 0), (-1, 0), (4, 0), (3, -1)])
+@pytest.mark.parametrize(
+    ("api_key", "version"), [(3, 99), (1, 3), (19, 1), (2, 0), (999, 0), (-1, 0), (4, 0), (3, -1)]
+)
 def test_an_unknown_key_or_version_closes_the_connection(broker, api_key, version):
     with Connection(broker) as connection:
         connection.send_frame(header_v1(api_key, version) + b"\0" * 64)
