@@ -38,6 +38,8 @@ _LZ4_BLOCK = struct.Struct("<I")
 _LZ4_BLOCK_BYTES: Final = 64 * 1024
 _LZ4_STORED: Final = 1 << 31
 _LZ4_END: Final = bytes(4)
+_LZ4_BLOCK_CHECKSUM: Final = 0x10
+_LZ4_CONTENT_SIZE: Final = 0x08
 
 
 def decompress(codec: str, data: Buffer, bytes_max: int) -> bytes:
@@ -142,21 +144,21 @@ def _snappy_compress(data: Buffer, _: int | None) -> bytes:
 
 
 def _lz4_compress(data: Buffer, level: int | None) -> bytes:
-    compress_block = _library().lz4.compress_block
-    options: dict[str, object] = {"store_size": False}
-    if level is not None:
-        options |= {"mode": "high_compression", "compression": level}
     view = memoryview(data)
-    parts = [_LZ4_HEADER]
-    for pos in range(0, len(view), _LZ4_BLOCK_BYTES):
-        plain = view[pos : pos + _LZ4_BLOCK_BYTES]
-        block = bytes(compress_block(plain, **options))
-        if len(block) < len(plain):
-            parts += (_LZ4_BLOCK.pack(len(block)), block)
-        else:
-            parts += (_LZ4_BLOCK.pack(len(plain) | _LZ4_STORED), bytes(plain))
-    parts.append(_LZ4_END)
-    return b"".join(parts)
+    starts = range(0, len(view), _LZ4_BLOCK_BYTES)
+    blocks = [_lz4_block(view[start : start + _LZ4_BLOCK_BYTES], level or 0) for start in starts]
+    return b"".join((_LZ4_HEADER, *blocks, _LZ4_END))
+
+
+def _lz4_block(data: memoryview, level: int) -> bytes:
+    """One block with its length, cut out of a frame of its own: only so does the library heed levels."""
+    frame = bytes(_library().lz4.compress(data, level=level))
+    flags = frame[4]
+    start = 15 if flags & _LZ4_CONTENT_SIZE else 7
+    stop = start + 4 + (_LZ4_BLOCK.unpack_from(frame, start)[0] & ~_LZ4_STORED)
+    after = stop + 4 if flags & _LZ4_BLOCK_CHECKSUM else stop
+    assert frame[after : after + 4] == _LZ4_END, "64 kB are one block"
+    return frame[start:stop]
 
 
 _COMPRESSORS: Final[dict[str, Callable[[Buffer, int | None], bytes]]] = {
