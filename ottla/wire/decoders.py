@@ -35,8 +35,8 @@ from ottla.wire.tree import Message, Struct
 Decoder = Callable[[Buffer, int], Message]
 
 ELEMENTS_MAX: Final = {"request": 250_000, "data": 250_000, "response": 10_000_000}
-"""How many array elements one message may hold. Two bytes on the wire can become an object of two hundred that
-takes two microseconds to make: without a bound, one large request stops a broker for minutes."""
+"""How many array elements one message may hold. Two bytes on the wire can become an object of two hundred,
+which takes two microseconds to make: without a bound, one large request stops a broker for minutes."""
 
 
 def compile_decoder(cls: type[Message], version: int, *, whole: bool = True) -> Decoder:
