@@ -1,12 +1,14 @@
 """The small files beside the logs, in Apache Kafka's formats.
 
 In the data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint` and
-`replication-offset-checkpoint` (high watermarks), one line per partition; `meta.properties` (whose directory this is);
-`.kafka_cleanshutdown` (present only between a clean stop and the next start; KIP-966 keeps the broker epoch in it).
-In a partition's directory: `partition.metadata` (which topic id it belongs to) and `leader-epoch-checkpoint`.
+`replication-offset-checkpoint` (high watermarks), one line per partition; `meta.properties` (whose directory
+this is); `.kafka_cleanshutdown` (present only between a clean stop and the next start; KIP-966 keeps the
+broker epoch in it). In a partition's directory: `partition.metadata` (which topic id it belongs to) and
+`leader-epoch-checkpoint`.
 
-All are replaced atomically. A damaged one is a Fault that names the file and says what may be done about it: losing a
-checkpoint costs time or precision, never records, so nothing here deletes or resets anything by itself.
+All are replaced atomically. A damaged one is a Fault that names the file and says what may be done about it:
+losing a checkpoint costs time or precision, never records, so nothing here deletes or resets anything by
+itself.
 """
 
 from __future__ import annotations
@@ -145,7 +147,9 @@ def read_meta_properties(disk: Disk, directory: str) -> dict[str, str] | None:
         settings = [line for line in lines if line and line[0] not in "#!"]
         return {line.partition("=")[0].strip(): _value(line, "=") for line in settings}
     except ValueError as problem:
-        raise Fault(f"{path} is damaged: {problem}. Restore it; it says which broker the directory belongs to.") from problem
+        raise Fault(
+            f"{path} is damaged: {problem}. Restore it; it says which broker the directory belongs to."
+        ) from problem
 
 
 def write_meta_properties(disk: Disk, directory: str, properties: Mapping[str, str]) -> None:

@@ -1,8 +1,8 @@
 """Which leader epoch began at which offset (KIP-101): what replicas compare to find where their logs part.
 
-Each epoch owns the offsets from its start to the next one's start, the latest one up to the log end. Pure memory; the
-log writes it out as `leader-epoch-checkpoint` before its recovery point passes an epoch's start. What a crash loses is
-therefore still in the headers of the batches that recovery reads again.
+Each epoch owns the offsets from its start to the next one's start, the latest one up to the log end. Pure
+memory; the log writes it out as `leader-epoch-checkpoint` before its recovery point passes an epoch's start.
+What a crash loses is therefore still in the headers of the batches that recovery reads again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
         """The largest known epoch that is not above `epoch`, and where it ended (OffsetForLeaderEpoch).
 
-        An epoch older than all known ones ended where the first known one starts; one newer than all is unknown.
+        An epoch older than all known ones ended where the first known one starts; one newer than all is
+        unknown.
         """
         if epoch == self.latest and epoch != NO_EPOCH:
             return epoch, log_end

@@ -3,10 +3,10 @@
     .index      8 bytes an entry: last offset of a batch (relative to the segment's base), position of that batch
     .timeindex  12 bytes an entry: largest timestamp so far, last offset (relative) of the batch that has it
 
-Both hold about one entry per `index.interval.bytes`, ascending in both columns, and are only shortcuts: everything in
-them can be read from the log again. So they live in memory while their segment is written, go to disk when it is
-rolled, synced or closed, and are loaded again by the first lookup. What does not ascend or points outside the log is
-IndexDamaged, and the segment rebuilds it.
+Both hold about one entry per `index.interval.bytes`, ascending in both columns, and are only shortcuts:
+everything in them can be read from the log again. So they live in memory while their segment is written, go
+to disk when it is rolled, synced or closed, and are loaded again by the first lookup. What does not ascend or
+points outside the log is IndexDamaged, and the segment rebuilds it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class IndexDamaged(Exception):
 class _Index:
     """What both share: a file that is behind the entries in memory, or entries not loaded yet."""
 
-    __slots__ = ("_disk", "_file", "_written", "loaded")
+    __slots__ = ("_disk", "_file", "_unsynced", "_written", "loaded")
 
     ENTRY_BYTES: int
 
@@ -37,6 +37,7 @@ class _Index:
         self._disk = disk
         self._file: File = disk.open(path, create=True)
         self._written = 0  # entries that the file has; -1: its content is not ours
+        self._unsynced = False
         self.loaded = False
 
     @property
@@ -71,6 +72,14 @@ class _Index:
         if kept < len(self):
             self._file.append(self.encode(kept))
         self._written = len(self)
+        self._unsynced = True
+
+    def unsynced(self) -> list[File]:
+        """The file, written, if it has to be synced."""
+        self.write()
+        files = [self._file] if self._unsynced else []
+        self._unsynced = False
+        return files
 
     def rename_deleted(self) -> None:
         """Take it out of the log's sight; an index that was never written is simply not there."""
@@ -91,14 +100,23 @@ def _ascends(column: array[int]) -> bool:
 class OffsetIndex(_Index):
     """Offset to position."""
 
-    __slots__ = ("offsets", "positions")
+    __slots__ = ("_columns",)
 
     ENTRY_BYTES = 8
 
     def __init__(self, disk: Disk, path: str) -> None:
         super().__init__(disk, path)
-        self.offsets = array("i")
-        self.positions = array("i")
+        # One reference, so that a thread that looks something up while they are replaced sees columns that
+        # match.
+        self._columns = (array("i"), array("i"))
+
+    @property
+    def offsets(self) -> array[int]:
+        return self._columns[0]
+
+    @property
+    def positions(self) -> array[int]:
+        return self._columns[1]
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -109,7 +127,7 @@ class OffsetIndex(_Index):
 
     def replace(self, offsets: array[int], positions: array[int]) -> None:
         """Take a rebuilt index; the file is rewritten at the next write."""
-        self.offsets, self.positions = offsets, positions
+        self._columns = (offsets, positions)
         self._written = -1
         self.loaded = True
 
@@ -122,25 +140,35 @@ class OffsetIndex(_Index):
             raise IndexDamaged("an entry points outside the log")
         if not (_ascends(offsets) and _ascends(positions)):
             raise IndexDamaged("its entries do not ascend")
-        self.offsets, self.positions = offsets, positions
+        self._columns = (offsets, positions)
         self._written = len(offsets)
         self.loaded = True
+
+    def peek_last_position(self) -> int:
+        """The position of the last entry, read without loading; 0 when there is none."""
+        entries = self._file.size() // self.ENTRY_BYTES
+        if not entries:
+            return 0
+        last = self._file.pread(self.ENTRY_BYTES, (entries - 1) * self.ENTRY_BYTES)
+        return int.from_bytes(last[4:], "big")
 
     def drop(self) -> None:
         """Give the memory back; the next lookup loads it again."""
         if self.loaded and self._written == len(self):
             self.loaded = False
-            self.offsets, self.positions = array("i"), array("i")
+            self._columns = (array("i"), array("i"))
 
     def floor(self, offset: int) -> tuple[int, int] | None:
         """The last entry at or before `offset`: (offset, position)."""
-        at = bisect_right(self.offsets, offset) - 1
-        return (self.offsets[at], self.positions[at]) if at >= 0 else None
+        offsets, positions = self._columns
+        at = bisect_right(offsets, offset, 0, len(positions)) - 1
+        return (offsets[at], positions[at]) if at >= 0 else None
 
     def floor_position(self, position: int) -> int:
         """The last known start of a batch at or before `position`; 0 when none is known."""
-        at = bisect_right(self.positions, position) - 1
-        return self.positions[at] if at >= 0 else 0
+        positions = self._columns[1]
+        at = bisect_right(positions, position) - 1
+        return positions[at] if at >= 0 else 0
 
     def truncate(self, log_bytes: int) -> None:
         at = bisect_right(self.positions, log_bytes - 1)
@@ -161,14 +189,21 @@ class OffsetIndex(_Index):
 class TimeIndex(_Index):
     """Time to offset: every record behind the entry's offset may be later, none at or before it is."""
 
-    __slots__ = ("offsets", "timestamps")
+    __slots__ = ("_columns",)
 
     ENTRY_BYTES = 12
 
     def __init__(self, disk: Disk, path: str) -> None:
         super().__init__(disk, path)
-        self.timestamps = array("q")
-        self.offsets = array("i")
+        self._columns = (array("q"), array("i"))
+
+    @property
+    def timestamps(self) -> array[int]:
+        return self._columns[0]
+
+    @property
+    def offsets(self) -> array[int]:
+        return self._columns[1]
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -180,7 +215,7 @@ class TimeIndex(_Index):
             self.offsets.append(offset)
 
     def replace(self, timestamps: array[int], offsets: array[int]) -> None:
-        self.timestamps, self.offsets = timestamps, offsets
+        self._columns = (timestamps, offsets)
         self._written = -1
         self.loaded = True
 
@@ -198,22 +233,24 @@ class TimeIndex(_Index):
             raise IndexDamaged("an entry is negative")
         if not (_ascends(timestamps) and _ascends(offsets)):
             raise IndexDamaged("its entries do not ascend")
-        self.timestamps, self.offsets = timestamps, offsets
+        self._columns = (timestamps, offsets)
         self._written = len(offsets)
         self.loaded = True
 
     def drop(self) -> None:
         if self.loaded and self._written == len(self):
             self.loaded = False
-            self.timestamps, self.offsets = array("q"), array("i")
+            self._columns = (array("q"), array("i"))
 
     def last(self) -> tuple[int, int] | None:
-        return (self.timestamps[-1], self.offsets[-1]) if self.timestamps else None
+        timestamps, offsets = self._columns
+        return (timestamps[-1], offsets[-1]) if timestamps else None
 
     def floor(self, timestamp: int) -> int | None:
         """The offset (relative) up to which no record is later than `timestamp`, as far as the index knows."""
-        at = bisect_right(self.timestamps, timestamp) - 1
-        return self.offsets[at] if at >= 0 else None
+        timestamps, offsets = self._columns
+        at = bisect_right(timestamps, timestamp, 0, len(offsets)) - 1
+        return offsets[at] if at >= 0 else None
 
     def truncate(self, next_offset: int) -> None:
         at = bisect_right(self.offsets, next_offset - 1)

@@ -1,18 +1,19 @@
 """What one log remembers of its idempotent producers (KIP-98), so that a retry is neither lost nor doubled.
 
-A producer numbers its records per partition; a batch carries its producer id, that producer's epoch and the sequence
-of its first record. The log remembers, per producer id, the epoch and the last five batches: as many as a client may
-have in flight. A batch is then one of
+A producer numbers its records per partition; a batch carries its producer id, that producer's epoch and the
+sequence of its first record. The log remembers, per producer id, the epoch and the last five batches: as many
+as a client may have in flight. A batch is then one of
     the next one          base_sequence follows the last remembered one (2^31-1 is followed by 0)
     a duplicate           one of the five: answered with the offset it already has, not appended
     an older duplicate    wholly before the five: refused as duplicate_sequence_number, which clients take for success
     out of order          anything else: refused, for something before it is missing
-A producer the log knows nothing of (new, expired, or its records deleted) may start anywhere; a new epoch of a known
-producer starts at 0; an older epoch is fenced.
+A producer the log knows nothing of (new, expired, or its records deleted) may start anywhere; a new epoch of
+a known producer starts at 0; an older epoch is fenced.
 
-The state is the log's own: `record` is called for every batch appended, by a leader, a follower or recovery alike.
-Snapshots (`<offset>.snapshot`, Kafka's format) hold the last batch of each producer as of that offset, so recovery
-replays only the headers behind the newest snapshot. The fields a transaction needs are carried here already.
+The state is the log's own: `record` is called for every batch appended, by a leader, a follower or recovery
+alike. Snapshots (`<offset>.snapshot`, Kafka's format) hold the last batch of each producer as of that offset,
+so recovery replays only the headers behind the newest snapshot. The fields a transaction needs are carried
+here already.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ class Producers:
             if appended.base_sequence == base and appended.last_sequence == last:
                 return appended
         if producer.batches:
-            # Sequences run in a circle: what lies less than half of it behind the oldest remembered one is older.
+            # Sequences run in a circle: what lies less than half of it behind the oldest remembered one is
+            # older.
             behind = (producer.batches[0].base_sequence - last) % _SEQUENCES
             if 0 < behind < _SEQUENCES // 2:
                 raise Refused(
@@ -134,7 +136,9 @@ class Producers:
             f"producer {header.producer_id} sends sequence {base}, expected is {producer.next_sequence}",
         )
 
-    def record(self, header: BatchHeader, base_offset: int, now_ms: int, *, coordinator_epoch: int = NO_EPOCH) -> None:
+    def record(
+        self, header: BatchHeader, base_offset: int, now_ms: int, *, coordinator_epoch: int = NO_EPOCH
+    ) -> None:
         """The batch stands in the log at `base_offset`. Checks nothing: what is in the log has happened."""
         epoch = header.producer_epoch
         producer = self._producers.get(header.producer_id)
@@ -172,7 +176,9 @@ class Producers:
 
     def _forget_some(self) -> None:
         """Make room, a tenth at a time so that the search is paid rarely, and never inside a transaction."""
-        idle = ((p.last_seen_ms, id_) for id_, p in self._producers.items() if p.transaction_start == NO_OFFSET)
+        idle = (
+            (p.last_seen_ms, id_) for id_, p in self._producers.items() if p.transaction_start == NO_OFFSET
+        )
         for _, producer_id in nsmallest(max(1, self.ids_max // 10), idle):
             del self._producers[producer_id]
 
@@ -225,7 +231,9 @@ class Producers:
             raise SnapshotDamaged("its length does not fit its count")
         self._producers.clear()
         for entry in _SNAPSHOT_ENTRY.iter_unpack(data[entries:]):
-            producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction_start = entry
+            producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction_start = (
+                entry
+            )
             producer = self._add(producer_id, epoch, now_ms)
             producer.last_timestamp = timestamp
             producer.coordinator_epoch = coordinator_epoch

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from crc32c import crc32c
+
+from ottla.errors import ErrorCode, Refused
 from ottla.runtime import File
-from ottla.wire.batch import HEADER_BYTES, BatchHeader, check, read_header
+from ottla.wire.batch import CRC_FROM, HEADER_BYTES, LENGTH_OVERHEAD, BatchHeader, read_header
 
 _HEADERS_CHUNK_BYTES = 64 * 1024
 _CHECK_CHUNK_BYTES = 1024 * 1024
@@ -34,23 +37,24 @@ def headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader
 def checked(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """As `headers`, with the checksum of every batch verified before it is handed out."""
     position = start
+    wanted = _CHECK_CHUNK_BYTES
     while end - position >= HEADER_BYTES:
-        chunk = file.pread(min(_CHECK_CHUNK_BYTES, end - position), position)
+        chunk = file.pread(min(wanted, end - position), position)
         view = memoryview(chunk)
+        wanted = _CHECK_CHUNK_BYTES
         at = 0
         while len(chunk) - at >= HEADER_BYTES:
-            size = read_header(chunk, at).size
+            header = read_header(chunk, at)
+            size = header.length + LENGTH_OVERHEAD
             if position + at + size > end:
                 return
             if at + size > len(chunk):
+                wanted = max(wanted, size)  # it lies within the file, so it may be read whole
                 break
-            yield position + at, check(view, at)
+            if crc32c(view[at + CRC_FROM : at + size]) != header.crc:
+                raise Refused(ErrorCode.corrupt_message, "the checksum of a batch is wrong")
+            yield position + at, header
             at += size
-        if at == 0:  # one batch larger than a chunk: it lies within the file, so it may be read whole
-            size = read_header(chunk).size if len(chunk) >= HEADER_BYTES else 0
-            whole = file.pread(size, position)
-            if len(whole) < size or not size:
-                return
-            yield position, check(whole)
-            at = size
+        if at == 0 and wanted == _CHECK_CHUNK_BYTES:
+            return  # the file is shorter than it was said to be
         position += at

@@ -1,14 +1,17 @@
 """One segment of a log: a file of batches named by its base offset, and two sparse indexes that can be rebuilt.
 
-A segment is written only while it is the last one of its log; then it is sealed and never changes but to be deleted.
-Most segments of a broker are sealed and cold, so a segment that is merely known costs one `stat`: indexes and times
-are loaded by whoever first needs them, on the loop or in a thread. Loading is idempotent, so a race costs only work.
+A segment is written only while it is the last one of its log; then it is sealed and never changes but to be
+deleted. Most segments of a broker are sealed and cold, so a segment that is merely known costs one `stat`:
+indexes and times are loaded by whoever first needs them, on the loop or in a thread. Loading is idempotent,
+so a race costs only work.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
+
+from crc32c import crc32c
 
 from ottla.errors import ErrorCode, Refused
 from ottla.log.index import DELETED_SUFFIX, IndexDamaged, OffsetIndex, TimeIndex
@@ -90,7 +93,7 @@ class Segment:
         self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset
 
-    # -- writing ---------------------------------------------------------------------------------------------------
+    # -- writing ---------------------------------------------------------------------------------------------
 
     def wake(self, config: LogConfig) -> None:
         """Load what appending needs."""
@@ -100,7 +103,8 @@ class Segment:
         self.unindexed_bytes = self.size - last_entry
         self.awake = True
         if self.size:
-            self.first_timestamp = next(headers(self.log, 0, self.size))[1].max_timestamp
+            first = next(headers(self.log, 0, self.size), None)
+            self.first_timestamp = first[1].max_timestamp if first is not None else NO_TIMESTAMP
         self.configure(config)
 
     def configure(self, config: LogConfig) -> None:
@@ -114,13 +118,16 @@ class Segment:
         """The time a segment is to be rolled counts from its first batch, as Kafka's does."""
         self.first_timestamp = first_timestamp
         if first_timestamp >= 0:
-            # Segments that began together shall not all roll together, and a restart shall not change when.
-            jitter = self.base_offset % (config.segment_jitter_ms + 1)
+            # Logs that began together shall not all roll together, and a restart shall not change when they
+            # do.
+            jitter = crc32c(self.log.path.encode()) % (config.segment_jitter_ms + 1)
             self.roll_timestamp = min(first_timestamp + config.segment_ms - jitter, _NEVER)
         else:
             self.roll_timestamp = _ALWAYS  # no timestamps: the slow path compares clocks
 
-    def must_roll(self, config: LogConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+    def must_roll(
+        self, config: LogConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> bool:
         if not self.size:
             return last_offset - self.base_offset > RELATIVE_OFFSET_MAX
         if self.size + size > config.segment_bytes or last_offset > self.offset_max:
@@ -159,6 +166,10 @@ class Segment:
         self.offsets.write()
         self.times.write()
 
+    def unsynced_indexes(self) -> list[File]:
+        """The index files that have to be synced, written."""
+        return self.offsets.unsynced() + self.times.unsynced()
+
     def create(self) -> None:
         """Make the file now, empty: its name says where the log ends."""
         self.log.append(b"")
@@ -174,7 +185,9 @@ class Segment:
         else:
             self.offsets.truncate(position)
             last = 0
-            for _, header in headers(self.log, self.offsets.positions[-1] if self.offsets.positions else 0, position):
+            for _, header in headers(
+                self.log, self.offsets.positions[-1] if self.offsets.positions else 0, position
+            ):
                 last = header.last_offset
             self.times.truncate(last + 1 - self.base_offset)
             self._max_timestamp = None
@@ -182,7 +195,7 @@ class Segment:
         self.awake = False
         self.roll_timestamp = self.offset_max = _ALWAYS
 
-    # -- looking up ------------------------------------------------------------------------------------------------
+    # -- looking up ------------------------------------------------------------------------------------------
 
     @property
     def max_timestamp(self) -> int:
@@ -202,12 +215,16 @@ class Segment:
             return
         self.load_indexes()
         last = self.times.last()
-        if last is not None:
-            timestamp, offset = last[0], last[1] + self.base_offset
-            header = self._header_of(offset)
-            if header is None or header.max_timestamp != timestamp or header.last_offset != offset:
-                self.rebuild_indexes()
-        self._scan_max_timestamp()
+        if last is None:
+            self._scan_max_timestamp()
+            return
+        timestamp, offset = last[0], last[1] + self.base_offset
+        header = self._header_of(offset)
+        if header is None or header.max_timestamp != timestamp or header.last_offset != offset:
+            self.rebuild_indexes()
+        else:
+            self._max_timestamp_offset = offset
+            self._max_timestamp = timestamp
 
     def _scan_max_timestamp(self) -> None:
         """The last time entry, and whatever was appended behind it."""
@@ -292,7 +309,11 @@ class Segment:
             at, enough = 0, len(chunk) - step.size
             while at <= enough:
                 batch_base, length, magic, delta = step.unpack_from(chunk, at)
-                if magic != MAGIC or length < HEADER_BYTES - LENGTH_OVERHEAD or not base <= batch_base <= entry_offset:
+                if (
+                    magic != MAGIC
+                    or length < HEADER_BYTES - LENGTH_OVERHEAD
+                    or not base <= batch_base <= entry_offset
+                ):
                     if entry_offset != _NEVER:
                         raise IndexDamaged("an entry does not point at a batch")
                     raise Refused(ErrorCode.corrupt_message, f"{self.log.path} is damaged at {position + at}")
@@ -305,7 +326,7 @@ class Segment:
             position += at
         return NOT_HERE
 
-    # -- leaving ---------------------------------------------------------------------------------------------------
+    # -- leaving ---------------------------------------------------------------------------------------------
 
     def delete(self) -> None:
         """Out of the log's sight at once, off the disk later (`unlink`): readers may still be at it."""

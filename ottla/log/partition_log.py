@@ -1,0 +1,527 @@
+"""The log of one partition on one disk: batches in segments, and everything that is known about them.
+
+Who speaks: the replica that hosts the partition, on the loop. `append` is the leader's, `append_replicated`
+the follower's; `read` hands out slices up to a limit the caller sets (high watermark, last stable offset or
+log end).
+
+What is durable: nothing by appending. `prepare_sync` says what to sync, the job runs beside the loop,
+`finish_sync` raises the recovery point; the caller writes that into its checkpoint. Up to the recovery point
+the log is on the device, with indexes, epochs and producer snapshots of all sealed segments. Behind it a
+crash may lose any part of the tail; `recovery` then finds the last whole batch and rebuilds the rest from the
+batch headers. Truncation and its consequences are made durable before it returns, for a tail that comes back
+from the dead would be another history. After `truncate_to` and `truncate_fully_and_start_at` the caller
+writes its checkpoints before it goes on.
+
+What can fail: an append on a full disk is undone and refused, and the next one tries again. If it cannot even
+be undone the log refuses to append until it can.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NoReturn
+
+from ottla.errors import ErrorCode, Refused, StorageFault
+from ottla.log import recovery
+from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
+from ottla.log.epochs import LeaderEpochs
+from ottla.log.log_config import LogConfig
+from ottla.log.producers import Producers
+from ottla.log.retention import expired
+from ottla.log.segment import Segment
+from ottla.log.slice import Slice
+from ottla.log.snapshots import Snapshots
+from ottla.runtime import Disk, File
+from ottla.wire.batch import LENGTH_OVERHEAD, BatchHeader, batches, check, stamp
+
+if TYPE_CHECKING:
+    from ottla.log.recovery import Recovery
+
+_HINTS_MAX = 64
+_INDEXES_LOADED_MAX = 2
+
+
+class SyncJob:
+    """What has to reach the device for the log to be durable up to `offset`. `run` blocks and may run in a thread."""
+
+    __slots__ = ("_disk", "_files", "_path", "epochs", "made_files", "offset", "truncations")
+
+    def __init__(self, log: PartitionLog, offset: int, files: list[File], *, made_files: bool) -> None:
+        self._disk = log.disk
+        self._path = log.path
+        self._files = files
+        self.offset = offset
+        self.made_files = made_files
+        self.epochs = log.epochs.encode() if log.epochs.dirty else None
+        self.truncations = log.truncations
+
+    def run(self) -> None:
+        for file in self._files:
+            file.sync()
+        if self.epochs is not None:
+            self._disk.write_atomic(f"{self._path}/{EPOCHS_FILE}", self.epochs)
+        elif self.made_files:
+            self._disk.sync_dir(self._path)
+
+
+class PartitionLog:
+    """See the module. Offsets are half-open: the log holds `log_start..log_end`."""
+
+    __slots__ = (
+        "_bases",
+        "_config",
+        "_failure",
+        "_hints",
+        "_made_files",
+        "_segment_bytes",
+        "active",
+        "disk",
+        "epochs",
+        "latest_epoch",
+        "log_end",
+        "log_start",
+        "path",
+        "producers",
+        "recovery",
+        "recovery_point",
+        "segments",
+        "snapshots",
+        "truncations",
+    )
+
+    def __init__(self, disk: Disk, path: str, config: LogConfig) -> None:
+        """Empty-handed; `open` is the way to a log."""
+        self.disk = disk
+        self.path = path
+        self.segments: list[Segment] = []
+        self._bases: list[int] = []
+        self.active: Segment
+        self.log_start = 0
+        self.log_end = 0
+        self.recovery_point = 0
+        self.epochs = LeaderEpochs()
+        self.latest_epoch = self.epochs.latest
+        self.producers = Producers(config.producer_ids_max)
+        self.snapshots = Snapshots(disk, path)
+        self.recovery: Recovery
+        self.truncations = 0
+        self._config = config
+        self._segment_bytes = config.segment_bytes
+        self._hints: dict[
+            int, int
+        ] = {}  # offset to position in its segment, where readers stopped at the log end
+        self._made_files = False
+        self._failure: StorageFault | None = None
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        path: str,
+        config: LogConfig,
+        *,
+        recovery_point: int = 0,
+        log_start: int = 0,
+        clean: bool = False,
+        now_ms: int,
+    ) -> PartitionLog:
+        """Load what is there, and repair it unless it was closed cleanly; `log.recovery` says what was done."""
+        log = cls(disk, path, config)
+        recovery.load(log, recovery_point=recovery_point, log_start=log_start, clean=clean, now_ms=now_ms)
+        return log
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = config
+        self._segment_bytes = config.segment_bytes
+        self.producers.ids_max = config.producer_ids_max
+        if self.active.awake:
+            self.active.configure(config)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def failure(self) -> StorageFault | None:
+        """Why nothing can be appended at present."""
+        return self._failure
+
+    def adopt(self, segments: list[Segment]) -> None:
+        """Take these segments as the log, the last one as the one to append to."""
+        self.segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+        self._hints.clear()
+
+    # -- appending -------------------------------------------------------------------------------------------
+
+    def append(self, view: memoryview, header: BatchHeader, *, leader_epoch: int, now_ms: int) -> int:
+        """Append one batch as the leader: it gets the next offset, stamped in place. Returns that offset."""
+        base_offset = self.log_end
+        size = header.length + LENGTH_OVERHEAD
+        last_offset = base_offset + header.last_offset_delta
+        max_timestamp = header.max_timestamp
+        segment = self.active
+        if (
+            max_timestamp > segment.roll_timestamp
+            or segment.size + size > self._segment_bytes
+            or last_offset > segment.offset_max
+        ):
+            segment = self._make_room(base_offset, size, last_offset, max_timestamp, now_ms)
+        if leader_epoch != self.latest_epoch:
+            self.assign_epoch(leader_epoch)
+        stamp(view, base_offset, leader_epoch)
+        try:
+            segment.log.append(view)
+        except StorageFault as fault:
+            self._undo(segment, fault)
+        segment.note(size, last_offset, max_timestamp)
+        self.log_end = last_offset + 1
+        if header.producer_id >= 0:
+            self.producers.record(header, base_offset, now_ms)
+        return base_offset
+
+    def append_replicated(self, data: memoryview, now_ms: int) -> int:
+        """Append what a leader sent, batches already stamped, up to the first partial or damaged one.
+
+        Returns the new log end. Refused when not even the first batch can be taken.
+        """
+        run: list[tuple[int, BatchHeader]] = []
+        run_bytes = 0
+        next_offset = self.log_end
+        for position, _ in batches(data):
+            try:
+                header = self._check_replicated(data, position, next_offset)
+            except Refused:
+                if not position:
+                    raise
+                break
+            segment = self.active
+            if (
+                header.max_timestamp > segment.roll_timestamp
+                or segment.size + run_bytes + header.size > self._segment_bytes
+                or header.last_offset > segment.offset_max
+            ):
+                self._write_run(data, run, now_ms)
+                run, run_bytes = [], 0
+                self._make_room(
+                    header.base_offset, header.size, header.last_offset, header.max_timestamp, now_ms
+                )
+            run.append((position, header))
+            run_bytes += header.size
+            next_offset = header.next_offset
+        self._write_run(data, run, now_ms)
+        return self.log_end
+
+    def _check_replicated(self, data: memoryview, position: int, next_offset: int) -> BatchHeader:
+        header = check(data, position)
+        if header.base_offset < next_offset:
+            raise Refused(
+                ErrorCode.corrupt_message,
+                f"the leader sent offset {header.base_offset} where {next_offset} or later was expected",
+            )
+        return header
+
+    def _write_run(self, data: memoryview, run: list[tuple[int, BatchHeader]], now_ms: int) -> None:
+        """Write adjacent batches at once into the active segment, which has room for them."""
+        if not run:
+            return
+        segment = self.active
+        start, end = run[0][0], run[-1][0] + run[-1][1].size
+        try:
+            segment.log.append(data[start:end])
+        except StorageFault as fault:
+            self._undo(segment, fault)
+        for _, header in run:
+            self.assign_epoch(header.leader_epoch, header.base_offset)
+            segment.note(header.size, header.last_offset, header.max_timestamp)
+            if header.producer_id >= 0:
+                self.producers.record(header, header.base_offset, now_ms)
+        self.log_end = run[-1][1].next_offset
+
+    def _make_room(
+        self, base_offset: int, size: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> Segment:
+        """The slow path of an append: the segment that shall take the batch, awake."""
+        if self._failure is not None:
+            self._repair()
+        config = self._config
+        if size > config.segment_bytes:
+            raise Refused(
+                ErrorCode.record_list_too_large,
+                f"the batch of {size} bytes is larger than a segment may be ({config.segment_bytes})",
+            )
+        segment = self.active
+        try:
+            if not segment.awake:
+                segment.wake(config)
+            if segment.must_roll(config, size, last_offset, max_timestamp, now_ms):
+                segment = self._roll(base_offset, now_ms)
+            if not segment.size:
+                self.disk.mkdir(self.path)
+                self._made_files = True
+                segment.begin(max_timestamp, config)
+        except StorageFault as fault:
+            raise Refused(ErrorCode.kafka_storage_error, str(fault)) from fault
+        return segment
+
+    def _undo(self, segment: Segment, fault: StorageFault) -> NoReturn:
+        """Part of a batch may be in the file. Nobody may see it, and the next append must not follow it."""
+        try:
+            segment.log.truncate(segment.size)
+        except StorageFault:
+            self._fail(fault)
+        raise Refused(ErrorCode.kafka_storage_error, str(fault)) from fault
+
+    def _fail(self, fault: StorageFault) -> None:
+        self._failure = fault
+        self.active.offset_max = -1  # sends every append past _make_room
+
+    def _repair(self) -> None:
+        try:
+            self.active.log.truncate(self.active.size)
+        except StorageFault as fault:
+            raise Refused(ErrorCode.kafka_storage_error, str(fault)) from fault
+        self._failure = None
+        self.active.awake = False  # and so it finds its bounds again
+
+    def assign_epoch(self, epoch: int, start_offset: int | None = None) -> None:
+        """The leader of `epoch` writes from `start_offset` on, the log end unless told."""
+        if epoch != self.latest_epoch:
+            self.epochs.assign(epoch, self.log_end if start_offset is None else start_offset)
+            self.latest_epoch = self.epochs.latest
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, bytes_max: int, *, limit: int, whole_first_batch: bool = True
+    ) -> Slice | None:
+        """The batches from the one that holds `offset` on, none of which reaches past `limit`.
+
+        None when there is nothing to read yet. About `bytes_max` of them: at least one whole batch if that is
+        asked for, and possibly the beginning of another one at the end.
+        """
+        log_end = self.log_end
+        if not self.log_start <= offset <= log_end:
+            raise Refused(
+                ErrorCode.offset_out_of_range, f"offset {offset} is not within {self.log_start}..{log_end}"
+            )
+        if limit > log_end:
+            limit = log_end
+        if offset >= limit:
+            if offset == log_end:
+                self._hint(offset, self.active.size)
+            return None
+        segment = self.active
+        if offset < segment.base_offset:
+            segment = self.segments[max(bisect_right(self._bases, offset) - 1, 0)]
+        piece = Slice(self, segment, offset, bytes_max, limit, whole_first_batch)
+        if not piece.place(self._hints.get(offset, -1)):
+            return piece
+        if not piece.length:
+            return None  # the limit lies inside the very batch
+        if (
+            limit == log_end
+            and piece.position + piece.length == self.active.size
+            and piece.segment is self.active
+        ):
+            self._hint(log_end, self.active.size)
+        return piece
+
+    def _hint(self, offset: int, position: int) -> None:
+        """Who read up to the log end will come back for what follows: remember where that will be."""
+        hints = self._hints
+        if len(hints) >= _HINTS_MAX:
+            del hints[next(iter(hints))]
+        hints[offset] = position
+
+    def segment_after(self, segment: Segment) -> Segment | None:
+        """The next segment, if there is one."""
+        at = bisect_right(self._bases, segment.base_offset)
+        segments = self.segments
+        return segments[at] if at < len(segments) else None
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        return self.epochs.end_offset_for(epoch, self.log_end)
+
+    def release_memory(self) -> None:
+        """Give back the indexes of all but the last few sealed segments that were read: for housekeeping."""
+        loaded = [segment for segment in self.segments if segment.offsets.loaded and not segment.awake]
+        for segment in loaded[:-_INDEXES_LOADED_MAX]:
+            segment.drop_indexes()
+
+    # -- rolling, syncing, closing ---------------------------------------------------------------------------
+
+    def roll(self, now_ms: int) -> Segment:
+        """Seal the active segment and begin another one at the log end, unless it is empty."""
+        if not self.active.size:
+            return self.active
+        return self._roll(self.log_end, now_ms)
+
+    def _roll(self, base_offset: int, now_ms: int) -> Segment:
+        """On a StorageFault the log is as it was, and rolling may be tried again."""
+        old = self.active
+        fresh = Segment(self.disk, self.path, base_offset, created_ms=now_ms)
+        kept = self.segments
+        if old.size:
+            old.seal()
+            self.snapshots.write(self.log_end, self.producers)
+        else:
+            kept = kept[:-1]  # nothing was ever in it, and the log goes on further ahead
+        fresh.create()
+        fresh.wake(self._config)
+        if not old.size:
+            old.delete()
+            old.unlink()
+        old.awake = False
+        self.adopt([*kept, fresh])
+        self.snapshots.prune(self._bases)
+        self._made_files = True
+        return fresh
+
+    def prepare_sync(self, *, sealed_only: bool = False) -> SyncJob | None:
+        """What makes the log durable up to its end, or up to its active segment; None when it is already."""
+        offset = self.active.base_offset if sealed_only else self.log_end
+        if offset <= self.recovery_point and not (self.epochs.dirty and not sealed_only):
+            return None
+        files: list[File] = []
+        for segment, following in zip(self.segments, [*self._bases[1:], self.log_end], strict=True):
+            if following <= self.recovery_point or following > offset:
+                continue
+            if segment.size:
+                files.append(segment.log)
+            if segment is not self.active:
+                segment.seal()
+                files += segment.unsynced_indexes()
+                files += self.snapshots.unsynced(following)
+        return SyncJob(self, offset, files, made_files=self._made_files)
+
+    def finish_sync(self, job: SyncJob) -> int:
+        """The job has run. Returns the recovery point to be written into the checkpoint."""
+        if job.truncations == self.truncations:
+            self.recovery_point = max(self.recovery_point, job.offset)
+            if job.epochs is not None and job.epochs == self.epochs.encode():
+                self.epochs.dirty = False
+            if job.offset == self.log_end:
+                self._made_files = False
+        return self.recovery_point
+
+    def sync(self) -> int:
+        """Block until everything is durable. Returns the recovery point."""
+        job = self.prepare_sync()
+        if job is not None:
+            job.run()
+            self.finish_sync(job)
+        return self.recovery_point
+
+    def close(self) -> None:
+        """Leave everything so that the next `open` with `clean=True` has nothing to do. Blocks."""
+        if self.log_end > self.log_start and self.log_end not in self.snapshots.offsets:
+            self.snapshots.write(self.log_end, self.producers)
+            self.snapshots.prune([*self._bases, self.log_end])
+        if self.active.awake and self.active.size:
+            self.active.seal()
+        self.sync()
+        written = self.snapshots.unsynced(self.log_end)
+        for segment in self.segments:
+            written += segment.unsynced_indexes()
+        for file in written:
+            file.sync()
+        if written:
+            self.disk.sync_dir(self.path)
+        for segment in self.segments:
+            segment.close()
+
+    # -- losing ----------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int, now_ms: int) -> list[Segment]:
+        """Drop what lies at `offset` or behind, and the whole of a batch that reaches across it: never half a batch.
+
+        The log then ends at or before `offset`. Durable on return. Returns the segments that may be unlinked.
+        """
+        if offset >= self.log_end:
+            return []
+        if offset < self._bases[0]:
+            return self.truncate_fully_and_start_at(offset, now_ms)
+        self.truncations += 1
+        kept = bisect_right(self._bases, offset)
+        dropped = self.segments[kept:]
+        for segment in reversed(dropped):
+            segment.delete()
+        self.adopt(self.segments[:kept])
+        position = self.active.find(offset)
+        if position >= 0:
+            head = recovery.header_at(self.active, position)
+            self.active.truncate(position)
+            self.active.log.sync()
+            self.log_end = min(offset, head.base_offset)
+        else:
+            self.log_end = offset
+        self.log_start = min(self.log_start, self.log_end)
+        self.recovery_point = min(self.recovery_point, self.log_end)
+        self._failure = None
+        self.epochs.truncate_from_end(self.log_end)
+        self.snapshots.truncate(self.log_end)
+        recovery.reload_producers(self, now_ms)
+        self._write_epochs()
+        self.disk.sync_dir(self.path)
+        return dropped
+
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> list[Segment]:
+        """Drop everything; the log is empty and goes on at `offset`. Durable on return."""
+        self.truncations += 1
+        dropped = self.segments
+        for segment in reversed(dropped):
+            segment.delete()
+        self.epochs.clear()
+        self.producers.clear()
+        self.snapshots.truncate(-1)
+        fresh = Segment(self.disk, self.path, offset, created_ms=now_ms)
+        self.disk.mkdir(self.path)
+        fresh.create()
+        self.adopt([fresh])
+        self.log_start = self.log_end = self.recovery_point = offset
+        self._failure = None
+        self._write_epochs()
+        self.disk.sync_dir(self.path)
+        return dropped
+
+    def _write_epochs(self) -> None:
+        self.latest_epoch = self.epochs.latest
+        if self.epochs.dirty:
+            self.disk.write_atomic(f"{self.path}/{EPOCHS_FILE}", self.epochs.encode())
+            self.epochs.dirty = False
+
+    def raise_log_start(self, offset: int) -> bool:
+        """Records before `offset` are no more (DeleteRecords); `retain` drops their segments. True if it moved."""
+        if offset > self.log_end:
+            raise Refused(
+                ErrorCode.offset_out_of_range, f"offset {offset} is behind the log end {self.log_end}"
+            )
+        if offset <= self.log_start:
+            return False
+        self.log_start = offset
+        self.epochs.truncate_from_start(offset)
+        return True
+
+    def retain(self, now_ms: int, high_watermark: int) -> list[Segment]:
+        """Drop the segments that have had their time. Returns them: unlink them after `file_delete_delay_ms`."""
+        doomed = expired(self, now_ms, high_watermark)
+        if not doomed:
+            return []
+        if doomed[-1] is self.active:
+            self.roll(now_ms)  # the log must go on somewhere, whatever comes of the old files
+            self.disk.sync_dir(self.path)
+        kept = self.segments[len(doomed) :]
+        for segment in doomed:  # oldest first: a crash in between leaves no hole
+            segment.delete()
+        self.adopt(kept)
+        self.snapshots.drop_before(kept[0].base_offset)
+        self.raise_log_start(kept[0].base_offset)
+        self.recovery_point = max(self.recovery_point, self.log_start)
+        return doomed

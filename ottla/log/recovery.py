@@ -1,0 +1,316 @@
+"""Opening a log: take a clean one on trust, check and repair any other.
+
+After a clean close everything is where it belongs: the end of the last segment is looked at, nothing else.
+After anything else the segment that holds the recovery point and all later ones are read batch by batch,
+checksums and all; what lies before was on the device already. So the cost is bounded by what was not yet
+synced plus one segment, not by the size of the log. The first batch that is torn, damaged or out of order
+ends the log: what is behind it in that file is cut off, and whole segments behind it are set aside as
+`.damaged`, for a log without a middle is no log. Indexes, leader epochs and producer state of what was read
+are rebuilt from the headers on the way.
+
+Files that an interrupted change left behind are finished or removed:
+    .deleted .cleaned .tmp      removed
+    .swap                       a compacted segment that was about to replace others: it does so now, unless the
+                                compaction that made it had not finished (a .cleaned file at or before it)
+    indexes without a log       removed: they index nothing
+Missing or damaged metadata (index, epochs, snapshot, recovery point) only ever costs time: records are not
+touched.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.errors import ErrorCode, Fault, Refused
+from ottla.log.epochs import LeaderEpochs
+from ottla.log.scan import checked, headers
+from ottla.log.segment import IndexBuilder, Segment, file_stem
+from ottla.runtime import Disk
+from ottla.wire.batch import BatchHeader
+
+if TYPE_CHECKING:
+    from ottla.log.partition_log import PartitionLog
+
+DAMAGED_SUFFIX = ".damaged"
+
+_NUMBERED = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)((?:\.swap)?)")
+_OFFSET_MAX = 2**63 - 1
+
+
+class Recovery(NamedTuple):
+    """What opening a log took, for whoever writes it into the broker's log."""
+
+    clean: bool
+    """Nothing had to be checked."""
+    checked_bytes: int = 0
+    cut_bytes: int = 0
+    notes: tuple[str, ...] = ()
+    """What was found wrong, and what was done about it."""
+
+
+def load(log: PartitionLog, *, recovery_point: int, log_start: int, clean: bool, now_ms: int) -> None:
+    """Fill a log that knows nothing yet from its directory."""
+    notes: list[str] = []
+    bases, snapshot_offsets = _tidy(log.disk, log.path)
+    segments = [Segment(log.disk, log.path, base, created_ms=now_ms) for base in bases]
+    for offset in snapshot_offsets:
+        log.snapshots.found(offset)
+    log.adopt(segments or [Segment(log.disk, log.path, log_start, created_ms=now_ms)])
+    log.epochs = _read_epochs(log, notes)
+    log_end = _trusted_end(log.active) if clean else None
+    if log_end is not None:
+        log.log_end = log_end
+        log.recovery_point = log_end
+        log.recovery = Recovery(clean=True, notes=tuple(notes))
+    else:
+        if clean:
+            notes.append("it was closed cleanly, yet its last segment does not end with a whole batch")
+            recovery_point = log.active.base_offset
+        log.recovery = _Repair(log, recovery_point, now_ms, notes).run()
+        log.recovery_point = min(recovery_point, log.log_end)
+    log.log_start = max(log_start, log.segments[0].base_offset)
+    if log.log_start > log.log_end:
+        _start_over(log, now_ms)
+        return
+    log.epochs.truncate_from_end(log.log_end)
+    log.epochs.truncate_from_start(log.log_start)
+    log.latest_epoch = log.epochs.latest
+    log.snapshots.truncate(log.log_end)
+    if log_end is not None:
+        reload_producers(log, now_ms)
+    newest = log.snapshots.offsets[-1:]
+    log.snapshots.prune([*(segment.base_offset for segment in log.segments), *newest])
+
+
+def _start_over(log: PartitionLog, now_ms: int) -> None:
+    """Everything the log still has was deleted before, by DeleteRecords, and what followed is lost."""
+    note = f"it ends at {log.log_end} but starts at {log.log_start}: what is left was deleted already"
+    dropped = log.truncate_fully_and_start_at(log.log_start, now_ms)
+    for segment in dropped:
+        segment.unlink()
+    log.recovery = log.recovery._replace(notes=(*log.recovery.notes, note))
+
+
+def header_at(segment: Segment, position: int) -> BatchHeader:
+    """The header of the batch that begins at `position`."""
+    for _, header in headers(segment.log, position, segment.size):
+        return header
+    raise Refused(ErrorCode.corrupt_message, f"{segment.log.path} has no whole batch at {position}")
+
+
+def reload_producers(log: PartitionLog, now_ms: int) -> None:
+    """The producers as of the log end: the newest snapshot, and the headers behind it."""
+    replay_producers(log, log.snapshots.load(log.producers, log.log_end, now_ms), log.log_end, now_ms)
+
+
+def replay_producers(log: PartitionLog, start: int, end: int, now_ms: int) -> None:
+    """Replay the headers from `start` up to `end` into the log's producers."""
+    if start >= end:
+        return
+    for segment in log.segments[max(bisect_right(log.segments, start, key=_base_offset) - 1, 0) :]:
+        if segment.base_offset >= end or not segment.size:
+            continue
+        position = max(segment.find(start), 0) if start > segment.base_offset else 0
+        for _, header in headers(segment.log, position, segment.size):
+            if header.producer_id >= 0 and start <= header.base_offset < end:
+                log.producers.record(header, header.base_offset, now_ms)
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
+    """Finish or undo what was interrupted. Returns the base offsets of the segments, and the snapshots' offsets."""
+    names = disk.listdir(path)
+    cleaned = [int(name[:20]) for name in names if name.endswith(".cleaned") and name[:20].isdigit()]
+    unfinished_from = min(cleaned, default=_OFFSET_MAX)
+    changed = False
+    for name in names:
+        if name.endswith((".deleted", ".cleaned", ".tmp")):
+            disk.remove(f"{path}/{name}")
+            changed = True
+    found = [(int(m[1]), m[2], m[3]) for m in map(_NUMBERED.fullmatch, names) if m]
+    bases = [base for base, kind, swap in found if kind == "log" and not swap]
+    for base, kind, swap in found:
+        if not swap:
+            continue
+        changed = True
+        stem = file_stem(path, base)
+        if kind == "log" and base < unfinished_from:
+            bases = _finish_swap(disk, path, base, bases)
+        else:
+            disk.remove(f"{stem}.{kind}{swap}")  # an index comes back from its log
+    for base, kind, swap in found:
+        if not swap and kind not in ("log", "snapshot") and base not in bases:
+            disk.remove(f"{file_stem(path, base)}.{kind}")
+            changed = True
+    if changed:
+        disk.sync_dir(path)
+    return sorted(bases), [base for base, kind, swap in found if kind == "snapshot" and not swap]
+
+
+def _finish_swap(disk: Disk, path: str, base: int, bases: list[int]) -> list[int]:
+    """A compacted segment takes the place of those it was made from: theirs are gone before it gets its name."""
+    stem = file_stem(path, base)
+    swap = disk.open(f"{stem}.log.swap")
+    next_offset = base + 1
+    for _, header in headers(swap, 0, swap.size()):
+        next_offset = header.next_offset
+    swap.close()
+    replaced = [old for old in bases if base <= old < next_offset]
+    for old in replaced:
+        for kind in (
+            ("index", "timeindex", "txnindex") if old == base else ("log", "index", "timeindex", "txnindex")
+        ):
+            disk.remove(f"{file_stem(path, old)}.{kind}")
+    disk.rename(f"{stem}.log.swap", f"{stem}.log")
+    return [*(old for old in bases if old not in replaced), base]
+
+
+def _trusted_end(segment: Segment) -> int | None:
+    """Where the log ends, judged by the last batches of its last segment; None when they are not whole."""
+    if not segment.size:
+        return segment.base_offset
+    position, log_end = segment.offsets.peek_last_position(), segment.base_offset
+    try:
+        for at, header in headers(segment.log, position, segment.size):
+            if header.base_offset < log_end:
+                return None
+            log_end = header.next_offset
+            position = at + header.size
+    except Refused:
+        return None
+    return log_end if position == segment.size else None
+
+
+def _read_epochs(log: PartitionLog, notes: list[str]) -> LeaderEpochs:
+    try:
+        epochs = LeaderEpochs.read(log.disk, log.path)
+    except Fault as fault:
+        notes.append(f"{fault} It was rebuilt.")
+        epochs = None
+    return epochs if epochs is not None else _rebuild_epochs(log)
+
+
+def _rebuild_epochs(log: PartitionLog) -> LeaderEpochs:
+    """From batch headers. Epochs only rise, so a segment that begins and ends in one epoch is not read through."""
+    epochs = LeaderEpochs()
+    segments = [segment for segment in log.segments if segment.size]
+    firsts = [next(headers(segment.log, 0, segment.size), None) for segment in segments] if segments else []
+    for at, segment in enumerate(segments):
+        first, following = firsts[at], firsts[at + 1] if at + 1 < len(segments) else None
+        if first is None:
+            continue
+        epochs.assign(first[1].leader_epoch, first[1].base_offset)
+        if following is not None and following[1].leader_epoch == first[1].leader_epoch:
+            continue
+        try:
+            for _, header in headers(segment.log, 0, segment.size):
+                if header.leader_epoch > epochs.latest:
+                    epochs.assign(header.leader_epoch, header.base_offset)
+        except Refused:
+            pass  # recovery will come to that batch
+    epochs.dirty = bool(segments)
+    return epochs
+
+
+class _Repair:
+    """Reads a log from the recovery point's segment on, and ends it where it stops making sense."""
+
+    def __init__(self, log: PartitionLog, recovery_point: int, now_ms: int, notes: list[str]) -> None:
+        self._log = log
+        self._recovery_point = recovery_point
+        self._now_ms = now_ms
+        self._notes = notes
+        self._next_offset = 0
+        self._checked_bytes = 0
+        self._cut_bytes = 0
+
+    def run(self) -> Recovery:
+        log = self._log
+        segments = log.segments
+        first = max(bisect_right(segments, self._recovery_point, key=_base_offset) - 1, 0)
+        self._begin(segments[first].base_offset)
+        for at in range(first, len(segments)):
+            segment = segments[at]
+            following = segments[at + 1].base_offset if at + 1 < len(segments) else _OFFSET_MAX
+            if at > first:
+                log.snapshots.write(segment.base_offset, log.producers)
+            problem = self._check(segment, following)
+            if problem is not None:
+                self._end_log(at, problem)
+                break
+        else:
+            self._next_offset = max(self._next_offset, log.active.base_offset)
+        log.log_end = self._next_offset
+        return Recovery(False, self._checked_bytes, self._cut_bytes, tuple(self._notes))
+
+    def _begin(self, start: int) -> None:
+        """Epochs and producers as they were at `start`; what follows comes from the batches."""
+        log = self._log
+        self._next_offset = start
+        log.epochs.truncate_from_end(start)
+        offset = log.snapshots.load(log.producers, start, self._now_ms)
+        replay_producers(log, offset, start, self._now_ms)
+        log.snapshots.truncate(start)
+
+    def _check(self, segment: Segment, following: int) -> str | None:
+        """Read one segment through. Says what is wrong behind the last good batch, at which it is cut."""
+        log = self._log
+        if (
+            segment.base_offset > max(self._next_offset, self._recovery_point)
+            and not log.config.cleanup_compact
+        ):
+            return f"offsets {self._next_offset}..{segment.base_offset} before it are missing"
+        self._next_offset = max(self._next_offset, segment.base_offset)
+        builder = IndexBuilder(segment.base_offset, log.config.index_interval_bytes)
+        end = 0
+        problem = None
+        try:
+            for position, header in checked(segment.log, 0, segment.size):
+                if not self._next_offset <= header.base_offset <= header.last_offset < following:
+                    problem = f"offset {header.base_offset} stands where {self._next_offset} was expected"
+                    break
+                builder.add(position, header)
+                self._note(header)
+                end = position + header.size
+        except Refused as refused:
+            problem = str(refused)
+        self._checked_bytes += end
+        if end < segment.size:
+            problem = problem or "the last batch is not whole"
+            self._notes.append(f"{segment.log.path} was cut at {end} of {segment.size} bytes: {problem}")
+            self._cut_bytes += segment.size - end
+            segment.log.truncate(end)
+            segment.size = end
+            segment.log.sync()
+        segment.adopt(builder)
+        return problem
+
+    def _note(self, header: BatchHeader) -> None:
+        log = self._log
+        if header.leader_epoch > log.epochs.latest:
+            log.epochs.assign(header.leader_epoch, header.base_offset)
+        if header.producer_id >= 0:
+            log.producers.record(header, header.base_offset, self._now_ms)
+        self._next_offset = header.next_offset
+
+    def _end_log(self, at: int, problem: str) -> None:
+        """The log ends in or before segment `at`; later ones are set aside."""
+        log = self._log
+        segments = log.segments
+        if segments[at].base_offset > self._next_offset:
+            at -= 1  # it begins behind a hole: it is not part of the log either
+        for segment in reversed(segments[at + 1 :]):
+            path = segment.log.path
+            segment.close()
+            self._cut_bytes += segment.size
+            log.disk.rename(path, path + DAMAGED_SUFFIX)
+            log.disk.remove(segment.offsets.path)
+            log.disk.remove(segment.times.path)
+            self._notes.append(f"{path} was set aside as {path}{DAMAGED_SUFFIX}: {problem}")
+        log.adopt(segments[: at + 1])
+        log.disk.sync_dir(log.path)

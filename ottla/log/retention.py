@@ -1,0 +1,41 @@
+"""Which segments of a log have had their time: by age, by size, or because the log starts behind them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ottla.log.partition_log import PartitionLog
+    from ottla.log.segment import Segment
+
+
+def expired(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]:
+    """The oldest segments that may go, all of them below the high watermark.
+
+    The active one is among them only when everything in it is expired: then the log is rolled first.
+    """
+    config = log.config
+    excess = log.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
+    doomed: list[Segment] = []
+    ends = [segment.base_offset for segment in log.segments[1:]] + [log.log_end]
+    for segment, end in zip(log.segments, ends, strict=True):
+        if not segment.size or end > high_watermark:
+            break
+        too_large = config.cleanup_delete and excess - segment.size >= 0
+        if not (
+            end <= log.log_start or too_large or (config.cleanup_delete and _too_old(log, segment, now_ms))
+        ):
+            break
+        excess -= segment.size
+        doomed.append(segment)
+    return doomed
+
+
+def _too_old(log: PartitionLog, segment: Segment, now_ms: int) -> bool:
+    retention_ms = log.config.retention_ms
+    if retention_ms < 0:
+        return False
+    newest = segment.max_timestamp
+    if newest < 0:
+        newest = segment.created_ms  # records without a time count from when we first saw them
+    return now_ms - newest > retention_ms
