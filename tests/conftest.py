@@ -76,8 +76,8 @@ def start_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Sta
         pytest.skip("needs a broker process of its own")
     started: list[BrokerProcess] = []
 
-    def start(*arguments: str) -> BrokerProcess:
-        process = BrokerProcess(tmp_path / f"broker-{len(started)}", *arguments)
+    def start(*arguments: str, port: int | None = 0) -> BrokerProcess:
+        process = BrokerProcess(tmp_path / f"broker-{len(started)}", *arguments, port=port)
         started.append(process)
         return process.start()
 

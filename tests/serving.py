@@ -33,13 +33,17 @@ def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 15.0) -> 
 class BrokerProcess:
     """One `ottla serve`. Its port is chosen at the first start and kept over restarts."""
 
-    def __init__(self, directory: Path, *arguments: str, command: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, directory: Path, *arguments: str, command: tuple[str, ...] = (), port: int | None = 0
+    ) -> None:
+        """`port=None`: the arguments say where to listen."""
         self.directory = directory
         self.data = directory / "data"
         self.arguments = arguments
         self.command = command or (sys.executable, "-m", "ottla")
         self.host = "127.0.0.1"
-        self.port = 0
+        self.port = port or 0
+        self.names_port = port is not None
         self.allowed: list[str] = []
         self.process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
@@ -56,7 +60,8 @@ class BrokerProcess:
         return self.process.pid
 
     def serve_command(self) -> list[str]:
-        return [*self.command, "serve", "--port", str(self.port), "--data", str(self.data), *self.arguments]
+        port = ["--port", str(self.port)] if self.names_port else []
+        return [*self.command, "serve", *port, "--data", str(self.data), *self.arguments]
 
     def start(self) -> BrokerProcess:
         with self.stdout_path.open("wb") as out, self.stderr_path.open("ab") as err:
@@ -68,7 +73,7 @@ class BrokerProcess:
         except AssertionError:
             self.kill()
             raise
-        assert ready is not True, f"the broker exited with {self.process.poll()}:\n{self.stderr_text()}"
+        assert isinstance(ready, re.Match), f"exited with {self.process.poll()}:\n{self.stderr_text()}"
         self.host, self.port = ready[2], int(ready[3])
         return self
 

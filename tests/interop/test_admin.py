@@ -117,7 +117,7 @@ class TestConfluent:
                 return "MSG_SIZE_TOO_LARGE" in str(error)
             return False
 
-        wait_for(refused, "the new limit")
+        assert wait_for(refused, "the new limit")
 
     @pytest.mark.parametrize(("name", "value"), [("retention.ms", "soon"), ("no.such.thing", "1")])
     def test_a_bad_configuration_is_refused(self, admin, topic, name, value):
@@ -186,15 +186,13 @@ class TestKafkaPython:
 
     def test_partitions_are_added(self, python_admin, topic):
         python_admin.create_partitions({topic: 3})
-        described = wait_for(
-            lambda: (
-                (found := python_admin.describe_topics([topic])[0]["partitions"])
-                and len(found) == 3
-                and found
-            ),
-            "three partitions",
-        )
-        assert [partition["partition_index"] for partition in described] == [0, 1, 2]
+
+        def indexes() -> list[int]:
+            return [
+                each["partition_index"] for each in python_admin.describe_topics([topic])[0]["partitions"]
+            ]
+
+        assert wait_for(lambda: indexes() == [0, 1, 2], "three partitions")
 
     def test_configurations_are_described_and_altered(self, python_admin, topic):
         kind = kafka.admin.ConfigResourceType.TOPIC

@@ -330,4 +330,4 @@ def test_a_thousand_connections_leave_no_descriptor_behind(broker):
             each.call("api_versions", 0)
         for each in connections:
             each.socket.close()
-    wait_for(lambda: broker.open_descriptors() <= before, "the descriptors of closed connections")
+    assert wait_for(lambda: broker.open_descriptors() <= before, "the descriptors of closed connections")

@@ -6,6 +6,7 @@ import threading
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.interop.clients import CLIENTS, EARLIEST, Client, Confluent, Record, take, untimed
 from tests.interop.raw import Connection, fetch
@@ -153,9 +154,7 @@ def test_keyed_records_keep_their_order_and_their_partition(broker, make_topic):
 
 def test_any_broker_address_leads_to_the_partition_leader(broker, topic):
     """A client needs one address: metadata tells it the rest."""
-    metadata = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(
-        topic, 10
-    )
+    metadata = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(topic, 10)
     leader = metadata.brokers[metadata.topics[topic].partitions[0].leader]
     assert f"{leader.host}:{leader.port}" == broker.bootstrap
 

@@ -51,7 +51,7 @@ def stop_and_restart(broker: BrokerProcess) -> None:
 RESTARTS = {"kill -9": kill_and_restart, "clean stop": stop_and_restart}
 
 
-@pytest.fixture(params=RESTARTS.values(), ids=RESTARTS.keys())
+@pytest.fixture(params=RESTARTS.values(), ids=list(RESTARTS))
 def restart(request):
     return request.param
 

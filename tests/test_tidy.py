@@ -1,0 +1,218 @@
+"""The tree keeps its own rules: short functions and files, nothing left open, documents that are true."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 500
+REQUIREMENTS = 92
+
+# Spelled in halves, so that this file does not find itself.
+LEFT_OPEN = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")
+PRIVATE_PATHS = tuple("/" + name + "/" for name in ("root", "work", "home", "Users"))
+REGISTRY_HOSTS = tuple(
+    name + "." + tail
+    for name, tail in (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("repo1.maven", "org"),
+        ("repo.maven.apache", "org"),
+        ("registry.npmjs", "org"),
+    )
+)
+PURE = (
+    "wire",
+    "log",
+    "cluster.image",
+    "cluster.controller",
+    "cluster.store",
+    "replication.partition",
+    "coordinator",
+)
+
+
+@cache
+def tracked() -> list[Path]:
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    return [REPOSITORY / name for name in listed if (REPOSITORY / name).is_file()]
+
+
+def python_files() -> list[Path]:
+    return [path for path in tracked() if path.suffix == ".py"]
+
+
+def text_files() -> list[Path]:
+    return [path for path in tracked() if path.suffix not in (".png", ".svg", ".db")]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+def generated(path: Path) -> bool:
+    return name_of(path).startswith("ottla/wire/schema/")
+
+
+def test_functions_are_short():
+    long = [
+        f"{name_of(path)}:{node.lineno} {node.name} ({length} lines)"
+        for path in python_files()
+        if not generated(path)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_modules_are_short():
+    long = [
+        f"{name_of(path)} ({lines} lines)"
+        for path in python_files()
+        if not generated(path) and (lines := path.read_text().count("\n")) > MODULE_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_every_module_says_what_it_is():
+    silent = [
+        name_of(path)
+        for path in python_files()
+        if path.read_text().strip() and ast.get_docstring(ast.parse(path.read_text())) is None
+    ]
+    assert silent == []
+
+
+def test_nothing_is_left_open():
+    found = [
+        f"{name_of(path)}:{number}"
+        for path in text_files()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if any(re.search(rf"\b{word}\b", line) for word in LEFT_OPEN)
+    ]
+    assert found == []
+
+
+def test_no_file_names_a_registry_or_somebodys_machine():
+    found = [
+        f"{name_of(path)}: {word}"
+        for path in text_files()
+        for word in (*REGISTRY_HOSTS, *PRIVATE_PATHS)
+        if word in path.read_text()
+    ]
+    assert found == []
+
+
+def test_constraints_name_versions_and_no_addresses():
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9.]+", pin) for pin in pins)
+    pinned = {normal(pin.split("==")[0]) for pin in pins}
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [*project["dependencies"], *(spec for extra in extras for spec in extra)]
+    missing = {name for spec in wanted if (name := normal(re.split(r"[\[<>=;! ]", spec)[0])) not in pinned}
+    assert missing == set()
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_links_in_documents_lead_somewhere():
+    broken = [
+        f"{name_of(path)}: {target}"
+        for path in tracked()
+        if path.suffix == ".md"
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text())
+        if not re.match(r"[a-z]+:", target) and not resolves(path, target)
+    ]
+    assert broken == []
+
+
+def resolves(document: Path, target: str) -> bool:
+    file, _, anchor = target.partition("#")
+    destination = (document.parent / file) if file else document
+    if not destination.exists():
+        return False
+    if not anchor:
+        return True
+    headings = re.findall(r"^#+ (.+)$", destination.read_text(), flags=re.MULTILINE)
+    return anchor in {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+def test_every_requirement_is_mapped_to_a_test_or_listed_as_open():
+    text = (REPOSITORY / "docs" / "requirements.md").read_text()
+    rows = re.findall(r"^\| S(\d+) \|.*\| (.+) \|$", text, flags=re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, REQUIREMENTS + 1))
+    for number, shown in rows:
+        if shown == "open":
+            continue
+        for file, test in re.findall(r"`(tests/[\w/]+\.py)::([\w:]+)`", shown):
+            source = REPOSITORY / file
+            assert source.exists(), f"S{number}: {file}"
+            assert f"def {test.rsplit('::', 1)[-1]}(" in source.read_text(), f"S{number}: {file}::{test}"
+        assert "`tests/" in shown, f"S{number} names no test and is not open"
+
+
+def test_the_file_map_lists_every_module():
+    text = (REPOSITORY / "docs" / "ARCHITECTURE.md").read_text()
+    modules = {
+        name_of(path)
+        for path in python_files()
+        if path.is_relative_to(REPOSITORY / "ottla") and not generated(path) and path.read_text().strip()
+    }
+    listed = set(re.findall(r"`(ottla/[\w/]+\.py)`", text))
+    assert modules - listed == set(), "not on the map"
+    assert listed - modules == set(), "on the map only"
+
+
+def test_the_changelog_has_a_place_for_what_is_new():
+    assert "\n## Unreleased\n" in (REPOSITORY / "CHANGELOG.md").read_text()
+
+
+def test_commands_in_the_readme_exist():
+    text = (REPOSITORY / "README.md").read_text()
+    makefile = (REPOSITORY / "Makefile").read_text()
+    for target in set(re.findall(r"\bmake ([a-z]+)", text)):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), f"make {target}"
+    from ottla.cli.main import NOUNS
+
+    for noun in set(
+        re.findall(r"\bottla ([a-z]+)\b", "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)))
+    ):
+        assert noun in NOUNS, f"ottla {noun}"
+
+
+def test_the_version_is_the_same_everywhere():
+    import ottla
+
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert project["version"] == ottla.__version__
+
+
+def test_every_pure_room_that_exists_is_under_the_purity_contract():
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
+    pure = next(contract for contract in contracts if "pure" in contract["name"])
+    for room in PURE:
+        path = REPOSITORY / "ottla" / room.replace(".", "/")
+        if path.is_dir() or path.with_suffix(".py").exists():
+            assert f"ottla.{room}" in pure["source_modules"]
