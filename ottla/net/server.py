@@ -17,7 +17,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ottla.errors import BadFrame
 from ottla.runtime import Buffer, Handle, Listener, Runtime
@@ -46,6 +46,8 @@ class Limits(NamedTuple):
     """All half-received large frames together; -1: no limit."""
     pending_max: int = 1000
     """Unanswered requests of one connection."""
+    pending_bytes_max: int = 104_857_600
+    """Unread answers, or requests read ahead, of one connection."""
 
 
 class Pending:
@@ -108,14 +110,13 @@ class Connection(asyncio.BufferedProtocol):
     # The transport calls these.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "?"
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        self._transport.set_write_buffer_limits(high=min(WRITE_BUFFER_HIGH, self._server.limits.pending_bytes_max))
         if not self._server.admit(self):
             self.closed = True
-            transport.abort()
+            self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         held = self._held
@@ -224,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             self._stop_reading()
         if self._blocked:
             need = 0
-            if filled >= BACKLOG_BYTES_MAX:
+            if filled >= min(BACKLOG_BYTES_MAX, self._server.limits.pending_bytes_max):
                 self._stop_reading()
         size = max(HELD_BYTES_MIN, filled * GROWTH)
         held = bytearray(min(need, size) if need > filled else size)
@@ -324,11 +325,16 @@ class Server:
         self._sweep: Handle | None = None
 
     async def listen(self, name: str, host: str, port: int) -> Listener:
+        """Bind an address, so that its port is known; nobody is accepted before `start`."""
         listener = await self.runtime.listen(lambda: Connection(self, name), host, port)
         self._listeners.append(listener)
-        if self._sweep is None:
-            self._sweep_later()
         return listener
+
+    async def start(self) -> None:
+        """Accept on all listeners."""
+        for listener in self._listeners:
+            await listener.start()
+        self._sweep_later()
 
     async def close(self) -> None:
         """Take no more, answer what is being answered, hang up."""
@@ -391,6 +397,8 @@ class Server:
     # Connections on which nothing happens.
 
     def _sweep_later(self) -> None:
+        if self.limits.idle_ms_max < 0:
+            return
         period = min(max(self.limits.idle_ms_max / 4000, 0.05), 60.0)
         self._sweep = self.runtime.call_at(self.runtime.now() + period, self._close_idle)
 

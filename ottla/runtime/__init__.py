@@ -90,6 +90,9 @@ class Listener(Protocol):
     @property
     def port(self) -> int: ...
 
+    async def start(self) -> None:
+        """Accept connections from now on."""
+
     async def close(self) -> None: ...
 
 
@@ -119,7 +122,8 @@ class Runtime(Protocol):
     def offload(self, act: Callable[..., T], *args: object) -> Awaitable[T]:
         """Run a blocking call beside the loop."""
 
-    async def listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener: ...
+    async def listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
+        """Bind the address; nobody is accepted before `start`. Port 0: the system chooses one."""
 
     async def connect(
         self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int

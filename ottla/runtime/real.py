@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TypeVar
 
+from ottla.errors import Fault
 from ottla.runtime import Handle
 from ottla.runtime.disk import RealDisk
 
@@ -21,10 +22,13 @@ OFFLOAD_THREADS_MAX = 4
 
 
 class RealListener:
-    def __init__(self, server: asyncio.AbstractServer, host: str, port: int) -> None:
+    def __init__(self, server: asyncio.Server, host: str, port: int) -> None:
         self._server = server
         self.host = host
         self.port = port
+
+    async def start(self) -> None:
+        await self._server.start_serving()
 
     async def close(self) -> None:
         """Stop accepting; what is connected stays connected until its owner closes it."""
@@ -65,7 +69,15 @@ class RealRuntime:
         return self._loop.run_in_executor(self._threads, act, *args)
 
     async def listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> RealListener:
-        server = await self._loop.create_server(protocol, host, port, reuse_address=True, backlog=1024)
+        try:
+            server = await self._loop.create_server(
+                protocol, host, port, reuse_address=True, backlog=1024, start_serving=False
+            )
+        except OSError as failure:
+            raise Fault(
+                f"cannot listen on {host}:{port}: {failure.strerror or failure}; "
+                f"is another broker running there? Choose another port with --port."
+            ) from failure
         bound = server.sockets[0].getsockname()
         return RealListener(server, host, bound[1])
 

@@ -99,8 +99,6 @@ def _decode(view: memoryview, pos: int, version: int) -> FetchRequest:
         found, pos = tags(view, pos, (_REPLICA_STATE_TAG,))
         if version >= 15 and _REPLICA_STATE_TAG in found:
             replica_id, replica_epoch = _REPLICA_STATE.unpack_from(found[_REPLICA_STATE_TAG])
-    if pos != len(view):
-        raise BadFrame("bytes after the end of a Fetch request")
     return FetchRequest(
         replica_id, replica_epoch, wait_ms_max, bytes_min, bytes_max, isolation,
         session_id, session_epoch, topics, forgotten, rack or "",

@@ -81,8 +81,6 @@ def _decode_plain(view: memoryview, pos: int) -> ProduceRequest:
             partitions.append((index, view[pos : pos + size]))
             pos += size
         topics.append((name, partitions))
-    if pos != end:
-        raise BadFrame("bytes after the end of a Produce request")
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
@@ -121,8 +119,7 @@ def _decode_flexible(view: memoryview, pos: int, version: int) -> ProduceRequest
             pos = pos + 1 if view[pos] == 0 else skip_tags(view, pos)
         topics.append((topic, partitions))
         pos = pos + 1 if view[pos] == 0 else skip_tags(view, pos)
-    if skip_tags(view, pos) != end:
-        raise BadFrame("bytes after the end of a Produce request")
+    skip_tags(view, pos)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

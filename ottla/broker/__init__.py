@@ -1,0 +1,1 @@
+"""One broker: the wiring, the handlers and the housekeeping."""

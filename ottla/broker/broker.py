@@ -1,0 +1,226 @@
+"""One broker, wired together. Starting and stopping are here; what it does for clients is in the handlers.
+
+    start   take the data directory -> join the cluster -> open the logs -> bind -> register -> accept
+    stop    stop accepting -> leave the cluster -> sync and close the logs -> leave the clean-shutdown mark
+
+The mark says that nothing needs to be checked at the next start. It carries the broker epoch under which the logs were
+closed, and is taken away as soon as the next start has begun.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import ottla.broker.handlers as _  # registers them
+from ottla.broker.dispatch import Dispatch
+from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.handlers.producer_ids import ProducerIds
+from ottla.broker.housekeeping import Housekeeping
+from ottla.cluster import changes as c
+from ottla.cluster.cluster import Cluster
+from ottla.cluster.controller import check_topic_name
+from ottla.cluster.image import NO_BROKER, Endpoint, Image, Topic
+from ottla.cluster.requests import BrokerRegistration, TopicSpec
+from ottla.cluster.rules import rules_of
+from ottla.config.broker import BrokerConfig
+from ottla.config.listeners import Listener
+from ottla.config.topic import TopicConfig, resolve
+from ottla.errors import ErrorCode, Fault, Refused
+from ottla.log import checkpoints
+from ottla.net.server import Limits, Server
+from ottla.replication.replicas import Replicas
+from ottla.runtime import Lock, Runtime
+
+log = logging.getLogger("ottla.broker")
+
+FETCH_BYTES_MAX = 16 * 1024 * 1024
+"""Of one answer, all in memory at once. `fetch.max.bytes` may only make it smaller."""
+META_VERSION = "0"
+
+
+class Broker:
+    def __init__(self, config: BrokerConfig, runtime: Runtime) -> None:
+        self.id = config.broker_id
+        self.config = config
+        self.runtime = runtime
+        self.data_dir = config.data_dir
+        self.cluster: Cluster
+        self.replicas = Replicas(
+            runtime,
+            config.data_dir,
+            config.broker_id,
+            lambda topic: self.topic_config(topic),
+            record_validation=config.record_validation == "full",
+        )
+        self.fetch_sessions = FetchSessions(runtime.random, config.max_incremental_fetch_session_cache_slots)
+        self.producer_ids = ProducerIds(self)
+        self.metadata_cache: dict[tuple[int, str, tuple[bool, bool]], bytes] = {}
+        self.metadata_version = -1
+        self.listeners: list[Listener] = []
+        self._housekeeping = Housekeeping(self)
+        self._lock: Lock | None = None
+        self._server = Server(runtime, Dispatch(self).serve, _limits(config))
+        self._broker_epoch = -1
+
+    @property
+    def image(self) -> Image:
+        return self.cluster.image
+
+    @property
+    def fetch_bytes_max(self) -> int:
+        return min(self.config.fetch_max_bytes, FETCH_BYTES_MAX)
+
+    def topic_config(self, topic: Topic) -> TopicConfig:
+        return resolve(topic.configs, self.config)
+
+    # Starting and stopping.
+
+    async def start(self) -> None:
+        disk = self.runtime.disk
+        disk.mkdir(self.data_dir)
+        self._lock = disk.lock(f"{self.data_dir}/.lock")
+        if self._lock is None:
+            raise Fault(
+                f"another broker is running on {self.data_dir}. Stop it first, or give this one a directory of its own "
+                "with --data."
+            )
+        self._check_owner(None)
+        self.cluster = await Cluster.open(self.config.ottla_store, self.runtime, data_dir=self.data_dir)
+        self._check_owner(self.cluster.cluster_id)
+        self._configure()
+        clean_epoch = checkpoints.take_clean_shutdown(disk, self.data_dir)
+        self.replicas.load(self.image, clean=clean_epoch is not None)
+        self.cluster.subscribe(self._changed)
+        for listener in self.config.endpoints:
+            bound = await self._server.listen(listener.name, listener.host, listener.port)
+            self.listeners.append(listener.bound(bound.port))
+        self._broker_epoch = await self.cluster.register(
+            BrokerRegistration(
+                self.id,
+                [Endpoint(e.name, e.advertised_host, e.advertised_port, e.protocol) for e in self.listeners],
+                self.config.broker_rack,
+            )
+        )
+        await self._server.start()
+        self._housekeeping.start()
+
+    async def stop(self) -> None:
+        """Leave everything so that the next start is quick and nothing is missing."""
+        await self._server.close()
+        await self._housekeeping.stop()
+        await self.cluster.close()
+        await self.runtime.offload(self.replicas.close)
+        checkpoints.write_clean_shutdown(self.runtime.disk, self.data_dir, self._broker_epoch)
+        if self._lock is not None:
+            self._lock.release()
+
+    async def abandon(self) -> None:
+        """Starting failed: let go of what was taken."""
+        await self._server.close()
+        if hasattr(self, "cluster"):
+            await self.cluster.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def _check_owner(self, cluster_id: str | None) -> None:
+        """Data of another cluster, another broker or a newer release is not touched."""
+        disk, directory = self.runtime.disk, self.data_dir
+        meta = checkpoints.read_meta_properties(disk, directory)
+        if meta is None:
+            if cluster_id is not None:
+                checkpoints.write_meta_properties(
+                    disk,
+                    directory,
+                    {"version": META_VERSION, "broker.id": str(self.id), "cluster.id": cluster_id},
+                )
+            return
+        where = f"{directory}/{checkpoints.META_PROPERTIES}"
+        if meta.get("version") != META_VERSION:
+            raise Fault(
+                f"{directory} has format version {meta.get('version')}, this release of Ottla knows {META_VERSION} "
+                f"({where}). Use the release that wrote it, or another directory with --data."
+            )
+        if meta.get("broker.id") != str(self.id):
+            raise Fault(
+                f"{directory} belongs to broker {meta.get('broker.id')}, this is broker {self.id} ({where}). "
+                f"Start it with --id {meta.get('broker.id')}, or give another directory with --data."
+            )
+        if cluster_id is not None and meta.get("cluster.id") != cluster_id:
+            raise Fault(
+                f"{directory} belongs to cluster {meta.get('cluster.id')}, the store {self.config.ottla_store} to "
+                f"{cluster_id} ({where}). Give the store it was used with (--store), or another directory (--data)."
+            )
+
+    # What the cluster agrees on.
+
+    def _configure(self) -> None:
+        """Take up what was set for all brokers and for this one."""
+        configs = self.image.broker_configs
+        self.config = self.config.with_dynamic(cluster=configs.get(None, {}), broker=configs.get(self.id, {}))
+        self.cluster.rules = rules_of(self.config)
+
+    def _changed(self, old: Image, new: Image, change: c.Change) -> None:
+        """The image moved on: let the replicas follow."""
+        match change:
+            case c.TopicCreated() | c.PartitionsAdded() | c.PartitionChanged():
+                topic = new.topic_by_id(change.topic_id)
+                if topic is not None:
+                    self.replicas.host(topic)
+            case c.TopicConfigChanged():
+                topic = new.topic_by_id(change.topic_id)
+                if topic is not None:
+                    self.replicas.configure(topic)
+            case c.TopicDeleted():
+                topic = old.topic_by_id(change.topic_id)
+                if topic is not None:
+                    self._erase(topic)
+            case c.BrokerConfigChanged():
+                self._configure()
+                for topic in new.topics.values():
+                    self.replicas.configure(topic)
+
+    def _erase(self, topic: Topic) -> None:
+        directories = self.replicas.drop(topic)
+
+        async def erase() -> None:
+            for directory in directories:
+                await self.runtime.offload(self.runtime.disk.rmtree, directory)
+            await self.cluster.replicas_erased([topic.id])
+
+        self.runtime.spawn(erase(), name=f"delete {topic.name}")
+
+    async def auto_create(self, names: list[str]) -> dict[str, ErrorCode]:
+        """Make topics that a client asked about; says which could not be made."""
+        results = await self.cluster.create_topics([TopicSpec(name) for name in dict.fromkeys(names)])
+        codes = {result.name: result.code for result in results}
+        return {
+            name: ErrorCode.unknown_topic_or_partition if code == ErrorCode.invalid_replication_factor else code
+            for name, code in codes.items()
+            if code not in (ErrorCode.none, ErrorCode.topic_already_exists)
+        }
+
+    def why_unknown(self, name: str) -> ErrorCode:
+        """What to say of a topic that is not there."""
+        try:
+            check_topic_name(name)
+        except Refused as refused:
+            return refused.code
+        return ErrorCode.unknown_topic_or_partition
+
+    def leader_of(self, topic: str | bytes, index: int) -> tuple[int, int]:
+        """Leader and epoch, for a client that came to the wrong broker."""
+        name = self.image.names.get(topic) if isinstance(topic, bytes) else topic
+        partition = None if name is None else self.image.partition(name, index)
+        return (NO_BROKER, -1) if partition is None else (partition.leader, partition.leader_epoch)
+
+
+def _limits(config: BrokerConfig) -> Limits:
+    return Limits(
+        frame_bytes_max=config.socket_request_max_bytes,
+        connections_max=config.max_connections,
+        connections_per_address_max=config.max_connections_per_ip,
+        idle_ms_max=config.connections_max_idle_ms,
+        held_bytes_max=config.queued_max_request_bytes,
+        pending_max=config.connection_inflight_requests_max,
+        pending_bytes_max=config.connection_inflight_bytes_max,
+    )

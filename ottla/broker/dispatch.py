@@ -1,0 +1,221 @@
+"""From a frame to its handler and back: the only place where a refusal becomes bytes.
+
+A handler registers itself with `@serves(API)` and sees version-blind trees; what a version lacks, the codec drops.
+Plain functions are answered at once; coroutines hold the connection's next request back until they are done. The two
+hot APIs register with `@serves_raw` and read their frames themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from ottla.errors import BadFrame, ErrorCode, Refused
+from ottla.net.server import Connection, Pending, Reply
+from ottla.runtime import Buffer
+from ottla.wire import messages
+from ottla.wire.apis import API_VERSIONS, APIS, Api
+from ottla.wire.frame import parse_request_header
+from ottla.wire.tree import Message
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+log = logging.getLogger("ottla.broker")
+
+_HEADER = struct.Struct(">hhih")
+_REPLY = struct.Struct(">ii")
+_REPLY_FLEXIBLE = struct.Struct(">iix")  # the pad byte is an empty set of tagged fields
+
+TREE_BYTES_MAX = 16 * 1024 * 1024
+"""Requests that become trees of objects: many times smaller than a Produce request may be."""
+
+
+class Request:
+    """What a handler may know beside the message itself."""
+
+    __slots__ = ("client_id", "connection", "correlation_id", "route", "version")
+
+    def __init__(
+        self, route: Route, connection: Connection, correlation_id: int, client_id: str | None
+    ) -> None:
+        self.route = route
+        self.version = route.version
+        self.connection = connection
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+
+    @property
+    def listener_name(self) -> str:
+        return self.connection.listener_name
+
+    def frame(self, body: bytes) -> bytes:
+        """The body of an answer with everything that goes before it."""
+        if self.route.flexible_reply:
+            return _REPLY_FLEXIBLE.pack(len(body) + 5, self.correlation_id) + body
+        return _REPLY.pack(len(body) + 4, self.correlation_id) + body
+
+    def frame_buffers(self, body: list[Buffer]) -> list[Buffer]:
+        size = sum(map(len, body))
+        if self.route.flexible_reply:
+            body.insert(0, _REPLY_FLEXIBLE.pack(size + 5, self.correlation_id))
+        else:
+            body.insert(0, _REPLY.pack(size + 4, self.correlation_id))
+        return body
+
+
+Response = Message | bytes
+"""A tree, or the body of the answer already encoded."""
+
+# Handlers are as different as the messages they take; the registry cannot be more precise than the protocol is.
+TreeHandler = Callable[["Broker", Any, Request], Response | Coroutine[object, object, Response]]
+RawHandler = Callable[["Broker", Request, memoryview, int], Reply | Pending]
+
+_TREES: dict[int, TreeHandler] = {}
+_RAW: dict[int, RawHandler] = {}
+
+
+def serves(api_key: int) -> Callable[[TreeHandler], TreeHandler]:
+    def register(handler: TreeHandler) -> TreeHandler:
+        assert api_key not in _TREES
+        _TREES[api_key] = handler
+        return handler
+
+    return register
+
+
+def serves_raw(api_key: int) -> Callable[[RawHandler], RawHandler]:
+    def register(handler: RawHandler) -> RawHandler:
+        assert api_key not in _RAW
+        _RAW[api_key] = handler
+        return handler
+
+    return register
+
+
+def served_apis() -> list[Api]:
+    """What ApiVersions advertises: everything that has a handler."""
+    return [APIS[key] for key in sorted(_TREES.keys() | _RAW.keys())]
+
+
+class Route:
+    """One version of one API."""
+
+    __slots__ = ("api", "flexible_reply", "handler", "key", "raw", "version")
+
+    def __init__(self, api: Api, version: int) -> None:
+        self.api = api
+        self.key = api.key
+        self.version = version
+        self.flexible_reply = api.flexible(version) and api.key != API_VERSIONS
+        self.raw = _RAW.get(api.key)
+        self.handler = _TREES.get(api.key)
+
+    @property
+    def request_class(self) -> type[Message]:
+        return messages.message_class(self.key, "request")
+
+    def encode(self, response: Response) -> bytes:
+        return response if isinstance(response, bytes) else messages.encode_response(self.key, self.version, response)
+
+
+class Dispatch:
+    """Serves frames for one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._routes = {
+            api.key << 16 | version: Route(api, version)
+            for api in served_apis()
+            for version in range(api.min, api.max + 1)
+        }
+
+    def serve(self, connection: Connection, frame: memoryview) -> Reply | Pending:
+        try:
+            key, version, correlation_id, name_length = _HEADER.unpack_from(frame)
+        except struct.error:
+            raise BadFrame("the request ends within its header") from None
+        route = self._routes.get(key << 16 | version)
+        if route is None:
+            return self._unserved(connection, key, version, correlation_id)
+        if route.raw is not None:
+            return self._serve_raw(route.raw, Request(route, connection, correlation_id, None), frame, name_length)
+        _, _, _, client_id, pos = parse_request_header(frame)
+        if len(frame) > TREE_BYTES_MAX:
+            raise BadFrame(f"a {route.api.name} request of {len(frame)} bytes (at most {TREE_BYTES_MAX} are taken)")
+        # Bytes behind the message are passed over, as Kafka does: librdkafka's request for all topics has some.
+        message = messages.decode(route.request_class, version, frame, pos, whole=False)
+        return self._serve_tree(Request(route, connection, correlation_id, client_id), message)
+
+    def _serve_raw(self, handler: RawHandler, request: Request, frame: memoryview, name_length: int) -> Reply | Pending:
+        pos = 10 + name_length
+        if name_length < 0 or pos >= len(frame) or (request.route.flexible_reply and frame[pos]):
+            *_, pos = parse_request_header(frame)
+        elif request.route.flexible_reply:
+            pos += 1  # the usual header, read without another call
+        try:
+            return handler(self._broker, request, frame, pos)
+        except BadFrame:
+            raise
+        except Exception as failure:
+            log.error("%s failed", request.route.api.name, exc_info=failure)
+            raise BadFrame(f"{request.route.api.name} failed") from failure
+
+    def _serve_tree(self, request: Request, message: Message) -> Reply | Pending:
+        handler = request.route.handler
+        assert handler is not None
+        try:
+            response = handler(self._broker, message, request)
+            if isinstance(response, Message | bytes):
+                return request.frame(request.route.encode(response))
+        except BadFrame:
+            raise
+        except Exception as failure:
+            return self._refusal(request, failure)
+        pending = Pending()
+        self._broker.runtime.spawn(self._answer_later(request, response, pending), name=request.route.api.name)
+        return pending
+
+    async def _answer_later(
+        self, request: Request, work: Coroutine[object, object, Response], pending: Pending
+    ) -> None:
+        """What was begun is finished even if the client goes away meanwhile."""
+        reply: Reply = None
+        try:
+            reply = request.frame(request.route.encode(await work))
+        except BadFrame as failure:
+            request.connection.close(str(failure))
+        except Exception as failure:
+            try:
+                reply = self._refusal(request, failure)
+            except BadFrame as nameless:
+                request.connection.close(str(nameless))
+        finally:
+            pending.resolve(reply)
+
+    def _refusal(self, request: Request, failure: Exception) -> bytes:
+        """An answer that carries only an error, for APIs that have a place for one."""
+        if isinstance(failure, Refused):
+            code, text = failure.code, failure.message
+        else:
+            log.error("%s failed", request.route.api.name, exc_info=failure)
+            code, text = ErrorCode.unknown_server_error, None
+        response = messages.message_class(request.route.key, "response")()
+        if not hasattr(response, "error_code"):
+            raise BadFrame(f"{request.route.api.name} failed and has no place to say so")
+        setattr(response, "error_code", int(code))  # noqa: B010
+        if hasattr(response, "error_message"):
+            setattr(response, "error_message", text)  # noqa: B010
+        return request.frame(request.route.encode(response))
+
+    def _unserved(self, connection: Connection, key: int, version: int, correlation_id: int) -> Reply:
+        if key != API_VERSIONS:
+            raise BadFrame(f"API {key} version {version} is not served")
+        # KIP-511: the oldest format, the error, and what we do speak; the connection stays.
+        from ottla.broker.handlers.api_versions import unsupported_version
+
+        body = messages.encode_response(API_VERSIONS, 0, unsupported_version(self._broker))
+        return _REPLY.pack(len(body) + 4, correlation_id) + body
+

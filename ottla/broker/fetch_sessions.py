@@ -1,0 +1,173 @@
+"""Incremental fetch sessions (KIP-227).
+
+A consumer of a thousand partitions does not name them in every request: it names them once, and later only what
+changed. The broker keeps what is being fetched; an append marks the partition in the sessions that want it, so that a
+poll looks at what moved and never at all partitions again.
+
+A request says by (session id, session epoch) what it is: (0, 0) opens a session, (id, n) goes on with it, (any, -1)
+is a full fetch outside any session and closes the one it names.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from random import Random
+
+from ottla.errors import ErrorCode, Refused
+from ottla.replication.partition import Partition
+from ottla.wire.fetch import FetchPartition, FetchRequest, Topic
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+EPOCH_MAX = 2**31 - 1
+
+Resolve = Callable[[Topic, int], "Partition | None"]
+
+
+class Fetching:
+    """One partition of one fetch: where the reader is, and what it was told last."""
+
+    __slots__ = (
+        "bytes_max", "fetch", "high_watermark", "leader_epoch", "log_start", "offset", "partition", "topic",
+        "watched",
+    )  # fmt: skip
+
+    def __init__(self, fetch: Fetch, topic: Topic, wanted: FetchPartition) -> None:
+        self.fetch = fetch
+        self.topic = topic
+        self.partition = wanted.partition
+        self.watched: Partition | None = None
+        self.high_watermark = -1
+        self.log_start = -1
+        self.update(wanted)
+
+    def update(self, wanted: FetchPartition) -> None:
+        self.offset = wanted.offset
+        self.leader_epoch = wanted.leader_epoch
+        self.bytes_max = wanted.bytes_max
+
+    def touched(self, size: int) -> None:
+        self.fetch.touched(self, size)
+
+    def watch(self, replica: Partition | None) -> None:
+        """Be told by this replica, and by no other."""
+        if replica is self.watched:
+            return
+        if self.watched is not None:
+            self.watched.watchers.pop(self, None)
+        self.watched = replica
+        if replica is not None:
+            replica.watchers[self] = None
+
+
+class Fetch:
+    """What one client fetches: for one request, or for as long as its session lasts."""
+
+    __slots__ = ("_entries", "by_id", "dirty", "epoch", "id", "notify")
+
+    def __init__(self, session_id: int = 0, by_id: bool = False) -> None:
+        self.id = session_id
+        self.epoch = 1
+        self.by_id = by_id
+        self._entries: dict[tuple[Topic, int], Fetching] = {}
+        self.dirty: dict[Fetching, None] = {}
+        """What may have news, in the order in which it is served: whoever got something goes to the end."""
+        self.notify: Callable[[int], object] | None = None
+        """A parked request to be told of new bytes."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def is_session(self) -> bool:
+        return self.id != 0
+
+    def want(self, topics: Iterable[tuple[Topic, list[FetchPartition]]]) -> None:
+        for topic, partitions in topics:
+            for wanted in partitions:
+                key = (topic, wanted.partition)
+                entry = self._entries.get(key)
+                if entry is None:
+                    entry = self._entries[key] = Fetching(self, topic, wanted)
+                else:
+                    entry.update(wanted)
+                self.dirty[entry] = None
+
+    def forget(self, topics: Iterable[tuple[Topic, list[int]]]) -> None:
+        for topic, partitions in topics:
+            for partition in partitions:
+                entry = self._entries.pop((topic, partition), None)
+                if entry is not None:
+                    entry.watch(None)
+                    self.dirty.pop(entry, None)
+
+    def touched(self, entry: Fetching, size: int) -> None:
+        self.dirty[entry] = None
+        if self.notify is not None:
+            self.notify(size)
+
+    def watch(self, resolve: Resolve) -> None:
+        """A fetch outside any session watches only while it is parked."""
+        for entry in self._entries.values():
+            entry.watch(resolve(entry.topic, entry.partition))
+
+    def unwatch(self) -> None:
+        for entry in self._entries.values():
+            entry.watch(None)
+
+    def all_dirty(self) -> None:
+        self.dirty = dict.fromkeys(self._entries.values())
+
+
+class FetchSessions:
+    """The sessions of one broker. When there are too many, the one unused for longest goes."""
+
+    def __init__(self, random: Random, slots_max: int) -> None:
+        self._random = random
+        self._slots_max = slots_max
+        self._sessions: OrderedDict[int, Fetch] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resolve(self, request: FetchRequest, by_id: bool) -> Fetch:
+        """The fetch a request belongs to, brought up to date with what the request says."""
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if request.session_id:
+                self.close(request.session_id)
+            fetch = self._open(by_id) if request.session_epoch == INITIAL_EPOCH else Fetch(by_id=by_id)
+            fetch.want(request.topics)
+            return fetch
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise Refused(ErrorCode.fetch_session_id_not_found)
+        if session.by_id != by_id:
+            raise Refused(ErrorCode.fetch_session_topic_id_error)
+        if session.epoch != request.session_epoch or session.notify is not None:
+            raise Refused(ErrorCode.invalid_fetch_session_epoch)
+        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        self._sessions.move_to_end(session.id)
+        session.want(request.topics)
+        session.forget(request.forgotten)
+        return session
+
+    def _open(self, by_id: bool) -> Fetch:
+        if self._slots_max <= 0:
+            return Fetch(by_id=by_id)
+        if len(self._sessions) >= self._slots_max:
+            # A request that is parked in it right now keeps its session.
+            unused = next((id for id, session in self._sessions.items() if session.notify is None), None)
+            if unused is None:
+                return Fetch(by_id=by_id)
+            self.close(unused)
+        session_id = 0
+        while not session_id or session_id in self._sessions:
+            session_id = self._random.randrange(1, 2**31)
+        session = self._sessions[session_id] = Fetch(session_id, by_id)
+        return session
+
+    def close(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.unwatch()

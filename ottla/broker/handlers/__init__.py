@@ -1,0 +1,27 @@
+"""One file per family of APIs. Importing this package registers all handlers."""
+
+from ottla.broker.handlers import (
+    api_versions,
+    cluster,
+    configs,
+    fetch,
+    log_dirs,
+    offsets,
+    produce,
+    producer_ids,
+    security,
+    topics,
+)
+
+__all__ = [
+    "api_versions",
+    "cluster",
+    "configs",
+    "fetch",
+    "log_dirs",
+    "offsets",
+    "produce",
+    "producer_ids",
+    "security",
+    "topics",
+]

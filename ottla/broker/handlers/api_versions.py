@@ -1,0 +1,27 @@
+"""ApiVersions: what this broker speaks. Printed from the table of APIs that have a handler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import Request, served_apis, serves
+from ottla.errors import ErrorCode
+from ottla.wire.apis import API_VERSIONS, APIS, Api
+from ottla.wire.schema.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+
+@serves(API_VERSIONS)
+def handle(broker: Broker, message: ApiVersionsRequest, request: Request) -> ApiVersionsResponse:
+    return ApiVersionsResponse(api_keys=[_row(api) for api in served_apis() if not api.between_brokers])
+
+
+def unsupported_version(broker: Broker) -> ApiVersionsResponse:
+    """For a version we do not know: the range we do know of this one API (KIP-511)."""
+    return ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=[_row(APIS[API_VERSIONS])])
+
+
+def _row(api: Api) -> ApiVersion:
+    return ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max)

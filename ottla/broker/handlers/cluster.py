@@ -1,0 +1,263 @@
+"""Discovery: Metadata, DescribeCluster, DescribeTopicPartitions. All read from the image, so every broker knows it all.
+
+Brokers are told under the address of the listener the client came through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import Request, Response, serves
+from ottla.cluster.image import NO_BROKER, Broker as ClusterBroker, Endpoint, Image, Partition, Topic
+from ottla.errors import ErrorCode
+from ottla.wire import messages
+from ottla.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
+from ottla.wire.schema.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from ottla.wire.schema.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseCursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from ottla.wire.schema.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.wire.tree import ZERO_UUID
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+# Without an authorizer everybody may do everything: bits of the operations that exist for a resource.
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+NOT_ASKED = -(2**31)
+
+BROKER_ENDPOINTS = 1
+
+
+@serves(METADATA)
+def metadata(
+    broker: Broker, message: MetadataRequest, request: Request
+) -> Response | Coroutine[object, object, Response]:
+    wanted = message.topics
+    if wanted is None or (not wanted and request.version == 0):
+        return _everything(broker, message, request)
+    if message.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
+        missing = [topic.name for topic in wanted if topic.name and topic.name not in broker.image.topics]
+        if missing:
+            return _created_first(broker, message, request, missing)
+    return _some(broker, message, wanted, request, {})
+
+
+def _everything(broker: Broker, message: MetadataRequest, request: Request) -> bytes:
+    """All topics. Costly with thousands of partitions, and asked for often: kept encoded until the image changes."""
+    image = broker.image
+    asked = (message.include_topic_authorized_operations, message.include_cluster_authorized_operations)
+    key = (request.version, request.listener_name, asked)
+    if broker.metadata_version != image.version:
+        broker.metadata_cache.clear()
+        broker.metadata_version = image.version
+    body = broker.metadata_cache.get(key)
+    if body is None:
+        topics = [_topic(image, topic, asked[0], request.listener_name) for topic in image.topics.values()]
+        body = messages.encode(_response(image, message, request, topics), request.version)
+        broker.metadata_cache[key] = body
+    return body
+
+
+async def _created_first(
+    broker: Broker, message: MetadataRequest, request: Request, missing: list[str]
+) -> MetadataResponse:
+    refused = await broker.auto_create(missing)
+    assert message.topics is not None
+    return _some(broker, message, message.topics, request, refused)
+
+
+def _some(
+    broker: Broker,
+    message: MetadataRequest,
+    wanted: list[MetadataRequestTopic],
+    request: Request,
+    refused: dict[str, ErrorCode],
+) -> MetadataResponse:
+    image = broker.image
+    topics = []
+    for each in wanted:
+        by_id = each.topic_id != ZERO_UUID
+        topic = image.topic_by_id(each.topic_id) if by_id else image.topic(each.name or "")
+        if topic is not None:
+            topics.append(
+                _topic(image, topic, message.include_topic_authorized_operations, request.listener_name)
+            )
+        elif by_id:
+            topics.append(
+                MetadataResponseTopic(error_code=ErrorCode.unknown_topic_id, topic_id=each.topic_id, name=None)
+            )
+        else:
+            name = each.name or ""
+            code = refused.get(name) or broker.why_unknown(name)
+            topics.append(MetadataResponseTopic(error_code=code, name=name))
+    return _response(image, message, request, topics)
+
+
+def _response(
+    image: Image, message: MetadataRequest, request: Request, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=live.id, host=endpoint.host, port=endpoint.port, rack=live.rack)
+            for live, endpoint in reachable(image, request.listener_name)
+        ],
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+def reachable(image: Image, listener: str) -> Iterable[tuple[ClusterBroker, Endpoint]]:
+    """Brokers that have the listener the client uses, with their address on it."""
+    for live in image.brokers.values():
+        endpoint = live.endpoint(listener)
+        if endpoint is not None:
+            yield live, endpoint
+
+
+def _topic(image: Image, topic: Topic, operations: bool, listener: str) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_partition(image, index, state, listener) for index, state in enumerate(topic.partitions)],
+        topic_authorized_operations=TOPIC_OPERATIONS if operations else NOT_ASKED,
+    )
+
+
+def _partition(image: Image, index: int, state: Partition, listener: str) -> MetadataResponsePartition:
+    return MetadataResponsePartition(
+        error_code=_leader_error(image, state, listener),
+        partition_index=index,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.in_sync),
+        offline_replicas=[replica for replica in state.replicas if replica not in image.brokers],
+    )
+
+
+def _leader_error(image: Image, state: Partition, listener: str) -> ErrorCode:
+    if state.leader == NO_BROKER or state.leader not in image.brokers:
+        return ErrorCode.leader_not_available
+    if image.brokers[state.leader].endpoint(listener) is None:
+        return ErrorCode.listener_not_found
+    return ErrorCode.none
+
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+@serves(DESCRIBE_CLUSTER)
+def describe_cluster(broker: Broker, message: DescribeClusterRequest, request: Request) -> DescribeClusterResponse:
+    if message.endpoint_type != BROKER_ENDPOINTS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.unsupported_endpoint_type,
+            error_message="Every broker may be the controller here: ask for broker endpoints",
+            endpoint_type=message.endpoint_type,
+        )
+    image = broker.image
+    return DescribeClusterResponse(
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=live.id, host=endpoint.host, port=endpoint.port, rack=live.rack)
+            for live, endpoint in reachable(image, request.listener_name)
+        ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+PARTITIONS_PER_PAGE = 2000
+
+
+@serves(DESCRIBE_TOPIC_PARTITIONS)
+def describe_topic_partitions(
+    broker: Broker, message: DescribeTopicPartitionsRequest, request: Request
+) -> DescribeTopicPartitionsResponse:
+    """As Metadata, in pages (KIP-966): topics by name, from the cursor on."""
+    image = broker.image
+    names = sorted({each.name for each in message.topics} if message.topics else image.topics)
+    first = 0
+    if message.cursor is not None:
+        names = [name for name in names if name >= message.cursor.topic_name]
+        first = message.cursor.partition_index
+        if first < 0:
+            return DescribeTopicPartitionsResponse(
+                topics=[
+                    DescribeTopicPartitionsResponseTopic(
+                        error_code=ErrorCode.invalid_request, name=message.cursor.topic_name
+                    )
+                ]
+            )
+        first = first if names and names[0] == message.cursor.topic_name else 0
+    room = max(1, min(message.response_partition_limit, PARTITIONS_PER_PAGE))
+    response = DescribeTopicPartitionsResponse(next_cursor=None)
+    for name in names:
+        if room == 0:
+            response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=0)
+            break
+        topic = image.topic(name)
+        if topic is None:
+            response.topics.append(
+                DescribeTopicPartitionsResponseTopic(error_code=broker.why_unknown(name), name=name)
+            )
+            continue
+        shown = list(enumerate(topic.partitions))[first : first + room]
+        response.topics.append(_described(image, topic, shown, request.listener_name))
+        room -= len(shown)
+        if first + len(shown) < len(topic.partitions):
+            response.next_cursor = DescribeTopicPartitionsResponseCursor(
+                topic_name=name, partition_index=first + len(shown)
+            )
+            break
+        first = 0
+    return response
+
+
+def _described(
+    image: Image, topic: Topic, shown: list[tuple[int, Partition]], listener: str
+) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            DescribeTopicPartitionsResponsePartition(
+                error_code=_leader_error(image, state, listener),
+                partition_index=index,
+                leader_id=state.leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.in_sync),
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=[replica for replica in state.replicas if replica not in image.brokers],
+            )
+            for index, state in shown
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )

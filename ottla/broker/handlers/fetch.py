@@ -1,0 +1,245 @@
+"""Fetch: a slice of the log for everybody who asks, or a wait until there is one.
+
+A request that finds less than it wants is parked in its session; appends wake it. Several appends in one turn of the
+loop give one answer. Data that is not in the page cache is read beside the loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import Request, serves_raw
+from ottla.broker.fetch_sessions import Fetch, Fetching
+from ottla.errors import ErrorCode, Refused
+from ottla.log.slice import Slice
+from ottla.net.server import Pending, Reply
+from ottla.replication.partition import READ_COMMITTED, Partition
+from ottla.runtime import Buffer, Handle
+from ottla.wire import fetch as wire
+from ottla.wire.apis import FETCH
+from ottla.wire.fetch import FetchRequest, PartitionFetched
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+WAIT_MS_MAX = 600_000
+"""Nobody is parked for longer, whatever it asks for."""
+
+
+@serves_raw(FETCH)
+def handle(broker: Broker, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
+    message = wire.decode(frame, pos, request.version)
+    if message.replica_id >= 0:
+        # Who claims to be a replica moves the high watermark (CVE-2018-1288): never on a client's word.
+        return _refusal(request, message, ErrorCode.cluster_authorization_failed)
+    try:
+        fetch = broker.fetch_sessions.resolve(message, by_id=request.version >= wire.TOPIC_IDS_FROM)
+    except Refused as refused:
+        return _refusal(request, message, refused.code)
+    return Turn(broker, request, message, fetch).begin()
+
+
+def _refusal(request: Request, message: FetchRequest, code: ErrorCode) -> list[Buffer]:
+    """Old versions have no error of their own: there every partition carries it."""
+    topics = []
+    if request.version < 7:
+        topics = [
+            (topic, [PartitionFetched(wanted.partition, code) for wanted in partitions])
+            for topic, partitions in message.topics
+        ]
+    return request.frame_buffers(wire.encode_response(request.version, topics, error=code))
+
+
+class Turn:
+    """One Fetch request, from its arrival to its answer."""
+
+    __slots__ = (
+        "_broker", "_bytes_max", "_fetch", "_message", "_pending", "_request", "_scheduled", "_short", "_timer",
+    )  # fmt: skip
+
+    def __init__(self, broker: Broker, request: Request, message: FetchRequest, fetch: Fetch) -> None:
+        self._broker = broker
+        self._request = request
+        self._message = message
+        self._fetch = fetch
+        self._bytes_max = min(message.bytes_max, broker.fetch_bytes_max)
+        self._pending: Pending | None = None
+        self._timer: Handle | None = None
+        self._scheduled = False
+        self._short = 0
+
+    def begin(self) -> Reply | Pending:
+        found, size, urgent = self._look()
+        message = self._message
+        if size >= message.bytes_min or urgent or message.wait_ms_max <= 0:
+            return self._finish(found)
+        self._park(message.bytes_min - size)
+        assert self._pending is not None
+        return self._pending
+
+    def _look(self) -> tuple[list[tuple[Fetching, PartitionFetched | Slice]], int, bool]:
+        """Go over what may have news. Says what there is, how many bytes, and whether it must be told at once."""
+        broker = self._broker
+        fetch = self._fetch
+        level = self._message.isolation_level
+        found: list[tuple[Fetching, PartitionFetched | Slice]] = []
+        size = 0
+        urgent = False
+        for entry in list(fetch.dirty):
+            room = self._bytes_max - size
+            if room <= 0 and size:
+                break
+            try:
+                partition = broker.replicas.find(entry.topic, entry.partition)
+                if fetch.is_session:
+                    entry.watch(partition)
+                piece = partition.read(
+                    entry.offset,
+                    min(entry.bytes_max, room),
+                    isolation_level=level,
+                    leader_epoch=entry.leader_epoch,
+                    whole_first_batch=not size,
+                )
+            except Refused as refused:
+                found.append((entry, _partition_refused(broker, entry, refused)))
+                urgent = True
+                continue
+            if piece is not None:
+                # What is not in memory has not been measured yet; it is there all the same.
+                size += piece.length if piece.placed else min(entry.bytes_max, room)
+                urgent = urgent or not piece.placed
+                found.append((entry, piece))
+            elif self._told_nothing_new(entry, partition):
+                del fetch.dirty[entry]  # until an append marks it again
+            else:
+                found.append((entry, _state(entry, partition, b"", level)))
+        return found, size, urgent
+
+    def _told_nothing_new(self, entry: Fetching, partition: Partition) -> bool:
+        """In a session a partition without records is mentioned only when its offsets moved."""
+        return (
+            self._fetch.is_session
+            and entry.high_watermark == partition.high_watermark
+            and entry.log_start == partition.log.log_start
+        )
+
+    # Waiting.
+
+    def _park(self, short: int) -> None:
+        broker = self._broker
+        self._short = short
+        self._pending = Pending()
+        self._pending.abandoned = self._unpark
+        fetch = self._fetch
+        if not fetch.is_session:
+            fetch.watch(broker.replicas.get)
+        fetch.notify = self._more
+        wait_ms = min(self._message.wait_ms_max, WAIT_MS_MAX)
+        self._timer = broker.runtime.call_at(broker.runtime.now() + wait_ms / 1000, self._answer)
+
+    def _more(self, size: int) -> None:
+        """Bytes arrived (or, with 0, something changed). Answer after this turn of the loop: more may be coming."""
+        self._short -= size
+        if (self._short <= 0 or size == 0) and not self._scheduled:
+            self._scheduled = True
+            self._broker.runtime.call_soon(self._answer)
+
+    def _unpark(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._fetch.notify = None
+        if not self._fetch.is_session:
+            self._fetch.unwatch()
+
+    def _answer(self) -> None:
+        pending = self._pending
+        assert pending is not None
+        if self._timer is None:
+            return  # answered or abandoned already
+        self._unpark()
+        if not self._fetch.is_session:
+            self._fetch.all_dirty()
+        found, _, _ = self._look()
+        reply = self._finish(found)
+        if not isinstance(reply, Pending):
+            pending.resolve(reply)
+
+    # Answering.
+
+    def _finish(self, found: list[tuple[Fetching, PartitionFetched | Slice]]) -> Reply | Pending:
+        level = self._message.isolation_level
+        results: list[tuple[Fetching, PartitionFetched]] = []
+        for entry, piece in found:
+            if isinstance(piece, PartitionFetched):
+                results.append((entry, piece))
+                continue
+            try:
+                data = piece.load_nowait()
+            except Refused as refused:
+                results.append((entry, PartitionFetched(entry.partition, refused.code)))
+                continue
+            if data is None:
+                return self._finish_later(found)
+            results.append((entry, self._loaded(entry, data, level)))
+        return self._encode(results)
+
+    def _loaded(self, entry: Fetching, data: Buffer, level: int) -> PartitionFetched:
+        partition = self._broker.replicas.get(entry.topic, entry.partition)
+        if partition is None:
+            return PartitionFetched(entry.partition, ErrorCode.unknown_topic_or_partition)
+        return _state(entry, partition, data, level)
+
+    def _finish_later(self, found: list[tuple[Fetching, PartitionFetched | Slice]]) -> Pending:
+        """Some of it has to come from the device."""
+        if self._pending is None:
+            self._pending = Pending()
+        self._broker.runtime.spawn(self._load(found), name="cold fetch")
+        return self._pending
+
+    async def _load(self, found: list[tuple[Fetching, PartitionFetched | Slice]]) -> None:
+        level = self._message.isolation_level
+        results = []
+        for entry, piece in found:
+            if isinstance(piece, PartitionFetched):
+                results.append((entry, piece))
+                continue
+            try:
+                data = piece.load_nowait()
+                if data is None:
+                    data = await self._broker.runtime.offload(piece.load)
+                results.append((entry, self._loaded(entry, data, level)))
+            except Refused as refused:
+                results.append((entry, PartitionFetched(entry.partition, refused.code)))
+        assert self._pending is not None
+        if not self._pending.resolved:
+            self._pending.resolve(self._encode(results))
+
+    def _encode(self, results: list[tuple[Fetching, PartitionFetched]]) -> list[Buffer]:
+        fetch = self._fetch
+        dirty = fetch.dirty
+        topics: dict[wire.Topic, list[PartitionFetched]] = {}
+        for entry, result in results:
+            topics.setdefault(entry.topic, []).append(result)
+            entry.high_watermark = result.high_watermark
+            entry.log_start = result.log_start
+            if fetch.is_session and entry in dirty:
+                del dirty[entry]
+                dirty[entry] = None  # at the end: the others come first next time
+        return self._request.frame_buffers(
+            wire.encode_response(self._request.version, list(topics.items()), session_id=fetch.id)
+        )
+
+
+def _state(entry: Fetching, partition: Partition, data: Buffer, level: int) -> PartitionFetched:
+    return PartitionFetched(
+        entry.partition, 0, partition.high_watermark, partition.last_stable, partition.log.log_start,
+        [] if level == READ_COMMITTED else None, -1, data,
+    )  # fmt: skip
+
+
+def _partition_refused(broker: Broker, entry: Fetching, refused: Refused) -> PartitionFetched:
+    leader_id = leader_epoch = -1
+    if refused.code in (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch):
+        leader_id, leader_epoch = broker.leader_of(entry.topic, entry.partition)
+    return PartitionFetched(entry.partition, refused.code, leader_id=leader_id, leader_epoch=leader_epoch)

@@ -1,0 +1,43 @@
+"""DescribeLogDirs: how much each replica takes on this broker's disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import Request, serves
+from ottla.errors import ErrorCode, StorageFault
+from ottla.wire.apis import DESCRIBE_LOG_DIRS
+from ottla.wire.schema.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+
+@serves(DESCRIBE_LOG_DIRS)
+def handle(broker: Broker, message: DescribeLogDirsRequest, request: Request) -> DescribeLogDirsResponse:
+    wanted = None
+    if message.topics is not None:
+        wanted = {(topic.topic, index) for topic in message.topics for index in topic.partitions}
+    topics: dict[str, list[DescribeLogDirsPartition]] = {}
+    for partition in broker.replicas:
+        if wanted is None or (partition.topic, partition.index) in wanted:
+            topics.setdefault(partition.topic, []).append(
+                DescribeLogDirsPartition(
+                    partition_index=partition.index, partition_size=partition.log.size_bytes, offset_lag=0
+                )
+            )
+    result = DescribeLogDirsResult(
+        log_dir=broker.data_dir,
+        topics=[DescribeLogDirsTopic(name=name, partitions=each) for name, each in topics.items()],
+    )
+    try:
+        result.total_bytes, result.usable_bytes = broker.runtime.disk.usage(broker.data_dir)
+    except StorageFault:
+        result.error_code = ErrorCode.kafka_storage_error
+    return DescribeLogDirsResponse(results=[result])

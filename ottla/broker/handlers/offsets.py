@@ -1,0 +1,131 @@
+"""Questions about offsets: ListOffsets, OffsetForLeaderEpoch; and DeleteRecords, which moves the first of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.broker.dispatch import Request, serves
+from ottla.errors import ErrorCode, Refused
+from ottla.log.lookup import offset_for_timestamp, offset_of_max_timestamp
+from ottla.replication.partition import Partition
+from ottla.wire.apis import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from ottla.wire.schema.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from ottla.wire.schema.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from ottla.wire.schema.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+CONSUMER = -1
+"""The replica id of everybody who is no broker; -2 is a consumer that debugs."""
+
+
+class Found(NamedTuple):
+    timestamp: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+@serves(LIST_OFFSETS)
+async def list_offsets(broker: Broker, message: ListOffsetsRequest, request: Request) -> ListOffsetsResponse:
+    topics = []
+    for topic in message.topics:
+        results = []
+        for wanted in topic.partitions:
+            result = ListOffsetsPartitionResponse(partition_index=wanted.partition_index, timestamp=-1, offset=-1)
+            try:
+                if message.replica_id >= 0:
+                    raise Refused(ErrorCode.cluster_authorization_failed)
+                partition = broker.replicas.find(topic.name, wanted.partition_index)
+                partition.check_leads(wanted.current_leader_epoch)
+                found = await _find(broker, partition, wanted, message.isolation_level)
+                result.timestamp, result.offset, result.leader_epoch = found
+            except Refused as refused:
+                result.error_code = refused.code
+            results.append(result)
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
+    return ListOffsetsResponse(topics=topics)
+
+
+async def _find(broker: Broker, partition: Partition, wanted: ListOffsetsPartition, isolation_level: int) -> Found:
+    log = partition.log
+    limit = partition.readable_limit(isolation_level)
+    if wanted.timestamp == LATEST:
+        return Found(-1, limit, partition.leader_epoch)
+    if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return Found(-1, log.log_start, log.epochs.epoch_of(log.log_start))
+    if wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return Found()  # nothing is ever moved to another tier
+    # Searching opens segments that nobody may have read for days: beside the loop.
+    if wanted.timestamp == MAX_TIMESTAMP:
+        found = await broker.runtime.offload(offset_of_max_timestamp, log, limit)
+    elif wanted.timestamp >= 0:
+        found = await broker.runtime.offload(offset_for_timestamp, log, wanted.timestamp, limit)
+    else:
+        raise Refused(ErrorCode.unsupported_version, f"timestamp {wanted.timestamp} means nothing")
+    return Found() if found is None else Found(*found)
+
+
+@serves(OFFSET_FOR_LEADER_EPOCH)
+def offset_for_leader_epoch(
+    broker: Broker, message: OffsetForLeaderEpochRequest, request: Request
+) -> OffsetForLeaderEpochResponse:
+    """Where a leader epoch ended: a client that was away finds out whether what it read is still there."""
+    topics = []
+    for topic in message.topics:
+        results = []
+        for wanted in topic.partitions:
+            result = EpochEndOffset(partition=wanted.partition, leader_epoch=-1, end_offset=-1)
+            try:
+                if message.replica_id >= 0:
+                    raise Refused(ErrorCode.cluster_authorization_failed)
+                partition = broker.replicas.find(topic.topic, wanted.partition)
+                partition.check_leads(wanted.current_leader_epoch)
+                result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
+            except Refused as refused:
+                result.error_code = refused.code
+            results.append(result)
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+@serves(DELETE_RECORDS)
+def delete_records(broker: Broker, message: DeleteRecordsRequest, request: Request) -> DeleteRecordsResponse:
+    topics = []
+    for topic in message.topics:
+        results = []
+        for wanted in topic.partitions:
+            result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
+            try:
+                partition = broker.replicas.find(topic.name, wanted.partition_index)
+                if not partition.log.config.cleanup_delete:
+                    raise Refused(ErrorCode.policy_violation)
+                result.low_watermark = partition.delete_before(wanted.offset)
+            except Refused as refused:
+                result.error_code = refused.code
+            results.append(result)
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    return DeleteRecordsResponse(topics=topics)

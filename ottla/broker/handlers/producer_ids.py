@@ -1,0 +1,38 @@
+"""InitProducerId: an identity under which retries are recognised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import Request, serves
+from ottla.errors import ErrorCode
+from ottla.wire.apis import INIT_PRODUCER_ID
+from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+
+class ProducerIds:
+    """Hands out ids from a block that is this broker's alone; takes the next block when it is used up."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._block = iter(range(0))
+
+    async def take(self) -> int:
+        while True:
+            found = next(self._block, None)
+            if found is not None:
+                return found
+            self._block = iter(await self._broker.cluster.allocate_producer_ids())
+
+
+@serves(INIT_PRODUCER_ID)
+async def handle(broker: Broker, message: InitProducerIdRequest, request: Request) -> InitProducerIdResponse:
+    if message.transactional_id == "":
+        return InitProducerIdResponse(error_code=ErrorCode.invalid_request)
+    if message.transactional_id is not None:
+        # Transactions have a coordinator of their own, which is found with FindCoordinator: nobody is it here.
+        return InitProducerIdResponse(error_code=ErrorCode.not_coordinator)
+    return InitProducerIdResponse(producer_id=await broker.producer_ids.take(), producer_epoch=0)

@@ -1,0 +1,136 @@
+"""CreateTopics, DeleteTopics, CreatePartitions: asked of the controller, answered when this broker sees the change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import Request, serves
+from ottla.cluster.requests import PartitionsSpec, TopicResult, TopicSpec
+from ottla.config.describe import describe_topic
+from ottla.errors import ErrorCode
+from ottla.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
+from ottla.wire.schema.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+from ottla.wire.schema.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from ottla.wire.schema.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from ottla.wire.tree import ZERO_UUID
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+
+def _twice(names: list[str]) -> set[str]:
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+_DUPLICATE = "the request names this topic more than once"
+
+
+@serves(CREATE_TOPICS)
+async def create_topics(broker: Broker, message: CreateTopicsRequest, request: Request) -> CreateTopicsResponse:
+    duplicates = _twice([topic.name for topic in message.topics])
+    wanted = [topic for topic in message.topics if topic.name not in duplicates]
+    results = await broker.cluster.create_topics([_spec(topic) for topic in wanted], validate_only=message.validate_only)
+    answers = [_created(broker, result) for result in results]
+    answers += [
+        CreatableTopicResult(name=name, error_code=ErrorCode.invalid_request, error_message=_DUPLICATE)
+        for name in sorted(duplicates)
+    ]
+    return CreateTopicsResponse(topics=answers)
+
+
+def _spec(topic: CreatableTopic) -> TopicSpec:
+    return TopicSpec(
+        name=topic.name,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[(each.partition_index, each.broker_ids) for each in topic.assignments],
+        configs={each.name: each.value for each in topic.configs},
+    )
+
+
+def _created(broker: Broker, result: TopicResult) -> CreatableTopicResult:
+    if result.code:
+        return CreatableTopicResult(
+            name=result.name, error_code=result.code, error_message=result.message, configs=None
+        )
+    return CreatableTopicResult(
+        name=result.name,
+        topic_id=result.topic_id,
+        num_partitions=result.partitions,
+        replication_factor=result.replication_factor,
+        configs=[
+            CreatableTopicConfigs(
+                name=row.name,
+                value=row.value,
+                read_only=row.read_only,
+                config_source=row.source,
+                is_sensitive=row.sensitive,
+            )
+            for row in describe_topic(result.configs, broker.config)
+        ],
+    )
+
+
+@serves(DELETE_TOPICS)
+async def delete_topics(broker: Broker, message: DeleteTopicsRequest, request: Request) -> DeleteTopicsResponse:
+    if not broker.config.delete_topic_enable:
+        code, why = ErrorCode.topic_deletion_disabled, "delete.topic.enable is false"
+        names = [(name, ZERO_UUID) for name in message.topic_names]
+        names += [(topic.name or "", topic.topic_id) for topic in message.topics]
+        return DeleteTopicsResponse(
+            responses=[
+                DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=why)
+                for name, topic_id in names
+            ]
+        )
+    wanted: list[str | bytes] = [*message.topic_names]
+    wanted += [topic.topic_id if topic.name is None else topic.name for topic in message.topics]
+    results = await broker.cluster.delete_topics(wanted)
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(
+                name=result.name or (None if isinstance(asked, bytes) else asked),
+                topic_id=result.topic_id,
+                error_code=result.code,
+                error_message=result.message,
+            )
+            for asked, result in zip(wanted, results, strict=True)
+        ]
+    )
+
+
+@serves(CREATE_PARTITIONS)
+async def create_partitions(
+    broker: Broker, message: CreatePartitionsRequest, request: Request
+) -> CreatePartitionsResponse:
+    duplicates = _twice([topic.name for topic in message.topics])
+    specs = [
+        PartitionsSpec(
+            topic.name,
+            topic.count,
+            None if topic.assignments is None else [each.broker_ids for each in topic.assignments],
+        )
+        for topic in message.topics
+        if topic.name not in duplicates
+    ]
+    results = await broker.cluster.create_partitions(specs, validate_only=message.validate_only)
+    answers = [
+        CreatePartitionsTopicResult(name=result.name, error_code=result.code, error_message=result.message)
+        for result in results
+    ]
+    answers += [
+        CreatePartitionsTopicResult(name=name, error_code=ErrorCode.invalid_request, error_message=_DUPLICATE)
+        for name in sorted(duplicates)
+    ]
+    return CreatePartitionsResponse(results=answers)

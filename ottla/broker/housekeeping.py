@@ -1,0 +1,109 @@
+"""What a broker does while nobody asks: retention, syncing, checkpoints, forgetting.
+
+Decisions run on the loop, blocking calls beside it. Each chore is a task of its own, so a slow disk delays one of them
+and not the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from ottla.errors import Fault, Refused
+from ottla.log import checkpoints
+from ottla.log.segment import Segment
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+log = logging.getLogger("ottla.housekeeping")
+
+SYNC_SECONDS = 5.0
+NEVER = 2**63 - 1
+
+
+class Housekeeping:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        config = self._broker.config
+        self._every(config.log_retention_check_interval_ms / 1000, self._retain)
+        self._every(SYNC_SECONDS, self._sync)
+        self._every(
+            config.replica_high_watermark_checkpoint_interval_ms / 1000,
+            lambda: self._checkpoint(checkpoints.HIGH_WATERMARKS),
+        )
+        self._every(
+            config.log_flush_offset_checkpoint_interval_ms / 1000,
+            lambda: self._checkpoint(checkpoints.RECOVERY_POINTS),
+        )
+        self._every(
+            config.log_flush_start_offset_checkpoint_interval_ms / 1000,
+            lambda: self._checkpoint(checkpoints.LOG_STARTS),
+        )
+        self._every(config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _every(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(self._runtime.spawn(self._repeat(seconds, chore), name="housekeeping"))
+
+    async def _repeat(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await chore()
+            except (Fault, Refused) as failure:
+                log.error("%s; trying again in %g s", failure, seconds)
+
+    async def _retain(self) -> None:
+        """Drop segments past their time or size; their files go after `file.delete.delay.ms`."""
+        now_ms = self._runtime.wall_ms()
+        for number, partition in enumerate(list(self._broker.replicas)):
+            if number % 100 == 99:
+                await asyncio.sleep(0)  # ten thousand logs must not hold up a request
+            dropped = partition.log.retain(now_ms, partition.high_watermark)
+            partition.log.release_memory()
+            if dropped:
+                log.info("%s: dropped %d segments, log start is %d", partition, len(dropped), partition.log.log_start)
+                self.unlink_later(dropped, partition.log.config.file_delete_delay_ms)
+
+    def unlink_later(self, dropped: list[Segment], delay_ms: int) -> None:
+        self._runtime.call_at(self._runtime.now() + delay_ms / 1000, self._unlink, dropped)
+
+    def _unlink(self, dropped: list[Segment]) -> None:
+        async def unlink() -> None:
+            for segment in dropped:
+                await self._runtime.offload(segment.unlink)
+
+        self._runtime.spawn(unlink(), name="unlink")
+
+    async def _sync(self) -> None:
+        """Bring sealed segments to the device, and whole logs where `flush.ms` or `flush.messages` asks for it."""
+        for partition in list(self._broker.replicas):
+            log_ = partition.log
+            whole = log_.config.flush_ms != NEVER or log_.config.flush_messages != NEVER
+            if not whole and log_.active.base_offset <= log_.recovery_point:
+                continue
+            job = log_.prepare_sync(sealed_only=not whole)
+            if job is not None:
+                await self._runtime.offload(job.run)
+                log_.finish_sync(job)
+
+    async def _checkpoint(self, name: str) -> None:
+        write = self._broker.replicas.checkpoint(name)
+        if write is not None:
+            await self._runtime.offload(write)
+
+    async def _expire_producers(self) -> None:
+        now_ms = self._runtime.wall_ms()
+        for partition in self._broker.replicas:
+            partition.log.producers.expire(now_ms, self._broker.config.producer_id_expiration_ms)

@@ -1,0 +1,1 @@
+"""Replicas of partitions on this broker: who leads, what is committed, who waits."""

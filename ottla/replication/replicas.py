@@ -1,0 +1,247 @@
+"""The replicas this broker hosts: opened from disk at start, made and dropped as the image says.
+
+Directories are named as Kafka names them, `topic-partition`, and carry the topic's id in `partition.metadata`. One
+that the image does not know is set aside as `-stray` and never deleted: missing metadata is no reason to lose data.
+A topic that was deleted is renamed to `-delete` at once, and its files go later, beside the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from ottla.cluster.image import Image, Topic
+from ottla.config.topic import TopicConfig
+from ottla.errors import ErrorCode, Fault, Refused
+from ottla.log import checkpoints
+from ottla.log.log_config import LogConfig
+from ottla.log.partition_log import PartitionLog
+from ottla.replication.partition import AppendPolicy, Partition
+from ottla.runtime import Runtime
+
+log = logging.getLogger("ottla.replicas")
+
+STRAY = "-stray"
+DELETED = "-delete"
+NAME_BYTES_MAX = 255
+
+Key = tuple[str, int]
+
+
+class Replicas:
+    """All replicas of one broker in one data directory."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        data_dir: str,
+        broker_id: int,
+        resolve: Callable[[Topic], TopicConfig],
+        *,
+        record_validation: bool = False,
+    ) -> None:
+        self._runtime = runtime
+        self._disk = runtime.disk
+        self._data_dir = data_dir
+        self._broker_id = broker_id
+        self._resolve = resolve
+        self._record_validation = record_validation
+        self._by_name: dict[Key, Partition] = {}
+        self._by_id: dict[tuple[bytes, int], Partition] = {}
+        self._recovery_points: dict[Key, int] = {}
+        self._log_starts: dict[Key, int] = {}
+        self._high_watermarks: dict[Key, int] = {}
+        self._clean = False
+        self._written: dict[str, dict[Key, int]] = {}
+
+    # Finding.
+
+    def find(self, topic: str | bytes, index: int) -> Partition:
+        """The replica by the topic's name or id, or the reason why there is none."""
+        partition = self.get(topic, index)
+        if partition is None:
+            if isinstance(topic, bytes):
+                raise Refused(ErrorCode.unknown_topic_id)
+            raise Refused(ErrorCode.unknown_topic_or_partition)
+        return partition
+
+    def get(self, topic: str | bytes, index: int) -> Partition | None:
+        if type(topic) is str:
+            return self._by_name.get((topic, index))
+        return self._by_id.get((topic, index))  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    # Opening.
+
+    def load(self, image: Image, *, clean: bool) -> None:
+        """Open what is on disk. After a stop that was not clean, what was not synced is checked batch by batch."""
+        disk, directory = self._disk, self._data_dir
+        self._clean = clean
+        self._recovery_points = checkpoints.read_offsets(disk, directory, checkpoints.RECOVERY_POINTS)
+        self._log_starts = checkpoints.read_offsets(disk, directory, checkpoints.LOG_STARTS)
+        self._high_watermarks = checkpoints.read_offsets(disk, directory, checkpoints.HIGH_WATERMARKS)
+        for name in disk.listdir(directory):
+            if name.endswith(DELETED):
+                disk.rmtree(f"{directory}/{name}")
+            elif not name.endswith(STRAY) and (key := _partition_of(name)) is not None:
+                self._look_at(name, key, image)
+        for topic in image.topics.values():
+            self.host(topic)
+
+    def _look_at(self, name: str, key: Key, image: Image) -> None:
+        """Set a directory aside whose topic is not (or not any more) the one in the image."""
+        path = f"{self._data_dir}/{name}"
+        if not self._disk.exists(f"{path}/{checkpoints.PARTITION_METADATA}") and not self._has_log(path):
+            return  # no partition of ours
+        topic_id = checkpoints.read_partition_metadata(self._disk, path)
+        topic = image.topic(key[0])
+        if topic is not None and key[1] < len(topic.partitions) and topic_id in (None, topic.id):
+            return
+        if topic_id is not None and topic_id in image.tombstones:
+            self._disk.rmtree(path)  # deleted while we were away
+            return
+        aside = f"{path[: NAME_BYTES_MAX - 60 + len(self._data_dir)]}.{(topic_id or bytes(16)).hex()}{STRAY}"
+        log.warning(
+            "%s belongs to no topic of this cluster: set aside as %s. Move it back if the topic returns, "
+            "or delete it if you are sure.", path, aside,
+        )  # fmt: skip
+        self._disk.rename(path, aside)
+
+    def _has_log(self, path: str) -> bool:
+        return any(name.endswith(".log") for name in self._disk.listdir(path))
+
+    def host(self, topic: Topic) -> None:
+        """Have a replica of every partition of the topic that is assigned to this broker, in its present state."""
+        for index, state in enumerate(topic.partitions):
+            if self._broker_id not in state.replicas:
+                continue
+            partition = self._by_name.get((topic.name, index))
+            if partition is None:
+                partition = self._open(topic, index)
+            if state.has_state:
+                partition.become(state)
+
+    def _open(self, topic: Topic, index: int) -> Partition:
+        key = (topic.name, index)
+        config = self._resolve(topic)
+        path = f"{self._data_dir}/{topic.name}-{index}"
+        opened = PartitionLog.open(
+            self._disk,
+            path,
+            log_config(config),
+            recovery_point=self._recovery_points.get(key, 0),
+            log_start=self._log_starts.get(key, 0),
+            clean=self._clean,
+            now_ms=self._runtime.wall_ms(),
+        )
+        for note in opened.recovery.notes:
+            log.warning("%s-%d: %s", topic.name, index, note)
+        partition = Partition(
+            topic.name, topic.id, index, self._broker_id, opened, append_policy(config, self._record_validation)
+        )
+        checkpointed = self._high_watermarks.get(key, 0)
+        partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
+        self._by_name[key] = partition
+        self._by_id[topic.id, index] = partition
+        return partition
+
+    def configure(self, topic: Topic) -> None:
+        """The topic's settings changed."""
+        config = self._resolve(topic)
+        for index in range(len(topic.partitions)):
+            partition = self._by_name.get((topic.name, index))
+            if partition is not None:
+                partition.log.config = log_config(config)
+                partition.policy = append_policy(config, self._record_validation)
+
+    def drop(self, topic: Topic) -> list[str]:
+        """Forget a deleted topic. Gives the directories that may now be removed, beside the loop."""
+        doomed = []
+        for index in range(len(topic.partitions)):
+            partition = self._by_name.pop((topic.name, index), None)
+            self._by_id.pop((topic.id, index), None)
+            if partition is None:
+                continue
+            partition.leads = False
+            partition.wake()
+            partition.log.close()
+            path = f"{self._data_dir}/{topic.name}-{index}"
+            if self._disk.exists(path):
+                name = f"{topic.name}-{index}"[: NAME_BYTES_MAX - 60]
+                renamed = f"{self._data_dir}/{name}.{topic.id.hex()}-{index}{DELETED}"
+                self._disk.rename(path, renamed)
+                doomed.append(renamed)
+        return doomed
+
+    # Checkpoints.
+
+    def checkpoint(self, name: str) -> Callable[[], None] | None:
+        """The blocking part of writing a checkpoint file; None when nothing changed since it was last written."""
+        offsets = {key: _offset_for(name, partition) for key, partition in self._by_name.items()}
+        offsets = {key: offset for key, offset in offsets.items() if offset > 0}
+        if offsets == self._written.get(name, {}):
+            return None
+        self._written[name] = offsets
+        return lambda: checkpoints.write_offsets(self._disk, self._data_dir, name, offsets)
+
+    def close(self) -> None:
+        """Sync and close every log, then write down where each stands."""
+        for partition in self._by_name.values():
+            try:
+                partition.log.close()
+            except (Refused, Fault) as failure:
+                log.error("cannot close %s: %s", partition, failure)
+        for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS):
+            write = self.checkpoint(name)
+            if write is not None:
+                write()
+
+
+def _offset_for(name: str, partition: Partition) -> int:
+    if name == checkpoints.RECOVERY_POINTS:
+        return partition.log.recovery_point
+    if name == checkpoints.LOG_STARTS:
+        return partition.log.log_start
+    return partition.high_watermark
+
+
+def _partition_of(name: str) -> Key | None:
+    topic, dash, index = name.rpartition("-")
+    return (topic, int(index)) if dash and topic and index.isdigit() else None
+
+
+def log_config(config: TopicConfig) -> LogConfig:
+    return LogConfig(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        segment_jitter_ms=config.segment_jitter_ms,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        delete_retention_ms=config.delete_retention_ms,
+        file_delete_delay_ms=config.file_delete_delay_ms,
+        cleanup_delete=config.delete,
+        cleanup_compact=config.compact,
+        flush_messages=config.flush_messages,
+        flush_ms=config.flush_ms,
+    )
+
+
+def append_policy(config: TopicConfig, validate_records: bool) -> AppendPolicy:
+    codecs = {"producer": None, "uncompressed": "none"}
+    return AppendPolicy(
+        bytes_max=config.max_message_bytes,
+        in_sync_min=config.min_insync_replicas,
+        log_append_time=config.message_timestamp_type == "LogAppendTime",
+        timestamp_before_ms_max=config.message_timestamp_before_max_ms,
+        timestamp_after_ms_max=config.message_timestamp_after_max_ms,
+        keys_required=config.compact,
+        validate_records=validate_records,
+        codec=codecs.get(config.compression_type, config.compression_type),
+    )
