@@ -1,4 +1,4 @@
-"""How a command fails: a line that says what happened, what to do next, and an exit status scripts can use."""
+"""How a command fails: a line that says what happened, what to do next, and an exit status for scripts."""
 
 from __future__ import annotations
 

@@ -20,7 +20,10 @@ log = logging.getLogger("ottla.serve")
 @click.option("--id", "broker_id", type=int, metavar="ID", help="Broker id (broker.id).  [default: 1]")
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks one.  [default: 9092]"
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 picks one.  [default: 9092]",
 )
 @click.option("--data", metavar="DIR", help="Data directory (log.dirs).  [default: ottla-data]")
 @click.option(

@@ -22,11 +22,14 @@ def command() -> None:
 
 @command.command("create")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--partitions", type=click.IntRange(min=1), help="[default: the broker's num.partitions]")
+@click.option(
+    "--partitions", metavar="N", type=click.IntRange(min=1), help="[default: num.partitions of the broker]"
+)
 @click.option(
     "--replication-factor",
+    metavar="N",
     type=click.IntRange(min=1, max=2**15 - 1),
-    help="[default: the broker's default.replication.factor]",
+    help="[default: default.replication.factor of the broker]",
 )
 @click.option(
     "--config", "settings", metavar="NAME=VALUE", multiple=True, help="A topic setting; repeatable."

@@ -1,13 +1,16 @@
 """One connection to one broker: requests out, answers in.
 
-The first thing a client asks is which versions the broker speaks (ApiVersions); from then on each request goes
-out in the highest version both sides know. Answers come in the order of the requests, and each repeats the
+A client first asks which versions the broker speaks (ApiVersions); from then on each request goes out in the
+highest version both sides know. Answers come in the order of the requests, and each repeats the
 correlation id of its own; a broker that mixes them up is not believed further.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import socket
 from collections import deque
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
@@ -160,4 +163,10 @@ class Connection:
 
 
 def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__
+    """In a person's words. For a name with several addresses asyncio tells all failures in one text."""
+    if isinstance(error, socket.gaierror):
+        return error.strerror or "the name is not known"
+    codes = (
+        [error.errno] if error.errno else [int(code) for code in re.findall(r"\[Errno (\d+)\]", str(error))]
+    )
+    return ", ".join(dict.fromkeys(os.strerror(code) for code in codes)) or str(error)

@@ -26,7 +26,7 @@ class ClientError(Exception):
 class Unreachable(ClientError):
     """No broker answers at the addresses given."""
 
-    hint = "Is a broker running there? Start one with `ottla serve`, or name another with --bootstrap-server."
+    hint = "Is a broker running there? `ottla serve` starts one."
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code=ErrorCode.network_exception, retriable=True)

@@ -203,9 +203,7 @@ class BrokerConfig:
         object.__setattr__(self, "inter_broker_endpoint", inter_broker)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(
-            f"{name} cannot be set: a configuration does not change, with_dynamic makes another"
-        )
+        raise AttributeError(f"{name} cannot be set: a configuration does not change, with_dynamic makes another")
 
     @property
     def data_dir(self) -> str:
@@ -235,9 +233,7 @@ class BrokerConfig:
 
     def with_dynamic(self, *, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
         """This configuration with what was changed while running: for all brokers, and for this one."""
-        return BrokerConfig(
-            self._layers[-1], inert=self.inert, dynamic_cluster=cluster, dynamic_broker=broker
-        )
+        return BrokerConfig(self._layers[-1], inert=self.inert, dynamic_cluster=cluster, dynamic_broker=broker)
 
 
 def _dynamic_layer(texts: Mapping[str, str] | None, source: Source) -> Mapping[str, Given]:
@@ -281,13 +277,9 @@ def _conflicts(config: BrokerConfig) -> list[str]:
     """Values that are fine each and wrong together."""
     problems: list[str] = []
     if len(config.log_dirs) != 1 or not config.log_dirs[0]:
-        problems.append(
-            "log.dirs: must be one directory; Ottla keeps all partitions of a broker in one place"
-        )
+        problems.append("log.dirs: must be one directory; Ottla keeps all partitions of a broker in one place")
     if config.log_retention_ms == 0:
-        problems.append(
-            "log.retention.ms: 0 would delete every record at once; use -1 to keep them, or at least 1"
-        )
+        problems.append("log.retention.ms: 0 would delete every record at once; use -1 to keep them, or at least 1")
     ordered = (
         ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
         ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),

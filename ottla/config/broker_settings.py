@@ -174,9 +174,7 @@ _NETWORK = (
         low=1,
     ),
     Setting("request.timeout.ms", _INT, 30000, "How long a broker waits for another broker's answer.", low=1),
-    Setting(
-        "fetch.max.bytes", _INT, 57671680, "The most bytes of records one Fetch is answered with.", low=1024
-    ),
+    Setting("fetch.max.bytes", _INT, 57671680, "The most bytes of records one Fetch is answered with.", low=1024),
     Setting(
         "max.incremental.fetch.session.cache.slots",
         _INT,
@@ -209,15 +207,11 @@ _REPLICATION = (
         "A follower that has not caught up for this long leaves the in-sync set.",
         low=1,
     ),
-    Setting(
-        "replica.fetch.max.bytes", _INT, 1048576, "How much a follower asks for of one partition.", low=0
-    ),
+    Setting("replica.fetch.max.bytes", _INT, 1048576, "How much a follower asks for of one partition.", low=0),
     Setting("replica.fetch.wait.max.ms", _INT, 500, "How long a follower's fetch waits for records.", low=0),
     Setting("replica.fetch.min.bytes", _INT, 1, "How many bytes a follower's fetch waits for.", low=0),
     Setting("replica.fetch.backoff.ms", _INT, 1000, "How long a follower rests after an error.", low=0),
-    Setting(
-        "replica.fetch.response.max.bytes", _INT, 10485760, "How much a follower asks for in all.", low=0
-    ),
+    Setting("replica.fetch.response.max.bytes", _INT, 10485760, "How much a follower asks for in all.", low=0),
     Setting(
         "replica.high.watermark.checkpoint.interval.ms",
         _LONG,

@@ -32,12 +32,8 @@ _OFFSETS = (
         low=1,
     ),
     Setting("offsets.topic.segment.bytes", _INT, 104857600, "Segment size of the offsets topic.", low=1),
-    Setting(
-        "offsets.retention.minutes", _INT, 10080, "How long the offsets of an empty group are kept.", low=1
-    ),
-    Setting(
-        "offsets.retention.check.interval.ms", _LONG, 600000, "How often old offsets are looked for.", low=1
-    ),
+    Setting("offsets.retention.minutes", _INT, 10080, "How long the offsets of an empty group are kept.", low=1),
+    Setting("offsets.retention.check.interval.ms", _LONG, 600000, "How often old offsets are looked for.", low=1),
     Setting("offsets.commit.timeout.ms", _INT, 5000, "How long a commit waits to be replicated.", low=1),
     Setting(
         "offset.metadata.max.bytes",
@@ -63,9 +59,7 @@ _GROUPS = (
         "The longest session timeout a member may ask for.",
         low=0,
     ),
-    Setting(
-        "group.initial.rebalance.delay.ms", _INT, 3000, "How long a new group waits for more members.", low=0
-    ),
+    Setting("group.initial.rebalance.delay.ms", _INT, 3000, "How long a new group waits for more members.", low=0),
     Setting("group.max.size", _INT, INT_MAX, "How many members a group may have.", low=1),
     Setting(
         "group.coordinator.rebalance.protocols",
@@ -90,12 +84,8 @@ _GROUPS = (
         "Heartbeat interval under the consumer protocol.",
         low=1,
     ),
-    Setting(
-        "group.consumer.min.heartbeat.interval.ms", _INT, 5000, "The least a group may set it to.", low=1
-    ),
-    Setting(
-        "group.consumer.max.heartbeat.interval.ms", _INT, 15000, "The most a group may set it to.", low=1
-    ),
+    Setting("group.consumer.min.heartbeat.interval.ms", _INT, 5000, "The least a group may set it to.", low=1),
+    Setting("group.consumer.max.heartbeat.interval.ms", _INT, 15000, "The most a group may set it to.", low=1),
     Setting(
         "group.consumer.max.size",
         _INT,
@@ -120,9 +110,7 @@ _GROUPS = (
 
 _TRANSACTIONS = (
     Setting("transaction.state.log.num.partitions", _INT, 50, "Partitions of the transaction topic.", low=1),
-    Setting(
-        "transaction.state.log.replication.factor", _SHORT, 3, "Replicas of the transaction topic.", low=1
-    ),
+    Setting("transaction.state.log.replication.factor", _SHORT, 3, "Replicas of the transaction topic.", low=1),
     Setting("transaction.state.log.min.isr", _INT, 2, "min.insync.replicas of the transaction topic.", low=1),
     Setting(
         "transaction.state.log.segment.bytes",

@@ -56,9 +56,7 @@ def describe_dynamic(overrides: Mapping[str, str], source: Source) -> list[Row]:
         if setting is not None:
             shown = None if setting.sensitive else text
             synonyms = (Synonym(name, shown, source.code),)
-            rows.append(
-                Row(name, shown, source.code, False, setting.sensitive, synonyms, setting.kind, setting.doc)
-            )
+            rows.append(Row(name, shown, source.code, False, setting.sensitive, synonyms, setting.kind, setting.doc))
     return sorted(rows)
 
 

@@ -20,9 +20,7 @@ def validate_broker_overrides(
         if setting is None:
             problems.append(f"Unknown broker config name: {name}")
         elif setting.dynamic is Dynamic.READ_ONLY:
-            problems.append(
-                f"Cannot update {name} dynamically: set it where the broker is started, and restart it"
-            )
+            problems.append(f"Cannot update {name} dynamically: set it where the broker is started, and restart it")
         elif setting.dynamic is Dynamic.PER_BROKER and whole_cluster:
             problems.append(f"Cannot update {name} for all brokers at once: name a broker")
         elif text is None:
@@ -34,9 +32,7 @@ def validate_broker_overrides(
                 shown = "" if setting.sensitive else f" {text}"
                 problems.append(f"Invalid value{shown} for configuration {name}: must be {problem}")
     if not problems:
-        problems = _conflicts_with(
-            config, {name: text for name, text in overrides.items() if text is not None}
-        )
+        problems = _conflicts_with(config, {name: text for name, text in overrides.items() if text is not None})
     if problems:
         raise Refused(ErrorCode.invalid_config, "; ".join(problems))
 

@@ -74,9 +74,7 @@ def parse_listeners(
     }
     protocols = _parse_protocol_map(protocol_map, problems)
     if not bind and not problems:
-        problems.append(
-            "listeners: none to open: set listeners=PLAINTEXT://127.0.0.1:9092, or another address"
-        )
+        problems.append("listeners: none to open: set listeners=PLAINTEXT://127.0.0.1:9092, or another address")
     _refuse_shared_ports(bind, problems)
     names = [endpoint.name for endpoint in bind]
     problems.extend(
@@ -105,9 +103,7 @@ def with_address(
     if problems or len(bind) != 1:
         return None
     only = bind[0]
-    changed = address_text(
-        only.host if host is None else host.strip("[]"), only.port if port is None else port
-    )
+    changed = address_text(only.host if host is None else host.strip("[]"), only.port if port is None else port)
     return (f"{only.name}://{changed}",)
 
 
@@ -119,9 +115,7 @@ def _parse_endpoints(
     for text in texts:
         endpoint = _parse_endpoint(text)
         if endpoint is None:
-            problems.append(
-                f"{setting}: {text!r} is not NAME://host:port, for example PLAINTEXT://127.0.0.1:9092"
-            )
+            problems.append(f"{setting}: {text!r} is not NAME://host:port, for example PLAINTEXT://127.0.0.1:9092")
             continue
         if endpoint.name in skipped:
             continue
@@ -153,9 +147,7 @@ def _refuse_shared_ports(bind: Sequence[_Endpoint], problems: list[str]) -> None
         for other in bind[:index]:
             clash = one.host == other.host or one.host in _ANY_ADDRESS or other.host in _ANY_ADDRESS
             if one.port and one.port == other.port and clash and (":" in one.host) == (":" in other.host):
-                problems.append(
-                    f"listeners: {other.name} and {one.name} both want port {one.port}; each needs its own"
-                )
+                problems.append(f"listeners: {other.name} and {one.name} both want port {one.port}; each needs its own")
 
 
 def _parse_protocol_map(entries: Sequence[str], problems: list[str]) -> Mapping[str, str]:
@@ -176,9 +168,7 @@ def _parse_protocol_map(entries: Sequence[str], problems: list[str]) -> Mapping[
     return protocols
 
 
-def _join(
-    endpoint: _Endpoint, told: _Endpoint | None, protocols: Mapping[str, str], problems: list[str]
-) -> Listener:
+def _join(endpoint: _Endpoint, told: _Endpoint | None, protocols: Mapping[str, str], problems: list[str]) -> Listener:
     name, host, port = endpoint
     protocol = protocols.get(name)
     if protocol is None:

@@ -14,7 +14,7 @@ from ottla.config.broker_settings import ALIASES, BROKER_SETTINGS
 from ottla.config.inert_settings import INERT_NAMES, UNSUPPORTED, is_inert, refusal
 from ottla.config.listeners import with_address
 from ottla.config.properties import escape_value, parse_properties
-from ottla.config.setting import BadConfig, Source, is_sensitive, text_of
+from ottla.config.setting import BadConfig, Setting, Source, is_sensitive, text_of
 
 ENVIRONMENT_PREFIX: Final = "OTTLA_"
 
@@ -39,22 +39,21 @@ def load_broker_config(
 
     `host` and `port` are shorthand: they change the address of the only listener.
     """
-    problems: list[str] = []
+    gathered = _Gathered()
+    problems = gathered.problems
     layers = (
         (Source.FILE, _read_file(file, problems) if file is not None else {}),
         (Source.ENVIRONMENT, _read_environment(environment or {}, problems)),
         (Source.FLAG, dict(flags or {})),
     )
-    given: dict[str, Given] = {}
-    inert: dict[str, None] = {}
     for source, texts in layers:
         where = f" in {file}" if source is Source.FILE else ""
         for name, text in _without_aliases(texts, where, problems):
-            _take(name, text, source, where, given, inert, problems)
+            gathered.take(name, text, source, where)
     if host is not None or port is not None:
-        _take_address(host, port, given, problems)
+        gathered.take_address(host, port)
     try:
-        config = BrokerConfig(given, inert=tuple(inert))
+        config = BrokerConfig(gathered.given, inert=tuple(gathered.inert))
     except BadConfig as bad:
         raise BadConfig([*problems, *bad.problems]) from None
     if problems:
@@ -108,9 +107,7 @@ def _read_environment(environment: Mapping[str, str], problems: list[str]) -> di
     ours = sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX))
     if not ours:
         return {}
-    names = {
-        environment_name(name): name for name in (*INERT_NAMES, *UNSUPPORTED, *ALIASES, *BROKER_SETTINGS)
-    }
+    names = {environment_name(name): name for name in (*INERT_NAMES, *UNSUPPORTED, *ALIASES, *BROKER_SETTINGS)}
     texts: dict[str, str] = {}
     for variable in ours:
         name = names.get(variable) or _inert_family(variable)
@@ -132,38 +129,56 @@ def _without_aliases(texts: Mapping[str, str], where: str, problems: list[str]) 
     """node.id is broker.id; both may be there if they agree."""
     for alias, name in ALIASES.items():
         if alias in texts and texts.get(name, texts[alias]).strip() != texts[alias].strip():
-            problems.append(
-                f"{name} and {alias} differ{where}; they are the same setting, so set one of them"
-            )
+            problems.append(f"{name} and {alias} differ{where}; they are the same setting, so set one of them")
     return [(ALIASES.get(name, name), text) for name, text in texts.items() if ALIASES.get(name) not in texts]
 
 
-def _take(
-    name: str,
-    text: str,
-    source: Source,
-    where: str,
-    given: dict[str, Given],
-    inert: dict[str, None],
-    problems: list[str],
-) -> None:
-    setting = BROKER_SETTINGS.get(name)
-    if setting is not None:
+class _Gathered:
+    """What was found so far: weaker sources first, so that stronger ones replace it."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Given] = {}
+        self.inert: dict[str, None] = {}
+        self.problems: list[str] = []
+
+    def take(self, name: str, text: str, source: Source, where: str) -> None:
+        setting = BROKER_SETTINGS.get(name)
+        if setting is not None:
+            self._take_known(setting, text, source, where)
+            return
+        why = refusal(name, text)
+        if why is not None:
+            self.problems.append(f"{name}{where} cannot be used: {why}")
+        elif is_inert(name) or name in UNSUPPORTED:
+            self.inert[name] = None
+        else:
+            self.problems.append(f"{name}: no setting has this name{where}{_meant(name)}")
+
+    def _take_known(self, setting: Setting, text: str, source: Source, where: str) -> None:
+        if setting.default is None and not text.strip():
+            self.given.pop(setting.name, None)  # as in Kafka: empty is unset, where unset is possible
+            return
         try:
-            given[name] = Given(setting.parse(text), source)
+            self.given[setting.name] = Given(setting.parse(text), source)
         except ValueError as problem:
             shown = "this value" if setting.sensitive else repr(text)
-            problems.append(f"{name}: {shown}{where} cannot be used: it must be {problem}")
-        if setting.default is None and not text.strip():
-            del given[name]  # an empty value leaves unset what has no default
-        return
-    why = refusal(name, text)
-    if why is not None:
-        problems.append(f"{name}{where} cannot be used: {why}")
-    elif is_inert(name) or name in UNSUPPORTED:
-        inert[name] = None
-    else:
-        problems.append(f"{name}: no setting has this name{where}{_meant(name)}")
+            self.problems.append(f"{setting.name}: {shown}{where} cannot be used: it must be {problem}")
+
+    def take_address(self, host: str | None, port: int | None) -> None:
+        """--host and --port, which change the only listener there is so far."""
+        listeners = self._so_far("listeners")
+        changed = with_address(listeners, self._so_far("controller.listener.names"), host, port)
+        if changed is None:
+            self.problems.append(
+                "--host and --port stand for one listener, and listeners has several: use --set listeners=..."
+            )
+        else:
+            self.given["listeners"] = Given(changed, Source.FLAG)
+
+    def _so_far(self, name: str) -> tuple[str, ...]:
+        value = self.given[name].value if name in self.given else BROKER_SETTINGS[name].default
+        assert isinstance(value, tuple)
+        return value
 
 
 def _meant(name: str) -> str:
@@ -174,17 +189,3 @@ def _meant(name: str) -> str:
         return f"; it is a setting of topics, whose default for all topics is {topic_setting.synonyms[0][0]}"
     known = (*BROKER_SETTINGS, *INERT_NAMES, *UNSUPPORTED, *ALIASES)
     return "" if is_sensitive(name) else suggestion(name, known)
-
-
-def _take_address(host: str | None, port: int | None, given: dict[str, Given], problems: list[str]) -> None:
-    listeners = given["listeners"].value if "listeners" in given else BROKER_SETTINGS["listeners"].default
-    controllers = given["controller.listener.names"].value if "controller.listener.names" in given else ()
-    assert isinstance(listeners, tuple)
-    assert isinstance(controllers, tuple)
-    changed = with_address(listeners, controllers, host, port)
-    if changed is None:
-        problems.append(
-            "--host and --port stand for one listener, and listeners has several: use --set listeners=..."
-        )
-    else:
-        given["listeners"] = Given(changed, Source.FLAG)

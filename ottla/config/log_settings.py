@@ -48,9 +48,7 @@ LOG_SETTINGS: Final = (
         dynamic=_CLUSTER,
         synonyms=(("log.roll.hours", _HOUR_MS),),
     ),
-    Setting(
-        "log.roll.hours", _INT, 168, "A segment is closed at this age, when log.roll.ms is not set.", low=1
-    ),
+    Setting("log.roll.hours", _INT, 168, "A segment is closed at this age, when log.roll.ms is not set.", low=1),
     Setting(
         "log.roll.jitter.ms",
         _LONG,

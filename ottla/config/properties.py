@@ -29,11 +29,7 @@ def parse_properties(text: str) -> dict[str, str]:
 def escape_value(text: str) -> str:
     """A value as it can stand in a properties file and be read back the same."""
     escaped = (
-        text.replace("\\", "\\\\")
-        .replace("\n", "\\n")
-        .replace("\r", "\\r")
-        .replace("\t", "\\t")
-        .replace("\f", "\\f")
+        text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
     )
     return "\\" + escaped if escaped.startswith(" ") else escaped
 

@@ -144,17 +144,11 @@ class Setting:
         noun = "a number" if self.kind is Kind.DOUBLE else "an integer"
         low, high = self._bounds()
         if self.high is not None:
-            return (
-                f"{noun} from {low:g} to {high:g}"
-                if self.kind is Kind.DOUBLE
-                else f"{noun} from {low} to {high}"
-            )
+            return f"{noun} from {low:g} to {high:g}" if self.kind is Kind.DOUBLE else f"{noun} from {low} to {high}"
         if self.low is not None:
             limit = f" and at most {high}" if self.kind in (Kind.INT, Kind.SHORT) else ""
             return (
-                f"{noun} of at least {low:g}{limit}"
-                if self.kind is Kind.DOUBLE
-                else f"{noun} of at least {low}{limit}"
+                f"{noun} of at least {low:g}{limit}" if self.kind is Kind.DOUBLE else f"{noun} of at least {low}{limit}"
             )
         return noun if self.kind is Kind.DOUBLE else f"{noun} from {low} to {high}"
 

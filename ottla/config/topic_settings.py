@@ -147,9 +147,7 @@ _SEGMENTS = (
         low=0,
         synonyms=_from("log.flush.interval.ms"),
     ),
-    Setting(
-        "preallocate", _BOOLEAN, False, "Accepted, and has no effect: segments grow as they are written."
-    ),
+    Setting("preallocate", _BOOLEAN, False, "Accepted, and has no effect: segments grow as they are written."),
     Setting("internal.segment.bytes", _INT, None, "As segment.bytes, of any size: for tests.", low=1),
 )
 
@@ -271,9 +269,7 @@ _TIERED = (
 )
 
 TOPIC_SETTINGS: Final = {
-    setting.name: setting
-    for table in (_RETENTION, _SEGMENTS, _RECORDS, _REPLICAS, _TIERED)
-    for setting in table
+    setting.name: setting for table in (_RETENTION, _SEGMENTS, _RECORDS, _REPLICAS, _TIERED) for setting in table
 }
 INTERNAL_TOPIC_SETTINGS: Final = frozenset({"internal.segment.bytes"})
 """Settings that are taken but not shown."""

@@ -1,0 +1,110 @@
+"""`ottla serve`: its options, and how a configuration that cannot be used is refused."""
+
+import logging
+import sys
+import types
+
+import pytest
+from click.testing import CliRunner
+
+from ottla.cli.main import cli
+from ottla.errors import Fault
+
+
+def serve(*arguments, **environment):
+    return CliRunner(env=environment).invoke(cli, ["serve", *arguments], prog_name="ottla")
+
+
+def printed(*arguments, **environment):
+    result = serve("--print-config", *arguments, **environment)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_options_are_settings(tmp_path):
+    output = printed("--id", "3", "--host", "::1", "--port", "0", "--data", str(tmp_path), "--store", "embedded:/x.db")
+    flags = output.partition("# from default")[0]
+    assert "broker.id=3\n" in flags
+    assert "listeners=PLAINTEXT://[::1]:0\n" in flags
+    assert f"log.dirs={tmp_path}\n" in flags
+    assert "ottla.store=embedded:/x.db\n" in flags
+
+
+def test_any_setting_can_be_given():
+    assert "num.partitions=3\n" in printed("--set", "num.partitions=3").partition("# from default")[0]
+
+
+def test_the_environment_is_read(tmp_path):
+    file = tmp_path / "server.properties"
+    file.write_text("num.partitions=5\n")
+    output = printed(OTTLA_CONFIG=str(file), OTTLA_ADVERTISED_LISTENERS="PLAINTEXT://h:1")
+    assert "# from environment\nadvertised.listeners=PLAINTEXT://h:1\n" in output
+    assert "# from file\nnum.partitions=5\n" in output
+
+
+def test_what_cannot_be_used_ends_with_status_2_and_says_why():
+    result = serve("--set", "num.partition=3", "--host", "0.0.0.0")
+    assert result.exit_code == 2
+    assert result.output.startswith("ottla: error: 2 things are wrong with the configuration:\n")
+    assert "did you mean num.partitions?" in result.output
+    assert "set advertised.listeners=PLAINTEXT://HOST:9092" in result.output
+
+
+@pytest.mark.parametrize("arguments", [["--set", "novalue"], ["--set", "=1"], ["--port", "70000"], ["--id", "x"]])
+def test_misuse_ends_with_status_2(arguments):
+    assert serve(*arguments).exit_code == 2
+
+
+def test_a_setting_without_a_value_does_not_show_what_may_be_a_secret():
+    assert "--set takes name=value" in serve("--set", "novalue").output
+
+
+@pytest.fixture
+def broker_main(monkeypatch):
+    """Stands where the broker would start, so that what happens around it can be seen."""
+    module = types.ModuleType("ottla.broker.main")
+    monkeypatch.setitem(sys.modules, "ottla.broker.main", module)
+    root, ours = logging.getLogger(), logging.getLogger("ottla")
+    before = list(root.handlers), root.level, ours.level
+    yield module
+    root.handlers[:], level, our_level = before[0], before[1], before[2]
+    root.setLevel(level)
+    ours.setLevel(our_level)
+
+
+def test_a_fault_ends_with_status_1_and_one_line(broker_main):
+    def run(config):
+        raise Fault("the data directory is in use by another broker: stop it, or use another --data")
+
+    broker_main.run = run
+    result = serve()
+    assert result.exit_code == 1
+    assert result.output.startswith("ottla: error: the data directory is in use")
+    assert "Traceback" not in result.output
+
+
+def test_the_brokers_status_is_the_commands(broker_main):
+    broker_main.run = lambda config: 0 if config.broker_id == 4 else 1
+    assert serve("--id", "4").exit_code == 0
+    assert serve("--id", "5").exit_code == 1
+
+
+def test_what_has_no_effect_is_named_once_and_exposure_is_warned_of(broker_main):
+    broker_main.run = lambda config: 0
+    output = serve(
+        "--set",
+        "num.io.threads=8",
+        "--set",
+        "listeners=PLAINTEXT://:0",
+        "--set",
+        "advertised.listeners=PLAINTEXT://h:1",
+    ).output
+    assert output.count("accepted, has no effect here: num.io.threads") == 1
+    assert output.count("WARNING") == 1
+    assert "listening beyond this machine (0.0.0.0:0) without authentication" in output
+    assert "clients of PLAINTEXT are sent to h:1" in output
+
+
+def test_a_broker_for_this_machine_alone_starts_quietly(broker_main):
+    broker_main.run = lambda config: 0
+    assert serve().output == ""

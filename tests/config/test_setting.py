@@ -1,0 +1,92 @@
+"""A setting turns text into a value, or says what the text may be."""
+
+import pytest
+
+from ottla.config.setting import Kind, Setting, is_sensitive, text_of
+
+
+def setting(kind, default=None, **limits):
+    return Setting("a.name", kind, default, "A sentence.", **limits)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (Kind.INT, " 42 ", 42),
+        (Kind.INT, "+7", 7),
+        (Kind.LONG, "-9223372036854775808", -(2**63)),
+        (Kind.SHORT, "32767", 32767),
+        (Kind.DOUBLE, "0.5", 0.5),
+        (Kind.BOOLEAN, "True", True),
+        (Kind.BOOLEAN, "false", False),
+        (Kind.STRING, " x ", "x"),
+        (Kind.LIST, "a, b,c", ("a", "b", "c")),
+        (Kind.LIST, "", ()),
+        (Kind.PASSWORD, " kept as it is ", " kept as it is "),
+    ],
+)
+def test_text_becomes_a_value(kind, text, value):
+    assert setting(kind).parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Kind.INT, "2147483648"),
+        (Kind.INT, "1_000"),
+        (Kind.INT, "١"),
+        (Kind.INT, "1.5"),
+        (Kind.INT, ""),
+        (Kind.INT, "9" * 5000),
+        (Kind.LONG, "9223372036854775808"),
+        (Kind.DOUBLE, "nan"),
+        (Kind.DOUBLE, "inf"),
+        (Kind.DOUBLE, "half"),
+        (Kind.BOOLEAN, "yes"),
+        (Kind.BOOLEAN, "1"),
+    ],
+)
+def test_what_is_no_value_is_refused(kind, text):
+    with pytest.raises(ValueError):
+        setting(kind).parse(text)
+
+
+@pytest.mark.parametrize(
+    ("built", "text", "sentence"),
+    [
+        (setting(Kind.INT, low=1), "0", "an integer of at least 1 and at most 2147483647"),
+        (setting(Kind.LONG, low=-1), "-2", "an integer of at least -1"),
+        (setting(Kind.INT, low=1, high=17), "18", "an integer from 1 to 17"),
+        (setting(Kind.DOUBLE, low=0, high=1), "1.5", "a number from 0 to 1"),
+        (setting(Kind.BOOLEAN), "on", "true or false"),
+        (setting(Kind.STRING, choices=("a", "b", "c")), "d", "a, b or c"),
+        (setting(Kind.LIST, choices=("compact", "delete")), "delete,x", "a list of compact or delete"),
+        (setting(Kind.BOOLEAN, choices=("false",)), "true", "false"),
+        (setting(Kind.LIST, pattern=r"\*|[0-9]+:[0-9]+"), "1:2,3", "text of the form"),
+    ],
+)
+def test_a_refusal_says_what_the_value_may_be(built, text, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        built.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, None), (True, "true"), (5, "5"), (0.5, "0.5"), (("a", "b"), "a,b"), ((), ""), ("x", "x")],
+)
+def test_values_are_written_as_kafka_writes_them(value, text):
+    assert text_of(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("ssl.keystore.password", True),
+        ("listener.name.internal.plain.sasl.jaas.config", True),
+        ("delegation.token.secret.key", True),
+        ("log.retention.ms", False),
+        ("ssl.client.auth", False),
+    ],
+)
+def test_secrets_are_known_by_their_name(name, secret):
+    assert is_sensitive(name) is secret
