@@ -99,11 +99,7 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
         host, colon, port = part.rpartition(":")
         if not colon or part.endswith("]") or (":" in host and not host.startswith("[")):
             host, port = part, str(DEFAULT_PORT)
-        if (
-            not (port.isascii() and port.isdecimal())
-            or not 0 < int(port[:6]) <= 65535
-            or not host.strip("[]")
-        ):
+        if not (port.isascii() and port.isdecimal()) or not 0 < int(port[:6]) <= 65535 or not host.strip("[]"):
             raise ValueError(f"{part!r} is not host:port")
         addresses.append((host.strip("[]"), int(port)))
     if not addresses:
@@ -114,9 +110,7 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
 class Admin:
     """An administrative client. Connects at first use; `async with` closes it."""
 
-    def __init__(
-        self, bootstrap_servers: str, *, client_id: str = "ottla-admin", timeout_s: float = 30.0
-    ) -> None:
+    def __init__(self, bootstrap_servers: str, *, client_id: str = "ottla-admin", timeout_s: float = 30.0) -> None:
         self._bootstrap = parse_bootstrap(bootstrap_servers)
         self._client_id = client_id
         self._timeout_s = timeout_s
@@ -280,9 +274,7 @@ class Admin:
             try:
                 self._others[address] = await Connection.open(*address, client_id=self._client_id)
             except Unreachable as error:
-                raise Unreachable(
-                    f"broker {broker_id} tells clients to use an address that fails: {error}"
-                ) from None
+                raise Unreachable(f"broker {broker_id} tells clients to use an address that fails: {error}") from None
         return self._others[address]
 
 

@@ -15,7 +15,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
-from ottla.client.errors import ClientError, NotUnderstood, TimedOut, Unreachable
+from ottla.client.errors import ClientError, ConnectionLost, NotUnderstood, TimedOut, Unreachable
 from ottla.errors import BadFrame, ErrorCode
 from ottla.wire.frame import LENGTH_BYTES, framed, parse_response_header, read_length, request_header
 from ottla.wire.messages import decode, encode
@@ -94,9 +94,7 @@ class Connection:
             body = await self._exchange(request, version, CONNECT_TIMEOUT_S)
         answer = self._decoded(ApiVersionsResponse, version, body)
         if answer.error_code:
-            raise NotUnderstood(
-                f"{self.address} does not tell which versions it speaks (error {answer.error_code})"
-            )
+            raise NotUnderstood(f"{self.address} does not tell which versions it speaks (error {answer.error_code})")
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
     def _version_of(self, request: Message) -> int:
@@ -139,7 +137,7 @@ class Connection:
                     raise BadFrame(f"an answer of {length} bytes")
                 self._hand_over(memoryview(await self._reader.readexactly(length)))
         except (OSError, asyncio.IncompleteReadError):
-            self._lose(Unreachable(f"{self.address} closed the connection"))
+            self._lose(ConnectionLost(f"{self.address} closed the connection"))
         except BadFrame as bad:
             self._lose(NotUnderstood(f"{self.address} does not speak Kafka's protocol: {bad}"))
 
@@ -166,7 +164,5 @@ def _reason(error: OSError) -> str:
     """In a person's words. For a name with several addresses asyncio tells all failures in one text."""
     if isinstance(error, socket.gaierror):
         return error.strerror or "the name is not known"
-    codes = (
-        [error.errno] if error.errno else [int(code) for code in re.findall(r"\[Errno (\d+)\]", str(error))]
-    )
+    codes = [error.errno] if error.errno else [int(code) for code in re.findall(r"\[Errno (\d+)\]", str(error))]
     return ", ".join(dict.fromkeys(os.strerror(code) for code in codes)) or str(error)

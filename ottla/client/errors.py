@@ -14,6 +14,8 @@ class ClientError(Exception):
     """The base of all; also what the protocol says no with where no class below says it better."""
 
     hint: str | None = None
+    words: str | None = None
+    """What to say when the broker sends a code and no message."""
 
     def __init__(
         self, message: str, *, code: ErrorCode = ErrorCode.unknown_server_error, retriable: bool = False
@@ -30,6 +32,12 @@ class Unreachable(ClientError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code=ErrorCode.network_exception, retriable=True)
+
+
+class ConnectionLost(Unreachable):
+    """A broker closed the connection instead of answering."""
+
+    hint = "The broker may have stopped, or refused what it was sent; its log says which."
 
 
 class TimedOut(ClientError):
@@ -51,6 +59,7 @@ class UnknownTopic(ClientError):
     """There is no such topic. Not to be tried again: nothing will create it meanwhile."""
 
     hint = "`ottla topics list` shows the topics there are."
+    words = "there is no such topic"
 
 
 class TopicExists(ClientError):
@@ -83,10 +92,8 @@ def error_of(code: int, subject: str, message: str | None = None) -> ClientError
     try:
         known = ErrorCode(code)
     except ValueError:
-        return ClientError(
-            f"{subject}: the broker answered with error {code}, which this release does not know"
-        )
-    words = message or known.name.replace("_", " ")
+        return ClientError(f"{subject}: the broker answered with error {code}, which this release does not know")
     chosen = _CLASSES.get(known, ClientError)
+    words = message or chosen.words or known.name.replace("_", " ")
     retriable = known in RETRIABLE and chosen is ClientError
     return chosen(f"{subject}: {words}", code=known, retriable=retriable)

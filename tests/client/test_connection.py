@@ -8,7 +8,15 @@ import pytest
 from ottla.client import connection
 from ottla.client.admin import parse_bootstrap
 from ottla.client.connection import Connection
-from ottla.client.errors import NotUnderstood, TimedOut, TopicExists, UnknownTopic, Unreachable, error_of
+from ottla.client.errors import (
+    ConnectionLost,
+    NotUnderstood,
+    TimedOut,
+    TopicExists,
+    UnknownTopic,
+    Unreachable,
+    error_of,
+)
 from ottla.errors import ErrorCode
 from ottla.wire.apis import API_VERSIONS, METADATA
 from ottla.wire.frame import framed, parse_request_header, response_header
@@ -154,7 +162,7 @@ def test_a_connection_that_breaks_fails_what_waits_on_it_and_what_comes_after():
         async with peer(serve) as port:
             opened = await Connection.open("127.0.0.1", port)
             for _ in range(2):
-                with pytest.raises(Unreachable, match="closed the connection"):
+                with pytest.raises(ConnectionLost, match="closed the connection"):
                     await opened.call(MetadataRequest(topics=[]), MetadataResponse)
             await opened.close()
 

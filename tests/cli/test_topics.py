@@ -1,0 +1,171 @@
+"""`ottla topics` against a running broker."""
+
+import asyncio
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from ottla.cli.main import cli
+from ottla.client.admin import Admin, NewTopic, ResourceKind
+from ottla.client.errors import BadSetting, ClientError, UnknownTopic
+
+
+@pytest.fixture
+def topics(broker):
+    def run(*arguments):
+        return CliRunner(env={"OTTLA_BOOTSTRAP_SERVERS": broker.bootstrap}).invoke(
+            cli, ["topics", *arguments], prog_name="ottla"
+        )
+
+    return run
+
+
+@pytest.fixture
+def succeed(topics):
+    def run(*arguments):
+        result = topics(*arguments)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return run
+
+
+def test_a_topic_is_created_listed_described_and_deleted(succeed, fresh_name):
+    name = fresh_name()
+    assert succeed("create", name, "--partitions", "3", "--config", "retention.ms=1000") == f"created topic {name}\n"
+    assert name in succeed("list").splitlines()
+    description = succeed("describe", name)
+    assert "partitions          3\n" in description
+    assert "retention.ms=1000\n" in description
+    assert description.splitlines()[-1].split() == ["2", "1", "0", "1", "1"]
+    assert succeed("delete", name) == f"deleted topic {name}\n"
+    assert name not in succeed("list").splitlines()
+
+
+def test_a_topic_is_described_in_json(succeed, fresh_name):
+    name = fresh_name()
+    created = json.loads(succeed("create", name, "--json"))
+    assert created == {"created": [name], "failed": {}}
+    assert name in json.loads(succeed("list", "--json"))
+    [described] = json.loads(succeed("describe", name, "--json"))
+    assert described["name"] == name
+    assert described["replication_factor"] == 1
+    assert [partition["in_sync"] for partition in described["partitions"]] == [[1]]
+    assert name in [each["name"] for each in json.loads(succeed("describe", "--json"))]
+
+
+def test_a_topic_that_exists_is_not_created_again_unless_that_is_fine(topics, fresh_name):
+    name = fresh_name()
+    assert topics("create", name).exit_code == 0
+    again = topics("create", name)
+    assert again.exit_code == 1
+    assert "already exists" in again.output
+    assert topics("create", name, "--if-not-exists").exit_code == 0
+
+
+@pytest.mark.parametrize("verb", ["describe", "delete"])
+def test_a_topic_that_does_not_exist_is_an_error_with_a_hint(topics, fresh_name, verb):
+    name = fresh_name()
+    result = topics(verb, name)
+    assert result.exit_code == 1
+    assert f"ottla: error: topic {name}: " in result.output
+    assert "`ottla topics list`" in result.output
+    assert topics("delete", name, "--if-exists").exit_code == 0
+
+
+def test_describing_a_topic_does_not_create_it(topics, succeed, fresh_name):
+    name = fresh_name()
+    topics("describe", name)
+    assert name not in succeed("list").splitlines()
+
+
+def test_what_succeeds_is_done_though_another_fails(topics, succeed, fresh_name):
+    name = fresh_name()
+    result = topics("create", name, "not/a/name")
+    assert result.exit_code == 1
+    assert f"created topic {name}\n" in result.output
+    assert name in succeed("list").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--config", "no.such=1"], "no.such"),
+        (["--config", "retention.ms=x"], "retention.ms"),
+        (["--replication-factor", "3"], "replication factor"),
+    ],
+)
+def test_what_the_broker_refuses_is_told(topics, fresh_name, arguments, words):
+    result = topics("create", fresh_name(), *arguments)
+    assert result.exit_code == 1
+    assert words in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["create"],
+        ["create", "t", "--partitions", "0"],
+        ["create", "t", "--config", "novalue"],
+        ["list", "-b", "host:port"],
+        ["describe", "--no-such-option"],
+    ],
+)
+def test_misuse_ends_with_status_2(arguments):
+    assert CliRunner().invoke(cli, ["topics", *arguments]).exit_code == 2
+
+
+def test_no_broker_ends_with_status_75_and_what_to_do():
+    result = CliRunner().invoke(cli, ["topics", "list", "-b", "127.0.0.1:1"])
+    assert result.exit_code == 75
+    assert result.output.startswith("ottla: error: cannot connect to 127.0.0.1:1: Connection refused\n")
+    assert "`ottla serve`" in result.output
+
+
+def test_the_first_broker_that_answers_is_used(succeed, broker):
+    assert succeed("list", "-b", f"127.0.0.1:1,{broker.bootstrap}") is not None
+
+
+def test_settings_are_changed_and_returned_to_their_default(broker, fresh_name):
+    name = fresh_name()
+
+    async def scenario():
+        async with Admin(broker.bootstrap) as admin:
+            await admin.create_topics([NewTopic(name)])
+            await admin.alter_configs(ResourceKind.TOPIC, name, put={"retention.ms": "5", "flush.ms": "6"})
+            await admin.alter_configs(ResourceKind.TOPIC, name, remove=["flush.ms"])
+            entries = await admin.describe_configs(ResourceKind.TOPIC, name)
+            with pytest.raises(BadSetting):
+                await admin.alter_configs(ResourceKind.TOPIC, name, put={"retention.ms": "x"})
+            return {entry.name: entry.value for entry in entries if entry.source == 1}
+
+    assert asyncio.run(scenario()) == {"retention.ms": "5"}
+
+
+def test_a_broker_shows_its_settings(broker):
+    async def scenario():
+        async with Admin(broker.bootstrap) as admin:
+            return {entry.name: entry for entry in await admin.describe_configs(ResourceKind.BROKER, "1")}
+
+    entries = asyncio.run(scenario())
+    assert entries["broker.id"].value == "1"
+    assert entries["broker.id"].read_only
+
+
+def test_a_topic_grows(broker, fresh_name):
+    name = fresh_name()
+
+    async def scenario():
+        async with Admin(broker.bootstrap) as admin:
+            await admin.create_topics([NewTopic(name, partitions=1)])
+            await admin.create_partitions(name, 4)
+            with pytest.raises(ClientError):
+                await admin.create_partitions(name, 2)
+            described = await admin.describe_topics([name, "no-such-topic"])
+            assert isinstance(described["no-such-topic"], UnknownTopic)
+            return described[name]
+
+    grown = asyncio.run(scenario())
+    assert not isinstance(grown, ClientError)
+    assert [partition.partition for partition in grown.partitions] == [0, 1, 2, 3]
