@@ -53,7 +53,9 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         return
     process = BrokerProcess(tmp_path_factory.mktemp("broker")).start()
     yield process
+    since = len(process.stderr_text())
     assert process.stop() == 0, "the broker did not stop cleanly"
+    assert not process.complaints(since), "the broker logged while it stopped:\n" + process.stderr_text()[since:]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-READY = re.compile(r"^ottla: broker (\d+) ready on (\S+):(\d+)$", re.MULTILINE)
+READY = re.compile(r"^ottla: broker (\d+) ready on ([^\s:]+):(\d+)(, \S+)*$", re.MULTILINE)
 COMPLAINT = re.compile(r"WARNING|ERROR|CRITICAL|Traceback|never retrieved|was destroyed|never awaited")
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0

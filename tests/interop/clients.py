@@ -122,9 +122,7 @@ class Confluent:
     def consume(self, bootstrap, topic, count, *, start=EARLIEST, partition=0):
         consumer = self.consumer(bootstrap)
         try:
-            consumer.list_topics(
-                topic, TIMEOUT_S
-            )  # with the leader known at once, the first fetch need not wait
+            consumer.list_topics(topic, TIMEOUT_S)  # with the leader known at once, the first fetch need not wait
             consumer.assign([confluent_kafka.TopicPartition(topic, partition, start)])
             return take(consumer, count)
         finally:
@@ -133,9 +131,7 @@ class Confluent:
     def bounds(self, bootstrap, topic, partition=0):
         consumer = self.consumer(bootstrap)
         try:
-            return consumer.get_watermark_offsets(
-                confluent_kafka.TopicPartition(topic, partition), timeout=TIMEOUT_S
-            )
+            return consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, partition), timeout=TIMEOUT_S)
         finally:
             consumer.close()
 

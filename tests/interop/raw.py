@@ -87,9 +87,7 @@ def zero(hint: Any) -> Any:
 def underlying(kind: Any) -> Any:
     while hasattr(kind, "__supertype__"):
         kind = kind.__supertype__
-    return next(
-        (base for base in (bool, str, bytes) if isinstance(kind, type) and issubclass(kind, base)), int
-    )
+    return next((base for base in (bool, str, bytes) if isinstance(kind, type) and issubclass(kind, base)), int)
 
 
 def plain(value: Any) -> Any:

@@ -83,9 +83,7 @@ class TestConfluent:
 
     def test_partitions_are_added_and_usable(self, broker, admin, topic):
         admin.create_partitions([NewPartitions(topic, 4)])[topic].result(30)
-        wait_for(
-            lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 4, "four partitions"
-        )
+        wait_for(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 4, "four partitions")
         records = [Record(b"x", partition=partition) for partition in range(4)]
         assert CONFLUENT.produce(broker.bootstrap, topic, records) == [0, 0, 0, 0]
         with pytest.raises(KafkaException, match="INVALID_PARTITIONS"):
@@ -188,9 +186,7 @@ class TestKafkaPython:
         python_admin.create_partitions({topic: 3})
 
         def indexes() -> list[int]:
-            return [
-                each["partition_index"] for each in python_admin.describe_topics([topic])[0]["partitions"]
-            ]
+            return [each["partition_index"] for each in python_admin.describe_topics([topic])[0]["partitions"]]
 
         assert wait_for(lambda: indexes() == [0, 1, 2], "three partitions")
 

@@ -9,19 +9,21 @@ import time
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.conftest import EXTERNAL
+from tests.interop.conftest import create_topic
 from tests.interop.raw import (
-    Closed,
     Connection,
     batch,
     fetch,
+    fetch_fields,
     header_v1,
     produce,
     produce_fields,
     record,
 )
-from tests.serving import BrokerProcess
+from tests.serving import BrokerProcess, wait_for
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="what Ottla promises; Apache Kafka differs in places")
 
@@ -100,12 +102,10 @@ def test_unknown_tagged_fields_are_skipped(connection):
 
 
 def test_two_thousand_pipelined_requests_are_answered_in_order(connection):
-    frame = b"".join(
-        struct.pack(">i", 13) + header_v1(18, 0, correlation_id)[:13] for correlation_id in range(2_000)
-    )
+    frame = b"".join(struct.pack(">i", 13) + header_v1(18, 0, correlation_id)[:13] for correlation_id in range(2_000))
     connection.send(frame)
     for correlation_id in range(2_000):
-        connection.receive_response("api_versions", 0, correlation_id)
+        assert connection.receive_response("api_versions", 0, correlation_id)["error_code"] == 0
 
 
 def test_a_client_that_never_reads_is_held_back_not_buffered(broker, connection, topic):
@@ -113,8 +113,6 @@ def test_a_client_that_never_reads_is_held_back_not_buffered(broker, connection,
     assert isinstance(broker, BrokerProcess)
     with Connection(broker, timeout_s=2) as mute:
         before = broker.resident_bytes()
-        from tests.interop.raw import fetch_fields
-
         try:
             for _ in range(400):  # 200 MB of answers, if anybody buffered them
                 mute.send_request("fetch", 11, fetch_fields(topic))
@@ -155,10 +153,10 @@ BAD_BATCHES: dict[str, tuple[bytes | None, int]] = {
     "one bit flipped": (TRUE[:-1] + bytes([TRUE[-1] ^ 1]), CORRUPT_MESSAGE),
     "magic 3": (batch(magic=3), CORRUPT_MESSAGE),
     "magic 1": (batch(magic=1), CORRUPT_MESSAGE),
-    "longer than the data": (batch(length=5_000), CORRUPT_MESSAGE),
+    "longer than the data": (batch(length=5_000), INVALID_RECORD),
     "length -1": (batch(length=-1), CORRUPT_MESSAGE),
-    "cut off": (TRUE[:-10], CORRUPT_MESSAGE),
-    "shorter than a header": (TRUE[:30], CORRUPT_MESSAGE),
+    "cut off": (TRUE[:-10], INVALID_RECORD),
+    "shorter than a header": (TRUE[:30], INVALID_RECORD),
     "empty": (batch([], last_offset_delta=0, record_count=0), INVALID_RECORD),
     "count says more": (batch([b"a"], record_count=5), INVALID_RECORD),
     "count says less": (batch([b"a", b"b"], record_count=1), INVALID_RECORD),
@@ -176,13 +174,7 @@ BAD_BATCHES: dict[str, tuple[bytes | None, int]] = {
     "no batch at all": (b"", INVALID_RECORD),
 }
 # An answer one may argue about; what counts is that it is an error and nothing was written.
-EITHER = {
-    "no batch at all",
-    "a transactional batch without a transaction",
-    "length -1",
-    "longer than the data",
-    "cut off",
-}
+EITHER = {"no batch at all", "a transactional batch without a transaction", "length -1"}
 
 
 @pytest.mark.parametrize("name", BAD_BATCHES)
@@ -217,8 +209,17 @@ def test_a_record_without_a_key_is_refused_by_a_compacted_topic(connection, make
     assert produce(connection, topic, keyed)["error_code"] == 0
 
 
-def test_lies_inside_the_records_are_found_where_full_validation_is_on(connection, make_topic):
-    topic = make_topic(record_validation="full")
+@pytest.fixture
+def careful(start_broker, fresh_name):
+    """A connection to a broker that opens every batch, and a topic there."""
+    broker = start_broker("--set", "record.validation=full")
+    topic = create_topic(AdminClient({"bootstrap.servers": broker.bootstrap}), fresh_name())
+    with Connection(broker) as connection:
+        yield broker, connection, topic
+
+
+def test_lies_inside_the_records_are_found_where_full_validation_is_on(careful):
+    _, connection, topic = careful
     lies = {
         "offset deltas": batch([b"a", b"b"], records=record(0, b"a") + record(5, b"b")),
         "fewer records": batch([b"a", b"b"], records=record(0, b"a")),
@@ -230,13 +231,14 @@ def test_lies_inside_the_records_are_found_where_full_validation_is_on(connectio
     assert produce(connection, topic, batch([b"a", b"b"]))["error_code"] == 0
 
 
-def test_a_decompression_bomb_is_never_expanded_whole(broker, connection, make_topic):
+def test_a_decompression_bomb_is_never_expanded_whole(careful):
     """300 MB of zeros behind 300 KB of gzip, where the broker has reason to look inside."""
-    topic = make_topic(record_validation="full")
+    broker, connection, topic = careful
+    before = broker.resident_bytes()
     bomb = batch([b"a"], attributes=1, records=gzip.compress(bytes(300 << 20)))
     answer = produce(connection, topic, bomb)
     assert answer["error_code"] in (CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE)
-    # The fixture checks that memory has not grown with it.
+    assert broker.resident_bytes() - before < MEMORY_GROWTH_BYTES_MAX
 
 
 @pytest.mark.parametrize("acks", [5, 2, -2])
@@ -310,16 +312,13 @@ def test_a_topic_that_cannot_be_is_refused(connection, fresh_name, name):
 def test_a_forged_replica_id_moves_nothing(connection, topic):
     """CVE-2018-1288: a client that claims to be a follower must not count as one."""
     produce(connection, topic, batch([b"x"] * 3))
-    try:
-        forged = fetch(connection, topic, 0, replica_id=2)
-    except Closed:
-        return
-    assert forged["error_code"] != 0 or forged["high_watermark"] == 3
+    answer = connection.call("fetch", 11, **fetch_fields(topic, replica_id=2))
+    told = [partition for each in answer["responses"] for partition in each["partitions"]]
+    assert answer["error_code"] != 0 or all(partition["error_code"] != 0 for partition in told)
+    assert fetch(connection, topic, 3)["high_watermark"] == 3
 
 
 def test_a_thousand_connections_leave_no_descriptor_behind(broker):
-    from tests.serving import wait_for
-
     assert isinstance(broker, BrokerProcess)
     with Connection(broker) as connection:
         connection.call("api_versions", 0)

@@ -113,9 +113,7 @@ def test_an_empty_poll_waits_its_time_and_no_longer(connection, topic):
 
 def test_a_waiting_poll_is_woken_by_a_write(broker, connection, topic):
     with Connection(broker) as writer:
-        correlation_id = connection.send_request(
-            "fetch", 11, fetch_fields(topic, max_wait=30_000, min_bytes=1)
-        )
+        correlation_id = connection.send_request("fetch", 11, fetch_fields(topic, max_wait=30_000, min_bytes=1))
         started = time.monotonic()
         produce(writer, topic, batch([b"wake up"]))
         answer = connection.receive_response("fetch", 11, correlation_id)

@@ -20,9 +20,7 @@ class Session:
         self.connection, self.topic = connection, topic
         self.session_id, self.epoch = 0, 0
 
-    def fetch(
-        self, offsets: dict[int, int], forget: list[int] | None = None, **options: Any
-    ) -> dict[str, Any]:
+    def fetch(self, offsets: dict[int, int], forget: list[int] | None = None, **options: Any) -> dict[str, Any]:
         places = [
             {
                 "partition": partition,

@@ -15,9 +15,7 @@ pytestmark = pytest.mark.skipif(KCAT is None, reason="kcat is not installed")
 
 def kcat(*arguments: str, text: str = "") -> str:
     assert KCAT is not None
-    done = subprocess.run(
-        [KCAT, *arguments], input=text, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([KCAT, *arguments], input=text, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -26,8 +24,6 @@ def test_kcat_lists_writes_reads_and_queries(broker, topic):
     listed = json.loads(kcat("-b", broker.bootstrap, "-L", "-J", "-t", topic))
     assert [each["topic"] for each in listed["topics"]] == [topic]
     kcat("-b", broker.bootstrap, "-P", "-t", topic, "-p", "0", "-K", ":", text="a:1\nb:2\nc:3\n")
-    read = kcat(
-        "-b", broker.bootstrap, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q", "-K", ":"
-    )
+    read = kcat("-b", broker.bootstrap, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q", "-K", ":")
     assert read.splitlines() == ["a:1", "b:2", "c:3"]
     assert "offset 3" in kcat("-b", broker.bootstrap, "-Q", "-t", f"{topic}:0:-1")

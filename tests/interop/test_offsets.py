@@ -20,18 +20,14 @@ def connection(broker):
 def list_offset(connection: Connection, topic: str, timestamp: int, version: int = 8) -> tuple[int, int, int]:
     """(error, timestamp, offset)"""
     place = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
-    answer = connection.call(
-        "list_offsets", version, replica_id=-1, topics=[{"name": topic, "partitions": [place]}]
-    )
+    answer = connection.call("list_offsets", version, replica_id=-1, topics=[{"name": topic, "partitions": [place]}])
     found = answer["topics"][0]["partitions"][0]
     return found["error_code"], found["timestamp"], found["offset"]
 
 
 def stamped(*timestamps: int) -> bytes:
     records = b"".join(record(i, b"v", timestamp_delta=t - timestamps[0]) for i, t in enumerate(timestamps))
-    return batch(
-        [b"v"] * len(timestamps), records=records, base_timestamp=timestamps[0], max_timestamp=max(timestamps)
-    )
+    return batch([b"v"] * len(timestamps), records=records, base_timestamp=timestamps[0], max_timestamp=max(timestamps))
 
 
 def test_an_empty_partition_starts_and_ends_at_zero(connection, topic):

@@ -114,9 +114,7 @@ def test_bounds_follow_the_writes(broker, topic, client: Client):
 
 def test_an_offset_is_found_by_time(broker, topic, client: Client):
     stamps = [NOW_MS, NOW_MS + 100, NOW_MS + 200]
-    client.produce(
-        broker.bootstrap, topic, [Record(b"x", timestamp_ms=stamp) for stamp in stamps for _ in range(3)]
-    )
+    client.produce(broker.bootstrap, topic, [Record(b"x", timestamp_ms=stamp) for stamp in stamps for _ in range(3)])
     cases = [(0, 0), (NOW_MS, 0), (NOW_MS + 1, 3), (NOW_MS + 100, 3), (NOW_MS + 200, 6), (NOW_MS + 201, None)]
     for asked, expected in cases:
         assert client.offset_at(broker.bootstrap, topic, asked) == expected, asked

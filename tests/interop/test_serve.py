@@ -223,7 +223,6 @@ def test_the_files_have_kafkas_names(start_broker):
     expected = {
         "meta.properties",
         "recovery-point-offset-checkpoint",
-        "log-start-offset-checkpoint",
         "replication-offset-checkpoint",
         ".kafka_cleanshutdown",
         "shaped-0/00000000000000000000.log",

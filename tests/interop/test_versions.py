@@ -76,18 +76,14 @@ def request_fields(api: str, topic: str, topic_id: Any) -> dict[str, Any]:
             "topics": [{"topic": topic, "partitions": [epochs]}],
         },
         "describe_configs": {"resources": [{**resource, "configuration_keys": None}]},
-        "alter_configs": {
-            "resources": [{**resource, "configs": [{"name": "retention.ms", "value": "1000"}]}]
-        },
+        "alter_configs": {"resources": [{**resource, "configs": [{"name": "retention.ms", "value": "1000"}]}]},
         "describe_log_dirs": {"topics": None},
         "create_partitions": {
             "topics": [{"name": topic, "count": 2, "assignments": None}],
             "timeout": 10_000,
         },
         "incremental_alter_configs": {
-            "resources": [
-                {**resource, "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1000"}]}
-            ]
+            "resources": [{**resource, "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1000"}]}]
         },
         "describe_cluster": {"endpoint_type": 1},
         "describe_topic_partitions": {"topics": [{"name": topic}], "response_partition_limit": 100},
@@ -131,9 +127,7 @@ def test_apis_between_brokers_are_not_advertised_to_clients(broker):
     assert BETWEEN_BROKERS.isdisjoint(advertised(broker))
 
 
-@pytest.mark.parametrize(
-    ("api", "version"), SPOKEN, ids=lambda part: f"v{part}" if isinstance(part, int) else part
-)
+@pytest.mark.parametrize(("api", "version"), SPOKEN, ids=lambda part: f"v{part}" if isinstance(part, int) else part)
 def test_every_advertised_version_is_spoken(broker, topic, api, version):
     with Connection(broker) as connection:
         topic_id = topic_id_of(connection, topic)
@@ -162,9 +156,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(broker, ver
         assert connection.call("api_versions", 0)["error_code"] == 0
 
 
-@pytest.mark.parametrize(
-    ("api_key", "version"), [(3, 99), (1, 3), (19, 1), (2, 0), (999, 0), (-1, 0), (4, 0), (3, -1)]
-)
+@pytest.mark.parametrize(("api_key", "version"), [(3, 99), (1, 3), (19, 1), (2, 0), (999, 0), (-1, 0), (4, 0), (3, -1)])
 def test_an_unknown_key_or_version_closes_the_connection(broker, api_key, version):
     with Connection(broker) as connection:
         connection.send_frame(header_v1(api_key, version) + b"\0" * 64)
@@ -173,9 +165,7 @@ def test_an_unknown_key_or_version_closes_the_connection(broker, api_key, versio
 
 def test_the_client_must_name_itself_acceptably(broker):
     with Connection(broker) as connection:
-        answer = connection.call(
-            "api_versions", 3, client_software_name="not a name!", client_software_version="1"
-        )
+        answer = connection.call("api_versions", 3, client_software_name="not a name!", client_software_version="1")
         assert answer["error_code"] == 42  # INVALID_REQUEST, KIP-511
 
 
