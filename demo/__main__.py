@@ -89,6 +89,8 @@ class Writer(threading.Thread):
                 "linger.ms": 5,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
+                "retry.backoff.ms": 50,
+                "retry.backoff.max.ms": 100,
                 "message.timeout.ms": int(TIMEOUT_S * 1000),
                 "log_level": 0,
             }
