@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ottla.cluster.store import (
@@ -88,11 +89,10 @@ class _File:
         try:
             self._prepare()
             self.begin_session()
-        except sqlite3.DatabaseError as failure:
-            self._db.close()
-            raise self._unusable(failure) from failure
-        except BaseException:
-            self._db.close()
+        except BaseException as failure:
+            self._let_go()
+            if isinstance(failure, sqlite3.DatabaseError):
+                raise self._unusable(failure) from failure
             raise
         if fresh:
             self._disk.sync_dir(directory)
@@ -123,17 +123,23 @@ class _File:
             )
 
     def _create_schema(self) -> None:
-        db = self._db
-        db.execute("BEGIN IMMEDIATE")
+        with self._transaction() as db:
+            if db.execute("SELECT 1 FROM sqlite_master").fetchone():
+                return  # another process was faster
+            for statement in _SCHEMA.strip().split(";\n"):
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._db.execute("BEGIN IMMEDIATE")
         try:
-            if not db.execute("SELECT 1 FROM sqlite_master").fetchone():  # nobody was faster
-                for statement in _SCHEMA.strip().split(";\n"):
-                    db.execute(statement)
-                db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-                db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            db.execute("COMMIT")
+            yield self._db
+            self._db.execute("COMMIT")
         except BaseException:
-            db.execute("ROLLBACK")
+            if self._db.in_transaction:  # some failures have rolled back already
+                self._db.execute("ROLLBACK")
             raise
 
     def begin_session(self) -> None:
@@ -157,9 +163,13 @@ class _File:
         try:
             self._bury([self._session])
         finally:
-            if self._lock is not None:
-                self._lock.release()
-            self._db.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._db.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def read(self, path: str) -> Node | None:
         row = self._db.execute(
@@ -168,16 +178,15 @@ class _File:
         return None if row is None else Node(path, row[0], row[1])
 
     def children(self, path: str) -> list[str]:
-        rows = self._db.execute("SELECT name FROM node WHERE parent=? AND name<>'' ORDER BY name", (path,))
+        rows = self._db.execute("SELECT name FROM node WHERE parent=? ORDER BY name", (path,))
         return [name for (name,) in rows]
 
     def children_from(self, path: str, first: str) -> list[Node]:
         rows = self._db.execute(
-            "SELECT name, data, version FROM node WHERE parent=? AND name>=? AND name<>'' ORDER BY name",
+            "SELECT parent, name, data, version FROM node WHERE parent=? AND name>=? ORDER BY name",
             (path, first),
         )
-        above = "" if path == "/" else path
-        return [Node(f"{above}/{name}", data, version) for name, data, version in rows]
+        return [_node(*row) for row in rows]
 
     def tree(self, paths: Sequence[str]) -> list[Node]:
         nodes: list[Node] = []
@@ -186,35 +195,25 @@ class _File:
             for path in paths:
                 if (node := self.read(path)) is not None:
                     nodes.append(node)
-                below = "" if path == "/" else path
+                above = path.rstrip("/")
                 rows = self._db.execute(
-                    "SELECT parent, name, data, version FROM node WHERE name<>'' AND (parent=? OR parent>? AND parent<?)",
-                    (path, below + "/", below + "0"),
+                    "SELECT parent, name, data, version FROM node WHERE parent=? UNION ALL "
+                    "SELECT parent, name, data, version FROM node WHERE parent>? AND parent<?",
+                    (path, above + "/", above + "0"),  # "0" is what sorts next after "/"
                 )
-                nodes += [
-                    Node(f"{'' if parent == '/' else parent}/{name}", data, version)
-                    for parent, name, data, version in rows
-                ]
+                nodes += [_node(*row) for row in rows]
         finally:
             self._db.execute("COMMIT")
         nodes.sort()
         return nodes
 
     def commit(self, ops: Sequence[Op]) -> list[str]:
-        db = self._db
-        db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction() as db:
             if not db.execute("SELECT 1 FROM session WHERE id=?", (self._session,)).fetchone():
                 raise SessionLost(
                     f"the session on the store {self.path} has ended: somebody held it for dead"
                 )
-            paths = [self._perform(index, op) for index, op in enumerate(ops)]
-            db.execute("COMMIT")
-            return paths
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
+            return [self._perform(index, op) for index, op in enumerate(ops)]
 
     def _perform(self, index: int, op: Op) -> str:
         if isinstance(op, Create):
@@ -240,29 +239,24 @@ class _File:
         return op.path
 
     def _create(self, index: int, op: Create) -> str:
-        import sqlite3
-
-        parent, name = _key(op.path)
-        made = self._db.execute(
-            "UPDATE node SET children_made=children_made+1 WHERE parent=? AND name=? RETURNING children_made, session",
-            _key(parent),
-        ).fetchone()
-        if made is None:
-            raise Conflict(index, op, Why.missing)
-        if made[1] is not None:
-            raise Conflict(index, op, Why.ephemeral_parent)
+        db = self._db
         path = op.path
+        parent = _key(parent_of(path))
+        found = db.execute(
+            "SELECT children_made, session FROM node WHERE parent=? AND name=?", parent
+        ).fetchone()
+        if found is None:
+            raise Conflict(index, op, Why.missing)
+        if found[1] is not None:
+            raise Conflict(index, op, Why.ephemeral_parent)
         if op.sequential:
-            suffix = f"{made[0] - 1:010d}"
-            name, path = name + suffix, path + suffix
+            path += f"{found[0]:010d}"
+            db.execute("UPDATE node SET children_made=children_made+1 WHERE parent=? AND name=?", parent)
         session = self._session if op.ephemeral else None
-        try:
-            self._db.execute(
-                "INSERT INTO node (parent, name, data, session) VALUES (?, ?, ?, ?)",
-                (parent, name, op.data, session),
-            )
-        except sqlite3.IntegrityError:
-            raise Conflict(index, op, Why.exists) from None
+        row = (*_key(path), op.data, session)
+        made = db.execute("INSERT OR IGNORE INTO node (parent, name, data, session) VALUES (?, ?, ?, ?)", row)
+        if made.rowcount == 0:
+            raise Conflict(index, op, Why.exists)
         return path
 
     def poll(self) -> tuple[bool, bool]:
@@ -296,17 +290,10 @@ class _File:
     def _bury(self, sessions: Sequence[int]) -> None:
         if not sessions:
             return
-        db = self._db
-        db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction() as db:
             for session in sessions:
                 db.execute("DELETE FROM node WHERE session=?", (session,))
                 db.execute("DELETE FROM session WHERE id=?", (session,))
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
         for session in sessions:
             self._disk.remove(self._lock_path(session))
 
@@ -316,6 +303,10 @@ class _File:
 
 def _key(path: str) -> tuple[str, str]:
     return ("", "") if path == "/" else (parent_of(path), path[path.rindex("/") + 1 :])
+
+
+def _node(parent: str, name: str, data: bytes, version: int) -> Node:
+    return Node(f"{parent.rstrip('/')}/{name}", data, version)
 
 
 class EmbeddedStore:
@@ -363,12 +354,8 @@ class EmbeddedStore:
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
         paths = await self._call(self._file.commit, ops)
-        touched = {
-            p
-            for path, op in zip(paths, ops, strict=True)
-            if not isinstance(op, Check)
-            for p in (path, parent_of(path))
-        }
+        written = [path for path, op in zip(paths, ops, strict=True) if not isinstance(op, Check)]
+        touched = {*written, *map(parent_of, written)}
         for path, tell in list(self._watches):
             if path in touched:
                 tell()

@@ -76,12 +76,12 @@ class Image:
     def partition_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics.values())
 
-    def apply(self, *changes: c.Change, version: int | None = None) -> Image:
+    def apply(self, *changes: c.Change) -> Image:
         """The image after these changes, in their order."""
         draft = Draft(self)
         for change in changes:
             draft.apply(change)
-        return draft.image(self.version + 1 if version is None else version)
+        return draft.image(self.version + 1)
 
     @classmethod
     def load(cls, nodes: Iterable[Node], *, version: int = 0) -> Image:

@@ -1,0 +1,173 @@
+"""The cluster as a broker uses it: one object with the image, and calls that return when the image has what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from ottla.cluster import config_edits, controller, layout
+from ottla.cluster.controller_loop import ControllerLoop
+from ottla.cluster.image import Image
+from ottla.cluster.requests import (
+    BrokerRegistration,
+    ConfigAlteration,
+    ConfigResult,
+    Decision,
+    PartitionsSpec,
+    Rules,
+    TopicResult,
+    TopicSpec,
+)
+from ottla.cluster.store import Conflict, Create, Op, Set, Store
+from ottla.cluster.view import ClusterView, Subscriber
+from ottla.errors import Fault
+from ottla.runtime import Runtime
+
+R = TypeVar("R")
+
+DEFAULT_FILE: Final = "store.db"
+PRODUCER_ID_BLOCK: Final = 1000
+PRODUCER_ID_MAX: Final = 2**63 - 1
+ATTEMPTS_MAX: Final = 20
+
+
+class Cluster:
+    def __init__(self, store: Store, view: ClusterView, runtime: Runtime, rules: Rules) -> None:
+        self.rules = rules
+        """What the controller judges by; set anew when the broker's settings change."""
+        self._store = store
+        self._view = view
+        self._runtime = runtime
+        self._controller = ControllerLoop(store, view, runtime)
+        self._broker_id = -1
+
+    @classmethod
+    async def open(
+        cls, store_url: str, runtime: Runtime, *, data_dir: str, rules: Rules | None = None
+    ) -> Cluster:
+        """Open the store that `store_url` names (embedded:PATH; without a path, a file in `data_dir`), found a
+        cluster in it if it is empty, and load the image."""
+        store = await _open_store(store_url, runtime, data_dir)
+        try:
+            await _found(store, runtime)
+            view = ClusterView(store, runtime)
+            await view.open()
+        except BaseException:
+            await store.close()
+            raise
+        return cls(store, view, runtime, rules or Rules())
+
+    @property
+    def image(self) -> Image:
+        return self._view.image
+
+    @property
+    def cluster_id(self) -> str:
+        return self._view.image.cluster_id
+
+    @property
+    def is_controller(self) -> bool:
+        return self._controller.active
+
+    def subscribe(self, tell: Subscriber) -> Callable[[], None]:
+        """Tell (image before, image after, change) for every change from now on. Returns what ends it."""
+        return self._view.subscribe(tell)
+
+    async def register(self, registration: BrokerRegistration) -> int:
+        """Say that this broker is alive; become controller if there is none, and then lead again what this broker led.
+        The broker epoch. Fault when a live broker has the same id."""
+        self._broker_id = registration.id
+        return await self._controller.join(registration)
+
+    async def create_topics(
+        self, specs: Sequence[TopicSpec], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        ids = [layout.new_id(self._runtime.random.randbytes(16)) for _ in specs]
+        return await self._decide(
+            lambda image: controller.create_topics(image, specs, ids, self.rules), validate_only
+        )
+
+    async def delete_topics(self, topics: Sequence[str | bytes]) -> list[TopicResult]:
+        """By name, or by id."""
+        return await self._decide(lambda image: controller.delete_topics(image, topics))
+
+    async def create_partitions(
+        self, specs: Sequence[PartitionsSpec], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        return await self._decide(lambda image: controller.create_partitions(image, specs), validate_only)
+
+    async def alter_topic_configs(
+        self, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
+    ) -> list[ConfigResult]:
+        return await self._decide(
+            lambda image: config_edits.alter_topic_configs(image, alterations, self.rules), validate_only
+        )
+
+    async def alter_broker_configs(
+        self, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
+    ) -> list[ConfigResult]:
+        return await self._decide(
+            lambda image: config_edits.alter_broker_configs(image, alterations, self.rules), validate_only
+        )
+
+    async def replicas_erased(self, topic_ids: Iterable[bytes]) -> None:
+        """This broker has removed its files of these deleted topics (`image.tombstones` names them)."""
+        ids = list(topic_ids)
+        await self._decide(
+            lambda image: Decision[None](controller.replicas_erased(image, self._broker_id, ids), [])
+        )
+
+    async def allocate_producer_ids(self) -> range:
+        """A block of producer ids that nobody else will ever get."""
+        path = layout.PRODUCER_IDS
+        for _ in range(ATTEMPTS_MAX):
+            node = await self._store.read(path)
+            start = 0 if node is None else layout.producer_ids_of(node.data).stop
+            if start > PRODUCER_ID_MAX - PRODUCER_ID_BLOCK:
+                raise Fault("all producer ids are used up")
+            block = range(start, start + PRODUCER_ID_BLOCK)
+            data = layout.producer_ids_data(self._broker_id, block)
+            op: Op = Create(path, data) if node is None else Set(path, data, node.version)
+            try:
+                await self._store.commit([op])
+            except Conflict:
+                continue  # another broker took that block
+            return block
+        raise Fault(f"no producer ids in {ATTEMPTS_MAX} attempts: the store is too busy")
+
+    async def close(self) -> None:
+        """Leave: the registration goes with the session."""
+        await self._controller.close()
+        await self._view.close()
+        await self._store.close()
+
+    async def _decide(self, decide: Callable[[Image], Decision[R]], validate_only: bool = False) -> list[R]:
+        if validate_only:
+            return decide(self.image).results
+        return await self._controller.decide(decide)
+
+
+async def _open_store(url: str, runtime: Runtime, data_dir: str) -> Store:
+    kind, _, where = url.partition(":")
+    if kind != "embedded":
+        raise Fault(f"there is no store of the kind {url!r}: use embedded:PATH")
+    from ottla.cluster.embedded import EmbeddedStore
+
+    return await EmbeddedStore.open(where or f"{data_dir}/{DEFAULT_FILE}", runtime)
+
+
+async def _found(store: Store, runtime: Runtime) -> None:
+    """Lay out an empty store and give the cluster its id; refuse one that a newer Ottla has laid out."""
+    while (format_node := await store.read(layout.FORMAT)) is None:
+        cluster_id = layout.id_text(layout.new_id(runtime.random.randbytes(16)))
+        try:
+            await store.commit(layout.first_nodes(cluster_id))
+        except Conflict as conflict:
+            if await store.read(layout.FORMAT) is None:
+                raise Fault(f"the store is not empty and not ours: {conflict}") from conflict
+    version = layout.decode(format_node.data)["version"]
+    if version > layout.FORMAT_VERSION:
+        raise Fault(
+            f"the cluster's metadata was written by a newer Ottla (layout {version}, this one knows up to "
+            f"{layout.FORMAT_VERSION}); use that version"
+        )

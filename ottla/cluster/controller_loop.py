@@ -1,0 +1,285 @@
+"""The shell around the controller: it registers this broker, campaigns, and commits what the controller decides.
+
+Who speaks: every broker registers itself and stands for election; whoever makes the ephemeral /controller node is
+controller and bumps the epoch in the same commit. Every later commit of a controller checks that epoch first, so one
+that was deposed without noticing commits nothing more (fencing), and appends one node to the change log, from which
+all brokers learn. Decisions are taken one at a time: each sees an image in which the one before is applied.
+
+What can be lost: a controller may die between any two commits. Each leaves a valid image, and the next controller
+begins with `unfinished(image)`. Brokers that die leave no word: the controller watches their nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from ottla.cluster import changes as c
+from ottla.cluster import controller, layout
+from ottla.cluster.elections import unfinished
+from ottla.cluster.image import Image
+from ottla.cluster.model import Broker, Endpoint
+from ottla.cluster.persist import Step, steps
+from ottla.cluster.requests import BrokerRegistration, Decision
+from ottla.cluster.store import (
+    Check,
+    Conflict,
+    Create,
+    Delete,
+    Node,
+    Op,
+    SessionLost,
+    SessionState,
+    Set,
+    Store,
+    Why,
+    sequence_of,
+)
+from ottla.cluster.view import ClusterView
+from ottla.errors import ErrorCode, Fault, Refused
+from ottla.runtime import Runtime
+
+log = logging.getLogger("ottla.cluster.controller")
+
+R = TypeVar("R")
+
+CHANGES_KEPT: Final = 1_000
+CHANGES_TRIMMED: Final = 200
+"""The log is trimmed this many changes at a time; a reader further behind than it is kept loads the image."""
+ATTEMPTS_MAX: Final = 20
+RETRY_SECONDS: Final = 0.5
+
+
+class ControllerLoop:
+    """`active` while this broker is the controller, as far as it knows; the fence knows for certain."""
+
+    def __init__(self, store: Store, view: ClusterView, runtime: Runtime) -> None:
+        self.active = False
+        self._store = store
+        self._view = view
+        self._runtime = runtime
+        self._turn = asyncio.Lock()  # a decision and its commits are one: the next decision sees them applied
+        self._registration: BrokerRegistration | None = None
+        self._fence: Check | None = None
+        self._changes_first = 0
+        self._in_doubt = False  # a commit ended without an answer: look at the log before deciding anything
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._unwatch: list[Callable[[], None]] = []
+
+    async def join(self, registration: BrokerRegistration) -> int:
+        """Register, stand for controller, and finish what the last one left. The new broker epoch."""
+        assert self._registration is None, "a broker registers once"
+        async with self._turn:
+            epoch = await self._register(registration)
+            self._registration = registration
+            if self.active:
+                await self._commit(unfinished(self._view.image))
+        self._store.on_state(self._session_changed)
+        for path in (layout.CONTROLLER, layout.BROKERS):
+            self._unwatch.append(self._store.watch(path, self._news.set))
+        self._news.set()  # whatever changed before the watches were set
+        self._task = self._runtime.spawn(self._run(), name="controller")
+        return epoch
+
+    async def close(self) -> None:
+        self.active = False
+        while self._unwatch:
+            self._unwatch.pop()()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    async def decide(self, decide: Callable[[Image], Decision[R]]) -> list[R]:
+        """Let the controller decide on the image as it is when its turn comes, and commit that. The changes are in
+        the image on return."""
+        async with self._turn:
+            if not self.active:
+                raise Refused(
+                    ErrorCode.not_controller, "This is not the correct controller for this cluster."
+                )
+            await self._clear_doubt()
+            decision = decide(self._view.image)
+            await self._commit(decision.changes)
+            return decision.results
+
+    async def _commit(self, changes: Iterable[c.Change]) -> None:
+        for step in steps(self._view.image, changes):
+            await self._commit_step(step)
+        await self._trim()
+
+    async def _commit_step(self, step: Step) -> None:
+        assert self._fence is not None
+        ops = [self._fence, *step.ops, _change_node(step.changes)]
+        try:
+            paths = await self._store.commit(ops)
+        except Conflict as conflict:
+            if conflict.index == 0:
+                self._resign("another broker has become controller")
+                raise Refused(ErrorCode.not_controller, "Another broker has become controller.") from conflict
+            await self._view.reload()
+            raise Fault(
+                f"the store holds what no controller wrote ({conflict}); the image is read anew, try again"
+            ) from conflict
+        except SessionLost:
+            self._resign("the session has ended")
+            raise
+        except (Fault, asyncio.CancelledError):
+            self._in_doubt = True
+            self._news.set()  # and see what is left to do of what was begun
+            raise
+        await self._applied(paths[-1], step.changes)
+
+    async def _clear_doubt(self) -> None:
+        if self._in_doubt:
+            await self._view.catch_up()
+            self._in_doubt = False
+
+    async def _applied(self, path: str, changes: tuple[c.Change, ...]) -> None:
+        if not self._view.committed(sequence_of(path), changes):
+            await self._view.catch_up()
+
+    async def _trim(self) -> None:
+        excess = self._view.position + 1 - self._changes_first - CHANGES_KEPT
+        if excess < CHANGES_TRIMMED:
+            return
+        assert self._fence is not None
+        stop = self._changes_first + CHANGES_TRIMMED
+        old = [Delete(f"{layout.CHANGES}/{layout.change_name(n)}") for n in range(self._changes_first, stop)]
+        try:
+            await self._store.commit([self._fence, *old])
+        except Conflict as conflict:
+            log.info("the change log was not trimmed: %s", conflict)
+            self._changes_first = await self._first_change()
+        else:
+            self._changes_first = stop
+
+    async def _first_change(self) -> int:
+        names = await self._store.children(layout.CHANGES)
+        return sequence_of(names[0]) if names else 0
+
+    async def _register(self, registration: BrokerRegistration) -> int:
+        """One commit registers the broker and, if there is no controller, makes it that."""
+        for _ in range(ATTEMPTS_MAX):
+            paths = (layout.BROKER_EPOCH, layout.CONTROLLER, layout.CONTROLLER_EPOCH, layout.BROKERS)
+            nodes = {node.path: node for node in await self._store.tree(*paths)}
+            counter = nodes[layout.BROKER_EPOCH]
+            epoch = int(counter.data) + 1
+            endpoints = tuple(Endpoint(*endpoint) for endpoint in registration.endpoints)
+            broker = Broker(registration.id, epoch, endpoints, registration.rack)
+            here = layout.broker_path(broker.id)
+            wall_ms = self._runtime.wall_ms()
+            ops: list[Op] = [
+                Set(layout.BROKER_EPOCH, str(epoch).encode(), counter.version),
+                Create(here, layout.broker_data(broker, wall_ms), ephemeral=True),
+            ]
+            changes: list[c.Change] = [c.registered(broker)]
+            campaign = layout.CONTROLLER not in nodes
+            if campaign:
+                live = (*_live(nodes.values()), (broker.id, epoch))
+                campaign_ops, change = self._campaign(nodes[layout.CONTROLLER_EPOCH], broker.id, live)
+                ops += campaign_ops
+                changes.append(change)
+            try:
+                paths_made = await self._store.commit([*ops, _change_node(tuple(changes))])
+            except Conflict as conflict:
+                if conflict.op.path == here and conflict.why is Why.exists:
+                    raise self._already_there(broker.id, await self._store.read(here)) from conflict
+                continue  # another broker was faster at something: look again
+            await self._applied(paths_made[-1], tuple(changes))
+            if campaign:
+                await self._won(nodes[layout.CONTROLLER_EPOCH], broker.id)
+            return epoch
+        raise Fault(
+            f"broker {registration.id} could not register in {ATTEMPTS_MAX} attempts: the store is too busy"
+        )
+
+    def _already_there(self, broker_id: int, node: Node | None) -> Fault:
+        where = ""
+        if node is not None:
+            endpoint = layout.broker_of(broker_id, node.data).endpoints[0]
+            where = f" at {endpoint.host}:{endpoint.port}"
+        return Fault(
+            f"broker {broker_id} is already running in this cluster{where}: give this one another id, or stop that one"
+        )
+
+    def _campaign(
+        self, epoch: Node, broker_id: int, live: tuple[tuple[int, int], ...]
+    ) -> tuple[list[Op], c.ControllerChanged]:
+        new = int(epoch.data) + 1
+        ops: list[Op] = [
+            Create(
+                layout.CONTROLLER, layout.controller_data(broker_id, self._runtime.wall_ms()), ephemeral=True
+            ),
+            Set(layout.CONTROLLER_EPOCH, str(new).encode(), epoch.version),
+        ]
+        return ops, c.ControllerChanged(broker_id, new, live)
+
+    async def _won(self, epoch: Node, broker_id: int) -> None:
+        self._fence = Check(layout.CONTROLLER_EPOCH, epoch.version + 1)
+        self._changes_first = await self._first_change()
+        self.active = True
+        log.info("broker %d is controller, epoch %d", broker_id, int(epoch.data) + 1)
+
+    def _resign(self, why: str) -> None:
+        if self.active:
+            log.warning("no longer controller: %s", why)
+        self.active = False
+        self._fence = None
+        self._news.set()
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.lost:
+            self._resign("the session has ended")
+        self._news.set()
+
+    async def _run(self) -> None:
+        """Whenever something may have changed: be registered, have a controller, and as controller look after it."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                async with self._turn:
+                    await self._look_around()
+            except (Conflict, Fault, Refused) as failure:
+                log.warning("controller: %s", failure)
+                await asyncio.sleep(RETRY_SECONDS)
+                self._news.set()
+
+    async def _look_around(self) -> None:
+        assert self._registration is not None
+        if self._store.state is not SessionState.connected:
+            return  # out of touch: change nothing
+        nodes = await self._store.tree(layout.CONTROLLER, layout.CONTROLLER_EPOCH, layout.BROKERS)
+        by_path = {node.path: node for node in nodes}
+        me = self._registration.id
+        if layout.broker_path(me) not in by_path:
+            self._resign("its registration is gone")
+            await self._register(self._registration)
+        elif layout.CONTROLLER not in by_path:
+            ops, change = self._campaign(by_path[layout.CONTROLLER_EPOCH], me, _live(nodes))
+            paths = await self._store.commit([*ops, _change_node((change,))])
+            await self._applied(paths[-1], (change,))
+            await self._won(by_path[layout.CONTROLLER_EPOCH], me)
+        if self.active:
+            await self._view.catch_up()
+            self._in_doubt = False
+            live = _live(await self._store.tree(layout.BROKERS))
+            await self._commit(controller.brokers_seen(self._view.image, live))
+
+
+def _live(nodes: Iterable[Node]) -> tuple[tuple[int, int], ...]:
+    """Who is registered, and since when."""
+    found = []
+    for node in nodes:
+        above, _, name = node.path.rpartition("/")
+        if above == layout.BROKERS:
+            found.append((int(name), layout.broker_of(int(name), node.data).epoch))
+    return tuple(sorted(found))
+
+
+def _change_node(changes: tuple[c.Change, ...]) -> Create:
+    return Create(layout.CHANGE, c.encoded(changes), sequential=True)

@@ -1,0 +1,42 @@
+"""The controller's rules, read off a broker's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ottla.cluster.requests import Rules
+from ottla.config.broker import BrokerConfig
+from ottla.config.broker_settings import BROKER_SETTINGS
+from ottla.config.dynamic import validate_broker_overrides
+from ottla.config.setting import Kind, text_of
+from ottla.config.topic import resolve, validate_topic_overrides
+from ottla.config.topic_settings import TOPIC_SETTINGS
+
+
+def rules_of(config: BrokerConfig) -> Rules:
+    def check_topic(configs: Mapping[str, str | None]) -> None:
+        validate_topic_overrides(configs, config)
+
+    def check_broker(broker: int | None, configs: Mapping[str, str | None]) -> None:
+        validate_broker_overrides(configs, config, whole_cluster=broker is None)
+
+    def topic_list(name: str) -> str | None:
+        setting = TOPIC_SETTINGS.get(name)
+        if setting is None or setting.kind is not Kind.LIST:
+            return None
+        return text_of(resolve({}, config).get(name)) or ""
+
+    def broker_list(name: str) -> str | None:
+        setting = BROKER_SETTINGS.get(name)
+        if setting is None or setting.kind is not Kind.LIST:
+            return None
+        return text_of(config.get(name)) or ""
+
+    return Rules(
+        config.num_partitions,
+        config.default_replication_factor,
+        check_topic,
+        check_broker,
+        topic_list,
+        broker_list,
+    )

@@ -1,0 +1,120 @@
+"""A broker's view of the cluster: it loads the image once, then follows the change log with one watch.
+
+Changes are applied in the order of the log, whoever committed them, and only here. Position and image move together
+in one step of the loop, so whoever looks finds an image that the cluster really had. A reader that finds a gap (the
+log is trimmed) or a change it does not know (a newer broker wrote it) loads the image again, and its subscribers are
+told the difference as if it had come through the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ottla.cluster import layout
+from ottla.cluster.changes import Change, UnknownChange, decoded
+from ottla.cluster.diff import changes_between
+from ottla.cluster.image import EMPTY, Image
+from ottla.cluster.store import Store, sequence_of
+from ottla.errors import Fault
+from ottla.runtime import Runtime
+
+log = logging.getLogger("ottla.cluster.view")
+
+Subscriber = Callable[[Image, Image, Change], None]
+
+RETRY_SECONDS: Final = 1.0
+
+
+class ClusterView:
+    """`image` is what is known now; `position` the number of the last change in it (-1: none)."""
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        self.image = EMPTY
+        self.position = -1
+        self._store = store
+        self._runtime = runtime
+        self._subscribers: list[Subscriber] = []
+        self._news = asyncio.Event()
+        self._tail: asyncio.Task[None] | None = None
+        self._unwatch: Callable[[], None] | None = None
+
+    async def open(self) -> None:
+        self._unwatch = self._store.watch(layout.CHANGES, self._news.set)
+        await self.reload()
+        self._tail = self._runtime.spawn(self._follow(), name="cluster-view")
+
+    async def close(self) -> None:
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+        if self._tail is not None:
+            self._tail.cancel()
+            await asyncio.wait([self._tail])
+            self._tail = None
+
+    def subscribe(self, tell: Subscriber) -> Callable[[], None]:
+        """Tell (image before, image after, change) for every change from now on; changes that were committed
+        together share the two images. Returns what ends it. A subscriber must not raise."""
+        self._subscribers.append(tell)
+        return lambda: self._subscribers.remove(tell)
+
+    def committed(self, position: int, changes: tuple[Change, ...]) -> bool:
+        """Take a change straight from whoever committed it; False if others come before it in the log."""
+        if position == self.position + 1:
+            self._advance(position, changes)
+        return position <= self.position
+
+    async def catch_up(self) -> None:
+        """Return when everything that was committed before the call is in the image."""
+        while True:
+            nodes = await self._store.children_from(layout.CHANGES, layout.change_name(self.position + 1))
+            if not nodes:
+                return
+            try:
+                entries = [(sequence_of(node.path), decoded(node.data)) for node in nodes]
+            except UnknownChange:
+                await self.reload()
+                continue
+            for position, changes in entries:
+                if position > self.position and not self.committed(position, changes):
+                    await self.reload()  # a gap: the log was trimmed beyond what we have
+                    break
+            if self.position >= entries[-1][0]:
+                return
+
+    async def reload(self) -> None:
+        """Load the image anew. The log's end is read first: what is committed in between is applied once more."""
+        while True:
+            names = await self._store.children(layout.CHANGES)
+            position = sequence_of(names[-1]) if names else -1
+            nodes = await self._store.tree(*layout.IMAGE_PATHS)
+            if position >= self.position:  # else the view has moved on while we were reading
+                break
+        old, new = self.image, Image.load(nodes, version=self.image.version + 1)
+        self.image, self.position = new, position
+        if old is not EMPTY:
+            self._tell(old, new, changes_between(old, new))
+
+    def _advance(self, position: int, changes: tuple[Change, ...]) -> None:
+        old = self.image
+        self.image, self.position = old.apply(*changes), position
+        self._tell(old, self.image, changes)
+
+    def _tell(self, old: Image, new: Image, changes: Iterable[Change]) -> None:
+        for change in changes:
+            for tell in list(self._subscribers):
+                tell(old, new, change)
+
+    async def _follow(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self.catch_up()
+            except Fault as fault:
+                log.warning("cannot follow the change log, trying again: %s", fault)
+                await asyncio.sleep(RETRY_SECONDS)
+                self._news.set()

@@ -1,0 +1,212 @@
+"""The embedded store's own promises: clear refusals, sessions that die with their process, crashes between commits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from ottla.cluster import layout
+from ottla.cluster.changes import decoded
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.image import Image
+from ottla.cluster.store import Create, SessionLost, SessionState
+from ottla.errors import Fault, StorageFault
+from tests.cluster.helpers import cluster_on, run, until
+
+
+def refused(path):
+    async def test(runtime):
+        await EmbeddedStore.open(str(path), runtime)
+
+    with pytest.raises(Fault) as caught:
+        run(test)
+    return caught.value
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path):
+    path = tmp_path / "store.db"
+    path.write_bytes(b"these are notes, not a database\n" * 100)
+    assert "is not a store" in str(refused(path))
+    assert sorted(os.listdir(tmp_path)) == ["store.db"]
+
+
+def test_another_programs_database_is_refused(tmp_path):
+    path = tmp_path / "store.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE photos (id)")
+    db.close()
+    assert "another program's database" in str(refused(path))
+
+
+def test_a_store_of_a_newer_format_is_refused(tmp_path):
+    path = tmp_path / "store.db"
+
+    async def test(runtime):
+        await (await EmbeddedStore.open(str(path), runtime)).close()
+
+    run(test)
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version=2")
+    db.close()
+    assert "newer Ottla (format 2" in str(refused(path))
+
+
+def test_a_path_that_is_a_directory_is_refused(tmp_path):
+    assert str(tmp_path) in str(refused(tmp_path))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        assert isinstance(refused(tmp_path / "store.db"), StorageFault)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_closed_store_leaves_one_file_and_no_descriptor(tmp_path):
+    async def test(runtime):
+        before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+        for _ in range(3):
+            store = await EmbeddedStore.open(str(tmp_path / "store.db"), runtime)
+            await store.commit([Create(f"/{before}-{_}", ephemeral=True)])
+            await store.close()
+        if before:
+            assert len(os.listdir("/proc/self/fd")) == before
+
+    run(test)
+    assert os.listdir(tmp_path) == ["store.db"]
+
+
+WRITER = """
+import asyncio, sys
+from ottla.cluster.cluster import Cluster
+from ottla.cluster.requests import BrokerRegistration, PartitionsSpec, TopicSpec
+from ottla.runtime.real import RealRuntime
+
+async def main(path):
+    cluster = await Cluster.open(f"embedded:{path}", RealRuntime(), data_dir=".")
+    await cluster.register(BrokerRegistration(1, [("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")]))
+    print("ready", flush=True)
+    n = 0
+    while True:
+        # large topics: several commits each, so a kill often falls between two of them
+        await cluster.create_topics([TopicSpec(f"t{n}", 600, 1), TopicSpec(f"small{n}", 1, 1)])
+        await cluster.create_partitions([PartitionsSpec(f"t{n}", 900)])
+        if n % 2:
+            await cluster.delete_topics([f"t{n}", f"small{n - 1}"])
+        print(n, flush=True)
+        n += 1
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def writer(path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line == "ready\n", process.communicate()[1]
+    return process
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_valid_image_which_the_next_controller_completes(tmp_path):
+    path = tmp_path / "store.db"
+    for round_ in range(4):
+        process = writer(path)
+        for _ in range(round_):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+        async def test(runtime):
+            store = await EmbeddedStore.open(str(path), runtime)
+            assert await store.children(layout.BROKERS) == [], "the dead broker's registration went with it"
+            assert await store.read(layout.CONTROLLER) is None
+            left = Image.load(await store.tree(*layout.IMAGE_PATHS))
+            for node in await store.children_from(layout.CHANGES, ""):
+                decoded(node.data)
+            await store.close()
+            async with cluster_on(path, runtime) as cluster:
+                image = cluster.image
+                assert image.topics.keys() == left.topics.keys(), "nothing that was created is lost"
+                assert not image.deleting
+                for topic in image.topics.values():
+                    assert [p.leader for p in topic.partitions] == [1] * len(topic.partitions)
+                    for was, now in zip(left.topics[topic.name].partitions, topic.partitions, strict=True):
+                        assert now.leader_epoch == was.leader_epoch + 1
+                await cluster.delete_topics(list(image.topics))
+                await cluster.replicas_erased(list(cluster.image.tombstones))
+
+        run(test)
+
+
+def test_the_death_of_a_process_is_noticed_by_the_living(tmp_path):
+    path = tmp_path / "store.db"
+    process = writer(path)
+
+    async def test(runtime):
+        store = await EmbeddedStore.open(str(path), runtime)
+        assert await store.children(layout.BROKERS) == ["1"]
+        told = asyncio.Event()
+        store.watch(layout.BROKERS, told.set)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+        async def gone():
+            return await store.children(layout.BROKERS) == []
+
+        await until(gone)
+        await asyncio.wait_for(told.wait(), 10)
+        await store.close()
+
+    run(test)
+
+
+def test_a_session_held_for_dead_commits_nothing_and_begins_anew(tmp_path):
+    path = tmp_path / "store.db"
+
+    async def test(runtime):
+        store = await EmbeddedStore.open(str(path), runtime)
+        seen: list[SessionState] = []
+        store.on_state(seen.append)
+        await store.commit([Create("/mine", ephemeral=True)])
+        with sqlite3.connect(path) as db:
+            db.execute("DELETE FROM node WHERE session IS NOT NULL")
+            db.execute("DELETE FROM session")
+        db.close()
+        with pytest.raises(SessionLost):
+            await store.commit([Create("/late")])
+        await until(lambda: seen == [SessionState.lost, SessionState.connected])
+        assert await store.children("/") == []
+        await store.commit([Create("/mine", ephemeral=True)])
+        await store.close()
+
+    run(test)
+
+
+def test_a_full_disk_is_a_storage_fault_and_the_store_recovers(tmp_path):
+    path = tmp_path / "store.db"
+
+    async def test(runtime):
+        store = await EmbeddedStore.open(str(path), runtime)
+        await store.commit([Create("/a")])
+        (pages,) = store._file._db.execute("PRAGMA page_count").fetchone()
+        store._file._db.execute(f"PRAGMA max_page_count={pages}")  # as full as a disk can be made without root
+        with pytest.raises(StorageFault, match="full"):
+            await store.commit([Create(f"/n{i}", b"x" * 4000) for i in range(50)])
+        assert await store.children("/") == ["a"]
+        store._file._db.execute("PRAGMA max_page_count=1073741823")
+        await store.commit([Create("/b")])
+        assert await store.children("/") == ["a", "b"]
+        await store.close()
+
+    run(test)
