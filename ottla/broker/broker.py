@@ -50,7 +50,7 @@ class Broker:
             config.data_dir,
             config.broker_id,
             lambda topic: self.topic_config(topic),
-            record_validation=config.record_validation == "full",
+            config.partition_producer_ids_max,
         )
         self.fetch_sessions = FetchSessions(runtime.random, config.max_incremental_fetch_session_cache_slots)
         self.producer_ids = ProducerIds(self)

@@ -47,7 +47,7 @@ async def _serve(config: BrokerConfig) -> int:
     # What start-up made stays for good: the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    addresses = ", ".join(f"{listener.host}:{listener.port}" for listener in broker.listeners)
+    addresses = ", ".join(listener.address for listener in broker.listeners)
     print(f"ottla: broker {config.broker_id} ready on {addresses}", flush=True)
     await stop.wait()
     log.info("broker %d is stopping", config.broker_id)

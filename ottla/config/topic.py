@@ -40,6 +40,7 @@ class TopicConfig:
     flush_ms: int
     preallocate: bool
     internal_segment_bytes: int | None
+    record_validation: str
     max_message_bytes: int
     message_timestamp_type: str
     message_timestamp_before_max_ms: int

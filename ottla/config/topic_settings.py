@@ -153,6 +153,14 @@ _SEGMENTS = (
 
 _RECORDS = (
     Setting(
+        "record.validation",
+        _STRING,
+        "header",
+        "What of a produced batch is checked: its header and checksum (header), or every record too (full).",
+        choices=("header", "full"),
+        synonyms=_from("record.validation"),
+    ),
+    Setting(
         "max.message.bytes",
         _INT,
         1048588,

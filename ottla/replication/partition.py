@@ -115,6 +115,8 @@ class Partition:
         if acks == ACKS_ALL and len(self.in_sync) < policy.in_sync_min:
             raise Refused(ErrorCode.not_enough_replicas)
         header = batch.check_produced(view)
+        if header.attributes & batch.TRANSACTIONAL:
+            raise Refused(ErrorCode.invalid_txn_state, "there is no transaction this batch could belong to")
         if len(view) > policy.bytes_max:
             raise Refused(
                 ErrorCode.message_too_large,

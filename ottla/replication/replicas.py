@@ -37,15 +37,14 @@ class Replicas:
         data_dir: str,
         broker_id: int,
         resolve: Callable[[Topic], TopicConfig],
-        *,
-        record_validation: bool = False,
+        producer_ids_max: int,
     ) -> None:
         self._runtime = runtime
         self._disk = runtime.disk
         self._data_dir = data_dir
         self._broker_id = broker_id
         self._resolve = resolve
-        self._record_validation = record_validation
+        self._producer_ids_max = producer_ids_max
         self._by_name: dict[Key, Partition] = {}
         self._by_id: dict[tuple[bytes, int], Partition] = {}
         self._recovery_points: dict[Key, int] = {}
@@ -133,7 +132,7 @@ class Replicas:
         opened = PartitionLog.open(
             self._disk,
             path,
-            log_config(config),
+            log_config(config, self._producer_ids_max),
             recovery_point=self._recovery_points.get(key, 0),
             log_start=self._log_starts.get(key, 0),
             clean=self._clean,
@@ -142,7 +141,7 @@ class Replicas:
         for note in opened.recovery.notes:
             log.warning("%s-%d: %s", topic.name, index, note)
         partition = Partition(
-            topic.name, topic.id, index, self._broker_id, opened, append_policy(config, self._record_validation)
+            topic.name, topic.id, index, self._broker_id, opened, append_policy(config)
         )
         checkpointed = self._high_watermarks.get(key, 0)
         partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
@@ -156,8 +155,8 @@ class Replicas:
         for index in range(len(topic.partitions)):
             partition = self._by_name.get((topic.name, index))
             if partition is not None:
-                partition.log.config = log_config(config)
-                partition.policy = append_policy(config, self._record_validation)
+                partition.log.config = log_config(config, self._producer_ids_max)
+                partition.policy = append_policy(config)
 
     def drop(self, topic: Topic) -> list[str]:
         """Forget a deleted topic. Gives the directories that may now be removed, beside the loop."""
@@ -169,9 +168,9 @@ class Replicas:
                 continue
             partition.leads = False
             partition.wake()
-            partition.log.close()
             path = f"{self._data_dir}/{topic.name}-{index}"
-            if self._disk.exists(path):
+            if self._disk.exists(path):  # made by the first append
+                partition.log.close()
                 name = f"{topic.name}-{index}"[: NAME_BYTES_MAX - 60]
                 renamed = f"{self._data_dir}/{name}.{topic.id.hex()}-{index}{DELETED}"
                 self._disk.rename(path, renamed)
@@ -184,7 +183,7 @@ class Replicas:
         """The blocking part of writing a checkpoint file; None when nothing changed since it was last written."""
         offsets = {key: _offset_for(name, partition) for key, partition in self._by_name.items()}
         offsets = {key: offset for key, offset in offsets.items() if offset > 0}
-        if offsets == self._written.get(name, {}):
+        if offsets == self._written.get(name):
             return None
         self._written[name] = offsets
         return lambda: checkpoints.write_offsets(self._disk, self._data_dir, name, offsets)
@@ -192,6 +191,8 @@ class Replicas:
     def close(self) -> None:
         """Sync and close every log, then write down where each stands."""
         for partition in self._by_name.values():
+            if not self._disk.exists(partition.log.path):
+                continue  # nothing was ever written
             try:
                 partition.log.close()
             except (Refused, Fault) as failure:
@@ -215,7 +216,7 @@ def _partition_of(name: str) -> Key | None:
     return (topic, int(index)) if dash and topic and index.isdigit() else None
 
 
-def log_config(config: TopicConfig) -> LogConfig:
+def log_config(config: TopicConfig, producer_ids_max: int) -> LogConfig:
     return LogConfig(
         segment_bytes=config.segment_bytes,
         segment_ms=config.segment_ms,
@@ -230,10 +231,11 @@ def log_config(config: TopicConfig) -> LogConfig:
         cleanup_compact=config.compact,
         flush_messages=config.flush_messages,
         flush_ms=config.flush_ms,
+        producer_ids_max=producer_ids_max,
     )
 
 
-def append_policy(config: TopicConfig, validate_records: bool) -> AppendPolicy:
+def append_policy(config: TopicConfig) -> AppendPolicy:
     codecs = {"producer": None, "uncompressed": "none"}
     return AppendPolicy(
         bytes_max=config.max_message_bytes,
@@ -242,6 +244,6 @@ def append_policy(config: TopicConfig, validate_records: bool) -> AppendPolicy:
         timestamp_before_ms_max=config.message_timestamp_before_max_ms,
         timestamp_after_ms_max=config.message_timestamp_after_max_ms,
         keys_required=config.compact,
-        validate_records=validate_records,
+        validate_records=config.record_validation == "full",
         codec=codecs.get(config.compression_type, config.compression_type),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, served_apis, serves
@@ -12,9 +13,14 @@ from ottla.wire.schema.api_versions import ApiVersion, ApiVersionsRequest, ApiVe
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
+_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
 
 @serves(API_VERSIONS)
 def handle(broker: Broker, message: ApiVersionsRequest, request: Request) -> ApiVersionsResponse:
+    if request.route.api.flexible(request.version):  # since then a client says what it is
+        if not (_NAME.fullmatch(message.client_software_name) and _NAME.fullmatch(message.client_software_version)):
+            return ApiVersionsResponse(error_code=ErrorCode.invalid_request)
     return ApiVersionsResponse(api_keys=[_row(api) for api in served_apis() if not api.between_brokers])
 
 

@@ -40,9 +40,9 @@ def handle(broker: Broker, request: Request, frame: memoryview, pos: int) -> Rep
 
 
 def _refusal(request: Request, message: FetchRequest, code: ErrorCode) -> list[Buffer]:
-    """Old versions have no error of their own: there every partition carries it."""
+    """Old versions have no error of their own: there every partition carries it. As it does for an impostor."""
     topics = []
-    if request.version < 7:
+    if request.version < 7 or code == ErrorCode.cluster_authorization_failed:
         topics = [
             (topic, [PartitionFetched(wanted.partition, code) for wanted in partitions])
             for topic, partitions in message.topics

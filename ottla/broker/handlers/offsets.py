@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.dispatch import Request, serves
 from ottla.errors import ErrorCode, Refused
+from ottla.log.checkpoints import LOG_STARTS
 from ottla.log.lookup import offset_for_timestamp, offset_of_max_timestamp
 from ottla.replication.partition import Partition
 from ottla.wire.apis import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
@@ -113,7 +114,8 @@ def offset_for_leader_epoch(
 
 
 @serves(DELETE_RECORDS)
-def delete_records(broker: Broker, message: DeleteRecordsRequest, request: Request) -> DeleteRecordsResponse:
+async def delete_records(broker: Broker, message: DeleteRecordsRequest, request: Request) -> DeleteRecordsResponse:
+    """Answered when the new start is on disk: what was said to be deleted does not come back after a crash."""
     topics = []
     for topic in message.topics:
         results = []
@@ -128,4 +130,7 @@ def delete_records(broker: Broker, message: DeleteRecordsRequest, request: Reque
                 result.error_code = refused.code
             results.append(result)
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    write = broker.replicas.checkpoint(LOG_STARTS)
+    if write is not None:
+        await broker.runtime.offload(write)
     return DeleteRecordsResponse(topics=topics)
