@@ -298,11 +298,15 @@ class Connection(asyncio.BufferedProtocol):
         return not self._owed or not self._writable
 
     def close(self, why: str) -> None:
-        """Hang up; what was already answered still goes out."""
+        """The peer did something that cannot be answered."""
         if not self.closed:
-            self.closed = True
             log.info("closing the connection from %s: %s", self.address, why)
-            self._transport.close()
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close; what was already answered still goes out."""
+        self.closed = True
+        self._transport.close()
 
     def abort(self) -> None:
         self.closed = True
@@ -343,7 +347,7 @@ class Server:
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in list(self.connections):
-            connection.close("the broker is stopping")
+            connection.hang_up()
 
     def admit(self, connection: Connection) -> bool:
         if len(self.connections) >= self.limits.connections_max:
