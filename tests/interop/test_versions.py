@@ -192,3 +192,10 @@ def test_bytes_left_over_behind_a_request_are_passed_over(broker):
         connection.send_frame(header_v1(18, 0) + b"left over")
         connection.receive_frame()
         assert connection.call("api_versions", 0)["error_code"] == 0
+
+
+def test_security_that_is_not_configured_is_named_as_such(broker):
+    acl = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+    with Connection(broker) as connection:
+        assert connection.call("sasl_handshake", 1, mechanism="PLAIN")["error_code"] == 34  # ILLEGAL_SASL_STATE
+        assert connection.call("describe_acls", 3, **acl)["error_code"] == 54  # SECURITY_DISABLED
