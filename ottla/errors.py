@@ -1,6 +1,6 @@
-"""What can go wrong, in three kinds: the protocol says no (Refused), the world broke (Fault), the bytes are no message (BadFrame).
+"""What can go wrong, in four kinds.
 
-An `assert` that fails is the fourth kind: we broke.
+The protocol says no (Refused), the bytes are no message (BadFrame), the world broke (Fault), we broke (`assert`).
 """
 
 from enum import IntEnum

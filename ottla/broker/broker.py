@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 
-import ottla.broker.handlers as _  # registers them
+import ottla.broker.handlers  # noqa: F401 (registers them)
 from ottla.broker.dispatch import Dispatch
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers.producer_ids import ProducerIds

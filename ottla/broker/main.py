@@ -48,10 +48,10 @@ async def _serve(config: BrokerConfig) -> int:
     gc.collect()
     gc.freeze()
     addresses = ", ".join(listener.address for listener in broker.listeners)
-    print(f"ottla: broker {config.broker_id} ready on {addresses}", flush=True)
+    sys.stdout.write(f"ottla: broker {config.broker_id} ready on {addresses}\n")
+    sys.stdout.flush()
     await stop.wait()
     log.info("broker %d is stopping", config.broker_id)
     await broker.stop()
     await runtime.close()
-    sys.stdout.flush()
     return 0

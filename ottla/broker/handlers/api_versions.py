@@ -18,9 +18,9 @@ _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 @serves(API_VERSIONS)
 def handle(broker: Broker, message: ApiVersionsRequest, request: Request) -> ApiVersionsResponse:
-    if request.route.api.flexible(request.version):  # since then a client says what it is
-        if not (_NAME.fullmatch(message.client_software_name) and _NAME.fullmatch(message.client_software_version)):
-            return ApiVersionsResponse(error_code=ErrorCode.invalid_request)
+    names_itself = request.route.api.flexible(request.version)  # KIP-511
+    if names_itself and not all(map(_NAME.fullmatch, (message.client_software_name, message.client_software_version))):
+        return ApiVersionsResponse(error_code=ErrorCode.invalid_request)
     return ApiVersionsResponse(api_keys=[_row(api) for api in served_apis() if not api.between_brokers])
 
 

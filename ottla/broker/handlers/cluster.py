@@ -9,7 +9,8 @@ from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, Response, serves
-from ottla.cluster.image import NO_BROKER, Broker as ClusterBroker, Endpoint, Image, Partition, Topic
+from ottla.cluster.image import NO_BROKER, Endpoint, Image, Partition, Topic
+from ottla.cluster.image import Broker as ClusterBroker
 from ottla.errors import ErrorCode
 from ottla.wire import messages
 from ottla.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA

@@ -40,7 +40,8 @@ _DUPLICATE = "the request names this topic more than once"
 async def create_topics(broker: Broker, message: CreateTopicsRequest, request: Request) -> CreateTopicsResponse:
     duplicates = _twice([topic.name for topic in message.topics])
     wanted = [topic for topic in message.topics if topic.name not in duplicates]
-    results = await broker.cluster.create_topics([_spec(topic) for topic in wanted], validate_only=message.validate_only)
+    specs = [_spec(topic) for topic in wanted]
+    results = await broker.cluster.create_topics(specs, validate_only=message.validate_only)
     answers = [_created(broker, result) for result in results]
     answers += [
         CreatableTopicResult(name=name, error_code=ErrorCode.invalid_request, error_message=_DUPLICATE)
