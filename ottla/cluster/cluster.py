@@ -1,4 +1,4 @@
-"""The cluster as a broker uses it: one object with the image, and calls that return when the image has what they did."""
+"""The cluster as a broker uses it: an image, and calls that return when the image has what they did."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ class Cluster:
         self._broker_id = -1
 
     @classmethod
-    async def open(
-        cls, store_url: str, runtime: Runtime, *, data_dir: str, rules: Rules | None = None
-    ) -> Cluster:
+    async def open(cls, store_url: str, runtime: Runtime, *, data_dir: str, rules: Rules | None = None) -> Cluster:
         """Open the store that `store_url` names (embedded:PATH; without a path, a file in `data_dir`), found a
         cluster in it if it is empty, and load the image."""
         store = await _open_store(store_url, runtime, data_dir)
@@ -79,13 +77,9 @@ class Cluster:
         self._broker_id = registration.id
         return await self._controller.join(registration)
 
-    async def create_topics(
-        self, specs: Sequence[TopicSpec], *, validate_only: bool = False
-    ) -> list[TopicResult]:
+    async def create_topics(self, specs: Sequence[TopicSpec], *, validate_only: bool = False) -> list[TopicResult]:
         ids = [layout.new_id(self._runtime.random.randbytes(16)) for _ in specs]
-        return await self._decide(
-            lambda image: controller.create_topics(image, specs, ids, self.rules), validate_only
-        )
+        return await self._decide(lambda image: controller.create_topics(image, specs, ids, self.rules), validate_only)
 
     async def delete_topics(self, topics: Sequence[str | bytes]) -> list[TopicResult]:
         """By name, or by id."""
@@ -113,9 +107,7 @@ class Cluster:
     async def replicas_erased(self, topic_ids: Iterable[bytes]) -> None:
         """This broker has removed its files of these deleted topics (`image.tombstones` names them)."""
         ids = list(topic_ids)
-        await self._decide(
-            lambda image: Decision[None](controller.replicas_erased(image, self._broker_id, ids), [])
-        )
+        await self._decide(lambda image: Decision[None](controller.replicas_erased(image, self._broker_id, ids), []))
 
     async def allocate_producer_ids(self) -> range:
         """A block of producer ids that nobody else will ever get."""

@@ -12,9 +12,7 @@ from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, Confi
 from ottla.errors import ErrorCode, Refused
 
 
-def alter_topic_configs(
-    image: Image, alterations: Sequence[ConfigAlteration], rules: Rules
-) -> Decision[ConfigResult]:
+def alter_topic_configs(image: Image, alterations: Sequence[ConfigAlteration], rules: Rules) -> Decision[ConfigResult]:
     def alter(alteration: ConfigAlteration) -> c.Change | None:
         name = alteration.resource
         assert isinstance(name, str)
@@ -29,9 +27,7 @@ def alter_topic_configs(
     return _each(alterations, alter)
 
 
-def alter_broker_configs(
-    image: Image, alterations: Sequence[ConfigAlteration], rules: Rules
-) -> Decision[ConfigResult]:
+def alter_broker_configs(image: Image, alterations: Sequence[ConfigAlteration], rules: Rules) -> Decision[ConfigResult]:
     def alter(alteration: ConfigAlteration) -> c.Change | None:
         broker = alteration.resource
         assert not isinstance(broker, str)

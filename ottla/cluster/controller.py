@@ -108,15 +108,11 @@ class _Creation:
             self._names_alike = {_alike(each): each for each in self._draft.topics.map}
         other = self._names_alike.get(_alike(name))
         if other is not None:
-            raise Refused(
-                ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
-            )
+            raise Refused(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
 
     def _placement(self, spec: TopicSpec) -> tuple[tuple[int, ...], ...]:
         partitions = self._rules.partitions if spec.partitions == UNSET else spec.partitions
-        factor = (
-            self._rules.replication_factor if spec.replication_factor == UNSET else spec.replication_factor
-        )
+        factor = self._rules.replication_factor if spec.replication_factor == UNSET else spec.replication_factor
         if partitions <= 0:
             raise Refused(
                 ErrorCode.invalid_partitions,
@@ -190,9 +186,7 @@ def _unknown(ref: str | bytes) -> TopicResult:
             code=ErrorCode.unknown_topic_or_partition,
             message="This server does not host this topic-partition.",
         )
-    return TopicResult(
-        "", ref, code=ErrorCode.unknown_topic_id, message="This server does not host this topic ID."
-    )
+    return TopicResult("", ref, code=ErrorCode.unknown_topic_id, message="This server does not host this topic ID.")
 
 
 def create_partitions(image: Image, specs: Sequence[PartitionsSpec]) -> Decision[TopicResult]:
@@ -218,7 +212,9 @@ def _growth(image: Image, spec: PartitionsSpec) -> Iterable[c.Change]:
         raise Refused(ErrorCode.unknown_topic_or_partition, f"The topic '{spec.name}' does not exist.")
     have = len(topic.partitions)
     if spec.partitions <= have:
-        problem = f"The topic {spec.name} currently has {have} partition(s); {spec.partitions} would not be an increase."
+        problem = (
+            f"The topic {spec.name} currently has {have} partition(s); {spec.partitions} would not be an increase."
+        )
         raise Refused(ErrorCode.invalid_partitions, problem)
     _check_partitions_max(spec.partitions)
     more = spec.partitions - have
@@ -285,9 +281,7 @@ def _check_assignments(assignments: Sequence[tuple[int, ...]], factor: int, brok
         if not replicas:
             problem = "The manual partition assignment includes an empty replica list."
         elif len(set(replicas)) != len(replicas):
-            problem = (
-                f"The manual partition assignment includes the broker {_twice(replicas)} more than once."
-            )
+            problem = f"The manual partition assignment includes the broker {_twice(replicas)} more than once."
         elif not known.issuperset(replicas):
             stranger = next(replica for replica in replicas if replica not in known)
             problem = f"The manual partition assignment includes broker {stranger}, but no such broker is registered."

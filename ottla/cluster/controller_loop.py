@@ -98,17 +98,16 @@ class ControllerLoop:
         the image on return."""
         async with self._turn:
             if not self.active:
-                raise Refused(
-                    ErrorCode.not_controller, "This is not the correct controller for this cluster."
-                )
+                raise Refused(ErrorCode.not_controller, "This is not the correct controller for this cluster.")
             await self._clear_doubt()
             decision = decide(self._view.image)
             await self._commit(decision.changes)
             return decision.results
 
     async def _commit(self, changes: Iterable[c.Change]) -> None:
-        for step in steps(self._view.image, changes):
-            await self._commit_step(step)
+        with self._view.writing():
+            for step in steps(self._view.image, changes):
+                await self._commit_step(step)
         await self._trim()
 
     async def _commit_step(self, step: Step) -> None:
@@ -193,9 +192,7 @@ class ControllerLoop:
             if campaign:
                 await self._won(nodes[layout.CONTROLLER_EPOCH], broker.id)
             return epoch
-        raise Fault(
-            f"broker {registration.id} could not register in {ATTEMPTS_MAX} attempts: the store is too busy"
-        )
+        raise Fault(f"broker {registration.id} could not register in {ATTEMPTS_MAX} attempts: the store is too busy")
 
     def _already_there(self, broker_id: int, node: Node | None) -> Fault:
         where = ""
@@ -211,9 +208,7 @@ class ControllerLoop:
     ) -> tuple[list[Op], c.ControllerChanged]:
         new = int(epoch.data) + 1
         ops: list[Op] = [
-            Create(
-                layout.CONTROLLER, layout.controller_data(broker_id, self._runtime.wall_ms()), ephemeral=True
-            ),
+            Create(layout.CONTROLLER, layout.controller_data(broker_id, self._runtime.wall_ms()), ephemeral=True),
             Set(layout.CONTROLLER_EPOCH, str(new).encode(), epoch.version),
         ]
         return ops, c.ControllerChanged(broker_id, new, live)

@@ -4,8 +4,8 @@ Who speaks: each process that opens the file is a session. It holds an exclusive
 database, so its death is seen by whoever tries that lock; the database file itself is never locked by us, because
 closing any descriptor of it would drop SQLite's own locks. Whoever finds a dead session removes its ephemeral nodes.
 
-What is durable: every commit, before it returns (write-ahead log, synced). What can be lost: the rows of sessions and an
-empty schema, which are made without a sync and made again.
+What is durable: every commit, before it returns (write-ahead log, synced). What can be lost: the rows of sessions and
+an empty schema, which are made without a sync and made again.
 
 All SQLite calls run beside the loop, one at a time, on one connection: the order of calls is the order of commits.
 Commits of other processes are noticed by polling `PRAGMA data_version`, which reads shared memory and no disk.
@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ottla.cluster.store import (
     ANY_VERSION,
@@ -46,6 +46,8 @@ T = TypeVar("T")
 SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x4F74746C  # "Ottl"
 POLL_SECONDS: Final = 0.1
+POLL_ALONE_SECONDS: Final = 0.5
+"""With no other session about, all that can happen is that one begins."""
 BUSY_SECONDS: Final = 10.0
 
 _SCHEMA: Final = """
@@ -62,6 +64,14 @@ INSERT INTO node (parent, name, data) VALUES ('', '', x'');
 """
 
 
+class Seen(NamedTuple):
+    """What a poll found: commits or deaths of others, our own session still there, nobody else there."""
+
+    changed: bool
+    alive: bool
+    alone: bool
+
+
 class _File:
     """The database, seen from the one thread at a time that may use it. Everything here blocks."""
 
@@ -72,6 +82,7 @@ class _File:
         self._lock: Lock | None = None
         self._session = 0
         self._data_version = 0
+        self._others: list[int] = []  # sessions, as of `_data_version`
         self._db: sqlite3.Connection
 
     def open(self) -> None:
@@ -81,9 +92,7 @@ class _File:
         self._disk.mkdir(directory)
         fresh = not self._disk.exists(self.path)
         try:
-            self._db = sqlite3.connect(
-                self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
+            self._db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as failure:
             raise Fault(f"cannot open the store {self.path}: {failure}") from failure
         try:
@@ -98,9 +107,10 @@ class _File:
             self._disk.sync_dir(directory)
 
     def _unusable(self, failure: sqlite3.DatabaseError) -> Fault:
-        if failure.sqlite_errorname in ("SQLITE_NOTADB", "SQLITE_CORRUPT"):
+        name: str = getattr(failure, "sqlite_errorname", "")
+        if name in ("SQLITE_NOTADB", "SQLITE_CORRUPT"):
             return Fault(f"{self.path} is not a store: {failure}; name another file, or restore this one")
-        if failure.sqlite_errorname.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+        if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
             return StorageFault(
                 f"cannot write the store {self.path}: {failure}; make the file and its directory writable"
             )
@@ -155,9 +165,10 @@ class _File:
         # Not synced: after a power cut there is no process left that the row could speak for.
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.execute("INSERT INTO session (id) VALUES (?)", (session,))
+        self._look_again()
         self._bury(self._dead())
         self._db.execute("PRAGMA synchronous=FULL")
-        self._data_version = self._version()
+        self._look_again()
 
     def close(self) -> None:
         try:
@@ -172,9 +183,7 @@ class _File:
             self._lock = None
 
     def read(self, path: str) -> Node | None:
-        row = self._db.execute(
-            "SELECT data, version FROM node WHERE parent=? AND name=?", _key(path)
-        ).fetchone()
+        row = self._db.execute("SELECT data, version FROM node WHERE parent=? AND name=?", _key(path)).fetchone()
         return None if row is None else Node(path, row[0], row[1])
 
     def children(self, path: str) -> list[str]:
@@ -210,18 +219,14 @@ class _File:
     def commit(self, ops: Sequence[Op]) -> list[str]:
         with self._transaction() as db:
             if not db.execute("SELECT 1 FROM session WHERE id=?", (self._session,)).fetchone():
-                raise SessionLost(
-                    f"the session on the store {self.path} has ended: somebody held it for dead"
-                )
+                raise SessionLost(f"the session on the store {self.path} has ended: somebody held it for dead")
             return [self._perform(index, op) for index, op in enumerate(ops)]
 
     def _perform(self, index: int, op: Op) -> str:
         if isinstance(op, Create):
             return self._create(index, op)
         parent, name = _key(op.path)
-        row = self._db.execute(
-            "SELECT version FROM node WHERE parent=? AND name=?", (parent, name)
-        ).fetchone()
+        row = self._db.execute("SELECT version FROM node WHERE parent=? AND name=?", (parent, name)).fetchone()
         if row is None:
             raise Conflict(index, op, Why.missing)
         if op.version not in (ANY_VERSION, row[0]):
@@ -242,9 +247,7 @@ class _File:
         db = self._db
         path = op.path
         parent = _key(parent_of(path))
-        found = db.execute(
-            "SELECT children_made, session FROM node WHERE parent=? AND name=?", parent
-        ).fetchone()
+        found = db.execute("SELECT children_made, session FROM node WHERE parent=? AND name=?", parent).fetchone()
         if found is None:
             raise Conflict(index, op, Why.missing)
         if found[1] is not None:
@@ -259,28 +262,27 @@ class _File:
             raise Conflict(index, op, Why.exists)
         return path
 
-    def poll(self) -> tuple[bool, bool]:
-        """Whether somebody else has committed, or died, since last asked; and whether our own session still is."""
+    def poll(self) -> Seen:
+        """Look for commits and deaths of others; cheap when there are none."""
         dead = self._dead()
-        if dead:
-            self._bury(dead)
-        version = self._version()
-        changed = bool(dead) or version != self._data_version
-        self._data_version = version
-        if not changed:
-            return False, True
-        alive = self._db.execute("SELECT 1 FROM session WHERE id=?", (self._session,)).fetchone()
-        return True, alive is not None
-
-    def _version(self) -> int:
+        self._bury(dead)
         (version,) = self._db.execute("PRAGMA data_version").fetchone()
-        return int(version)
+        if not dead and version == self._data_version:
+            return Seen(False, True, not self._others)
+        alive = self._look_again()
+        return Seen(True, alive, not self._others)
+
+    def _look_again(self) -> bool:
+        """Note who else is there. Whether our own session still is."""
+        (self._data_version,) = self._db.execute("PRAGMA data_version").fetchone()
+        sessions = [session for (session,) in self._db.execute("SELECT id FROM session")]
+        self._others = [session for session in sessions if session != self._session]
+        return self._session in sessions
 
     def _dead(self) -> list[int]:
         """Sessions of others whose lock can be had. Their locks are let go again: a session never comes back."""
         dead = []
-        rows = self._db.execute("SELECT id FROM session WHERE id<>?", (self._session,)).fetchall()
-        for (session,) in rows:
+        for session in self._others:
             lock = self._disk.lock(self._lock_path(session))
             if lock is not None:
                 lock.release()
@@ -367,7 +369,10 @@ class EmbeddedStore:
         self._closed = True
         self._poller.cancel()
         await asyncio.wait([self._poller])
-        await self._call(self._file.close)
+        try:
+            await self._call(self._file.close)
+        except Fault as fault:
+            log.warning("the session was not ended, others will find it dead: %s", fault)
 
     async def _call(self, act: Callable[..., T], *args: object) -> T:
         """Run beside the loop. A caller that is cancelled still waits for it: nobody else may enter meanwhile."""
@@ -384,16 +389,22 @@ class EmbeddedStore:
                 raise StorageFault(f"the store {self._file.path} failed: {failure}") from failure
 
     async def _poll(self) -> None:
+        pause = POLL_SECONDS
+        complaint = ""
         while True:
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(pause)
             try:
-                changed, alive = await self._call(self._file.poll)
-                if not alive:
+                seen = await self._call(self._file.poll)
+                if not seen.alive:
                     await self._begin_again()
             except Fault as fault:
-                log.warning("%s", fault)
+                if complaint != str(fault):  # once is enough, the poll goes on
+                    complaint = str(fault)
+                    log.warning("%s", fault)
                 continue
-            if changed:
+            complaint = ""
+            pause = POLL_ALONE_SECONDS if seen.alone else POLL_SECONDS
+            if seen.changed:
                 for _, tell in list(self._watches):
                     tell()
 

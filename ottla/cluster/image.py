@@ -1,9 +1,9 @@
 """The cluster image: one immutable snapshot of everything brokers agree on, and how a change turns it into the next.
 
-Everybody reads it, nobody edits it: a broker holds one reference and swaps it. `apply` shares whatever a change does not
-touch, so a change costs a copy of the maps and the topics it touches, not of ten thousand partitions; changes that were
-committed together are applied together and cost one copy. `version` grows with every step, so whatever was computed
-from an image (an encoded Metadata answer) can be kept under it.
+Everybody reads it, nobody edits it: a broker holds one reference and swaps it. `apply` shares all that a change does
+not touch, so a change costs a copy of the maps and the topics it touches, not of ten thousand partitions; changes that
+were committed together are applied together and cost one copy. `version` grows with every step, so whatever was
+computed from an image (an encoded Metadata answer) can be kept under it.
 
 What holds after every commit, and is tested: the image loaded from the store equals the image changes were applied to.
 """
@@ -52,12 +52,8 @@ class Image:
         self.brokers: Final[Mapping[int, Broker]] = brokers or {}
         self.topics: Final[Mapping[str, Topic]] = topics or {}
         self.names: Final[Mapping[bytes, str]] = names or {}  # topic id -> name
-        self.broker_configs: Final[Mapping[int | None, Mapping[str, str]]] = (
-            broker_configs or {}
-        )  # None: all brokers
-        self.deleting: Final[Mapping[bytes, Topic]] = (
-            deleting or {}
-        )  # no longer seen, not yet out of the store
+        self.broker_configs: Final[Mapping[int | None, Mapping[str, str]]] = broker_configs or {}  # None: all brokers
+        self.deleting: Final[Mapping[bytes, Topic]] = deleting or {}  # no longer seen, not yet out of the store
         self.tombstones: Final[Mapping[bytes, Tombstone]] = tombstones or {}
 
     def topic(self, name: str) -> Topic | None:

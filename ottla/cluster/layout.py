@@ -265,9 +265,7 @@ def tombstone_of(data: bytes) -> Tombstone:
 
 
 def producer_ids_data(broker: int, block: range) -> bytes:
-    return encode(
-        {"version": 1, "broker": broker, "block_start": str(block.start), "block_end": str(block.stop - 1)}
-    )
+    return encode({"version": 1, "broker": broker, "block_start": str(block.start), "block_end": str(block.stop - 1)})
 
 
 def producer_ids_of(data: bytes) -> range:

@@ -7,7 +7,7 @@ is controller next finds in the image what is left to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ottla.cluster import changes as c
@@ -30,10 +30,9 @@ class Step(NamedTuple):
     ops: tuple[Op, ...]
 
 
-def steps(image: Image, changes: Iterable[c.Change]) -> list[Step]:
-    """Cut changes into commits, in order."""
+def steps(image: Image, changes: Iterable[c.Change]) -> Iterator[Step]:
+    """Cut changes into commits, in order; lazily, so that a long list is not worked off in one go."""
     draft = Draft(image)
-    cut: list[Step] = []
     step_changes: list[c.Change] = []
     step_ops: list[Op] = []
     size = 0
@@ -42,15 +41,14 @@ def steps(image: Image, changes: Iterable[c.Change]) -> list[Step]:
         change_size = sum(len(op.data) for op in ops if isinstance(op, Create | Set))
         assert len(ops) <= STEP_OPS_MAX, change
         if step_changes and (len(step_ops) + len(ops) > STEP_OPS_MAX or size + change_size > STEP_BYTES_MAX):
-            cut.append(Step(tuple(step_changes), tuple(step_ops)))
+            yield Step(tuple(step_changes), tuple(step_ops))
             step_changes, step_ops, size = [], [], 0
         step_changes.append(change)
         step_ops += ops
         size += change_size
         draft.apply(change)
     if step_changes:
-        cut.append(Step(tuple(step_changes), tuple(step_ops)))
-    return cut
+        yield Step(tuple(step_changes), tuple(step_ops))
 
 
 def ops_of(before: Draft, change: c.Change) -> list[Op]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from ottla.cluster import layout
@@ -38,6 +39,9 @@ class ClusterView:
         self._runtime = runtime
         self._subscribers: list[Subscriber] = []
         self._news = asyncio.Event()
+        self._writers = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         self._tail: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] | None = None
 
@@ -66,6 +70,18 @@ class ClusterView:
         if position == self.position + 1:
             self._advance(position, changes)
         return position <= self.position
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """While this broker commits, it learns of its changes from itself (`committed`) and reads none back."""
+        self._writers += 1
+        self._quiet.clear()
+        try:
+            yield
+        finally:
+            self._writers -= 1
+            if not self._writers:
+                self._quiet.set()
 
     async def catch_up(self) -> None:
         """Return when everything that was committed before the call is in the image."""
@@ -111,6 +127,7 @@ class ClusterView:
     async def _follow(self) -> None:
         while True:
             await self._news.wait()
+            await self._quiet.wait()
             self._news.clear()
             try:
                 await self.catch_up()

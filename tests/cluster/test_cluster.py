@@ -1,4 +1,6 @@
-"""The cluster as a broker uses it: founding, registering, topics, configs, producer ids, restarts, two brokers."""
+"""The cluster as a broker uses it: founding, registering, topics, configs, producer ids, restarts, two
+brokers.
+"""
 
 from __future__ import annotations
 
@@ -241,21 +243,20 @@ def test_when_the_controller_goes_another_takes_over_and_the_old_epoch_is_fenced
         async with cluster_on(path, runtime, 2) as two:
             old_fence = two._controller._fence
             assert old_fence is not None
-        async with cluster_on(path, runtime, 1) as one:
-            async with cluster_on(path, runtime, 2) as two:
-                await one.create_topics([TopicSpec("t", 1, 1)])
-                one._controller._fence = old_fence  # what a controller holds that slept through its end
-                with pytest.raises(Refused) as caught:
-                    await one.create_topics([TopicSpec("u", 1, 1)])
-                assert caught.value.code == ErrorCode.not_controller
-                assert not one.is_controller
-                assert "u" not in one.image.topics
-                await one.close()
-                await until(lambda: two.is_controller)
-                await until(lambda: sorted(two.image.brokers) == [2])
-                assert states(two.image, "t") == ["-1@1 1/1 #1"]
-                (made,) = await two.create_topics([TopicSpec("u", 1, 1)])
-                assert made.code == ErrorCode.none
+        async with cluster_on(path, runtime, 1) as one, cluster_on(path, runtime, 2) as two:
+            await one.create_topics([TopicSpec("t", 1, 1)])
+            one._controller._fence = old_fence  # what a controller holds that slept through its end
+            with pytest.raises(Refused) as caught:
+                await one.create_topics([TopicSpec("u", 1, 1)])
+            assert caught.value.code == ErrorCode.not_controller
+            assert not one.is_controller
+            assert "u" not in one.image.topics
+            await one.close()
+            await until(lambda: two.is_controller)
+            await until(lambda: sorted(two.image.brokers) == [2])
+            await until(lambda: states(two.image, "t") == ["-1@1 1/1 #1"])
+            (made,) = await two.create_topics([TopicSpec("u", 1, 1)])
+            assert made.code == ErrorCode.none
 
     run(test)
 

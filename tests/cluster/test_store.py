@@ -94,7 +94,7 @@ def test_a_tree_holds_a_node_and_all_below_it_and_no_neighbour(with_store):
         (Delete("/there", 3), Why.version),
         (Delete("/full"), Why.not_empty),
     ],
-    ids=lambda value: f"{type(value).__name__} {value.path}" if isinstance(value, tuple) else value.name,
+    ids=lambda value: value.name if isinstance(value, Why) else f"{type(value).__name__} {value.path}",
 )
 def test_a_conflict_names_the_operation_and_nothing_is_committed(with_store, op, why):
     async def test(store, _):
@@ -110,7 +110,9 @@ def test_a_conflict_names_the_operation_and_nothing_is_committed(with_store, op,
 
 def test_operations_of_one_commit_see_those_before_them(with_store):
     async def test(store, _):
-        await store.commit([Create("/a"), Create("/a/b"), Set("/a/b", b"x"), Check("/a/b", 1), Delete("/a/b"), Delete("/a")])
+        await store.commit(
+            [Create("/a"), Create("/a/b"), Set("/a/b", b"x"), Check("/a/b", 1), Delete("/a/b"), Delete("/a")]
+        )
         assert await store.read("/a") is None
 
     with_store(test)
