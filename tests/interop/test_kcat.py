@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import subprocess
 
 import pytest
+
+from tests.interop.raw import Connection, fetch
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 
@@ -27,3 +30,13 @@ def test_kcat_lists_writes_reads_and_queries(broker, topic):
     read = kcat("-b", broker.bootstrap, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q", "-K", ":")
     assert read.splitlines() == ["a:1", "b:2", "c:3"]
     assert "offset 3" in kcat("-b", broker.bootstrap, "-Q", "-t", f"{topic}:0:-1")
+
+
+@pytest.mark.parametrize(("codec", "number"), [("gzip", 1), ("snappy", 2), ("lz4", 3), ("zstd", 4)])
+def test_kcat_compresses_whatever_its_age(broker, topic, codec, number):
+    """A librdkafka before 2.10 sends uncompressed to a broker that does not claim the oldest Produce."""
+    kcat("-b", broker.bootstrap, "-P", "-t", topic, "-p", "0", "-z", codec, text="squeeze me\n" * 100)
+    with Connection(broker) as connection:
+        records = fetch(connection, topic)["records"]
+    (attributes,) = struct.unpack_from(">h", records, 21)
+    assert attributes & 7 == number
