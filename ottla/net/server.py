@@ -294,6 +294,11 @@ class Connection(asyncio.BufferedProtocol):
         self._proceed()
 
     @property
+    def held_bytes(self) -> int:
+        """Memory kept for requests that are not whole yet, or not yet due."""
+        return len(self._held) if self._held is not None else 0
+
+    @property
     def idle(self) -> bool:
         return not self._owed or not self._writable
 

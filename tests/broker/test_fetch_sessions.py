@@ -1,0 +1,118 @@
+"""Fetch sessions: what is kept between requests, and what is not looked at again."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from ottla.broker.fetch_sessions import FetchSessions
+from ottla.errors import ErrorCode, Refused
+from ottla.wire.fetch import FetchPartition, FetchRequest
+
+
+def request(session_id=0, epoch=-1, wanted=(), forgotten=()):
+    topics = [("t", [FetchPartition(index, -1, offset, -1, -1, 1000) for index, offset in wanted])] if wanted else []
+    return FetchRequest(-1, -1, 500, 1, 1000, 0, session_id, epoch, topics, [("t", list(forgotten))], "")
+
+
+def opened(sessions, wanted=((0, 0), (1, 0))):
+    return sessions.resolve(request(0, 0, wanted), by_id=False)
+
+
+def refusal(sessions, message, by_id=False):
+    with pytest.raises(Refused) as refused:
+        sessions.resolve(message, by_id=by_id)
+    return refused.value.code
+
+
+def offsets(fetch):
+    return {entry.partition: entry.offset for entry in fetch.dirty}
+
+
+def test_a_session_remembers_what_it_was_told():
+    sessions = FetchSessions(Random(1), 10)
+    fetch = opened(sessions)
+    fetch.dirty.clear()
+    again = sessions.resolve(request(fetch.id, 1, wanted=[(1, 7)]), by_id=False)
+    assert again is fetch
+    assert len(fetch) == 2
+    assert offsets(fetch) == {1: 7}
+
+
+def test_a_forgotten_partition_is_not_fetched_any_more():
+    sessions = FetchSessions(Random(1), 10)
+    fetch = opened(sessions)
+    sessions.resolve(request(fetch.id, 1, forgotten=[0]), by_id=False)
+    assert len(fetch) == 1
+    assert offsets(fetch) == {1: 0}
+
+
+def test_requests_of_a_session_come_in_their_order():
+    sessions = FetchSessions(Random(1), 10)
+    fetch = opened(sessions)
+    sessions.resolve(request(fetch.id, 1), by_id=False)
+    assert refusal(sessions, request(fetch.id, 1)) == ErrorCode.invalid_fetch_session_epoch
+    assert refusal(sessions, request(fetch.id, 3)) == ErrorCode.invalid_fetch_session_epoch
+    sessions.resolve(request(fetch.id, 2), by_id=False)
+
+
+def test_the_epoch_wraps_around_to_one():
+    sessions = FetchSessions(Random(1), 10)
+    fetch = opened(sessions)
+    fetch.epoch = 2**31 - 1
+    sessions.resolve(request(fetch.id, 2**31 - 1), by_id=False)
+    assert fetch.epoch == 1
+
+
+def test_an_unknown_session_is_refused():
+    assert refusal(FetchSessions(Random(1), 10), request(5, 1)) == ErrorCode.fetch_session_id_not_found
+
+
+def test_names_and_ids_are_not_mixed_in_one_session():
+    sessions = FetchSessions(Random(1), 10)
+    fetch = opened(sessions)
+    assert refusal(sessions, request(fetch.id, 1), by_id=True) == ErrorCode.fetch_session_topic_id_error
+
+
+def test_a_final_request_closes_the_session():
+    sessions = FetchSessions(Random(1), 10)
+    fetch = opened(sessions)
+    last = sessions.resolve(request(fetch.id, -1, wanted=[(0, 0)]), by_id=False)
+    assert not last.is_session
+    assert refusal(sessions, request(fetch.id, 1)) == ErrorCode.fetch_session_id_not_found
+
+
+def test_the_session_unused_for_longest_makes_room():
+    sessions = FetchSessions(Random(1), 2)
+    first, second = opened(sessions), opened(sessions)
+    sessions.resolve(request(first.id, 1), by_id=False)
+    opened(sessions)
+    assert len(sessions) == 2
+    assert refusal(sessions, request(second.id, 1)) == ErrorCode.fetch_session_id_not_found
+    sessions.resolve(request(first.id, 2), by_id=False)
+
+
+def test_a_parked_session_is_not_thrown_out():
+    sessions = FetchSessions(Random(1), 1)
+    parked = opened(sessions)
+    parked.notify = lambda size: None
+    assert not opened(sessions).is_session
+    parked.notify = None
+    sessions.resolve(request(parked.id, 1), by_id=False)
+
+
+def test_without_slots_every_fetch_stands_alone():
+    assert not opened(FetchSessions(Random(1), 0)).is_session
+
+
+def test_what_an_append_touches_is_looked_at_again_and_nothing_else():
+    sessions = FetchSessions(Random(1), 10)
+    fetch = opened(sessions, wanted=[(index, 0) for index in range(1000)])
+    entries = list(fetch.dirty)
+    fetch.dirty.clear()
+    told = []
+    fetch.notify = told.append
+    entries[500].touched(123)
+    assert [entry.partition for entry in fetch.dirty] == [500]
+    assert told == [123]

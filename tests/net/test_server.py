@@ -1,0 +1,316 @@
+"""The server with real sockets and a `serve` of the test's own: order, limits and buffers."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ottla.errors import BadFrame
+from ottla.net import server as net
+from ottla.net.server import Connection, Limits, Pending, Server
+from ottla.runtime.real import RealRuntime
+
+DEADLINE = 20.0
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def echo(connection: Connection, body: memoryview) -> bytes:
+    return frame(bytes(body))
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+async def closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read(1) == b""
+    except ConnectionError:
+        return True
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def serving(
+    serve: net.Serve, test: Callable[[Server, int], Awaitable[None]], limits: Limits = Limits()
+) -> None:
+    async def run() -> None:
+        runtime = RealRuntime()
+        server = Server(runtime, serve, limits)
+        listener = await server.listen("PLAINTEXT", "127.0.0.1", 0)
+        await server.start()
+        try:
+            async with asyncio.timeout(DEADLINE):
+                await test(server, listener.port)
+        finally:
+            await server.close()
+            await asyncio.sleep(0)
+            await runtime.close()
+
+    asyncio.run(run())
+
+
+def test_frames_of_any_size_come_back_whole_however_they_are_cut():
+    bodies = [b"x" * size for size in (8, 9, 4096, 70_000, 300_000, 1_000_000, 8)]
+
+    async def test(server: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        data = b"".join(map(frame, bodies))
+        for start in range(0, len(data), 99_991):
+            writer.write(data[start : start + 99_991])
+            await writer.drain()
+        assert [await read_frame(reader) for _ in bodies] == bodies
+        writer.close()
+
+    serving(echo, test)
+
+
+def test_a_frame_that_arrives_byte_by_byte_is_answered():
+    async def test(server: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for byte in frame(b"slow and steady"):
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        assert await read_frame(reader) == b"slow and steady"
+        writer.close()
+
+    serving(echo, test)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 7, 2**31 - 1, 1001])
+def test_an_impossible_length_closes_the_connection_and_no_other(size):
+    async def test(server: Server, port: int) -> None:
+        good_reader, good_writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(struct.pack(">i", size) + b"junk")
+        assert await closed(reader)
+        good_writer.write(frame(b"still here"))
+        assert await read_frame(good_reader) == b"still here"
+        writer.close()
+        good_writer.close()
+
+    serving(echo, test, Limits(frame_bytes_max=1000))
+
+
+def test_answers_leave_in_the_order_of_the_requests():
+    waiting: list[Pending] = []
+
+    def serve(connection: Connection, body: memoryview) -> net.Reply | Pending:
+        if bytes(body).startswith(b"later"):
+            pending = Pending(overlaps=True)
+            waiting.append(pending)
+            return pending
+        return frame(bytes(body))
+
+    async def test(server: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame(b"later 1.") + frame(b"at once 2") + frame(b"later 3.") + frame(b"at once 4"))
+        await until(lambda: len(waiting) == 2)
+        waiting[1].resolve(frame(b"answer 3"))
+        waiting[0].resolve(frame(b"answer 1"))
+        answers = [await read_frame(reader) for _ in range(4)]
+        assert answers == [b"answer 1", b"at once 2", b"answer 3", b"at once 4"]
+        writer.close()
+
+    serving(serve, test)
+
+
+def test_a_request_that_takes_its_time_holds_the_next_one_back():
+    waiting: list[Pending] = []
+    served: list[bytes] = []
+
+    def serve(connection: Connection, body: memoryview) -> Pending:
+        served.append(bytes(body))
+        waiting.append(Pending())
+        return waiting[-1]
+
+    async def test(server: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for number in range(200):
+            writer.write(frame(b"request %d" % number))
+        for number in range(200):
+            await until(lambda: len(waiting) > number)  # noqa: B023
+            assert len(served) == number + 1
+            waiting[number].resolve(frame(b"answer %d" % number))
+            assert await read_frame(reader) == b"answer %d" % number
+        writer.close()
+
+    serving(serve, test)
+
+
+def test_many_requests_in_one_read_are_all_answered_in_order():
+    async def test(server: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        bodies = [b"request %06d" % number for number in range(5000)]
+        writer.write(b"".join(map(frame, bodies)))
+        assert [await read_frame(reader) for _ in bodies] == bodies
+        writer.close()
+
+    serving(echo, test)
+
+
+def test_a_request_without_an_answer_does_not_stop_the_others():
+    def serve(connection: Connection, body: memoryview) -> net.Reply:
+        return None if bytes(body).startswith(b"silence") else frame(bytes(body))
+
+    async def test(server: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame(b"silence!") + frame(b"hello again"))
+        assert await read_frame(reader) == b"hello again"
+        writer.close()
+
+    serving(serve, test)
+
+
+def test_a_frame_that_is_no_message_closes_the_connection_after_what_was_answered():
+    def serve(connection: Connection, body: memoryview) -> bytes:
+        if bytes(body).startswith(b"bad"):
+            raise BadFrame("no message")
+        return frame(bytes(body))
+
+    async def test(server: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame(b"good one") + frame(b"bad frame") + frame(b"never served"))
+        assert await read_frame(reader) == b"good one"
+        assert await closed(reader)
+        writer.close()
+
+    serving(serve, test)
+
+
+def test_a_client_that_never_reads_is_not_served_for_ever():
+    served = 0
+
+    def serve(connection: Connection, body: memoryview) -> bytes:
+        nonlocal served
+        served += 1
+        return frame(b"x" * 100_000)
+
+    async def test(server: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(frame(b"request!") * 2000)
+        before = -1
+        while before != served:  # until the answers have nowhere to go
+            before = served
+            await asyncio.sleep(0.1)
+        assert served < 1000  # 200 MB would have been asked for
+        writer.transport.abort()
+
+    serving(serve, test)
+
+
+def test_whoever_leaves_is_noticed_while_its_answer_is_outstanding():
+    abandoned: list[bool] = []
+
+    def serve(connection: Connection, body: memoryview) -> Pending:
+        pending = Pending()
+        pending.abandoned = lambda: abandoned.append(True)
+        return pending
+
+    async def test(server: Server, port: int) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame(b"long poll"))
+        await until(lambda: len(server.connections) == 1)
+        writer.close()
+        await until(lambda: bool(abandoned))
+        await until(lambda: not server.connections)
+
+    serving(serve, test)
+
+
+def test_an_answer_that_comes_after_the_client_left_is_dropped():
+    waiting: list[Pending] = []
+
+    def serve(connection: Connection, body: memoryview) -> Pending:
+        waiting.append(Pending())
+        return waiting[-1]
+
+    async def test(server: Server, port: int) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame(b"request!"))
+        await until(lambda: bool(waiting))
+        writer.close()
+        await until(lambda: not server.connections)
+        waiting[0].resolve(frame(b"too late"))
+        assert waiting[0].resolved
+
+    serving(serve, test)
+
+
+def test_idle_connections_are_closed_and_busy_ones_are_not():
+    waiting: list[Pending] = []
+
+    def serve(connection: Connection, body: memoryview) -> Pending:
+        waiting.append(Pending())
+        return waiting[-1]
+
+    async def test(server: Server, port: int) -> None:
+        idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", port)
+        idle_writer.write(b"\0\0")  # half a length prefix
+        busy_reader, busy_writer = await asyncio.open_connection("127.0.0.1", port)
+        busy_writer.write(frame(b"long poll"))
+        assert await closed(idle_reader)
+        waiting[0].resolve(frame(b"here it is"))
+        assert await read_frame(busy_reader) == b"here it is"
+        idle_writer.close()
+        busy_writer.close()
+
+    serving(serve, test, Limits(idle_ms_max=300))
+
+
+def test_connections_are_limited_in_total_and_per_address():
+    async def test(server: Server, port: int) -> None:
+        kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        await until(lambda: len(server.connections) == 3)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await closed(reader)
+        writer.close()
+        kept.pop()[1].close()
+        await until(lambda: len(server.connections) == 2)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frame(b"now there is room"))
+        assert await read_frame(reader) == b"now there is room"
+        for _, each in [*kept, (reader, writer)]:
+            each.close()
+
+    serving(echo, test, Limits(connections_max=3))
+    serving(echo, test, Limits(connections_per_address_max=3))
+
+
+def test_large_frames_wait_for_room_and_then_all_arrive():
+    body = b"x" * 1_000_000
+
+    async def send(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4_000_000)
+        writer.write(frame(body))
+        assert await read_frame(reader) == body
+        writer.close()
+
+    async def test(server: Server, port: int) -> None:
+        await asyncio.gather(*(send(port) for _ in range(12)))
+
+    serving(echo, test, Limits(held_bytes_max=2_500_000))
+
+
+def test_a_large_length_alone_costs_no_memory():
+    async def test(server: Server, port: int) -> None:
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
+        for _, writer in pairs:
+            writer.write(struct.pack(">i", 100_000_000) + b"only this much")
+        await until(lambda: sum(c.held_bytes > 0 for c in server.connections) == 50)
+        assert sum(c.held_bytes for c in server.connections) < 50 * 16_384
+        for _, writer in pairs:
+            writer.close()
+
+    serving(echo, test)

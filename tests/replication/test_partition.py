@@ -1,0 +1,177 @@
+"""One replica's decisions: who may write, what is committed, who is refused and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.cluster.model import Partition as State
+from ottla.errors import ErrorCode, Refused
+from ottla.log.log_config import LogConfig
+from ottla.log.partition_log import PartitionLog
+from ottla.replication.partition import ACKS_ALL, AppendPolicy, Partition
+from ottla.runtime.disk import RealDisk
+from ottla.wire.batch import read_header
+from ottla.wire.records import Record, build_batch, iterate
+
+NOW_MS = 1_790_000_000_000
+
+
+def batch(*values: bytes, **how: object) -> memoryview:
+    key = how.pop("key", b"k")
+    timestamp = how.pop("timestamp", NOW_MS)
+    records = [Record(i, timestamp, key, value) for i, value in enumerate(values)]  # type: ignore[arg-type]
+    return memoryview(bytearray(build_batch(records, **how)))  # type: ignore[arg-type]
+
+
+def leading(in_sync: tuple[int, ...] = (1,), epoch: int = 0, leader: int = 1) -> State:
+    return State(replicas=in_sync, leader=leader, leader_epoch=epoch, in_sync=in_sync, partition_epoch=0)
+
+
+@pytest.fixture
+def partition(tmp_path):
+    def make(state: State | None = None, **policy: object) -> Partition:
+        log = PartitionLog.open(RealDisk(), str(tmp_path / "t-0"), LogConfig(), now_ms=NOW_MS)
+        made = Partition("t", bytes(16), 0, 1, log, AppendPolicy(**policy))  # type: ignore[arg-type]
+        made.become(state or leading())
+        return made
+
+    return make
+
+
+def refusal(act, *args, **how) -> ErrorCode:
+    with pytest.raises(Refused) as refused:
+        act(*args, **how)
+    return refused.value.code
+
+
+def read(partition, offset, **how):
+    how = {"isolation_level": 0, "leader_epoch": -1, "whole_first_batch": True, **how}
+    piece = partition.read(offset, 1_000_000, **how)
+    return None if piece is None else bytes(piece.load())
+
+
+class Watch:
+    def __init__(self):
+        self.sizes = []
+
+    def touched(self, size):
+        self.sizes.append(size)
+
+
+def test_a_batch_gets_the_next_offsets_and_is_committed_when_the_leader_is_alone(partition):
+    p = partition()
+    assert p.append(batch(b"a", b"b"), ACKS_ALL, NOW_MS).base_offset == 0
+    assert p.append(batch(b"c"), ACKS_ALL, NOW_MS).base_offset == 2
+    assert (p.log.log_end, p.high_watermark, p.last_stable) == (3, 3, 3)
+
+
+def test_records_are_read_up_to_the_high_watermark_only(partition):
+    p = partition(leading(in_sync=(1, 2)))
+    p.append(batch(b"a"), 1, NOW_MS)
+    assert (p.log.log_end, p.high_watermark) == (1, 0)
+    assert read(p, 0) is None
+    p.become(leading(in_sync=(1,)))
+    assert p.high_watermark == 1
+    assert read(p, 0) is not None
+
+
+def test_the_high_watermark_does_not_go_back(partition):
+    p = partition()
+    p.append(batch(b"a"), 1, NOW_MS)
+    p.become(leading(in_sync=(1, 2)))
+    assert p.high_watermark == 1
+
+
+def test_who_does_not_lead_takes_no_writes_and_serves_no_reads(partition):
+    p = partition(leading(in_sync=(1, 2), leader=2))
+    assert refusal(p.append, batch(b"a"), 1, NOW_MS) == ErrorCode.not_leader_or_follower
+    assert refusal(read, p, 0) == ErrorCode.not_leader_or_follower
+
+
+def test_acks_all_needs_enough_replicas_in_sync_and_acks_one_does_not(partition):
+    p = partition(in_sync_min=2)
+    assert refusal(p.append, batch(b"a"), ACKS_ALL, NOW_MS) == ErrorCode.not_enough_replicas
+    assert p.append(batch(b"a"), 1, NOW_MS).base_offset == 0
+
+
+def test_another_reign_is_refused_both_ways(partition):
+    p = partition(leading(epoch=5))
+    assert refusal(read, p, 0, leader_epoch=4) == ErrorCode.fenced_leader_epoch
+    assert refusal(read, p, 0, leader_epoch=6) == ErrorCode.unknown_leader_epoch
+    assert read(p, 0, leader_epoch=5) is None
+
+
+def test_batches_carry_the_epoch_of_their_leader(partition):
+    p = partition(leading(epoch=3))
+    p.append(batch(b"a"), 1, NOW_MS)
+    p.become(leading(epoch=7))
+    p.append(batch(b"b"), 1, NOW_MS)
+    data = read(p, 0)
+    first = read_header(data)
+    assert [first.leader_epoch, read_header(data, first.size).leader_epoch] == [3, 7]
+    assert p.log.end_offset_for_epoch(3) == (3, 1)
+
+
+def test_a_retry_gets_the_offset_of_the_first_time_and_is_not_written_again(partition):
+    p = partition()
+    how = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
+    assert p.append(batch(b"a", **how), 1, NOW_MS).base_offset == 0
+    assert p.append(batch(b"a", **how), 1, NOW_MS).base_offset == 0
+    assert p.log.log_end == 1
+    skipped = batch(b"c", **{**how, "base_sequence": 5})
+    assert refusal(p.append, skipped, 1, NOW_MS) == ErrorCode.out_of_order_sequence_number
+
+
+def test_the_time_of_append_replaces_the_producers(partition):
+    p = partition(log_append_time=True)
+    assert p.append(batch(b"a", timestamp=17), 1, NOW_MS).log_append_time_ms == NOW_MS
+    (record,) = iterate(read(p, 0), bytes_max=10_000)
+    assert record.timestamp == NOW_MS
+
+
+@pytest.mark.parametrize(("timestamp", "refused"), [(NOW_MS + 10_000, True), (NOW_MS - 10_000, True), (NOW_MS, False)])
+def test_timestamps_out_of_bounds_are_refused(partition, timestamp, refused):
+    p = partition(timestamp_before_ms_max=5000, timestamp_after_ms_max=5000)
+    if refused:
+        assert refusal(p.append, batch(b"a", timestamp=timestamp), 1, NOW_MS) == ErrorCode.invalid_timestamp
+    else:
+        assert p.append(batch(b"a", timestamp=timestamp), 1, NOW_MS).base_offset == 0
+
+
+def test_a_batch_over_the_limit_is_refused(partition):
+    p = partition(bytes_max=100)
+    assert refusal(p.append, batch(b"x" * 200), 1, NOW_MS) == ErrorCode.message_too_large
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key(partition):
+    p = partition(keys_required=True)
+    assert refusal(p.append, batch(b"a", key=None), 1, NOW_MS) == ErrorCode.invalid_record
+    assert p.append(batch(b"a"), 1, NOW_MS).base_offset == 0
+
+
+@pytest.mark.parametrize("kept", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_records_are_kept_in_the_codec_the_topic_names(partition, kept):
+    p = partition(codec=kept)
+    p.append(batch(b"a" * 500, b"b" * 500, codec="gzip"), 1, NOW_MS)
+    data = read(p, 0)
+    assert ("none", "gzip", "snappy", "lz4", "zstd")[read_header(data).codec] == kept
+    assert [r.value for r in iterate(data, bytes_max=10_000)] == [b"a" * 500, b"b" * 500]
+
+
+def test_deleted_records_cannot_be_read_any_more(partition):
+    p = partition()
+    p.append(batch(b"a", b"b", b"c"), 1, NOW_MS)
+    assert p.delete_before(2) == 2
+    assert refusal(read, p, 1) == ErrorCode.offset_out_of_range
+    assert p.delete_before(-1) == 3
+    assert refusal(p.delete_before, 4) == ErrorCode.offset_out_of_range
+
+
+def test_whoever_watches_is_told_of_bytes_and_of_other_changes(partition):
+    p = partition()
+    watch = Watch()
+    p.watchers[watch] = None
+    view = batch(b"a")
+    p.append(view, 1, NOW_MS)
+    p.become(leading(epoch=1))
+    assert watch.sizes == [len(view), 0]
