@@ -1,0 +1,66 @@
+"""What a coordinator's machine answers to an event: facts, no acts.
+
+A machine changes nothing durable when it decides. It returns the records that would change it; the shard appends them
+to its partition as one batch, and only then hands each record to the machine's `replay`, exactly as it does when it
+reads the log after a restart. If the append fails, nothing has happened. Replies leave when the records are committed;
+a decision without records may show what was appended before it, so its replies wait for that.
+
+What is lost with the broker (who has rejoined, who waits, since when) lives beside the durable state, and the machine
+changes it as it pleases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from ottla.errors import ErrorCode, Refused
+
+ReplyTo: TypeAlias = object
+"""One waiting request: made by whoever asks, opaque to the machines, answered once."""
+
+Reply: TypeAlias = object
+"""A response tree, a part of one that the handler puts together, or `Refused`."""
+
+
+class LogRecord(NamedTuple):
+    """A key and a value of the log, before they are bytes. Never changed once it is part of a decision."""
+
+    key: tuple[object, ...]
+    value: object | None
+    """None: a tombstone."""
+
+
+class Producer(NamedTuple):
+    """On whose behalf a transactional batch is written."""
+
+    id: int
+    epoch: int
+
+
+class Decision(NamedTuple):
+    records: Sequence[LogRecord] = ()
+    """Appended as one batch: all or none."""
+    replies: Sequence[tuple[ReplyTo, Reply]] = ()
+    producer: Producer | None = None
+    """Set when the records belong to a transaction and count only once it is committed."""
+
+    def __add__(self, other: object) -> Decision:
+        """Both, as one: the records of both stand or fall together."""
+        assert isinstance(other, Decision)
+        assert self.producer == other.producer
+        if not other.records and not other.replies:
+            return self
+        return Decision((*self.records, *other.records), (*self.replies, *other.replies), self.producer)
+
+
+NOTHING = Decision()
+
+
+def answer(reply_to: ReplyTo, reply: Reply) -> Decision:
+    """A decision that changes nothing."""
+    return Decision((), ((reply_to, reply),))
+
+
+def refuse(reply_to: ReplyTo, code: ErrorCode, message: str | None = None) -> Decision:
+    return Decision((), ((reply_to, Refused(code, message)),))
