@@ -51,6 +51,7 @@ class RealFile:
                 written = os.writev(fd, buffers)
         except OSError as failure:
             self._size = -1
+            self._reopen()
             raise _fault("write to", self.path, failure) from failure
         if self._size >= 0:
             self._size += written
@@ -168,6 +169,12 @@ class RealFile:
                 raise _fault("open", self.path, again) from again
         self._disk.opened(self)
         return self._fd
+
+    def _reopen(self) -> None:
+        """A write failed. The descriptor may be one that was opened while the disk was read-only: get another."""
+        with self._disk.guard:
+            if self._fd >= 0 and self.evict():
+                self._disk.forget(self)
 
     def evict(self) -> bool:
         """Give the descriptor back, unless a thread is using it. The disk holds the guard."""

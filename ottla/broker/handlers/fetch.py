@@ -6,11 +6,12 @@ loop give one answer. Data that is not in the page cache is read beside the loop
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, serves_raw
 from ottla.broker.fetch_sessions import Fetch, Fetching
-from ottla.errors import ErrorCode, Refused
+from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.slice import Slice
 from ottla.net.server import Pending, Reply
 from ottla.replication.partition import READ_COMMITTED, Partition
@@ -21,6 +22,8 @@ from ottla.wire.fetch import FetchRequest, PartitionFetched
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
+
+log = logging.getLogger("ottla.broker.fetch")
 
 WAIT_MS_MAX = 600_000
 """Nobody is parked for longer, whatever it asks for."""
@@ -176,8 +179,8 @@ class Turn:
                 continue
             try:
                 data = piece.load_nowait()
-            except Refused as refused:
-                results.append((entry, PartitionFetched(entry.partition, refused.code)))
+            except (Refused, StorageFault) as failure:
+                results.append((entry, _unreadable(entry, failure)))
                 continue
             if data is None:
                 return self._finish_later(found)
@@ -209,8 +212,8 @@ class Turn:
                 if data is None:
                     data = await self._broker.runtime.offload(piece.load)
                 results.append((entry, self._loaded(entry, data, level)))
-            except Refused as refused:
-                results.append((entry, PartitionFetched(entry.partition, refused.code)))
+            except (Refused, StorageFault) as failure:
+                results.append((entry, _unreadable(entry, failure)))
         assert self._pending is not None
         if not self._pending.resolved:
             self._pending.resolve(self._encode(results))
@@ -236,6 +239,13 @@ def _state(entry: Fetching, partition: Partition, data: Buffer, level: int) -> P
         entry.partition, 0, partition.high_watermark, partition.last_stable, partition.log.log_start,
         [] if level == READ_COMMITTED else None, -1, data,
     )  # fmt: skip
+
+
+def _unreadable(entry: Fetching, failure: Refused | StorageFault) -> PartitionFetched:
+    if isinstance(failure, Refused):
+        return PartitionFetched(entry.partition, failure.code)
+    log.error("%s-%d: %s", entry.topic, entry.partition, failure)
+    return PartitionFetched(entry.partition, ErrorCode.kafka_storage_error)
 
 
 def _partition_refused(broker: Broker, entry: Fetching, refused: Refused) -> PartitionFetched:

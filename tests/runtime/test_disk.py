@@ -1,0 +1,115 @@
+"""The real disk: lazily opened files, few descriptors, errors that say where."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from ottla.errors import StorageFault
+from ottla.runtime.disk import RealDisk
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+
+def test_a_file_is_made_at_the_first_write_and_not_before(tmp_path):
+    path = str(tmp_path / "log")
+    file = RealDisk().open(path, create=True)
+    assert not os.path.exists(path)
+    assert file.size() == 0
+    file.append(b"abc", b"def")
+    assert file.size() == 6
+    assert file.pread(10, 2) == b"cdef"
+    assert file.pread_nowait(3, 0) == b"abc"
+    file.close()
+
+
+def test_many_files_need_few_descriptors(tmp_path):
+    disk = RealDisk(open_files_max=5)
+    before = descriptors()
+    files = [disk.open(str(tmp_path / str(n)), create=True) for n in range(50)]
+    for number, file in enumerate(files):
+        file.append(b"%d" % number)
+    assert descriptors() - before <= 5
+    for number, file in enumerate(files):
+        assert file.pread(10, 0) == b"%d" % number
+        file.append(b"!")
+    assert [file.size() for file in files] == [len(str(n)) + 1 for n in range(50)]
+    for file in files:
+        file.close()
+    assert descriptors() <= before
+
+
+def test_reading_in_threads_while_descriptors_come_and_go(tmp_path):
+    disk = RealDisk(open_files_max=2)
+    files = [disk.open(str(tmp_path / str(n)), create=True) for n in range(8)]
+    for number, file in enumerate(files):
+        file.append(bytes([number]) * 1000)
+    wrong: list[int] = []
+
+    def read(number: int) -> None:
+        for _ in range(300):
+            if files[number].pread(1000, 0) != bytes([number]) * 1000:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=read, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    for file in files:
+        file.close()
+
+
+def test_a_truncated_file_goes_on_where_it_was_cut(tmp_path):
+    file = RealDisk().open(str(tmp_path / "log"), create=True)
+    file.append(b"0123456789")
+    file.truncate(4)
+    file.append(b"x")
+    assert file.pread(100, 0) == b"0123x"
+    file.close()
+
+
+def test_errors_name_the_path(tmp_path):
+    file = RealDisk().open(str(tmp_path / "nowhere" / "log"), create=True)
+    with pytest.raises(StorageFault, match="nowhere/log"):
+        file.append(b"x")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_a_storage_fault_and_not_for_ever(tmp_path):
+    path = tmp_path / "log"
+    path.symlink_to("/dev/full")
+    file = RealDisk().open(str(path), create=True)
+    with pytest.raises(StorageFault, match="No space left"):
+        file.append(b"x")
+    path.unlink()
+    file.append(b"x")
+    assert path.read_bytes() == b"x"
+    file.close()
+
+
+def test_a_lock_is_held_by_one_and_free_when_released(tmp_path):
+    disk = RealDisk()
+    lock = disk.lock(str(tmp_path / ".lock"))
+    assert lock is not None
+    assert disk.lock(str(tmp_path / ".lock")) is None
+    lock.release()
+    again = disk.lock(str(tmp_path / ".lock"))
+    assert again is not None
+    again.release()
+
+
+def test_an_atomic_write_replaces_the_whole_file(tmp_path):
+    disk = RealDisk()
+    path = str(tmp_path / "checkpoint")
+    disk.write_atomic(path, b"old and long")
+    disk.write_atomic(path, b"new")
+    assert disk.read(path) == b"new"
+    assert disk.listdir(str(tmp_path)) == ["checkpoint"]
+    with pytest.raises(FileNotFoundError):
+        disk.read(path + ".missing")
