@@ -239,7 +239,7 @@ class ControllerLoop:
             try:
                 async with self._turn:
                     await self._look_around()
-            except (Conflict, Fault, Refused) as failure:
+            except (Fault, Refused) as failure:
                 log.warning("controller: %s", failure)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._news.set()
@@ -256,7 +256,10 @@ class ControllerLoop:
             await self._register(self._registration)
         elif layout.CONTROLLER not in by_path:
             ops, change = self._campaign(by_path[layout.CONTROLLER_EPOCH], me, _live(nodes))
-            paths = await self._store.commit([*ops, _change_node((change,))])
+            try:
+                paths = await self._store.commit([*ops, _change_node((change,))])
+            except Conflict:
+                return  # another broker was faster; its change wakes us again
             await self._applied(paths[-1], (change,))
             await self._won(by_path[layout.CONTROLLER_EPOCH], me)
         if self.active:

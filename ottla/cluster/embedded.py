@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -49,6 +50,8 @@ POLL_SECONDS: Final = 0.1
 POLL_ALONE_SECONDS: Final = 0.5
 """With no other session about, all that can happen is that one begins."""
 BUSY_SECONDS: Final = 10.0
+PREPARE_ATTEMPTS: Final = 200
+PREPARE_PAUSE_SECONDS: Final = 0.02
 
 _SCHEMA: Final = """
 CREATE TABLE session (id INTEGER PRIMARY KEY);
@@ -96,7 +99,7 @@ class _File:
         except sqlite3.Error as failure:
             raise Fault(f"cannot open the store {self.path}: {failure}") from failure
         try:
-            self._prepare()
+            self._prepare_patiently()
             self.begin_session()
         except BaseException as failure:
             self._let_go()
@@ -115,6 +118,18 @@ class _File:
                 f"cannot write the store {self.path}: {failure}; make the file and its directory writable"
             )
         return StorageFault(f"cannot use the store {self.path}: {failure}")
+
+    def _prepare_patiently(self) -> None:
+        """SQLite waits for others by itself, except where a database becomes a write-ahead one."""
+        import sqlite3
+
+        for attempt in range(PREPARE_ATTEMPTS):
+            try:
+                return self._prepare()
+            except sqlite3.OperationalError as failure:
+                if failure.sqlite_errorcode != sqlite3.SQLITE_BUSY or attempt == PREPARE_ATTEMPTS - 1:
+                    raise
+            time.sleep(PREPARE_PAUSE_SECONDS)
 
     def _prepare(self) -> None:
         db = self._db

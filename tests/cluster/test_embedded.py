@@ -111,6 +111,45 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
+STARTER = """
+import asyncio, sys
+from ottla.cluster.cluster import Cluster
+from ottla.cluster.requests import BrokerRegistration
+from ottla.runtime.real import RealRuntime
+
+async def main(path, broker):
+    runtime = RealRuntime()
+    cluster = await Cluster.open(f"embedded:{path}", runtime, data_dir=".")
+    await cluster.register(BrokerRegistration(int(broker), [("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")]))
+    print(cluster.cluster_id, cluster.is_controller, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await cluster.close()
+    await runtime.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_brokers_that_start_at_once_found_one_cluster_with_one_controller(tmp_path):
+    path = tmp_path / "store.db"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", STARTER, str(path), str(broker)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for broker in range(1, 5)
+    ]
+    said = [process.stdout.readline().split() for process in processes if process.stdout]
+    errors = [process.communicate()[1] for process in processes]
+    assert errors == [""] * 4
+    assert len({cluster_id for cluster_id, _ in said}) == 1
+    assert sorted(controls for _, controls in said) == ["False"] * 3 + ["True"]
+    assert os.listdir(tmp_path) == ["store.db"]
+
+
 def writer(path):
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
