@@ -33,9 +33,7 @@ def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 15.0) -> 
 class BrokerProcess:
     """One `ottla serve`. Its port is chosen at the first start and kept over restarts."""
 
-    def __init__(
-        self, directory: Path, *arguments: str, command: tuple[str, ...] = (), port: int | None = 0
-    ) -> None:
+    def __init__(self, directory: Path, *arguments: str, command: tuple[str, ...] = (), port: int | None = 0) -> None:
         """`port=None`: the arguments say where to listen."""
         self.directory = directory
         self.data = directory / "data"
@@ -65,9 +63,7 @@ class BrokerProcess:
 
     def start(self) -> BrokerProcess:
         with self.stdout_path.open("wb") as out, self.stderr_path.open("ab") as err:
-            self.process = subprocess.Popen(
-                self.serve_command(), stdin=subprocess.DEVNULL, stdout=out, stderr=err
-            )
+            self.process = subprocess.Popen(self.serve_command(), stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         try:
             ready = wait_for(self._ready_or_dead, "the ready line", READY_TIMEOUT_S)
         except AssertionError:

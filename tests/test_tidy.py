@@ -152,9 +152,7 @@ def resolves(document: Path, target: str) -> bool:
     if not anchor:
         return True
     headings = re.findall(r"^#+ (.+)$", destination.read_text(), flags=re.MULTILINE)
-    return anchor in {
-        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
-    }
+    return anchor in {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
 def test_every_requirement_is_mapped_to_a_test_or_listed_as_open():
@@ -194,9 +192,7 @@ def test_commands_in_the_readme_exist():
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), f"make {target}"
     from ottla.cli.main import NOUNS
 
-    for noun in set(
-        re.findall(r"\bottla ([a-z]+)\b", "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)))
-    ):
+    for noun in set(re.findall(r"\bottla ([a-z]+)\b", "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)))):
         assert noun in NOUNS, f"ottla {noun}"
 
 
@@ -208,9 +204,7 @@ def test_the_version_is_the_same_everywhere():
 
 
 def test_every_pure_room_that_exists_is_under_the_purity_contract():
-    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"][
-        "contracts"
-    ]
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     pure = next(contract for contract in contracts if "pure" in contract["name"])
     for room in PURE:
         path = REPOSITORY / "ottla" / room.replace(".", "/")

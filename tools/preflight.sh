@@ -36,9 +36,10 @@ if [ -n "$found" ]; then
     else echo "Run:  $(install_hint)" >&2
     fi
 else
-    have=$( (python3 --version || echo "no python3 at all") 2>&1 | tail -n 1)
-    echo "ottla: needs Python 3.11 or newer; found ${PYTHON:+$PYTHON, and that is not it: }$have." >&2
+    first=${PYTHON:-python3}
+    have=$( ("$first" --version || echo "nothing that runs") 2>/dev/null | tail -n 1)
+    echo "ottla: needs Python 3.11 or newer; $first is: $have." >&2
     echo "Run:  $(install_hint)" >&2
-    echo "Or name one you have:  make PYTHON=/path/to/python3.12 <target>" >&2
+    echo "Or name one you have:  make PYTHON=/path/to/python3.12 demo" >&2
 fi
 exit 1

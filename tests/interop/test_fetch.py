@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
+import uuid
 
 import pytest
 
@@ -89,8 +90,6 @@ def test_an_offset_at_the_end_is_an_empty_answer_and_one_beyond_an_error(connect
 def test_what_is_not_there_is_named_by_an_error(connection, topic):
     assert fetch(connection, "no-such-topic")["error_code"] == UNKNOWN_TOPIC_OR_PARTITION
     assert fetch(connection, topic, partition=17)["error_code"] == UNKNOWN_TOPIC_OR_PARTITION
-    import uuid
-
     answer = connection.call("fetch", 13, **fetch_fields(topic, topic_id=uuid.uuid4()))
     assert answer["responses"][0]["partitions"][0]["error_code"] == UNKNOWN_TOPIC_ID
 

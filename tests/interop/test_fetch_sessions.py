@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import kafka
 import pytest
 
-from tests.interop.clients import CLIENTS, Client, Record
+from tests.interop.clients import CLIENTS, Client, KafkaPython, Record
 from tests.interop.raw import Connection, batch, produce
 
 PARTITIONS = 10
@@ -117,10 +118,6 @@ def test_a_closed_session_is_gone(session):
 
 def test_a_client_reads_five_hundred_partitions(broker, make_topic):
     """kafka-python uses sessions; every partition of a wide topic must come through them."""
-    import kafka
-
-    from tests.interop.clients import KafkaPython
-
     topic = make_topic(partitions=500)
     writer: Client = CLIENTS[0]
     records = [Record(str(i).encode(), partition=i) for i in range(500)] * 2

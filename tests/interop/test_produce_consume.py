@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 import time
 
 import pytest
+from confluent_kafka import TopicPartition
 
-from tests.interop.clients import CLIENTS, CODECS, LATEST, Client, Confluent, Record, untimed
+from tests.interop.clients import CLIENTS, CODECS, LATEST, Client, Confluent, Record, take, untimed
+from tests.interop.raw import Connection, fetch
 
 NOW_MS = 1_750_000_000_000
 RECORDS = [
@@ -26,6 +29,15 @@ def test_every_client_reads_what_a_client_wrote(broker, topic, client: Client, c
     assert offsets == list(range(len(RECORDS)))
     for reader in CLIENTS:
         assert reader.consume(broker.bootstrap, topic, len(RECORDS)) == RECORDS, f"read by {reader.name}"
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_clients_compress_as_they_were_told(broker, topic, client: Client, codec):
+    """A client that takes the broker for an old one sends uncompressed, and says nothing."""
+    client.produce(broker.bootstrap, topic, [Record(b"squeeze me " * 100)] * 20, codec=codec)
+    with Connection(broker) as connection:
+        (attributes,) = struct.unpack_from(">h", fetch(connection, topic)["records"], 21)
+    assert CODECS[attributes & 7] == codec
 
 
 def test_compressed_batches_are_stored_as_they_were_sent(broker, topic):
@@ -87,10 +99,6 @@ def test_reading_from_latest_sees_only_what_comes_after(broker, topic):
     confluent.produce(broker.bootstrap, topic, [Record(b"before")] * 3)
     consumer = confluent.consumer(broker.bootstrap)
     try:
-        from confluent_kafka import TopicPartition
-
-        from tests.interop.clients import take
-
         consumer.assign([TopicPartition(topic, 0, LATEST)])
         # The position is known once the first empty fetch is out; watermarks come with its answer.
         deadline = time.monotonic() + 15

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import EXTERNAL
-from tests.interop.raw import Connection
+from tests.interop.raw import Connection, batch, produce
 from tests.serving import READY, BrokerProcess, wait_for
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="about Ottla's own command line")
@@ -214,8 +214,6 @@ def test_start_up_is_quick_and_memory_small(start_broker):
 def test_the_files_have_kafkas_names(start_broker):
     broker = start_broker()
     with Connection(broker) as connection:
-        from tests.interop.raw import batch, produce
-
         connection.call("metadata", 9, topics=[{"name": "shaped"}], allow_auto_topic_creation=True)
         wait_for(lambda: produce(connection, "shaped", batch())["error_code"] == 0, "the new topic")
     broker.stop()
