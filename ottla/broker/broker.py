@@ -9,6 +9,7 @@ closed, and is taken away as soon as the next start has begun.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import ottla.broker.handlers  # noqa: F401 (registers them)
@@ -59,6 +60,7 @@ class Broker:
         self.listeners: list[Listener] = []
         self._housekeeping = Housekeeping(self)
         self._lock: Lock | None = None
+        self._erasing: set[asyncio.Task[None]] = set()
         self._server = Server(runtime, Dispatch(self).serve, _limits(config))
         self._broker_epoch = -1
 
@@ -101,6 +103,7 @@ class Broker:
                 self.config.broker_rack,
             )
         )
+        await self._confirm_erased()
         await self._server.start()
         self._housekeeping.start()
 
@@ -108,6 +111,8 @@ class Broker:
         """Leave everything so that the next start is quick and nothing is missing."""
         await self._server.close()
         await self._housekeeping.stop()
+        if self._erasing:
+            await asyncio.wait(self._erasing)
         await self.cluster.close()
         await self.runtime.offload(self.replicas.close)
         checkpoints.write_clean_shutdown(self.runtime.disk, self.data_dir, self._broker_epoch)
@@ -162,10 +167,14 @@ class Broker:
     def _changed(self, old: Image, new: Image, change: c.Change) -> None:
         """The image moved on: let the replicas follow."""
         match change:
-            case c.TopicCreated() | c.PartitionsAdded() | c.PartitionChanged():
+            case c.TopicCreated() | c.PartitionsAdded():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
                     self.replicas.host(topic)
+            case c.PartitionChanged():
+                topic = new.topic_by_id(change.topic_id)
+                if topic is not None:
+                    self.replicas.host_partition(topic, change.index)
             case c.TopicConfigChanged():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
@@ -180,14 +189,26 @@ class Broker:
                     self.replicas.configure(topic)
 
     def _erase(self, topic: Topic) -> None:
-        directories = self.replicas.drop(topic)
+        """Drop a deleted topic: nobody sees it from now on, its files go beside the loop."""
+        task = self.runtime.spawn(
+            self._erase_files(topic, self.replicas.drop(topic)), name=f"deleting {topic.name}"
+        )
+        self._erasing.add(task)
+        task.add_done_callback(self._erasing.discard)
 
-        async def erase() -> None:
+    async def _erase_files(self, topic: Topic, directories: list[str]) -> None:
+        try:
             for directory in directories:
                 await self.runtime.offload(self.runtime.disk.rmtree, directory)
             await self.cluster.replicas_erased([topic.id])
+        except (Fault, Refused) as fault:
+            log.warning("deleting %s: %s; the rest is removed at the next start", topic.name, fault)
 
-        self.runtime.spawn(erase(), name=f"delete {topic.name}")
+    async def _confirm_erased(self) -> None:
+        """Topics deleted while this broker was away: their files are gone by now, and the cluster may forget them."""
+        gone = [topic_id for topic_id, tombstone in self.image.tombstones.items() if self.id in tombstone.replicas]
+        if gone:
+            await self.cluster.replicas_erased(gone)
 
     async def auto_create(self, names: list[str]) -> dict[str, ErrorCode]:
         """Make topics that a client asked about; says which could not be made."""

@@ -116,14 +116,18 @@ class Replicas:
 
     def host(self, topic: Topic) -> None:
         """Have a replica of every partition of the topic that is assigned to this broker, in its present state."""
-        for index, state in enumerate(topic.partitions):
-            if self._broker_id not in state.replicas:
-                continue
-            partition = self._by_name.get((topic.name, index))
-            if partition is None:
-                partition = self._open(topic, index)
-            if state.has_state:
-                partition.become(state)
+        for index in range(len(topic.partitions)):
+            self.host_partition(topic, index)
+
+    def host_partition(self, topic: Topic, index: int) -> None:
+        state = topic.partitions[index]
+        if self._broker_id not in state.replicas:
+            return
+        partition = self._by_name.get((topic.name, index))
+        if partition is None:
+            partition = self._open(topic, index)
+        if state.has_state:
+            partition.become(state)
 
     def _open(self, topic: Topic, index: int) -> Partition:
         key = (topic.name, index)
