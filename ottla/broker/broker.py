@@ -174,7 +174,7 @@ class Broker:
             case c.PartitionChanged():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
-                    self.replicas.host_partition(topic, change.index)
+                    self.replicas.host_partition(topic, change.partition)
             case c.TopicConfigChanged():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
