@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import ottla
 from bench.maven import CACHE, kafka_jars, kafka_version
 
 HOST = "127.0.0.1"
@@ -167,11 +168,7 @@ class Ottla(Peer):
     name = "ottla"
 
     def version(self) -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", "import importlib.metadata as m; print(m.version('ottla'))"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        return done.stdout.strip() or "checkout"
+        return ottla.__version__
 
     def _prepare(self) -> list[str]:
         data = self.directory / "data"

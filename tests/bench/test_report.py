@@ -65,10 +65,7 @@ def test_the_page_has_every_measure_and_note(results):
     page = report.page(results)
     for cell in CELLS:
         for metric in cell.metrics:
-            assert (
-                f"| `{cell.name}` | {metric.label}, {metric.unit} | 11.0 (10.0–12.0) | 22.0 (20.0–24.0) |"
-                in page
-            )
+            assert f"| `{cell.name}` | {metric.label}, {metric.unit} | 11.0 (10.0–12.0) | 22.0 (20.0–24.0) |" in page
     assert "| `round-trip` | Latency p50 | 0.50 | — | ≤ 0.5 | at the target |" in page
     assert "- A note." in page
 
