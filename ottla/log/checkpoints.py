@@ -31,8 +31,8 @@ PARTITION_METADATA = "partition.metadata"
 _VERSION = "0"
 
 _REMEDY = {
-    RECOVERY_POINTS: "Delete it: every log is then checked from its start, which takes longer and loses nothing.",
-    LOG_STARTS: "Delete it: records removed with DeleteRecords may be seen again until their segment is deleted.",
+    RECOVERY_POINTS: "Delete it: every log is then checked from its start, which takes long and loses nothing.",
+    LOG_STARTS: "Delete it: records removed by DeleteRecords may be seen until their segment is deleted.",
     HIGH_WATERMARKS: "Delete it: each leader works out its high watermark again.",
 }
 
@@ -40,7 +40,7 @@ Offsets = Mapping[tuple[str, int], int]
 
 
 def read_lines(disk: Disk, path: str, fields: int, remedy: str) -> list[list[str]] | None:
-    """The entries of a checkpoint: a version line, a count line, then lines of `fields` words. None when absent."""
+    """The entries of a checkpoint: a version, a count, then lines of `fields` words. None when absent."""
     try:
         data = disk.read(path)
     except FileNotFoundError:
@@ -95,6 +95,8 @@ def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
         data = disk.read(path)
     except FileNotFoundError:
         return None
+    if not data:
+        return None  # the machine went down before it was on the device
     try:
         version, topic_id = (_value(line, ":") for line in data.decode("ascii").splitlines() if line)
         if version != _VERSION:
@@ -102,14 +104,17 @@ def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
         return _uuid(topic_id)
     except ValueError as problem:
         raise Fault(
-            f"{path} is damaged: {problem}. Its records are kept. Restore the file, or delete it if you are sure that "
-            f"the directory belongs to the topic of that name."
+            f"{path} is damaged: {problem}. The records are kept. Restore the file, or delete it if you are "
+            f"sure that the directory belongs to the topic of that name."
         ) from problem
 
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> None:
+    """Written once, at a partition's first append, and so without waiting for the device: an empty one says nothing."""
     text = f"version: {_VERSION}\ntopic_id: {format_uuid(topic_id)}"
-    disk.write_atomic(f"{directory}/{PARTITION_METADATA}", text.encode())
+    file = disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
+    file.append(text.encode())
+    file.close()
 
 
 def format_uuid(uuid: bytes) -> str:
@@ -164,7 +169,7 @@ def write_clean_shutdown(disk: Disk, directory: str, broker_epoch: int) -> None:
 
 
 def take_clean_shutdown(disk: Disk, directory: str) -> int | None:
-    """The broker epoch of the clean stop before this start, -1 if it did not say; None after anything but a clean stop.
+    """The broker epoch of the clean stop before this start, -1 if it did not say; None if there was none.
 
     Taking removes it, durably and before anything is written, so that a crash from here on counts as one.
     """

@@ -37,7 +37,7 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """`epoch` begins at `start_offset`. What contradicts that is from a history that did not happen, and goes."""
+        """`epoch` begins at `start_offset`. What contradicts that is another history, and goes."""
         epochs, starts = self._epochs, self._starts
         if epoch < 0 or (epochs and epoch == epochs[-1] and start_offset >= starts[-1]):
             return
@@ -98,7 +98,7 @@ class LeaderEpochs:
 
     @classmethod
     def read(cls, disk: Disk, directory: str) -> LeaderEpochs | None:
-        """What the checkpoint says; None when there is none. A damaged one is a Fault: the log can rebuild it."""
+        """What the checkpoint says, None when there is none. A damaged one is a Fault: it can be rebuilt."""
         path = f"{directory}/{FILE_NAME}"
         remedy = "Delete it: it is then rebuilt from the log."
         lines = read_lines(disk, path, 2, remedy)

@@ -1,6 +1,6 @@
-"""The sparse indexes beside a segment: where an offset lies, and which offset a time had reached. Kafka's formats.
+"""The sparse indexes beside a segment: where an offset lies, which offset a time had reached. Kafka's own.
 
-    .index      8 bytes an entry: last offset of a batch (relative to the segment's base), position of that batch
+    .index      8 bytes an entry: last offset of a batch (relative to the segment's base), its position
     .timeindex  12 bytes an entry: largest timestamp so far, last offset (relative) of the batch that has it
 
 Both hold about one entry per `index.interval.bytes`, ascending in both columns, and are only shortcuts:
@@ -64,7 +64,7 @@ class _Index:
         return data
 
     def write(self) -> None:
-        """Bring the file up to what is in memory. A crash on the way leaves fewer entries, which is no damage."""
+        """Bring the file up to what is in memory. A crash on the way leaves fewer entries: no damage."""
         if not self.loaded or self._written == len(self):
             return
         kept = max(self._written, 0)
@@ -73,6 +73,12 @@ class _Index:
             self._file.append(self.encode(kept))
         self._written = len(self)
         self._unsynced = True
+
+    def _truncate_file(self, entries: int) -> None:
+        if self._written > entries:
+            self._written = entries
+            self._file.truncate(entries * self.ENTRY_BYTES)
+            self._unsynced = True
 
     def unsynced(self) -> list[File]:
         """The file, written, if it has to be synced."""
@@ -144,13 +150,14 @@ class OffsetIndex(_Index):
         self._written = len(offsets)
         self.loaded = True
 
-    def peek_last_position(self) -> int:
-        """The position of the last entry, read without loading; 0 when there is none."""
+    def peek_last_position(self, log_bytes: int) -> int:
+        """The position of the last entry, read without loading; 0 when there is none that makes sense."""
         entries = self._file.size() // self.ENTRY_BYTES
         if not entries:
             return 0
         last = self._file.pread(self.ENTRY_BYTES, (entries - 1) * self.ENTRY_BYTES)
-        return int.from_bytes(last[4:], "big")
+        position = int.from_bytes(last[4:], "big")
+        return position if position < log_bytes else 0
 
     def drop(self) -> None:
         """Give the memory back; the next lookup loads it again."""
@@ -173,9 +180,7 @@ class OffsetIndex(_Index):
     def truncate(self, log_bytes: int) -> None:
         at = bisect_right(self.positions, log_bytes - 1)
         del self.offsets[at:], self.positions[at:]
-        if self._written > at:
-            self._written = at
-            self._file.truncate(at * self.ENTRY_BYTES)
+        self._truncate_file(at)
 
     def encode(self, since: int) -> bytes:
         offsets, positions = self.offsets[since:], self.positions[since:]
@@ -247,7 +252,7 @@ class TimeIndex(_Index):
         return (timestamps[-1], offsets[-1]) if timestamps else None
 
     def floor(self, timestamp: int) -> int | None:
-        """The offset (relative) up to which no record is later than `timestamp`, as far as the index knows."""
+        """The offset (relative) up to which no record is later than `timestamp`, as far as is known."""
         timestamps, offsets = self._columns
         at = bisect_right(timestamps, timestamp, 0, len(offsets)) - 1
         return offsets[at] if at >= 0 else None
@@ -255,9 +260,7 @@ class TimeIndex(_Index):
     def truncate(self, next_offset: int) -> None:
         at = bisect_right(self.offsets, next_offset - 1)
         del self.timestamps[at:], self.offsets[at:]
-        if self._written > at:
-            self._written = at
-            self._file.truncate(at * self.ENTRY_BYTES)
+        self._truncate_file(at)
 
     def encode(self, since: int) -> bytes:
         timestamps, offsets = self.timestamps[since:], self.offsets[since:]

@@ -46,11 +46,7 @@ def offset_of_max_timestamp(log: PartitionLog, limit: int) -> TimestampedOffset 
     log_start = log.log_start
     newest: tuple[int, Segment, int] | None = None
     for segment, size in [(segment, segment.size) for segment in log.segments]:
-        if (
-            size
-            and segment.max_timestamp_offset >= log_start
-            and (newest is None or segment.max_timestamp > newest[0])
-        ):
+        if size and segment.max_timestamp_offset >= log_start and (newest is None or segment.max_timestamp > newest[0]):
             newest = (segment.max_timestamp, segment, size)
     if newest is None:
         return None
@@ -58,9 +54,7 @@ def offset_of_max_timestamp(log: PartitionLog, limit: int) -> TimestampedOffset 
     return found if found is not None and found.offset < limit else None
 
 
-def _first_in_segment(
-    segment: Segment, size: int, timestamp: int, log_start: int
-) -> TimestampedOffset | None:
+def _first_in_segment(segment: Segment, size: int, timestamp: int, log_start: int) -> TimestampedOffset | None:
     segment.load_indexes()
     known = segment.times.floor(timestamp)
     start = max(segment.base_offset + known if known is not None else 0, log_start)
@@ -76,9 +70,7 @@ def _first_in_segment(
 def _first_in_batch(
     segment: Segment, position: int, header: BatchHeader, timestamp: int, log_start: int
 ) -> TimestampedOffset | None:
-    whole_batch = TimestampedOffset(
-        header.max_timestamp, max(header.base_offset, log_start), header.leader_epoch
-    )
+    whole_batch = TimestampedOffset(header.max_timestamp, max(header.base_offset, log_start), header.leader_epoch)
     if header.attributes & LOG_APPEND_TIME:
         return whole_batch  # all its records have one time
     try:

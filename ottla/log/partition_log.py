@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log import recovery
+from ottla.log.checkpoints import write_partition_metadata
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.log_config import LogConfig
@@ -31,6 +32,7 @@ from ottla.log.retention import expired
 from ottla.log.segment import Segment
 from ottla.log.slice import Slice
 from ottla.log.snapshots import Snapshots
+from ottla.log.sync import SyncJob
 from ottla.runtime import Disk, File
 from ottla.wire.batch import LENGTH_OVERHEAD, BatchHeader, batches, check, stamp
 
@@ -41,29 +43,6 @@ _HINTS_MAX = 64
 _INDEXES_LOADED_MAX = 2
 
 
-class SyncJob:
-    """What has to reach the device for the log to be durable up to `offset`. `run` blocks and may run in a thread."""
-
-    __slots__ = ("_disk", "_files", "_path", "epochs", "made_files", "offset", "truncations")
-
-    def __init__(self, log: PartitionLog, offset: int, files: list[File], *, made_files: bool) -> None:
-        self._disk = log.disk
-        self._path = log.path
-        self._files = files
-        self.offset = offset
-        self.made_files = made_files
-        self.epochs = log.epochs.encode() if log.epochs.dirty else None
-        self.truncations = log.truncations
-
-    def run(self) -> None:
-        for file in self._files:
-            file.sync()
-        if self.epochs is not None:
-            self._disk.write_atomic(f"{self._path}/{EPOCHS_FILE}", self.epochs)
-        elif self.made_files:
-            self._disk.sync_dir(self._path)
-
-
 class PartitionLog:
     """See the module. Offsets are half-open: the log holds `log_start..log_end`."""
 
@@ -72,7 +51,6 @@ class PartitionLog:
         "_config",
         "_failure",
         "_hints",
-        "_made_files",
         "_segment_bytes",
         "active",
         "disk",
@@ -80,12 +58,14 @@ class PartitionLog:
         "latest_epoch",
         "log_end",
         "log_start",
+        "made_files",
         "path",
         "producers",
         "recovery",
         "recovery_point",
         "segments",
         "snapshots",
+        "topic_id",
         "truncations",
     )
 
@@ -103,14 +83,13 @@ class PartitionLog:
         self.latest_epoch = self.epochs.latest
         self.producers = Producers(config.producer_ids_max)
         self.snapshots = Snapshots(disk, path)
+        self.topic_id: bytes | None = None
         self.recovery: Recovery
         self.truncations = 0
         self._config = config
         self._segment_bytes = config.segment_bytes
-        self._hints: dict[
-            int, int
-        ] = {}  # offset to position in its segment, where readers stopped at the log end
-        self._made_files = False
+        self._hints: dict[int, int] = {}  # offset to position in its segment, where readers stopped at the log end
+        self.made_files = False
         self._failure: StorageFault | None = None
 
     @classmethod
@@ -123,10 +102,12 @@ class PartitionLog:
         recovery_point: int = 0,
         log_start: int = 0,
         clean: bool = False,
+        topic_id: bytes | None = None,
         now_ms: int,
     ) -> PartitionLog:
-        """Load what is there, and repair it unless it was closed cleanly; `log.recovery` says what was done."""
+        """Load what is there, repair it unless it was closed cleanly; `log.recovery` says what was done."""
         log = cls(disk, path, config)
+        log.topic_id = topic_id
         recovery.load(log, recovery_point=recovery_point, log_start=log_start, clean=clean, now_ms=now_ms)
         return log
 
@@ -209,9 +190,7 @@ class PartitionLog:
             ):
                 self._write_run(data, run, now_ms)
                 run, run_bytes = [], 0
-                self._make_room(
-                    header.base_offset, header.size, header.last_offset, header.max_timestamp, now_ms
-                )
+                self._make_room(header.base_offset, header.size, header.last_offset, header.max_timestamp, now_ms)
             run.append((position, header))
             run_bytes += header.size
             next_offset = header.next_offset
@@ -244,9 +223,7 @@ class PartitionLog:
                 self.producers.record(header, header.base_offset, now_ms)
         self.log_end = run[-1][1].next_offset
 
-    def _make_room(
-        self, base_offset: int, size: int, last_offset: int, max_timestamp: int, now_ms: int
-    ) -> Segment:
+    def _make_room(self, base_offset: int, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
         """The slow path of an append: the segment that shall take the batch, awake."""
         if self._failure is not None:
             self._repair()
@@ -263,12 +240,18 @@ class PartitionLog:
             if segment.must_roll(config, size, last_offset, max_timestamp, now_ms):
                 segment = self._roll(base_offset, now_ms)
             if not segment.size:
-                self.disk.mkdir(self.path)
-                self._made_files = True
+                self._make_directory()
+                self.made_files = True
                 segment.begin(max_timestamp, config)
         except StorageFault as fault:
             raise Refused(ErrorCode.kafka_storage_error, str(fault)) from fault
         return segment
+
+    def _make_directory(self) -> None:
+        if not self.disk.exists(self.path):
+            self.disk.mkdir(self.path)
+            if self.topic_id is not None:
+                write_partition_metadata(self.disk, self.path, self.topic_id)
 
     def _undo(self, segment: Segment, fault: StorageFault) -> NoReturn:
         """Part of a batch may be in the file. Nobody may see it, and the next append must not follow it."""
@@ -298,9 +281,7 @@ class PartitionLog:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def read(
-        self, offset: int, bytes_max: int, *, limit: int, whole_first_batch: bool = True
-    ) -> Slice | None:
+    def read(self, offset: int, bytes_max: int, *, limit: int, whole_first_batch: bool = True) -> Slice | None:
         """The batches from the one that holds `offset` on, none of which reaches past `limit`.
 
         None when there is nothing to read yet. About `bytes_max` of them: at least one whole batch if that is
@@ -308,9 +289,7 @@ class PartitionLog:
         """
         log_end = self.log_end
         if not self.log_start <= offset <= log_end:
-            raise Refused(
-                ErrorCode.offset_out_of_range, f"offset {offset} is not within {self.log_start}..{log_end}"
-            )
+            raise Refused(ErrorCode.offset_out_of_range, f"offset {offset} is not within {self.log_start}..{log_end}")
         if limit > log_end:
             limit = log_end
         if offset >= limit:
@@ -325,11 +304,7 @@ class PartitionLog:
             return piece
         if not piece.length:
             return None  # the limit lies inside the very batch
-        if (
-            limit == log_end
-            and piece.position + piece.length == self.active.size
-            and piece.segment is self.active
-        ):
+        if limit == log_end and piece.position + piece.length == self.active.size and piece.segment is self.active:
             self._hint(log_end, self.active.size)
         return piece
 
@@ -381,7 +356,7 @@ class PartitionLog:
         old.awake = False
         self.adopt([*kept, fresh])
         self.snapshots.prune(self._bases)
-        self._made_files = True
+        self.made_files = True
         return fresh
 
     def prepare_sync(self, *, sealed_only: bool = False) -> SyncJob | None:
@@ -399,7 +374,7 @@ class PartitionLog:
                 segment.seal()
                 files += segment.unsynced_indexes()
                 files += self.snapshots.unsynced(following)
-        return SyncJob(self, offset, files, made_files=self._made_files)
+        return SyncJob(self, offset, files, made_files=self.made_files)
 
     def finish_sync(self, job: SyncJob) -> int:
         """The job has run. Returns the recovery point to be written into the checkpoint."""
@@ -408,7 +383,7 @@ class PartitionLog:
             if job.epochs is not None and job.epochs == self.epochs.encode():
                 self.epochs.dirty = False
             if job.offset == self.log_end:
-                self._made_files = False
+                self.made_files = False
         return self.recovery_point
 
     def sync(self) -> int:
@@ -440,7 +415,7 @@ class PartitionLog:
     # -- losing ----------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, now_ms: int) -> list[Segment]:
-        """Drop what lies at `offset` or behind, and the whole of a batch that reaches across it: never half a batch.
+        """Drop what lies at `offset` or behind, and the whole of a batch that reaches across it.
 
         The log then ends at or before `offset`. Durable on return. Returns the segments that may be unlinked.
         """
@@ -482,7 +457,7 @@ class PartitionLog:
         self.producers.clear()
         self.snapshots.truncate(-1)
         fresh = Segment(self.disk, self.path, offset, created_ms=now_ms)
-        self.disk.mkdir(self.path)
+        self._make_directory()
         fresh.create()
         self.adopt([fresh])
         self.log_start = self.log_end = self.recovery_point = offset
@@ -498,11 +473,9 @@ class PartitionLog:
             self.epochs.dirty = False
 
     def raise_log_start(self, offset: int) -> bool:
-        """Records before `offset` are no more (DeleteRecords); `retain` drops their segments. True if it moved."""
+        """Records before `offset` are gone (DeleteRecords); `retain` drops their segments. True if it moved."""
         if offset > self.log_end:
-            raise Refused(
-                ErrorCode.offset_out_of_range, f"offset {offset} is behind the log end {self.log_end}"
-            )
+            raise Refused(ErrorCode.offset_out_of_range, f"offset {offset} is behind the log end {self.log_end}")
         if offset <= self.log_start:
             return False
         self.log_start = offset
@@ -510,7 +483,7 @@ class PartitionLog:
         return True
 
     def retain(self, now_ms: int, high_watermark: int) -> list[Segment]:
-        """Drop the segments that have had their time. Returns them: unlink them after `file_delete_delay_ms`."""
+        """Drop the segments that have had their time: the caller unlinks them after `file_delete_delay_ms`."""
         doomed = expired(self, now_ms, high_watermark)
         if not doomed:
             return []

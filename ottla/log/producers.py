@@ -5,7 +5,7 @@ sequence of its first record. The log remembers, per producer id, the epoch and 
 as a client may have in flight. A batch is then one of
     the next one          base_sequence follows the last remembered one (2^31-1 is followed by 0)
     a duplicate           one of the five: answered with the offset it already has, not appended
-    an older duplicate    wholly before the five: refused as duplicate_sequence_number, which clients take for success
+    an older duplicate    wholly before the five: refused as duplicate_sequence_number, a success to clients
     out of order          anything else: refused, for something before it is missing
 A producer the log knows nothing of (new, expired, or its records deleted) may start anywhere; a new epoch of
 a known producer starts at 0; an older epoch is fenced.
@@ -94,7 +94,7 @@ class Producers:
         return self._producers.get(producer_id)
 
     def check(self, header: BatchHeader) -> Appended | None:
-        """None: append it. A remembered batch: it is a duplicate of that one. Refused: it must not be appended."""
+        """None: append it. A remembered batch: it is a duplicate of that one. Refused: do not append it."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None
@@ -129,16 +129,14 @@ class Producers:
             if 0 < behind < _SEQUENCES // 2:
                 raise Refused(
                     ErrorCode.duplicate_sequence_number,
-                    f"producer {header.producer_id} appended sequence {base} before the batches still remembered",
+                    f"producer {header.producer_id} appended sequence {base} long ago",
                 )
         raise Refused(
             ErrorCode.out_of_order_sequence_number,
             f"producer {header.producer_id} sends sequence {base}, expected is {producer.next_sequence}",
         )
 
-    def record(
-        self, header: BatchHeader, base_offset: int, now_ms: int, *, coordinator_epoch: int = NO_EPOCH
-    ) -> None:
+    def record(self, header: BatchHeader, base_offset: int, now_ms: int, *, coordinator_epoch: int = NO_EPOCH) -> None:
         """The batch stands in the log at `base_offset`. Checks nothing: what is in the log has happened."""
         epoch = header.producer_epoch
         producer = self._producers.get(header.producer_id)
@@ -164,9 +162,7 @@ class Producers:
         batches = producer.batches
         if len(batches) == BATCHES_REMEMBERED:
             del batches[0]
-        batches.append(
-            Appended(base_sequence, last_sequence, base_offset, base_offset + delta, header.max_timestamp)
-        )
+        batches.append(Appended(base_sequence, last_sequence, base_offset, base_offset + delta, header.max_timestamp))
 
     def _add(self, producer_id: int, epoch: int, now_ms: int) -> Producer:
         if len(self._producers) >= self.ids_max:
@@ -176,9 +172,7 @@ class Producers:
 
     def _forget_some(self) -> None:
         """Make room, a tenth at a time so that the search is paid rarely, and never inside a transaction."""
-        idle = (
-            (p.last_seen_ms, id_) for id_, p in self._producers.items() if p.transaction_start == NO_OFFSET
-        )
+        idle = ((p.last_seen_ms, id_) for id_, p in self._producers.items() if p.transaction_start == NO_OFFSET)
         for _, producer_id in nsmallest(max(1, self.ids_max // 10), idle):
             del self._producers[producer_id]
 
@@ -231,9 +225,7 @@ class Producers:
             raise SnapshotDamaged("its length does not fit its count")
         self._producers.clear()
         for entry in _SNAPSHOT_ENTRY.iter_unpack(data[entries:]):
-            producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction_start = (
-                entry
-            )
+            producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction_start = entry
             producer = self._add(producer_id, epoch, now_ms)
             producer.last_timestamp = timestamp
             producer.coordinator_epoch = coordinator_epoch

@@ -10,8 +10,8 @@ are rebuilt from the headers on the way.
 
 Files that an interrupted change left behind are finished or removed:
     .deleted .cleaned .tmp      removed
-    .swap                       a compacted segment that was about to replace others: it does so now, unless the
-                                compaction that made it had not finished (a .cleaned file at or before it)
+    .swap                       a compacted segment about to replace others: it does so now, unless what
+                                made it had not finished (a .cleaned file at or before it)
     indexes without a log       removed: they index nothing
 Missing or damaged metadata (index, epochs, snapshot, recovery point) only ever costs time: records are not
 touched.
@@ -69,6 +69,7 @@ def load(log: PartitionLog, *, recovery_point: int, log_start: int, clean: bool,
             notes.append("it was closed cleanly, yet its last segment does not end with a whole batch")
             recovery_point = log.active.base_offset
         log.recovery = _Repair(log, recovery_point, now_ms, notes).run()
+        log.made_files = True  # perhaps: whoever made them may not have lived to sync the directory
         log.recovery_point = min(recovery_point, log.log_end)
     log.log_start = max(log_start, log.segments[0].base_offset)
     if log.log_start > log.log_end:
@@ -123,7 +124,7 @@ def _base_offset(segment: Segment) -> int:
 
 
 def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
-    """Finish or undo what was interrupted. Returns the base offsets of the segments, and the snapshots' offsets."""
+    """Finish or undo what was interrupted. Returns the offsets of segments, and of snapshots."""
     names = disk.listdir(path)
     cleaned = [int(name[:20]) for name in names if name.endswith(".cleaned") and name[:20].isdigit()]
     unfinished_from = min(cleaned, default=_OFFSET_MAX)
@@ -153,7 +154,7 @@ def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
 
 
 def _finish_swap(disk: Disk, path: str, base: int, bases: list[int]) -> list[int]:
-    """A compacted segment takes the place of those it was made from: theirs are gone before it gets its name."""
+    """A compacted segment takes the place of those it was made from: they go before it gets its name."""
     stem = file_stem(path, base)
     swap = disk.open(f"{stem}.log.swap")
     next_offset = base + 1
@@ -162,9 +163,7 @@ def _finish_swap(disk: Disk, path: str, base: int, bases: list[int]) -> list[int
     swap.close()
     replaced = [old for old in bases if base <= old < next_offset]
     for old in replaced:
-        for kind in (
-            ("index", "timeindex", "txnindex") if old == base else ("log", "index", "timeindex", "txnindex")
-        ):
+        for kind in ("index", "timeindex", "txnindex") if old == base else ("log", "index", "timeindex", "txnindex"):
             disk.remove(f"{file_stem(path, old)}.{kind}")
     disk.rename(f"{stem}.log.swap", f"{stem}.log")
     return [*(old for old in bases if old not in replaced), base]
@@ -174,7 +173,7 @@ def _trusted_end(segment: Segment) -> int | None:
     """Where the log ends, judged by the last batches of its last segment; None when they are not whole."""
     if not segment.size:
         return segment.base_offset
-    position, log_end = segment.offsets.peek_last_position(), segment.base_offset
+    position, log_end = segment.offsets.peek_last_position(segment.size), segment.base_offset
     try:
         for at, header in headers(segment.log, position, segment.size):
             if header.base_offset < log_end:
@@ -196,25 +195,30 @@ def _read_epochs(log: PartitionLog, notes: list[str]) -> LeaderEpochs:
 
 
 def _rebuild_epochs(log: PartitionLog) -> LeaderEpochs:
-    """From batch headers. Epochs only rise, so a segment that begins and ends in one epoch is not read through."""
+    """From batch headers. Epochs only rise, so a segment that begins and ends in one is not read through."""
     epochs = LeaderEpochs()
-    segments = [segment for segment in log.segments if segment.size]
-    firsts = [next(headers(segment.log, 0, segment.size), None) for segment in segments] if segments else []
-    for at, segment in enumerate(segments):
-        first, following = firsts[at], firsts[at + 1] if at + 1 < len(segments) else None
+    firsts = [_first_header(segment) for segment in log.segments]
+    for segment, first, following in zip(log.segments, firsts, [*firsts[1:], None], strict=True):
         if first is None:
             continue
-        epochs.assign(first[1].leader_epoch, first[1].base_offset)
-        if following is not None and following[1].leader_epoch == first[1].leader_epoch:
+        epochs.assign(max(first.leader_epoch, epochs.latest), first.base_offset)
+        if following is not None and following.leader_epoch == first.leader_epoch:
             continue
         try:
             for _, header in headers(segment.log, 0, segment.size):
                 if header.leader_epoch > epochs.latest:
                     epochs.assign(header.leader_epoch, header.base_offset)
         except Refused:
-            pass  # recovery will come to that batch
-    epochs.dirty = bool(segments)
+            break  # recovery will come to that batch
+    epochs.dirty = bool(epochs.entries)
     return epochs
+
+
+def _first_header(segment: Segment) -> BatchHeader | None:
+    try:
+        return header_at(segment, 0)
+    except Refused:
+        return None
 
 
 class _Repair:
@@ -260,10 +264,7 @@ class _Repair:
     def _check(self, segment: Segment, following: int) -> str | None:
         """Read one segment through. Says what is wrong behind the last good batch, at which it is cut."""
         log = self._log
-        if (
-            segment.base_offset > max(self._next_offset, self._recovery_point)
-            and not log.config.cleanup_compact
-        ):
+        if segment.base_offset > max(self._next_offset, self._recovery_point) and not log.config.cleanup_compact:
             return f"offsets {self._next_offset}..{segment.base_offset} before it are missing"
         self._next_offset = max(self._next_offset, segment.base_offset)
         builder = IndexBuilder(segment.base_offset, log.config.index_interval_bytes)

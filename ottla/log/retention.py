@@ -22,9 +22,7 @@ def expired(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment
         if not segment.size or end > high_watermark:
             break
         too_large = config.cleanup_delete and excess - segment.size >= 0
-        if not (
-            end <= log.log_start or too_large or (config.cleanup_delete and _too_old(log, segment, now_ms))
-        ):
+        if not (end <= log.log_start or too_large or (config.cleanup_delete and _too_old(log, segment, now_ms))):
             break
         excess -= segment.size
         doomed.append(segment)

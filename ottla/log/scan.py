@@ -15,7 +15,7 @@ _CHECK_CHUNK_BYTES = 1024 * 1024
 
 
 def headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch that begins in `start..end` and is whole; bodies are skipped where possible.
+    """Position and header of each whole batch within `start..end`; bodies are skipped where possible.
 
     Refused(corrupt_message) where no batch header stands.
     """

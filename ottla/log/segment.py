@@ -1,4 +1,4 @@
-"""One segment of a log: a file of batches named by its base offset, and two sparse indexes that can be rebuilt.
+"""One segment of a log: a file of batches, named by its base offset, and two sparse indexes.
 
 A segment is written only while it is the last one of its log; then it is sealed and never changes but to be
 deleted. Most segments of a broker are sealed and cold, so a segment that is merely known costs one `stat`:
@@ -125,9 +125,7 @@ class Segment:
         else:
             self.roll_timestamp = _ALWAYS  # no timestamps: the slow path compares clocks
 
-    def must_roll(
-        self, config: LogConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int
-    ) -> bool:
+    def must_roll(self, config: LogConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         if not self.size:
             return last_offset - self.base_offset > RELATIVE_OFFSET_MAX
         if self.size + size > config.segment_bytes or last_offset > self.offset_max:
@@ -168,7 +166,7 @@ class Segment:
 
     def unsynced_indexes(self) -> list[File]:
         """The index files that have to be synced, written."""
-        return self.offsets.unsynced() + self.times.unsynced()
+        return self.offsets.unsynced() + self.times.unsynced() if self.size else []
 
     def create(self) -> None:
         """Make the file now, empty: its name says where the log ends."""
@@ -185,9 +183,7 @@ class Segment:
         else:
             self.offsets.truncate(position)
             last = 0
-            for _, header in headers(
-                self.log, self.offsets.positions[-1] if self.offsets.positions else 0, position
-            ):
+            for _, header in headers(self.log, self.offsets.positions[-1] if self.offsets.positions else 0, position):
                 last = header.last_offset
             self.times.truncate(last + 1 - self.base_offset)
             self._max_timestamp = None
@@ -281,7 +277,7 @@ class Segment:
             self.times.drop()
 
     def find(self, offset: int, *, wait: bool = True) -> int:
-        """The position of the first batch that ends at or behind `offset`; NOT_HERE when there is none; or COLD."""
+        """The position of the first batch that ends at or behind `offset`; or NOT_HERE; or COLD."""
         if not self.offsets.loaded:
             if not wait:
                 return COLD
@@ -299,7 +295,7 @@ class Segment:
             return self.find(offset)
 
     def _walk(self, position: int, end: int, offset: int, wait: bool, entry_offset: int = _NEVER) -> int:
-        """From batch to batch. The first one was pointed at by the index: it begins no later than the entry says."""
+        """From batch to batch. The index pointed at the first: it begins no later than the entry says."""
         read = self.log.pread if wait else self.log.pread_nowait
         base, step = self.base_offset, _STEP
         while end - position >= HEADER_BYTES:
@@ -309,11 +305,7 @@ class Segment:
             at, enough = 0, len(chunk) - step.size
             while at <= enough:
                 batch_base, length, magic, delta = step.unpack_from(chunk, at)
-                if (
-                    magic != MAGIC
-                    or length < HEADER_BYTES - LENGTH_OVERHEAD
-                    or not base <= batch_base <= entry_offset
-                ):
+                if magic != MAGIC or length < HEADER_BYTES - LENGTH_OVERHEAD or not base <= batch_base <= entry_offset:
                     if entry_offset != _NEVER:
                         raise IndexDamaged("an entry does not point at a batch")
                     raise Refused(ErrorCode.corrupt_message, f"{self.log.path} is damaged at {position + at}")

@@ -83,9 +83,7 @@ class Slice:
             position = self.segment.find(self.offset, wait=wait)
             if position != NOT_HERE:
                 return position
-            following = self._log.segment_after(
-                self.segment
-            )  # offsets may be missing at the end of a segment
+            following = self._log.segment_after(self.segment)  # offsets may be missing at the end of a segment
             if following is None:
                 raise self._lost()
             self.segment = following
@@ -100,7 +98,7 @@ class Slice:
         return segment.size if position == NOT_HERE else position
 
     def _cut(self, position: int, wait: bool) -> int:
-        """Where to end when not all may be sent: at a batch the index knows of, so that nothing is sent for nothing."""
+        """Where to end when not all may be sent: at a batch the index knows of, so that none is sent in part."""
         segment = self.segment
         if not segment.offsets.loaded:
             if not wait:

@@ -53,7 +53,7 @@ class Snapshots:
         return [self._file(offset)]
 
     def load(self, producers: Producers, offset_max: int, now_ms: int) -> int:
-        """Put the newest whole snapshot at or before `offset_max` into `producers`; returns its offset, or -1.
+        """Put the newest whole snapshot up to `offset_max` into `producers`; returns its offset, or -1.
 
         Damaged ones are removed: they can only mislead.
         """

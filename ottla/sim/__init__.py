@@ -1,1 +1,1 @@
-"""A whole cluster inside one process, on a virtual clock: what the simulator puts in the place of the machine."""
+"""What stands in for the machine when a whole cluster runs inside one process, on a virtual clock."""

@@ -221,9 +221,7 @@ class SimDisk:
         self.room(path)
         for name in [name for name in self._files if name.startswith(path + "/")]:
             self._name(name, None)
-        self._directories = {
-            name for name in self._directories if name != path and not name.startswith(path + "/")
-        }
+        self._directories = {name for name in self._directories if name != path and not name.startswith(path + "/")}
 
     def read(self, path: str) -> bytes:
         inode = self._files.get(path)
