@@ -96,15 +96,14 @@ def test_topics_ids_and_configurations_are_there_after_a_restart(start_broker, r
     assert configs["retention.ms"] == "123456"
 
 
-def test_deleted_records_stay_deleted_after_a_clean_stop(start_broker):
-    """After kill -9 they may be back until they are deleted again, as with Apache Kafka."""
+def test_deleted_records_stay_deleted_after_a_restart(start_broker, restart):
     broker = start_broker()
     topic = topic_on(broker)
     CONFLUENT.produce(broker.bootstrap, topic, [Record(b"x")] * 10)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     place = confluent_kafka.TopicPartition(topic, 0, 4)
     admin.delete_records([place])[place].result(30)
-    stop_and_restart(broker)
+    restart(broker)
     assert CONFLUENT.bounds(broker.bootstrap, topic) == (4, 10)
 
 
