@@ -64,3 +64,24 @@ def answer(reply_to: ReplyTo, reply: Reply) -> Decision:
 
 def refuse(reply_to: ReplyTo, code: ErrorCode, message: str | None = None) -> Decision:
     return Decision((), ((reply_to, Refused(code, message)),))
+
+
+class Outcome:
+    """A decision in the making: what several steps of one machine say together."""
+
+    __slots__ = ("_records", "_replies")
+
+    def __init__(self) -> None:
+        self._records: list[LogRecord] = []
+        self._replies: list[tuple[ReplyTo, Reply]] = []
+
+    def record(self, key: tuple[object, ...], value: object | None) -> None:
+        self._records.append(LogRecord(key, value))
+
+    def reply(self, reply_to: ReplyTo | None, reply: Reply) -> None:
+        """Answer whoever waits; if nobody does, nobody is answered."""
+        if reply_to is not None:
+            self._replies.append((reply_to, reply))
+
+    def decision(self) -> Decision:
+        return Decision(self._records, self._replies)

@@ -26,18 +26,6 @@ from ottla.wire.schema.sync_group import SyncGroupRequest
 NO_GENERATION = -1
 
 
-class JoinOptions(Protocol):
-    """What the version of a JoinGroup request lets its sender do."""
-
-    @property
-    def takes_member_id(self) -> bool:
-        """KIP-394: a new member is told its id first, and joins with it."""
-
-    @property
-    def skips_assignment(self) -> bool:
-        """KIP-814: a leader can be told not to assign."""
-
-
 class GroupKind(Protocol):
     id: str
     deadline: float | None
@@ -60,8 +48,9 @@ class GroupKind(Protocol):
     # The four requests of the classic protocol. `leave` is answered with a LeaveGroupResponse.
 
     def join(
-        self, request: JoinGroupRequest, options: JoinOptions, client: Client, reply_to: ReplyTo, now: float, now_ms: int
-    ) -> Decision: ...
+        self, request: JoinGroupRequest, version: int, client: Client, reply_to: ReplyTo, now: float, now_ms: int
+    ) -> Decision:
+        """The version says what the sender can do: be told its id first (KIP-394), be told not to assign (KIP-814)."""
 
     def sync(self, request: SyncGroupRequest, reply_to: ReplyTo, now: float, now_ms: int) -> Decision: ...
 

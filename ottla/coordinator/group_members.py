@@ -1,0 +1,247 @@
+"""The members of a classic group: who they are, what they can speak, what they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ottla.coordinator.decision import ReplyTo
+from ottla.coordinator.record_values import ClassicGroupMember
+from ottla.coordinator.surroundings import Client
+from ottla.errors import BadFrame, ErrorCode, Refused
+from ottla.wire import messages
+from ottla.wire.schema.consumer_protocol_subscription import ConsumerProtocolSubscription
+from ottla.wire.schema.join_group import JoinGroupRequest
+
+Protocols = Sequence[tuple[str, bytes]]
+"""Names of assignors (or whatever the group's kind of protocol is about) with the member's metadata for each, in the
+member's order of preference."""
+
+
+class Member:
+    __slots__ = (
+        "assignment", "client", "id", "instance_id", "is_new", "joining", "protocols", "rebalance_timeout_ms",
+        "session_ends", "session_timeout_ms", "syncing",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        client: Client,
+        *,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: Protocols,
+        assignment: bytes = b"",
+    ) -> None:
+        self.id = member_id
+        self.instance_id = instance_id
+        self.client = client
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.protocols = protocols
+        self.assignment = assignment
+        self.is_new = False
+        """Has not been in any generation yet. It cannot send heartbeats, and is given up if it waits too long."""
+        self.joining: ReplyTo | None = None
+        self.syncing: ReplyTo | None = None
+        self.session_ends: float | None = None
+        """None: it waits for us, or its timer has not been started."""
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def vote(self, candidates: set[str]) -> str:
+        return next(name for name, _ in self.protocols if name in candidates)
+
+    def record(self, protocol: str | None, assignment: bytes, member_id: str | None = None) -> ClassicGroupMember:
+        return ClassicGroupMember(
+            member_id=self.id if member_id is None else member_id,
+            group_instance_id=self.instance_id,
+            client_id=self.client.id,
+            client_host=self.client.host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            subscription=self.metadata(protocol),
+            assignment=assignment,
+        )
+
+
+def member_of(recorded: ClassicGroupMember, protocol: str | None) -> Member:
+    """A member as the log remembers it: with the one protocol that was chosen."""
+    return Member(
+        recorded.member_id,
+        recorded.group_instance_id,
+        Client(recorded.client_id, recorded.client_host),
+        session_timeout_ms=recorded.session_timeout_ms,
+        rebalance_timeout_ms=_timeout_or(recorded.rebalance_timeout_ms, recorded.session_timeout_ms),
+        protocols=[(protocol or "", recorded.subscription)],
+        assignment=recorded.assignment,
+    )
+
+
+def protocols_of(request: JoinGroupRequest) -> Protocols:
+    return [(protocol.name, protocol.metadata) for protocol in request.protocols]
+
+
+def rebalance_timeout_ms(request: JoinGroupRequest) -> int:
+    """The oldest version of the request has none of its own."""
+    return _timeout_or(request.rebalance_timeout_ms, request.session_timeout_ms)
+
+
+def _timeout_or(rebalance_ms: int, session_ms: int) -> int:
+    return session_ms if rebalance_ms < 0 else rebalance_ms
+
+
+class Members:
+    """All members of one group, by id and, if they are static (KIP-345), by instance id; in order of arrival."""
+
+    __slots__ = ("_by_id", "_by_instance", "_speakers", "joining", "leader")
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Member] = {}
+        self._by_instance: dict[str, str] = {}
+        self._speakers: dict[str, int] = {}  # how many members speak a protocol
+        self.joining = 0
+        """How many wait for the join phase to complete."""
+        self.leader: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._by_id
+
+    def get(self, member_id: str) -> Member | None:
+        return self._by_id.get(member_id)
+
+    def static(self, instance_id: str | None) -> Member | None:
+        member_id = None if instance_id is None else self._by_instance.get(instance_id)
+        return None if member_id is None else self._by_id[member_id]
+
+    def check(self, member_id: str, instance_id: str | None) -> Member:
+        """The member that asks; refused if it is none, or if another process has taken its place."""
+        if instance_id is not None:
+            holder = self._by_instance.get(instance_id)
+            if holder is None:
+                raise Refused(ErrorCode.unknown_member_id)
+            if holder != member_id:
+                raise Refused(ErrorCode.fenced_instance_id)
+        member = self._by_id.get(member_id)
+        if member is None:
+            raise Refused(ErrorCode.unknown_member_id)
+        return member
+
+    def add(self, member: Member) -> None:
+        assert member.id not in self._by_id
+        self._by_id[member.id] = member
+        if member.instance_id is not None:
+            self._by_instance[member.instance_id] = member.id
+        self._count(member, 1)
+        if member.joining is not None:
+            self.joining += 1
+        if self.leader is None:
+            self.leader = member.id
+
+    def remove(self, member: Member) -> None:
+        assert member.joining is None, "is answered first"
+        del self._by_id[member.id]
+        self._count(member, -1)
+        if member.instance_id is not None and self._by_instance.get(member.instance_id) == member.id:
+            del self._by_instance[member.instance_id]
+        if self.leader == member.id:
+            self.leader = next(iter(self._by_id), None)
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """A static member that came back has a new id, and everything else of the old one, its place in order too."""
+        old = member.id
+        self._by_id = {member_id if key == old else key: each for key, each in self._by_id.items()}
+        member.id = member_id
+        assert member.instance_id is not None
+        self._by_instance[member.instance_id] = member_id
+        if self.leader == old:
+            self.leader = member_id
+
+    def park_join(self, member: Member, reply_to: ReplyTo) -> ReplyTo | None:
+        """Let the member wait for the join phase to complete. Whoever waited in its name before, if anybody."""
+        before, member.joining = member.joining, reply_to
+        if before is None:
+            self.joining += 1
+        return before
+
+    def take_join(self, member: Member) -> ReplyTo | None:
+        """The request that waits, which is to be answered now."""
+        waiting, member.joining = member.joining, None
+        if waiting is not None:
+            self.joining -= 1
+        return waiting
+
+    def elect(self) -> bool:
+        """Make sure that the leader is one who has rejoined. False if nobody has."""
+        leader = None if self.leader is None else self._by_id.get(self.leader)
+        if leader is None or leader.joining is None:
+            leader = next((member for member in self if member.joining is not None), None)
+            if leader is None:
+                return False
+            self.leader = leader.id
+        return True
+
+    # Protocols.
+
+    def update(self, member: Member, request: JoinGroupRequest) -> None:
+        """What a member says when it joins again counts from now on."""
+        self._count(member, -1)
+        member.protocols = protocols_of(request)
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = rebalance_timeout_ms(request)
+        self._count(member, 1)
+
+    def _count(self, member: Member, step: int) -> None:
+        for name in {name for name, _ in member.protocols}:
+            self._speakers[name] = self._speakers.get(name, 0) + step
+            if not self._speakers[name]:
+                del self._speakers[name]
+
+    def candidates(self) -> set[str]:
+        """The protocols that all members speak."""
+        return {name for name, count in self._speakers.items() if count == len(self._by_id)}
+
+    def select_protocol(self) -> str:
+        """Each member votes for the one it likes best of those that all speak."""
+        candidates = self.candidates()
+        assert candidates, "a member that shares no protocol is not let in"
+        votes: dict[str, int] = {}
+        for member in self:
+            name = member.vote(candidates)
+            votes[name] = votes.get(name, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+    def subscribed_topics(self, protocol: str | None) -> set[str] | None:
+        """What the members of a group of consumers subscribe to; None when one of them cannot be understood."""
+        topics: set[str] = set()
+        for member in self:
+            found = _topics_of(member.metadata(protocol))
+            if found is None:
+                return None
+            topics.update(found)
+        return topics
+
+
+SUBSCRIPTION_VERSION_MAX = ConsumerProtocolSubscription.VERSIONS[1]
+
+
+def _topics_of(subscription: bytes) -> list[str] | None:
+    if len(subscription) < 2:
+        return None
+    version = min(int.from_bytes(subscription[:2], "big", signed=True), SUBSCRIPTION_VERSION_MAX)
+    try:
+        return messages.decode(ConsumerProtocolSubscription, version, subscription, 2, whole=False).topics
+    except BadFrame:
+        return None

@@ -1,0 +1,177 @@
+"""What a classic group is: its durable state, how the log tells it, and what may be done with its offsets."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from ottla.coordinator.decision import LogRecord
+from ottla.coordinator.group_members import Members, member_of
+from ottla.coordinator.record_values import GroupMetadataValue
+from ottla.coordinator.records import NO_TIMESTAMP, GroupMetadataKey, OffsetCommitValue
+from ottla.coordinator.surroundings import Surroundings
+from ottla.errors import ErrorCode, Refused
+from ottla.wire.schema.describe_groups import DescribedGroup, DescribedGroupMember
+
+CONSUMER = "consumer"
+"""The protocol type whose metadata is a subscription to topics."""
+
+
+class State(enum.Enum):
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class GroupState:
+    __slots__ = (
+        "_surroundings", "generation", "id", "members", "protocol", "protocol_type", "recorded", "state",
+        "state_since_ms",
+    )  # fmt: skip
+
+    type_name = "classic"
+
+    def __init__(self, group_id: str, surroundings: Surroundings) -> None:
+        self.id = group_id
+        self._surroundings = surroundings
+        self.state = State.EMPTY
+        self.state_since_ms = NO_TIMESTAMP
+        self.generation = 0
+        self.protocol_type = ""
+        """Empty: nobody has ever joined, the group only keeps offsets."""
+        self.protocol: str | None = None
+        self.members = Members()
+        self.recorded = False
+        """Whether the log knows more of the group than its offsets."""
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def _become(self, state: State, now_ms: int) -> None:
+        self.state = state
+        self.state_since_ms = now_ms
+
+    # The log.
+
+    def snapshot(
+        self, assignments: Mapping[str, bytes] | None = None, *, renamed: tuple[str, str] = ("", "")
+    ) -> GroupMetadataValue:
+        """The group as it would be with these assignments (None: as they are), or with another id for one member."""
+        old_id, new_id = renamed
+        members = [
+            member.record(
+                self.protocol,
+                member.assignment if assignments is None else assignments.get(member.id, b""),
+                new_id if member.id == old_id else member.id,
+            )
+            for member in self.members
+        ]
+        leader = self.members.leader
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=new_id if leader == old_id else leader,
+            current_state_timestamp_ms=self.state_since_ms,
+            members=members,
+        )
+
+    def replay(self, value: GroupMetadataValue) -> None:
+        """Be what the record says. Members that are known already keep what the log does not tell of them."""
+        self.recorded = True
+        self.generation = value.generation
+        self.protocol_type = value.protocol_type
+        self.protocol = value.protocol
+        self.state = State.STABLE if value.members else State.EMPTY
+        self.state_since_ms = value.current_state_timestamp_ms
+        told = {member.member_id for member in value.members}
+        for recorded in value.members:
+            member = self.members.get(recorded.member_id)
+            if member is None and (member := self.members.static(recorded.group_instance_id)) is not None:
+                self.members.rename(member, recorded.member_id)
+            if member is None:
+                self.members.add(member_of(recorded, value.protocol))
+            else:
+                member.assignment = recorded.assignment
+        for member in [member for member in self.members if member.id not in told]:
+            self.members.take_join(member)
+            self.members.remove(member)
+        self.members.leader = value.leader
+
+    def tombstones(self) -> list[LogRecord]:
+        return [LogRecord(GroupMetadataKey(self.id), None)]
+
+    # What others may do with the group and its offsets.
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, *, version: int, transactional: bool
+    ) -> None:
+        if generation < 0 and self.state is State.EMPTY:
+            return  # an administrator, or a consumer that manages its partitions itself
+        if generation >= 0 or member_id or instance_id is not None:
+            self.members.check(member_id, instance_id)
+            if generation != self.generation:
+                raise Refused(ErrorCode.illegal_generation)
+        elif not transactional and self.state is not State.EMPTY:
+            raise Refused(ErrorCode.unknown_member_id)
+        if not transactional and self.state is State.COMPLETING:
+            raise Refused(ErrorCode.rebalance_in_progress)
+
+    def committed(self, member_id: str, now: float) -> None:
+        member = self.members.get(member_id)
+        if member is not None and self.state is not State.COMPLETING and member.session_ends is not None:
+            member.session_ends = now + member.session_timeout_ms / 1000
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """Whoever knows the group's name may know its offsets."""
+
+    def check_offset_delete(self) -> None:
+        if self.members and self.protocol_type != CONSUMER:
+            raise Refused(ErrorCode.non_empty_group)  # nobody can say which topics it still needs
+
+    def check_delete(self) -> None:
+        if self.state is not State.EMPTY:
+            raise Refused(ErrorCode.non_empty_group)
+
+    def subscribes(self, topic: str) -> bool:
+        if self.protocol_type != CONSUMER or not self.members:
+            return False
+        topics = self.members.subscribed_topics(self.protocol)
+        return topics is None or topic in topics
+
+    def kept_since_ms(self, commit: OffsetCommitValue) -> int | None:
+        if not self.protocol_type:
+            return commit.commit_timestamp_ms  # a consumer without a group: its last sign of life
+        if self.state is State.EMPTY:
+            return self.state_since_ms if self.state_since_ms != NO_TIMESTAMP else commit.commit_timestamp_ms
+        if self.state is State.STABLE and self.protocol_type == CONSUMER:
+            return commit.commit_timestamp_ms  # of a topic that no member subscribes to any more
+        return None
+
+    def describe(self) -> DescribedGroup:
+        """Metadata and assignments only while they are settled."""
+        stable = self.state is State.STABLE
+        members = [
+            DescribedGroupMember(
+                member_id=member.id,
+                group_instance_id=member.instance_id,
+                client_id=member.client.id,
+                client_host=member.client.host,
+                member_metadata=member.metadata(self.protocol) if stable else b"",
+                member_assignment=member.assignment if stable else b"",
+            )
+            for member in self.members
+        ]
+        return DescribedGroup(
+            group_id=self.id,
+            group_state=self.state_name,
+            protocol_type=self.protocol_type,
+            protocol_data=(self.protocol or "") if stable else "",
+            members=members,
+        )
