@@ -141,7 +141,7 @@ class Dispatch:
         if route is None:
             return self._unserved(connection, key, version, correlation_id)
         if route.raw is not None:
-            return self._serve_raw(route.raw, Request(route, connection, correlation_id, None), frame, name_length)
+            return self._serve_raw(route, connection, correlation_id, frame, name_length)
         _, _, _, client_id, pos = parse_request_header(frame)
         if len(frame) > TREE_BYTES_MAX:
             raise BadFrame(f"a {route.api.name} request of {len(frame)} bytes (at most {TREE_BYTES_MAX} are taken)")
@@ -149,14 +149,19 @@ class Dispatch:
         message = messages.decode(route.request_class, version, frame, pos, whole=False)
         return self._serve_tree(Request(route, connection, correlation_id, client_id), message)
 
-    def _serve_raw(self, handler: RawHandler, request: Request, frame: memoryview, name_length: int) -> Reply | Pending:
+    def _serve_raw(
+        self, route: Route, connection: Connection, correlation_id: int, frame: memoryview, name_length: int
+    ) -> Reply | Pending:
         pos = 10 + name_length
-        if name_length < 0 or pos >= len(frame) or (request.route.flexible_reply and frame[pos]):
+        flexible = route.flexible_reply
+        if name_length < 0 or pos >= len(frame) or (flexible and frame[pos]):
             *_, pos = parse_request_header(frame)
-        elif request.route.flexible_reply:
+        elif flexible:
             pos += 1  # the usual header, read without another call
+        assert route.raw is not None
+        request = Request(route, connection, correlation_id, None)
         try:
-            return handler(self._broker, request, frame, pos)
+            return route.raw(self._broker, request, frame, pos)
         except BadFrame:
             raise
         except Exception as failure:

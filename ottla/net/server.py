@@ -32,6 +32,8 @@ GROWTH = 8
 BACKLOG_BYTES_MAX = 64 * 1024
 """How much of the following requests is read ahead while one is being answered: enough to notice that the peer left."""
 FRAMES_PER_TURN = 128
+TURN_BYTES = 1024 * 1024
+"""How much is served of one connection before the others have their turn."""
 WRITE_BUFFER_HIGH = 512 * 1024
 
 Reply = bytes | list[Buffer] | None
@@ -85,8 +87,8 @@ class Connection(asyncio.BufferedProtocol):
     """One client. All methods run on the loop; the transport calls them."""
 
     __slots__ = (
-        "_filled", "_held", "_need", "_owed", "_reserved", "_resuming", "_server", "_stopped_reading", "_transport",
-        "_writable", "active_at", "address", "closed", "listener_name", "state",
+        "_filled", "_held", "_need", "_owed", "_read_bytes", "_reserved", "_resuming", "_server", "_stopped_reading",
+        "_transport", "_writable", "active_at", "address", "closed", "listener_name", "state",
     )  # fmt: skip
 
     def __init__(self, server: Server, listener_name: str) -> None:
@@ -102,6 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held: bytearray | None = None
         self._filled = 0
         self._need = 0
+        self._read_bytes = 0
         self._reserved = 0
         self._writable = True
         self._stopped_reading = False
@@ -137,6 +140,10 @@ class Connection(asyncio.BufferedProtocol):
                 return
             data = memoryview(held)[: self._filled]
         self._consume(data)
+        self._read_bytes += count
+        if self._read_bytes >= TURN_BYTES:
+            self._read_bytes = 0
+            self._rest()
 
     def eof_received(self) -> bool:
         return False  # close
@@ -173,50 +180,64 @@ class Connection(asyncio.BufferedProtocol):
         pos = 0
         end = len(data)
         need = 4
-        served = 0
-        limits = self._server.limits
-        while end - pos >= 4 and not self._blocked:
+        replies: list[Buffer] = []
+        server = self._server
+        frames_left = FRAMES_PER_TURN
+        while end - pos >= 4:
+            if (self._owed or not self._writable or self._resuming is not None) and self._blocked:
+                break
             (size,) = _LENGTH.unpack_from(data, pos)
-            if not 8 <= size <= limits.frame_bytes_max:
-                return self.close(f"a frame of {size} bytes (at most {limits.frame_bytes_max} are taken)")
-            if end - pos - 4 < size:
+            start = pos + 4
+            if not 8 <= size <= server.limits.frame_bytes_max:
+                self._write(replies)
+                return self.close(f"a frame of {size} bytes (at most {server.limits.frame_bytes_max} are taken)")
+            if end - start < size:
                 need = size + 4
                 break
-            if served == FRAMES_PER_TURN:
-                self._resuming = self._server.runtime.call_soon(self._next_turn)
+            if not frames_left:
+                self._resuming = server.runtime.call_soon(self._next_turn)
                 break
-            frame = data[pos + 4 : pos + 4 + size]
-            pos += 4 + size
-            served += 1
-            self._serve(frame)
-            if self.closed:
-                return None
+            frames_left -= 1
+            pos = start + size
+            try:
+                reply = server.serve(self, data[start:pos])
+            except BadFrame as failure:
+                self._write(replies)
+                return self.close(str(failure))
+            if type(reply) is bytes and not self._owed:
+                replies.append(reply)
+            elif reply is not None:
+                self._take(reply, replies)
+        self._write(replies)
         if pos == end:
-            self._let_go()
+            if self._held is not None or self._reserved:
+                self._let_go()
         else:
             self._keep(data[pos:], need)
         return None
 
-    def _serve(self, frame: memoryview) -> None:
-        try:
-            reply = self._server.serve(self, frame)
-        except BadFrame as failure:
-            return self.close(str(failure))
+    def _take(self, reply: Reply | Pending, replies: list[Buffer]) -> None:
+        """Queue an answer that is not ready, or not due; add one that is to those that leave with this read."""
         if isinstance(reply, Pending):
+            self._write(replies)
+            replies.clear()
             self._owed.append(reply)
             reply.queue_on(self)
             if reply.resolved:
                 self.settle()
-        elif reply is not None:
-            if self._owed:
-                late = Pending(overlaps=True)
-                late.resolve(reply)
-                self._owed.append(late)
-            elif isinstance(reply, bytes):
-                self._transport.write(reply)
-            else:
-                self._transport.writelines(reply)
-        return None
+        elif self._owed:
+            late = Pending(overlaps=True)
+            late.resolve(reply)
+            self._owed.append(late)
+        elif isinstance(reply, list):
+            replies += reply
+
+    def _write(self, replies: list[Buffer]) -> None:
+        """One call for all answers of a read: clients that pipeline cost fewer system calls."""
+        if len(replies) == 1:
+            self._transport.write(replies[0])
+        elif replies:
+            self._transport.writelines(replies)
 
     def _keep(self, rest: memoryview, need: int) -> None:
         """Hold on to the start of a frame, or to requests that have to wait for their turn."""
@@ -255,6 +276,16 @@ class Connection(asyncio.BufferedProtocol):
             self._stopped_reading = False
             self._transport.resume_reading()
 
+    def _rest(self) -> None:
+        """The loop goes on reading from one connection while there is something to read: let others have a turn."""
+        if not self._stopped_reading and not self.closed:
+            self._transport.pause_reading()
+            self._server.runtime.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self._stopped_reading and not self.closed:
+            self._transport.resume_reading()
+
     def _stop_reading(self) -> None:
         if not self._stopped_reading:
             self._stopped_reading = True
@@ -285,12 +316,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         while owed and owed[0].resolved:
             reply = owed.popleft().reply
-            if reply is None:
-                continue
-            if isinstance(reply, bytes):
-                self._transport.write(reply)
-            else:
-                self._transport.writelines(reply)
+            if reply is not None:
+                self._write([reply] if isinstance(reply, bytes) else reply)
         self._proceed()
 
     @property

@@ -10,6 +10,7 @@ client has to learn who leads now, from a newer one we have.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from ottla.cluster.model import Partition as PartitionState
@@ -24,7 +25,8 @@ READ_COMMITTED = 1
 ACKS_ALL = -1
 
 
-class AppendPolicy(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AppendPolicy:
     """What the topic's configuration asks of a batch."""
 
     bytes_max: int = 1_048_588
@@ -36,10 +38,12 @@ class AppendPolicy(NamedTuple):
     validate_records: bool = False
     codec: str | None = None
     """The codec records are kept in; None: as the producer chose."""
+    opens_batches: bool = field(init=False)
+    """Whether records have to be looked at one by one. Asked for every batch, so worked out once."""
 
-    @property
-    def opens_batches(self) -> bool:
-        return self.keys_required or self.validate_records or self.codec is not None
+    def __post_init__(self) -> None:
+        opens = self.keys_required or self.validate_records or self.codec is not None
+        object.__setattr__(self, "opens_batches", opens)
 
 
 class Appended(NamedTuple):

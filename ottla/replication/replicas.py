@@ -140,6 +140,7 @@ class Replicas:
             recovery_point=self._recovery_points.get(key, 0),
             log_start=self._log_starts.get(key, 0),
             clean=self._clean,
+            topic_id=topic.id,
             now_ms=self._runtime.wall_ms(),
         )
         for note in opened.recovery.notes:

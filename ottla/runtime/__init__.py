@@ -6,11 +6,13 @@ the operating system; the simulator wears a virtual clock, a virtual network and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ottla.errors import Fault
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
     from random import Random
 
 T = TypeVar("T")
@@ -37,6 +39,10 @@ class File(Protocol):
     def pwrite(self, data: Buffer, offset: int) -> None: ...
 
     def truncate(self, size: int) -> None: ...
+
+    def rename(self, path: str) -> None:
+        """Give the file another name, and go on with it under that one: whoever holds this handle never sees another
+        file that takes the old name."""
 
     def sync(self) -> None:
         """Block until the device has it."""
@@ -96,6 +102,24 @@ class Listener(Protocol):
     async def close(self) -> None: ...
 
 
+class Child(Protocol):
+    """What work in a process of its own may ask of the world."""
+
+    @property
+    def disk(self) -> Disk: ...
+
+    def pace(self, done_bytes: int) -> None:
+        """So much was read or written: wait if that is more than the work may do in this time."""
+
+
+class ChildKilled(Fault):
+    """The process that did the work was killed: it may be tried again."""
+
+
+class ChildFailed(Fault):
+    """The process that did the work gave up, for a reason that will not go away; its log says which."""
+
+
 class Runtime(Protocol):
     """Everything a broker may ask of the world."""
 
@@ -121,6 +145,16 @@ class Runtime(Protocol):
 
     def offload(self, act: Callable[..., T], *args: object) -> Awaitable[T]:
         """Run a blocking call beside the loop."""
+
+    def offload_process(
+        self, work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Run a function in a process of its own, at low priority, and give its reports as they come.
+
+        It is named `module:function`, takes a `Child` and the job, and is an iterator of reports, as JSON knows them.
+        What it raises is raised here: Refused, StorageFault, or ChildKilled and ChildFailed. Closing it ends the
+        process, and so does the end of this one.
+        """
 
     async def listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
         """Bind the address; nobody is accepted before `start`. Port 0: the system chooses one."""

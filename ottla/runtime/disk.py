@@ -13,6 +13,8 @@ from ottla.runtime import Buffer
 
 # Tells a read that the page cache can answer from one that would wait for the device. Linux only, and not on tmpfs.
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_PROBE = (bytearray(1),)
+PROBE_BYTES = 128 * 1024
 
 
 class RealFile:
@@ -86,20 +88,31 @@ class RealFile:
         if not self._nowait:
             return self.pread(length, offset)
         fd = self._fd if self._fd >= 0 else self._open(writing=False)
-        data = bytearray(length)
         try:
+            if length > PROBE_BYTES:
+                return self._pread_resident(fd, length, offset)
+            data = bytearray(length)
             count = os.preadv(fd, (data,), offset, _NOWAIT)
         except BlockingIOError:
             return None
         except OSError as failure:
             if failure.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise _fault("read", self.path, failure) from failure
-            self._nowait = False
+            self._nowait = False  # a filesystem in memory, or one that cannot tell
             return self.pread(length, offset)
         if count == length:
             return data
         # Short: either the end of the file, or the rest is not in memory.
-        return bytes(data[:count]) if offset + count >= self.size() else None
+        return data[:count] if offset + count >= self.size() else None
+
+    def _pread_resident(self, fd: int, length: int, offset: int) -> bytes:
+        """For large reads it is cheaper to ask for a byte here and there, and then to read in the ordinary way, than to
+        make and clear a buffer for a read that does not wait. What lies between is in memory if its neighbours are: the
+        kernel reads ahead, and drops, in larger pieces. BlockingIOError if it is not."""
+        for position in range(offset, offset + length, PROBE_BYTES):
+            os.preadv(fd, _PROBE, position, _NOWAIT)
+        os.preadv(fd, _PROBE, offset + length - 1, _NOWAIT)
+        return self.pread(length, offset)
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         fd = self._fd if self._fd >= 0 else self._open(writing=True)
@@ -117,6 +130,14 @@ class RealFile:
             os.ftruncate(fd, size)
         except OSError as failure:
             raise _fault("truncate", self.path, failure) from failure
+
+    def rename(self, path: str) -> None:
+        with self._disk.guard:  # nobody may open it by its old name meanwhile
+            try:
+                os.replace(self.path, path)
+            except OSError as failure:
+                raise _fault("rename", self.path, failure) from failure
+            self.path = path
 
     def sync(self) -> None:
         fd = self._pin(writing=True)

@@ -46,6 +46,60 @@ class PartitionProduced(NamedTuple):
     leader_epoch: int = -1
 
 
+class OneBatch(NamedTuple):
+    """The request that nearly all requests are: one batch for one partition, outside any transaction."""
+
+    acks: int
+    topic: Topic
+    topic_bytes: memoryview
+    """The topic as it stands in the request, and so as it stands in the answer."""
+    partition: int
+    records: memoryview
+
+
+def decode_one(view: memoryview, pos: int, version: int) -> OneBatch | None:
+    """The usual request of a flexible version, read in one go; None when it is another one, whatever that may be."""
+    try:
+        if view[pos] or view[pos + 7] != 2:  # a transactional id, or not one topic
+            return None
+        acks, _ = _ACKS_TIMEOUT.unpack_from(view, pos + 1)
+        start = pos + 8
+        topic: Topic
+        if version >= TOPIC_IDS_FROM:
+            pos = start + 16
+            topic = bytes(view[start:pos])
+        else:
+            size = view[start]
+            if not 1 < size < 0x80:
+                return None
+            pos = start + size
+            topic = str(view[start + 1 : pos], "utf-8")
+        if view[pos] != 2:  # not one partition
+            return None
+        (partition,) = _INT.unpack_from(view, pos + 1)
+        size, records_start = uvarint(view, pos + 5)
+        end = records_start + size - 1
+        if not size or view[end] or view[end + 1] or view[end + 2]:  # no records, or tagged fields
+            return None
+        return OneBatch(acks, topic, view[start:pos], partition, view[records_start:end])
+    except (struct.error, IndexError, UnicodeDecodeError, BadFrame):
+        return None
+
+
+_ONE = struct.Struct(">bihqqq9s")
+# No record errors, no message; no tags of partition and topic; throttle time 0; no tags.
+_ONE_END = b"\x01\0" + b"\0\0" + b"\0\0\0\0" + b"\0"
+
+
+def encode_one(
+    topic: memoryview, partition: int, base_offset: int, log_append_time_ms: int, log_start: int
+) -> bytes:
+    """The body of the answer to `OneBatch` that was appended."""
+    return b"".join(
+        (b"\x02", topic, _ONE.pack(2, partition, 0, base_offset, log_append_time_ms, log_start, _ONE_END))
+    )
+
+
 def decode(view: memoryview, pos: int, version: int) -> ProduceRequest:
     try:
         return _decode_flexible(view, pos, version) if version >= FLEXIBLE_FROM else _decode_plain(view, pos)

@@ -95,12 +95,12 @@ def build_batch(
         base_sequence=base_sequence,
         record_count=len(records),
     )
-    return _seal(header, compress(codec, plain, level) if records else b"")
+    return seal(header, compress(codec, plain, level) if records else b"")
 
 
 def iterate(batch: Buffer, *, bytes_max: int) -> Iterator[Record]:
     """The records of the batch at the start of the buffer; Refused if they expand beyond `bytes_max`."""
-    header, data = _open(batch, bytes_max)
+    header, data = open_batch(batch, bytes_max)
     pos = 0
     end = len(data)
     delta_before = -1
@@ -108,11 +108,11 @@ def iterate(batch: Buffer, *, bytes_max: int) -> Iterator[Record]:
         record, pos = _read(data, pos, end, header)
         delta = record.offset - header.base_offset
         if not delta_before < delta <= header.last_offset_delta:
-            raise _lie("the offsets of the records do not rise within the batch")
+            raise lie("the offsets of the records do not rise within the batch")
         delta_before = delta
         yield record
     if pos != end:
-        raise _lie("there are more records than the batch says")
+        raise lie("there are more records than the batch says")
 
 
 def validate(batch: Buffer, *, bytes_max: int, keys_required: bool = False) -> None:
@@ -121,26 +121,26 @@ def validate(batch: Buffer, *, bytes_max: int, keys_required: bool = False) -> N
     offset = header.base_offset
     for record in iterate(batch, bytes_max=bytes_max):
         if record.offset != offset:
-            raise _lie("the offsets of the records leave a gap")
+            raise lie("the offsets of the records leave a gap")
         if keys_required and record.key is None:
-            raise _lie("a record of a compacted topic needs a key")
+            raise lie("a record of a compacted topic needs a key")
         offset += 1
     if offset != header.next_offset:
-        raise _lie("the record count and the last offset of the batch disagree")
+        raise lie("the record count and the last offset of the batch disagree")
 
 
 def recompress(batch: Buffer, codec: str, *, level: int | None = None, bytes_max: int) -> bytes:
     """The same records under another codec. They are not looked at."""
-    header, data = _open(batch, bytes_max)
+    header, data = open_batch(batch, bytes_max)
     attributes = header.attributes & ~CODEC_MASK | CODECS.index(codec)
-    return _seal(header._replace(attributes=attributes), compress(codec, data, level) if data else b"")
+    return seal(header._replace(attributes=attributes), compress(codec, data, level) if data else b"")
 
 
-def _lie(message: str) -> Refused:
+def lie(message: str) -> Refused:
     return Refused(ErrorCode.invalid_record, message)
 
 
-def _open(batch: Buffer, bytes_max: int) -> tuple[BatchHeader, bytes]:
+def open_batch(batch: Buffer, bytes_max: int) -> tuple[BatchHeader, bytes]:
     """Header and uncompressed records, of which there can be as many as the header says."""
     header = read_header(batch)
     if header.size > len(batch):
@@ -150,11 +150,11 @@ def _open(batch: Buffer, bytes_max: int) -> tuple[BatchHeader, bytes]:
     stored = memoryview(batch)[HEADER_BYTES : header.size]
     data = decompress(CODECS[header.codec], stored, bytes_max) if stored else b""
     if not 0 <= header.record_count <= len(data) // RECORD_BYTES_MIN:
-        raise _lie("there are fewer records than the batch says")
+        raise lie("there are fewer records than the batch says")
     return header, data
 
 
-def _seal(header: BatchHeader, records: bytes) -> bytes:
+def seal(header: BatchHeader, records: bytes) -> bytes:
     """A batch with its length and checksum set right."""
     length = HEADER_BYTES + len(records) - LENGTH_OVERHEAD
     front = HEADER.pack(*header._replace(length=length, crc=0))
@@ -162,30 +162,30 @@ def _seal(header: BatchHeader, records: bytes) -> bytes:
     return HEADER.pack(*header._replace(length=length, crc=crc)) + records
 
 
-def _varint(value: int) -> bytes:
+def pack_varint(value: int) -> bytes:
     return pack_uvarint((value << 1) ^ (value >> 63))
 
 
 def _pack_bytes(value: bytes | None) -> bytes:
-    return b"\x01" if value is None else _varint(len(value)) + value
+    return b"\x01" if value is None else pack_varint(len(value)) + value
 
 
 def _pack(record: Record, base_offset: int, base_timestamp: int) -> bytes:
     parts = [
         b"\0",
-        _varint(record.timestamp - base_timestamp),
-        _varint(record.offset - base_offset),
+        pack_varint(record.timestamp - base_timestamp),
+        pack_varint(record.offset - base_offset),
         _pack_bytes(record.key),
         _pack_bytes(record.value),
-        _varint(len(record.headers)),
+        pack_varint(len(record.headers)),
     ]
     for key, value in record.headers:
         parts += (_pack_bytes(key.encode("utf-8", "surrogateescape")), _pack_bytes(value))
     body = b"".join(parts)
-    return _varint(len(body)) + body
+    return pack_varint(len(body)) + body
 
 
-def _read_varint(data: bytes, pos: int, bytes_max: int = 5) -> tuple[int, int]:
+def read_varint(data: bytes, pos: int, bytes_max: int = 5) -> tuple[int, int]:
     byte = data[pos]
     pos += 1
     if byte < 0x80:
@@ -199,46 +199,46 @@ def _read_varint(data: bytes, pos: int, bytes_max: int = 5) -> tuple[int, int]:
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), pos
         shift += 7
-    raise _lie("a number in a record does not end")
+    raise lie("a number in a record does not end")
 
 
 def _read_bytes(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
-    size, pos = _read_varint(data, pos)
+    size, pos = read_varint(data, pos)
     if size < 0:
         if size != -1:
-            raise _lie("a length in a record is negative")
+            raise lie("a length in a record is negative")
         return None, pos
     stop = pos + size
     if stop > end:
-        raise _lie("a key, value or header is longer than its record")
+        raise lie("a key, value or header is longer than its record")
     return data[pos:stop], stop
 
 
 def _read(data: bytes, pos: int, end: int, header: BatchHeader) -> tuple[Record, int]:
     """The record at `pos`, and where it ends."""
     try:
-        size, pos = _read_varint(data, pos)
+        size, pos = read_varint(data, pos)
         stop = pos + size
         if size < 0 or stop > end:
-            raise _lie("a record is longer than its batch")
-        timestamp_delta, pos = _read_varint(data, pos + 1, 10)
-        offset_delta, pos = _read_varint(data, pos)
+            raise lie("a record is longer than its batch")
+        timestamp_delta, pos = read_varint(data, pos + 1, 10)
+        offset_delta, pos = read_varint(data, pos)
         key, pos = _read_bytes(data, pos, stop)
         value, pos = _read_bytes(data, pos, stop)
-        header_count, pos = _read_varint(data, pos)
+        header_count, pos = read_varint(data, pos)
         if not 0 <= header_count <= (stop - pos) // 2:
-            raise _lie("a record counts more headers than it can hold")
+            raise lie("a record counts more headers than it can hold")
         headers: list[tuple[str, bytes | None]] = []
         for _ in range(header_count):
             name, pos = _read_bytes(data, pos, stop)
             if name is None:
-                raise _lie("a header has no key")
+                raise lie("a header has no key")
             content, pos = _read_bytes(data, pos, stop)
             headers.append((str(name, "utf-8", "surrogateescape"), content))
     except IndexError:
-        raise _lie("a record is longer than its batch") from None
+        raise lie("a record is longer than its batch") from None
     if pos != stop:
-        raise _lie("a record is not as long as it says")
+        raise lie("a record is not as long as it says")
     append_time = header.attributes & LOG_APPEND_TIME
     timestamp = header.max_timestamp if append_time else header.base_timestamp + timestamp_delta
     return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), pos

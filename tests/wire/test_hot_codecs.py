@@ -15,6 +15,7 @@ from ottla.wire import fetch, produce
 from ottla.wire.fetch import PartitionFetched
 from ottla.wire.messages import decode, encode
 from ottla.wire.produce import PartitionProduced
+from ottla.wire.scan import pack_uvarint
 from ottla.wire.schema.fetch import FetchResponse
 from ottla.wire.schema.produce import ProduceResponse
 from tests.wire import oracle
@@ -194,3 +195,32 @@ def test_a_frame_full_of_tiny_entries_is_refused_before_it_costs_much():
     with pytest.raises(BadFrame):
         produce.decode(hostile, 0, 9)
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("version", range(produce.FLEXIBLE_FROM, 14))
+def test_the_usual_request_is_read_and_answered_as_in_general(version):
+    topic = names(version, produce.TOPIC_IDS_FROM)[0]
+    named = pack_uvarint(len(topic) + 1) + topic.encode() if isinstance(topic, str) else topic
+    records = b"r" * 200
+    request = (
+        b"\0\xff\xff\0\0\x75\x30\x02" + named + b"\x02\0\0\0\x07" + pack_uvarint(len(records) + 1) + records + b"\0\0\0"
+    )
+    general = produce.decode(memoryview(request), 0, version)
+    one = produce.decode_one(memoryview(request), 0, version)
+    assert one is not None
+    assert (one.acks, one.topic) == (general.acks, general.topics[0][0])
+    assert (one.partition, bytes(one.records)) == (7, records) == (7, bytes(general.topics[0][1][0][1]))
+    answer = produce.encode_response(version, [(topic, [PartitionProduced(7, 0, 42, -1, 3)])])
+    assert produce.encode_one(one.topic_bytes, 7, 42, -1, 3) == answer
+
+
+@pytest.mark.parametrize("version", range(produce.FLEXIBLE_FROM, 14))
+def test_any_other_request_is_left_to_the_general_reader(version):
+    chance = random.Random(version)
+    cls = oracle.kio_class("produce", "request", version)
+    for _ in range(300):
+        data = memoryview(oracle.kio_bytes(oracle.random_message(cls, chance)))
+        one = produce.decode_one(data, 0, version)
+        if one is not None:
+            (topic, ((partition, records),)) = produce.decode(data, 0, version).topics[0]
+            assert (one.topic, one.partition, one.records) == (topic, partition, records)

@@ -25,6 +25,30 @@ log = logging.getLogger("ottla.broker.produce")
 
 @serves_raw(PRODUCE)
 def handle(broker: Broker, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
+    if request.version >= produce.FLEXIBLE_FROM:
+        one = produce.decode_one(frame, pos, request.version)
+        if one is not None and one.acks in (-1, 1):
+            return _handle_one(broker, request, one)
+    return _handle_any(broker, request, frame, pos)
+
+
+def _handle_one(broker: Broker, request: Request, one: produce.OneBatch) -> bytes:
+    """One batch for one partition: a third of the work of the general case, and nearly every request there is."""
+    try:
+        partition = broker.replicas.find(one.topic, one.partition)
+        appended = partition.append(one.records, one.acks, broker.runtime.wall_ms())
+    except Refused as refused:
+        results = [_refused(broker, one.topic, one.partition, refused)]
+        return request.frame(produce.encode_response(request.version, [(one.topic, results)]))
+    base_offset, log_append_time_ms, _ = appended
+    return request.frame(
+        produce.encode_one(
+            one.topic_bytes, one.partition, base_offset, log_append_time_ms, partition.log.log_start
+        )
+    )
+
+
+def _handle_any(broker: Broker, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
     message = produce.decode(frame, pos, request.version)
     acks = message.acks
     now_ms = broker.runtime.wall_ms()
