@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from ottla.errors import Fault
-from ottla.runtime import Disk
+from ottla.runtime import Disk, File
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -95,7 +95,7 @@ def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
         data = disk.read(path)
     except FileNotFoundError:
         return None
-    if not data:
+    if not data.strip(b"\0"):
         return None  # the machine went down before it was on the device
     try:
         version, topic_id = (_value(line, ":") for line in data.decode("ascii").splitlines() if line)
@@ -109,11 +109,17 @@ def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
         ) from problem
 
 
+def partition_metadata(disk: Disk, directory: str) -> File:
+    return disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
+
+
 def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> None:
-    """Written once, at a partition's first append, and so without waiting for the device: an empty one says nothing."""
-    text = f"version: {_VERSION}\ntopic_id: {format_uuid(topic_id)}"
-    file = disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
-    file.append(text.encode())
+    """Unless it is there. Does not wait for the device, for it is written with a partition's first append."""
+    file = partition_metadata(disk, directory)
+    text = f"version: {_VERSION}\ntopic_id: {format_uuid(topic_id)}".encode()
+    if file.size() != len(text):  # missing, or what a full disk left of it
+        file.truncate(0)
+        file.append(text)
     file.close()
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
-from itertools import pairwise
+from itertools import islice
+from operator import lt
 
 from ottla.runtime import Disk, File
 
@@ -100,7 +101,7 @@ class _Index:
 
 
 def _ascends(column: array[int]) -> bool:
-    return all(a < b for a, b in pairwise(column))
+    return all(map(lt, column, islice(column, 1, None)))
 
 
 class OffsetIndex(_Index):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ottla.errors import Refused
 from ottla.log.scan import headers
 from ottla.log.segment import Segment
-from ottla.wire.batch import LOG_APPEND_TIME, BatchHeader
+from ottla.wire.batch import LOG_APPEND_TIME, NO_TIMESTAMP, BatchHeader
 from ottla.wire.records import iterate
 
 if TYPE_CHECKING:
@@ -46,19 +46,31 @@ def offset_of_max_timestamp(log: PartitionLog, limit: int) -> TimestampedOffset 
     log_start = log.log_start
     newest: tuple[int, Segment, int] | None = None
     for segment, size in [(segment, segment.size) for segment in log.segments]:
-        if size and segment.max_timestamp_offset >= log_start and (newest is None or segment.max_timestamp > newest[0]):
-            newest = (segment.max_timestamp, segment, size)
+        timestamp = _max_timestamp(segment, size, log_start)
+        if timestamp != NO_TIMESTAMP and (newest is None or timestamp > newest[0]):
+            newest = (timestamp, segment, size)
     if newest is None:
         return None
     found = _first_in_segment(newest[1], newest[2], newest[0], log_start)
     return found if found is not None and found.offset < limit else None
 
 
+def _max_timestamp(segment: Segment, size: int, log_start: int) -> int:
+    """The largest timestamp of what the log still has of the segment."""
+    if segment.max_timestamp_offset >= log_start:
+        return segment.max_timestamp
+    position = segment.find(log_start)
+    rest = headers(segment.log, position, size) if position >= 0 else iter(())
+    return max((header.max_timestamp for _, header in rest), default=NO_TIMESTAMP)
+
+
 def _first_in_segment(segment: Segment, size: int, timestamp: int, log_start: int) -> TimestampedOffset | None:
     segment.load_indexes()
     known = segment.times.floor(timestamp)
     start = max(segment.base_offset + known if known is not None else 0, log_start)
-    position = max(segment.find(start), 0)
+    position = segment.find(start)
+    if position < 0:
+        return None
     for at, header in headers(segment.log, position, size):
         if header.max_timestamp >= timestamp and header.last_offset >= log_start:
             found = _first_in_batch(segment, at, header, timestamp, log_start)

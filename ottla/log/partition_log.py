@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log import recovery
-from ottla.log.checkpoints import write_partition_metadata
+from ottla.log.checkpoints import partition_metadata, write_partition_metadata
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.log_config import LogConfig
@@ -88,7 +88,7 @@ class PartitionLog:
         self.truncations = 0
         self._config = config
         self._segment_bytes = config.segment_bytes
-        self._hints: dict[int, int] = {}  # offset to position in its segment, where readers stopped at the log end
+        self._hints: dict[int, int] = {}  # offset to position in the active segment, where readers stopped
         self.made_files = False
         self._failure: StorageFault | None = None
 
@@ -248,10 +248,10 @@ class PartitionLog:
         return segment
 
     def _make_directory(self) -> None:
-        if not self.disk.exists(self.path):
-            self.disk.mkdir(self.path)
-            if self.topic_id is not None:
-                write_partition_metadata(self.disk, self.path, self.topic_id)
+        """Only now: a partition that nobody ever wrote to costs no file."""
+        self.disk.mkdir(self.path)
+        if self.topic_id is not None:
+            write_partition_metadata(self.disk, self.path, self.topic_id)
 
     def _undo(self, segment: Segment, fault: StorageFault) -> NoReturn:
         """Part of a batch may be in the file. Nobody may see it, and the next append must not follow it."""
@@ -297,19 +297,21 @@ class PartitionLog:
                 self._hint(offset, self.active.size)
             return None
         segment = self.active
-        if offset < segment.base_offset:
+        hints = self._hints
+        start_hint = -1
+        if offset >= segment.base_offset:
+            start_hint = hints.get(offset, -1)
+        else:
             segment = self.segments[max(bisect_right(self._bases, offset) - 1, 0)]
         piece = Slice(self, segment, offset, bytes_max, limit, whole_first_batch)
-        if not piece.place(self._hints.get(offset, -1)):
+        if not piece.place(start_hint, hints.get(limit, -1)):
             return piece
-        if not piece.length:
-            return None  # the limit lies inside the very batch
-        if limit == log_end and piece.position + piece.length == self.active.size and piece.segment is self.active:
-            self._hint(log_end, self.active.size)
-        return piece
+        if piece.reaches_limit and piece.segment is self.active:
+            self._hint(limit, piece.position + piece.length)
+        return piece if piece.length else None  # none: the limit lies inside the very batch
 
     def _hint(self, offset: int, position: int) -> None:
-        """Who read up to the log end will come back for what follows: remember where that will be."""
+        """Who read up to here will come back for what follows: remember where that is in the active segment."""
         hints = self._hints
         if len(hints) >= _HINTS_MAX:
             del hints[next(iter(hints))]
@@ -348,6 +350,7 @@ class PartitionLog:
             self.snapshots.write(self.log_end, self.producers)
         else:
             kept = kept[:-1]  # nothing was ever in it, and the log goes on further ahead
+            self._make_directory()
         fresh.create()
         fresh.wake(self._config)
         if not old.size:
@@ -364,17 +367,19 @@ class PartitionLog:
         offset = self.active.base_offset if sealed_only else self.log_end
         if offset <= self.recovery_point and not (self.epochs.dirty and not sealed_only):
             return None
-        files: list[File] = []
+        files: list[tuple[Segment, File]] = []
+        if self.made_files and self.topic_id is not None and self.disk.exists(self.path):
+            files.append((self.active, partition_metadata(self.disk, self.path)))
         for segment, following in zip(self.segments, [*self._bases[1:], self.log_end], strict=True):
             if following <= self.recovery_point or following > offset:
                 continue
             if segment.size:
-                files.append(segment.log)
+                files.append((segment, segment.log))
             if segment is not self.active:
                 segment.seal()
-                files += segment.unsynced_indexes()
-                files += self.snapshots.unsynced(following)
-        return SyncJob(self, offset, files, made_files=self.made_files)
+                files += [(segment, file) for file in segment.unsynced_indexes()]
+                files += [(segment, file) for file in self.snapshots.unsynced(following)]
+        return SyncJob(self, offset, files)
 
     def finish_sync(self, job: SyncJob) -> int:
         """The job has run. Returns the recovery point to be written into the checkpoint."""
@@ -490,11 +495,10 @@ class PartitionLog:
         if doomed[-1] is self.active:
             self.roll(now_ms)  # the log must go on somewhere, whatever comes of the old files
             self.disk.sync_dir(self.path)
-        kept = self.segments[len(doomed) :]
-        for segment in doomed:  # oldest first: a crash in between leaves no hole
+        for segment in doomed:  # oldest first: a crash or a failure in between leaves no hole
             segment.delete()
-        self.adopt(kept)
-        self.snapshots.drop_before(kept[0].base_offset)
-        self.raise_log_start(kept[0].base_offset)
+            self.adopt(self.segments[1:])
+            self.raise_log_start(self.segments[0].base_offset)
+        self.snapshots.drop_before(self.segments[0].base_offset)
         self.recovery_point = max(self.recovery_point, self.log_start)
         return doomed

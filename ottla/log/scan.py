@@ -36,6 +36,12 @@ def headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader
 
 def checked(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """As `headers`, with the checksum of every batch verified before it is handed out."""
+    for position, header, _ in whole(file, start, end):
+        yield position, header
+
+
+def whole(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """As `checked`, with the batch itself."""
     position = start
     wanted = _CHECK_CHUNK_BYTES
     while end - position >= HEADER_BYTES:
@@ -51,9 +57,10 @@ def checked(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader
             if at + size > len(chunk):
                 wanted = max(wanted, size)  # it lies within the file, so it may be read whole
                 break
-            if crc32c(view[at + CRC_FROM : at + size]) != header.crc:
+            batch = view[at : at + size]
+            if crc32c(batch[CRC_FROM:]) != header.crc:
                 raise Refused(ErrorCode.corrupt_message, "the checksum of a batch is wrong")
-            yield position + at, header
+            yield position + at, header, batch
             at += size
         if at == 0 and wanted == _CHECK_CHUNK_BYTES:
             return  # the file is shorter than it was said to be

@@ -322,11 +322,11 @@ class Segment:
 
     def delete(self) -> None:
         """Out of the log's sight at once, off the disk later (`unlink`): readers may still be at it."""
-        self.deleted = True
-        self.awake = False
         deleted = self.log.path + DELETED_SUFFIX
         if self._disk.exists(self.log.path):
             self._disk.rename(self.log.path, deleted)
+        self.deleted = True
+        self.awake = False
         old, self.log = self.log, self._disk.open(deleted)
         old.close()
         self.offsets.rename_deleted()

@@ -33,6 +33,7 @@ class Slice:
         "length",
         "offset",
         "position",
+        "reaches_limit",
         "segment",
     )
 
@@ -50,6 +51,7 @@ class Slice:
         self.offset = offset
         self.position = -1
         self.length = 0
+        self.reaches_limit = False
         self._bytes_max = bytes_max
         self._limit = limit
         self._whole_first_batch = whole_first_batch
@@ -62,15 +64,16 @@ class Slice:
     def placed(self) -> bool:
         return self.position >= 0
 
-    def place(self, hint: int = -1, *, wait: bool = False) -> bool:
-        """Find the bytes. False when that would take waiting for the device."""
-        position = hint if hint >= 0 else self._find_start(wait)
+    def place(self, start_hint: int = -1, end_hint: int = -1, *, wait: bool = False) -> bool:
+        """Find the bytes. False when that would take waiting for the device. Hints are about the active segment."""
+        position = start_hint if start_hint >= 0 else self._find_start(wait)
         if position < 0:
             return False
-        end = self._find_end(self.segment, wait)
+        end = end_hint if end_hint >= 0 and self.segment is self._tail else self._find_end(self.segment, wait)
         if end < 0:
             return False
-        if end - position > self._bytes_max:
+        self.reaches_limit = end - position <= self._bytes_max
+        if not self.reaches_limit:
             end = self._cut(position, wait)
             if end < 0:
                 return False

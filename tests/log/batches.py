@@ -7,6 +7,7 @@ from ottla.wire.batch import BatchHeader, batches, check
 from ottla.wire.records import Record, build_batch
 
 NOW = 1_700_000_000_000
+PATH = "data/topic-0"
 
 
 def make(

@@ -14,9 +14,7 @@ from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.sim.disk import SimDisk
 from ottla.wire.batch import read_header
-from tests.log.batches import NOW, append, make, stored
-
-PATH = "data/topic-0"
+from tests.log.batches import NOW, PATH, append, make, stored
 
 
 class LogMachine(RuleBasedStateMachine):

@@ -1,0 +1,408 @@
+"""One pass over a log that leaves of every key only the last record. Work for a process of its own.
+
+The pass reads sealed segments, which do not change, by their paths, and writes new ones beside them; it touches
+nothing else, so it may be killed at any moment. The loop puts each new segment in the place of those it was made from
+(`swap`), and throws away what comes from a log that has changed meanwhile.
+
+First the dirty part of the log, the one no pass has seen, fills a map from key to last offset, as far as the map has
+room: so much the pass cleans, and the next one goes on from there. Then everything from the start of the log is read
+again, and a record stays if
+    its offset lies behind what the map covers, or
+    the map knows no later record of its key, and it is no tombstone whose time has come (`sift`: delete horizon).
+A batch that loses all its records goes, but stays as a bare header if it is
+    the last one of a producer who is still known: its sequence is in there, or
+    the last one of the new segment: so a segment still reaches up to the next one, and what is missing between two
+    segments after a crash was lost and not compacted.
+Records without a key, from before the topic was compacted, can not be told apart, and go.
+
+Small segments are put together into one, as far as a segment may grow. One that would not change stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ottla.errors import ErrorCode, Fault, Refused
+from ottla.log.cleaned_transactions import AbortedTransaction, CleanedTransactions
+from ottla.log.index import OffsetIndex, TimeIndex
+from ottla.log.offset_map import OffsetMap
+from ottla.log.scan import headers, whole
+from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, file_stem
+from ottla.runtime import Buffer, Child, Disk, File
+from ottla.wire.batch import BatchHeader, read_header
+from ottla.wire.records import open_batch
+from ottla.wire.sift import Place, delete_horizon_ms, keep, keep_header, places
+
+WORK = "ottla.log.cleaning:clean"
+"""The pass, as a process of its own is told to do it."""
+
+RECORDS_BYTES_MAX = 64 * 1024 * 1024
+"""How far one batch is decompressed."""
+
+_SEGMENT_BYTES_MAX = 2**31 - 1
+_WRITE_BYTES = 1024 * 1024
+
+
+class Source(NamedTuple):
+    """A sealed segment."""
+
+    base_offset: int
+    size: int
+    next_base: int
+
+
+class LastBatch(NamedTuple):
+    """The last batch of a producer that the log still knows: its last offset, or none (-1) but a marker."""
+
+    producer_id: int
+    last_offset: int
+    epoch: int
+
+
+class Job(NamedTuple):
+    """All a pass needs to know; goes through a pipe as JSON."""
+
+    path: str
+    token: str
+    """In the names of the files it writes, so that no pass meets those of one that was believed dead."""
+    sources: list[Source]
+    first_dirty: int
+    end: int
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    map_bytes: int
+    map_load: float
+    producers: list[LastBatch]
+    aborted: list[AbortedTransaction]
+
+    def encode(self) -> dict[str, Any]:
+        return self._asdict()
+
+    @classmethod
+    def decode(cls, message: Mapping[str, Any]) -> Job:
+        job = cls(**message)
+        return job._replace(
+            sources=[Source(*source) for source in job.sources],
+            producers=[LastBatch(*producer) for producer in job.producers],
+            aborted=[AbortedTransaction(*transaction) for transaction in job.aborted],
+        )
+
+
+class CleanedSegment(NamedTuple):
+    """A new segment, durable under its temporary names."""
+
+    sources: list[Source]
+    size: int
+    aborted: list[AbortedTransaction]
+
+    @property
+    def base_offset(self) -> int:
+        return self.sources[0].base_offset
+
+
+class Summary(NamedTuple):
+    """How far a pass came, and what it did."""
+
+    end: int
+    read_bytes: int
+    written_bytes: int
+    records_seen: int
+    records_kept: int
+    records_without_key: int
+
+
+def decode_report(report: Mapping[str, Any]) -> CleanedSegment | Summary:
+    if "end" in report:
+        return Summary(**report)
+    return CleanedSegment(
+        [Source(*source) for source in report["sources"]],
+        report["size"],
+        [AbortedTransaction(*transaction) for transaction in report["aborted"]],
+    )
+
+
+def cleaned_path(path: str, base_offset: int, kind: str, token: str) -> str:
+    return f"{file_stem(path, base_offset)}.{kind}.{token}.cleaned"
+
+
+def clean(child: Child, message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Do one pass. Reports each new segment when it is durable, and at last how far it came (`decode_report`)."""
+    job = Job.decode(message)
+    for name in child.disk.listdir(job.path):
+        if name.endswith(".cleaned"):
+            child.disk.remove(f"{job.path}/{name}")  # of a pass that was killed
+    yield from _Pass(child, job).run()
+
+
+class _Pass:
+    def __init__(self, child: Child, job: Job) -> None:
+        self._child = child
+        self._disk = child.disk
+        self._job = job
+        self._last_of = {producer.producer_id: producer for producer in job.producers}
+        self._offsets = OffsetMap(
+            keys_max=self._count_dirty(), buffer_bytes=job.map_bytes, load_factor=job.map_load
+        )
+        self._mapped_end = job.first_dirty
+        self._transactions = CleanedTransactions()
+        self._read_bytes = self._written_bytes = 0
+        self._seen = self._kept = self._without_key = 0
+
+    def run(self) -> Iterator[dict[str, Any]]:
+        job = self._job
+        self._transactions = CleanedTransactions(job.aborted)
+        self._mapped_end = self._fill_map()
+        self._transactions = CleanedTransactions(job.aborted)
+        for group in grouped(self._disk, job, self._mapped_end):
+            cleaned = self._clean(group)
+            if cleaned is not None:
+                yield cleaned._asdict()
+        yield Summary(
+            self._mapped_end, self._read_bytes, self._written_bytes, self._seen, self._kept, self._without_key
+        )._asdict()
+
+    def _file(self, source: Source) -> File:
+        return self._disk.open(file_stem(self._job.path, source.base_offset) + ".log")
+
+    def _batches(self, source: Source) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        """Every batch of a segment, checked: a damaged one must not get a new checksum."""
+        file = self._file(source)
+        end = 0
+        try:
+            for position, header, batch in whole(file, 0, source.size):
+                self._child.pace(header.size)
+                yield position, header, batch
+                end = position + header.size
+        finally:
+            file.close()
+            self._read_bytes += end
+        if end != source.size:
+            raise Refused(ErrorCode.corrupt_message, f"{file.path} ends at {end} instead of {source.size}")
+
+    # -- the map ---------------------------------------------------------------------------------------------
+
+    def _count_dirty(self) -> int:
+        """How many keys there can be at most."""
+        job = self._job
+        return sum(
+            header.record_count
+            for source in job.sources
+            if source.next_base > job.first_dirty
+            for _, header in headers(self._file(source), 0, source.size)
+            if job.first_dirty <= header.last_offset and header.base_offset < job.end
+        )
+
+    def _fill_map(self) -> int:
+        """Returns the offset up to which the map knows every key."""
+        job, offsets = self._job, self._offsets
+        for source in job.sources:
+            if source.next_base <= job.first_dirty:
+                continue
+            for _, header, batch in self._batches(source):
+                if header.base_offset >= job.end:
+                    break
+                if header.last_offset < job.first_dirty or self._is_void(header, batch):
+                    continue
+                base = header.base_offset
+                for _, _, _, _, delta, key, _ in places(*open_batch(batch, RECORDS_BYTES_MAX)):
+                    offset = base + delta
+                    if key is None or not job.first_dirty <= offset < job.end:
+                        continue
+                    if offsets.full:
+                        return offset
+                    offsets.put(key, offset)
+        return job.end
+
+    def _is_void(self, header: BatchHeader, batch: memoryview) -> bool:
+        """A marker, or aborted: no record in it is the last one of its key."""
+        if header.is_control:
+            self._transactions.saw_marker(*open_batch(batch, RECORDS_BYTES_MAX))
+            return True
+        return self._transactions.saw_batch(header)
+
+    # -- the new segments ------------------------------------------------------------------------------------
+
+    def _clean(self, group: list[Source]) -> CleanedSegment | None:
+        """Make one segment of a group; None when it would be the same as the only one in the group."""
+        output = _Output(self._child, self._job, group, self._file(group[0]) if len(group) == 1 else None)
+        self._transactions.kept = []
+        try:
+            for source in group:
+                for position, header, batch in self._batches(source):
+                    last = source is group[-1] and position + header.size == source.size
+                    self._sift(header, batch, output, bare=last or self._is_last_of_producer(header))
+            if not output.finish():
+                return None
+        except (Fault, Refused):
+            output.discard()
+            raise
+        self._written_bytes += output.size
+        return CleanedSegment(group, output.size, self._transactions.kept)
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        if header.producer_id < 0:
+            return False
+        last = self._last_of.get(header.producer_id)
+        if last is None:
+            return False
+        if last.last_offset >= 0:
+            return header.last_offset == last.last_offset
+        return header.is_control and header.producer_epoch == last.epoch
+
+    def _sift(self, header: BatchHeader, batch: memoryview, output: _Output, *, bare: bool) -> None:
+        """Put into the output what stays of a batch; if nothing does, its header where that has to (`bare`)."""
+        now_ms = self._job.now_ms
+        horizon_ms = delete_horizon_ms(header)
+        due = horizon_ms is not None and horizon_ms <= now_ms
+        if header.is_control:
+            opened = open_batch(batch, RECORDS_BYTES_MAX)
+            doomed = self._transactions.saw_marker(*opened) and header.base_offset < self._mapped_end
+            kept = [] if doomed and due else [Place(*place) for place in places(*opened)]
+            waits = doomed
+        elif self._transactions.saw_batch(header):
+            kept, waits = [], False
+        elif header.base_offset >= self._mapped_end:
+            output.copy(header, batch)
+            self._seen += header.record_count
+            self._kept += header.record_count
+            return
+        else:
+            opened = open_batch(batch, RECORDS_BYTES_MAX)
+            kept, waits = self._choose(*opened, due=due)
+        self._seen += header.record_count
+        self._kept += len(kept)
+        if kept and waits and horizon_ms is None:
+            output.add(keep(*opened, kept, horizon_ms=now_ms + self._job.delete_retention_ms))
+        elif len(kept) == header.record_count and (kept or bare):
+            output.copy(header, batch)
+        elif kept:
+            output.add(keep(*opened, kept))
+        elif bare:
+            output.add(keep_header(header))
+        else:
+            output.drop()
+
+    def _choose(self, header: BatchHeader, data: bytes, *, due: bool) -> tuple[list[Place], bool]:
+        """The records that stay, and whether there is a tombstone among them that waits for its time."""
+        last_offset = self._offsets.get
+        base, mapped_end = header.base_offset, self._mapped_end
+        kept: list[Place] = []
+        waits = False
+        for place in places(header, data):
+            _, _, _, _, delta, key, has_value = place
+            offset = base + delta
+            if offset < mapped_end:
+                if key is None:
+                    self._without_key += 1
+                    continue
+                if last_offset(key) > offset:
+                    continue
+                if not has_value:
+                    if due:
+                        continue
+                    waits = True
+            kept.append(Place._make(place))
+        return kept, waits
+
+
+class _Output:
+    """A segment in the making. Made from one segment alone, it is not written before it differs from it."""
+
+    def __init__(self, child: Child, job: Job, group: list[Source], same_as: File | None) -> None:
+        base = group[0].base_offset
+        self._child = child
+        self._disk: Disk = child.disk
+        self._same_as = same_as
+        self._paths = [cleaned_path(job.path, base, kind, job.token) for kind in ("log", "index", "timeindex")]
+        self._path = job.path
+        self._log = self._disk.open(self._paths[0], create=True)
+        self._builder = IndexBuilder(base, job.index_interval_bytes)
+        self._pending: list[Buffer] = []
+        self._pending_bytes = 0
+        self.size = 0
+
+    def copy(self, header: BatchHeader, batch: memoryview) -> None:
+        """A batch as it was."""
+        self._builder.add(self.size, header)
+        self.size += len(batch)
+        if self._same_as is None:
+            self._write(bytes(batch))
+
+    def add(self, batch: bytes) -> None:
+        """A batch that has changed."""
+        self.drop()
+        self._builder.add(self.size, read_header(batch))
+        self.size += len(batch)
+        self._write(batch)
+
+    def drop(self) -> None:
+        """A batch is left out, or another one takes its place: from here on it is a segment of its own."""
+        if self._same_as is None:
+            return
+        for position in range(0, self.size, _WRITE_BYTES):
+            self._write(self._same_as.pread(min(_WRITE_BYTES, self.size - position), position))
+        self._same_as.close()
+        self._same_as = None
+
+    def _write(self, batch: bytes) -> None:
+        if self.size > _SEGMENT_BYTES_MAX:
+            raise Refused(ErrorCode.record_list_too_large, f"{self._log.path} would be too large for a segment")
+        self._pending.append(batch)
+        self._pending_bytes += len(batch)
+        if self._pending_bytes >= _WRITE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._child.pace(self._pending_bytes)
+        self._log.append(b"".join(self._pending))
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def finish(self) -> bool:
+        """Make it durable. False when nothing differs: then nothing was written."""
+        if self._same_as is not None:
+            self._same_as.close()
+            return False
+        self._flush()
+        self._builder.finish()
+        offsets, times = OffsetIndex(self._disk, self._paths[1]), TimeIndex(self._disk, self._paths[2])
+        offsets.replace(self._builder.offsets, self._builder.positions)
+        times.replace(self._builder.timestamps, self._builder.timestamp_offsets)
+        for file in (self._log, *offsets.unsynced(), *times.unsynced()):
+            file.sync()
+            file.close()
+        self._disk.sync_dir(self._path)
+        return True
+
+    def discard(self) -> None:
+        self._log.close()
+        for path in self._paths:
+            self._disk.remove(path)
+
+
+def grouped(disk: Disk, job: Job, mapped_end: int) -> list[list[Source]]:
+    """Which segments shall become one: neighbours, as many as fit."""
+    groups: list[list[Source]] = []
+    size = index_bytes = 0
+    for source in job.sources:
+        if source.base_offset >= mapped_end:
+            break
+        stem = file_stem(job.path, source.base_offset)
+        index = max(disk.open(f"{stem}.index").size(), disk.open(f"{stem}.timeindex").size())
+        if (
+            groups
+            and size + source.size <= job.segment_bytes
+            and index_bytes + index <= job.segment_index_bytes
+            and source.next_base - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
+        ):
+            groups[-1].append(source)
+            size += source.size
+            index_bytes += index
+        else:
+            groups.append([source])
+            size, index_bytes = source.size, index
+    return groups
