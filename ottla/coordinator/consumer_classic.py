@@ -1,0 +1,191 @@
+"""Members that speak the classic protocol in a group that speaks the new one.
+
+To them it looks as before: they are told to rejoin, join, ask for their assignment, send heartbeats. But nobody leads
+and nobody waits: a JoinGroup is answered at once with the member's epoch as the generation, and the coordinator itself
+answers SyncGroup. A member that must give something up, or could get more, is told with its next heartbeat to rejoin;
+what it then says it owns shows what it gave up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from ottla.coordinator import conversion
+from ottla.coordinator.assignors import EMPTY
+from ottla.coordinator.consumer_member import ClassicSide, Member, MemberState, Timer
+from ottla.coordinator.decision import Decision, LogRecord, ReplyTo, answer
+from ottla.coordinator.embedded import PROTOCOL_TYPE, Subscription, read_subscription, write_assignment
+from ottla.coordinator.group_members import protocols_of, rebalance_timeout_ms
+from ottla.coordinator.reconciliation import waits_for_others
+from ottla.coordinator.surroundings import Client
+from ottla.errors import BadFrame, ErrorCode, Refused
+from ottla.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.wire.schema.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
+from ottla.wire.schema.sync_group import SyncGroupRequest, SyncGroupResponse
+
+if TYPE_CHECKING:
+    from ottla.coordinator.consumer_group import ConsumerGroup
+
+TELLS_MEMBER_ID_FROM: Final = 4
+
+
+def join(
+    group: ConsumerGroup,
+    request: JoinGroupRequest,
+    version: int,
+    client: Client,
+    reply_to: ReplyTo,
+    now: float,
+    now_ms: int,
+) -> Decision:
+    member_id = request.member_id or f"{request.group_instance_id or client.id}-{group.around.new_id()}"
+    group.check_room(member_id, request.group_instance_id)
+    _check_protocols(group, request)
+    if not request.member_id and request.group_instance_id is None and version >= TELLS_MEMBER_ID_FROM:
+        return answer(reply_to, JoinGroupResponse(error_code=ErrorCode.member_id_required, member_id=member_id))
+    records: list[LogRecord] = []
+    subscription = _subscription(group, request)
+    old = None if request.group_instance_id is None else group.state.static_member(request.group_instance_id)
+    before = _seat(group, request, member_id, records)
+    after = _noted(before, request, client, subscription)
+    if old is not None and old.classic is None:
+        left = {who: each for who, each in group.state.members.items() if who != old.id}
+        left[after.id] = after
+        if conversion.can_downgrade(group, left):
+            return Decision(conversion.downgrade(group, left, now_ms), ((reply_to, _joined(after)),))
+    after = group.advance(before, after, subscription.owned, records, now_ms)
+    group.arm(after, now)
+    group.drop_timer(after, Timer.JOIN)
+    group.set_timer(after, Timer.SYNC, now + after.rebalance_timeout_ms / 1000)
+    return Decision(records, ((reply_to, _joined(after)),))
+
+
+def _check_protocols(group: ConsumerGroup, request: JoinGroupRequest) -> None:
+    """Somebody new must share an assignor with all that speak as it does: the group may yet become classic."""
+    names = {protocol.name for protocol in request.protocols}
+    for member in group.state.members.values():
+        if member.classic is not None and member.id != request.member_id:
+            names &= {name for name, _ in member.classic.protocols}
+    if request.protocol_type != PROTOCOL_TYPE or not names:
+        raise Refused(ErrorCode.inconsistent_group_protocol)
+
+
+def _subscription(group: ConsumerGroup, request: JoinGroupRequest) -> Subscription:
+    try:
+        return read_subscription(request.protocols[0].metadata, group.around.image)
+    except BadFrame as failure:
+        raise Refused(ErrorCode.inconsistent_group_protocol, str(failure)) from None
+
+
+def _seat(group: ConsumerGroup, request: JoinGroupRequest, member_id: str, records: list[LogRecord]) -> Member:
+    instance_id = request.group_instance_id
+    if instance_id is None:
+        return group.state.members.get(member_id, Member(member_id))
+    if not request.member_id:
+        return group.seat_of(member_id, instance_id, records, classic=True)
+    return group.member(member_id, instance_id)
+
+
+def _noted(before: Member, request: JoinGroupRequest, client: Client, subscription: Subscription) -> Member:
+    return before._replace(
+        instance_id=request.group_instance_id,
+        rack_id=subscription.rack_id,
+        client_id=client.id,
+        client_host=client.host,
+        topic_names=subscription.topics,
+        regex="",
+        rebalance_timeout_ms=rebalance_timeout_ms(request),
+        server_assignor=None,
+        classic=ClassicSide(request.session_timeout_ms, tuple(protocols_of(request))),
+    )
+
+
+def _joined(member: Member) -> JoinGroupResponse:
+    assert member.classic is not None
+    return JoinGroupResponse(
+        member_id=member.id,
+        generation_id=member.epoch,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=member.classic.protocols[0][0],
+    )
+
+
+def sync(group: ConsumerGroup, request: SyncGroupRequest, reply_to: ReplyTo, now: float) -> Decision:
+    member, classic = _speaker(group, request.member_id, request.group_instance_id, request.generation_id)
+    name, subscription = classic.protocols[0]
+    if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, name):
+        raise Refused(ErrorCode.inconsistent_group_protocol)
+    # One that has to give something up has rejoined already: it first does that, and rejoins once more.
+    if group.state.epoch > member.epoch and member.state != MemberState.UNREVOKED:
+        _expect_join(group, member, now)
+        raise Refused(ErrorCode.rebalance_in_progress)
+    group.drop_timer(member, Timer.SYNC)
+    group.arm(member, now)
+    assignment = write_assignment(member.assigned, group.around.image, subscription)
+    return answer(
+        reply_to,
+        SyncGroupResponse(
+            protocol_type=request.protocol_type, protocol_name=request.protocol_name, assignment=assignment
+        ),
+    )
+
+
+def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, reply_to: ReplyTo, now: float) -> Decision:
+    member, _ = _speaker(group, request.member_id, request.group_instance_id, request.generation_id)
+    group.arm(member, now)
+    response = HeartbeatResponse()
+    if _should_rejoin(group, member):
+        _expect_join(group, member, now)
+        response.error_code = ErrorCode.rebalance_in_progress
+    return answer(reply_to, response)
+
+
+def _should_rejoin(group: ConsumerGroup, member: Member) -> bool:
+    if member.epoch < group.state.epoch or member.state == MemberState.UNREVOKED:
+        return True
+    target = group.state.targets.get(member.id, EMPTY)
+    return member.state == MemberState.UNRELEASED and not waits_for_others(
+        member, target, lambda topic, partition: group.state.owner(topic, partition) in (None, member.id)
+    )
+
+
+def _expect_join(group: ConsumerGroup, member: Member, now: float) -> None:
+    if not group.has_timer(member, Timer.JOIN):
+        group.set_timer(member, Timer.JOIN, now + member.rebalance_timeout_ms / 1000)
+
+
+def _speaker(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
+) -> tuple[Member, ClassicSide]:
+    member = group.member(member_id, instance_id)
+    if member.classic is None:
+        raise Refused(ErrorCode.unknown_member_id, f"Member {member_id} does not use the classic protocol.")
+    if generation != member.epoch:
+        raise Refused(ErrorCode.illegal_generation)
+    return member, member.classic
+
+
+def leave(group: ConsumerGroup, leavers: Sequence[MemberIdentity], reply_to: ReplyTo, now_ms: int) -> Decision:
+    gone: dict[str, Member] = {}
+    results = []
+    for each in leavers:
+        result = MemberResponse(member_id=each.member_id, group_instance_id=each.group_instance_id)
+        try:
+            member = _leaver(group, each)
+            gone[member.id] = member
+        except Refused as refused:
+            result.error_code = refused.code
+        results.append(result)
+    records = group.fence(gone.values(), now_ms) if gone else []
+    return Decision(records, ((reply_to, LeaveGroupResponse(members=results)),))
+
+
+def _leaver(group: ConsumerGroup, leaver: MemberIdentity) -> Member:
+    if leaver.member_id or leaver.group_instance_id is None:
+        return group.member(leaver.member_id, leaver.group_instance_id)
+    member = group.state.static_member(leaver.group_instance_id)  # an administrator removes it
+    if member is None:
+        raise Refused(ErrorCode.unknown_member_id)
+    return member

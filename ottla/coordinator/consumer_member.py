@@ -1,0 +1,192 @@
+"""A member of a consumer group: what it wants, what it has, and the records that say so.
+
+A member is immutable; a change makes another one. Three records of the log carry it: its metadata (who it is and what
+it subscribed to), its current assignment (epoch, state and partitions), and what the target assignment gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final, NamedTuple, Protocol
+
+from ottla.coordinator.assignors import EMPTY, Assignment, by_topic
+from ottla.coordinator.decision import LogRecord
+from ottla.coordinator.record_values import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupTargetAssignmentMemberValue,
+    TopicPartitions,
+)
+from ottla.coordinator.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+)
+
+JOINING: Final = 0
+"""The epoch of a member that is not in the group yet, or comes back to it with empty hands."""
+LEAVING: Final = -1
+LEAVING_FOR_NOW: Final = -2
+"""A static member goes, and its place is kept until its session ends."""
+
+
+class MemberState(IntEnum):
+    """Where a member stands between what it has and its target. The numbers are those of the log."""
+
+    STABLE = 0
+    """It has what the target of its epoch gives it."""
+    UNREVOKED = 1
+    """It was told to give partitions up, and has not said yet that it did."""
+    UNRELEASED = 2
+    """It has all it can get; the rest of its target is still somebody else's."""
+    UNKNOWN = 127
+
+
+class Timer(IntEnum):
+    """What a member may be late with."""
+
+    SESSION = 0
+    REVOCATION = 1
+    JOIN = 2
+    SYNC = 3
+
+
+class ClassicSide(NamedTuple):
+    """What is known only of a member that speaks the classic protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """Its assignors by name, the one it likes best first, each with the embedded subscription."""
+
+
+class Member(NamedTuple):
+    id: str
+    epoch: int = JOINING
+    previous_epoch: int = JOINING
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = EMPTY
+    revoking: Assignment = EMPTY
+    """What it must give up. Nobody else gets it before it has."""
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topic_names: frozenset[str] = frozenset()
+    regex: str = ""
+    """Empty: it subscribed by name only."""
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    classic: ClassicSide | None = None
+
+    def moved_to(self, epoch: int) -> Member:
+        """An answer that tells a member of its new epoch may be lost: the one before is remembered."""
+        return self if epoch == self.epoch else self._replace(epoch=epoch, previous_epoch=self.epoch)
+
+    def reconciled(self, epoch: int) -> bool:
+        return self.state == MemberState.STABLE and self.epoch == epoch
+
+
+class HasTopicPartitions(Protocol):
+    topic_id: bytes
+    partitions: list[int]
+
+
+def assignment_of(topics: Iterable[HasTopicPartitions]) -> Assignment:
+    return by_topic((topic.topic_id, partition) for topic in topics for partition in topic.partitions)
+
+
+def _written(assignment: Assignment) -> list[TopicPartitions]:
+    return [
+        TopicPartitions(topic_id=topic_id, partitions=sorted(assignment[topic_id])) for topic_id in sorted(assignment)
+    ]
+
+
+# Records.
+
+
+def metadata_record(group_id: str, member: Member) -> LogRecord:
+    classic = member.classic
+    return LogRecord(
+        ConsumerGroupMemberMetadataKey(group_id, member.id),
+        ConsumerGroupMemberMetadataValue(
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.topic_names),
+            subscribed_topic_regex=member.regex,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            server_assignor=member.server_assignor,
+            classic_member_metadata=classic
+            and ClassicMemberMetadata(
+                session_timeout_ms=classic.session_timeout_ms,
+                supported_protocols=[ClassicProtocol(name=name, metadata=said) for name, said in classic.protocols],
+            ),
+        ),
+    )
+
+
+def with_metadata(member: Member, value: ConsumerGroupMemberMetadataValue) -> Member:
+    said = value.classic_member_metadata
+    classic = None
+    if said is not None:
+        protocols = tuple((protocol.name, protocol.metadata) for protocol in said.supported_protocols)
+        classic = ClassicSide(said.session_timeout_ms, protocols)
+    return member._replace(
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        topic_names=frozenset(value.subscribed_topic_names),
+        regex=value.subscribed_topic_regex or "",
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        server_assignor=value.server_assignor,
+        classic=classic,
+    )
+
+
+def current_record(group_id: str, member: Member) -> LogRecord:
+    return LogRecord(
+        ConsumerGroupCurrentMemberAssignmentKey(group_id, member.id),
+        ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=member.epoch,
+            previous_member_epoch=member.previous_epoch,
+            state=member.state,
+            assigned_partitions=_written(member.assigned),
+            partitions_pending_revocation=_written(member.revoking),
+        ),
+    )
+
+
+def with_current(member: Member, value: ConsumerGroupCurrentMemberAssignmentValue) -> Member:
+    known = value.state in (MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED)
+    return member._replace(
+        epoch=value.member_epoch,
+        previous_epoch=value.previous_member_epoch,
+        state=MemberState(value.state) if known else MemberState.UNKNOWN,
+        assigned=assignment_of(value.assigned_partitions),
+        revoking=assignment_of(value.partitions_pending_revocation),
+    )
+
+
+def target_record(group_id: str, member_id: str, target: Assignment) -> LogRecord:
+    return LogRecord(
+        ConsumerGroupTargetAssignmentMemberKey(group_id, member_id),
+        ConsumerGroupTargetAssignmentMemberValue(topic_partitions=_written(target)),
+    )
+
+
+def target_of(value: ConsumerGroupTargetAssignmentMemberValue) -> Assignment:
+    return assignment_of(value.topic_partitions)
+
+
+def farewell_records(group_id: str, member_id: str) -> list[LogRecord]:
+    """In this order: a reader that stops in between still knows the member, with less."""
+    return [
+        LogRecord(ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id), None),
+        LogRecord(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), None),
+        LogRecord(ConsumerGroupMemberMetadataKey(group_id, member_id), None),
+    ]

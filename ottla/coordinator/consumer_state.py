@@ -1,0 +1,250 @@
+"""The durable half of a consumer group: what its records say, and what follows from them.
+
+Changed by `replay` alone. Whoever decides reads it, and returns the records that would change it.
+
+    group epoch         grows with everything that calls for a new assignment: a subscription, a member gone, topics
+    target epoch        the group epoch that the target assignment was computed for
+    member epoch        the target epoch that a member has been brought to
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+
+from ottla.cluster.image import Image
+from ottla.coordinator.assignors import EMPTY, Assignment
+from ottla.coordinator.consumer_member import Member, farewell_records, target_of, with_current, with_metadata
+from ottla.coordinator.decision import LogRecord
+from ottla.coordinator.record_values import (
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
+from ottla.coordinator.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+)
+from ottla.coordinator.target import Resolved, subscribed_names
+from ottla.wire.schema import consumer_group_describe as described
+
+
+class GroupState(Enum):
+    """As clients see it."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class ConsumerGroupState:
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.target_epoch = 0
+        self.members: dict[str, Member] = {}
+        self.static_ids: dict[str, str] = {}
+        self.targets: dict[str, Assignment] = {}
+        self.regexes: dict[str, Resolved] = {}
+        self.regex_subscribers: Counter[str] = Counter()
+        self.has_partition_metadata = False
+        self._owners: dict[tuple[bytes, int], str] = {}
+
+    # What follows.
+
+    @property
+    def exists(self) -> bool:
+        """Whether any record speaks of it."""
+        return self.epoch > 0 or bool(self.members)
+
+    @property
+    def state(self) -> GroupState:
+        if not self.members:
+            return GroupState.EMPTY
+        if self.epoch > self.target_epoch:
+            return GroupState.ASSIGNING
+        if all(member.reconciled(self.target_epoch) for member in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    def static_member(self, instance_id: str) -> Member | None:
+        member_id = self.static_ids.get(instance_id)
+        return None if member_id is None else self.members.get(member_id)
+
+    def owner(self, topic_id: bytes, partition: int) -> str | None:
+        """Who reads a partition, or has not given it up yet."""
+        return self._owners.get((topic_id, partition))
+
+    def subscribes_to(self, topic: str) -> bool:
+        return any(topic in subscribed_names(member, self.regexes) for member in self.members.values())
+
+    # Records.
+
+    def replay(self, key: object, value: object) -> None:
+        match key:
+            case ConsumerGroupMetadataKey():
+                self._replay_group(value)
+            case ConsumerGroupPartitionMetadataKey():
+                self.has_partition_metadata = value is not None
+            case ConsumerGroupMemberMetadataKey(_, member_id):
+                self._replay_member(member_id, value)
+            case ConsumerGroupTargetAssignmentMetadataKey():
+                self.target_epoch = (
+                    value.assignment_epoch if isinstance(value, ConsumerGroupTargetAssignmentMetadataValue) else 0
+                )
+            case ConsumerGroupTargetAssignmentMemberKey(_, member_id):
+                if isinstance(value, ConsumerGroupTargetAssignmentMemberValue):
+                    self.targets[member_id] = target_of(value)
+                else:
+                    self.targets.pop(member_id, None)
+            case ConsumerGroupCurrentMemberAssignmentKey(_, member_id):
+                self._replay_current(member_id, value)
+            case ConsumerGroupRegularExpressionKey(_, regex):
+                if isinstance(value, ConsumerGroupRegularExpressionValue):
+                    self.regexes[regex] = Resolved(frozenset(value.topics), value.version, value.timestamp_ms)
+                else:
+                    self.regexes.pop(regex, None)
+
+    def _replay_group(self, value: object) -> None:
+        if isinstance(value, ConsumerGroupMetadataValue):
+            self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+        else:
+            self.epoch = self.metadata_hash = 0
+
+    def _replay_member(self, member_id: str, value: object) -> None:
+        old = self.members.get(member_id)
+        if old is not None:
+            self._count_regex(old, -1)
+            if old.instance_id is not None and self.static_ids.get(old.instance_id) == member_id:
+                del self.static_ids[old.instance_id]
+        if not isinstance(value, ConsumerGroupMemberMetadataValue):
+            self.members.pop(member_id, None)
+            if old is not None:
+                self._disown(old)
+            return
+        member = self.members[member_id] = with_metadata(old or Member(member_id), value)
+        self._count_regex(member, 1)
+        if member.instance_id is not None:
+            self.static_ids[member.instance_id] = member_id
+
+    def _replay_current(self, member_id: str, value: object) -> None:
+        old = self.members.get(member_id)
+        if not isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
+            if old is not None:
+                self._disown(old)
+                self.members[member_id] = Member(member_id)._replace(
+                    **{name: getattr(old, name) for name in _METADATA_FIELDS}
+                )
+            return
+        # Compaction may have left the assignment of a member whose metadata comes later, or was buried since.
+        new = with_current(old or Member(member_id), value)
+        if old is not None:
+            self._disown(old)
+        self.members[member_id] = new
+        for assignment in (new.assigned, new.revoking):
+            for topic_id, partitions in assignment.items():
+                for partition in partitions:
+                    self._owners[topic_id, partition] = member_id
+
+    def _disown(self, member: Member) -> None:
+        for assignment in (member.assigned, member.revoking):
+            for topic_id, partitions in assignment.items():
+                for partition in partitions:
+                    if self._owners.get((topic_id, partition)) == member.id:
+                        del self._owners[topic_id, partition]
+
+    def _count_regex(self, member: Member, step: int) -> None:
+        if member.regex:
+            self.regex_subscribers[member.regex] += step
+            if not self.regex_subscribers[member.regex]:
+                del self.regex_subscribers[member.regex]
+
+    def epoch_record(self, epoch: int, metadata_hash: int) -> LogRecord:
+        return LogRecord(
+            ConsumerGroupMetadataKey(self.group_id),
+            ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
+        )
+
+    def target_epoch_record(self, epoch: int) -> LogRecord:
+        return LogRecord(
+            ConsumerGroupTargetAssignmentMetadataKey(self.group_id),
+            ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch),
+        )
+
+    def regex_record(self, regex: str, resolved: Resolved | None) -> LogRecord:
+        value = resolved and ConsumerGroupRegularExpressionValue(
+            topics=sorted(resolved.topics), version=resolved.version, timestamp_ms=resolved.timestamp_ms
+        )
+        return LogRecord(ConsumerGroupRegularExpressionKey(self.group_id, regex), value)
+
+    def tombstones(self) -> list[LogRecord]:
+        """What ends the group. In this order: at no point is there a member of no group."""
+        records = [record for member_id in self.members for record in farewell_records(self.group_id, member_id)]
+        records += [self.regex_record(regex, None) for regex in self.regexes]
+        if self.has_partition_metadata:
+            records.append(LogRecord(ConsumerGroupPartitionMetadataKey(self.group_id), None))
+        records.append(LogRecord(ConsumerGroupTargetAssignmentMetadataKey(self.group_id), None))
+        records.append(LogRecord(ConsumerGroupMetadataKey(self.group_id), None))
+        return records
+
+    # What clients are shown.
+
+    def describe(self, assignor: str, image: Image) -> described.DescribedGroup:
+        return described.DescribedGroup(
+            group_id=self.group_id,
+            group_state=self.state.value,
+            group_epoch=self.epoch,
+            assignment_epoch=self.target_epoch,
+            assignor_name=assignor,
+            members=[self._describe_member(member, image) for member in self.members.values()],
+        )
+
+    def _describe_member(self, member: Member, image: Image) -> described.Member:
+        return described.Member(
+            member_id=member.id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.topic_names),
+            subscribed_topic_regex=member.regex,
+            assignment=_shown(member.assigned, image),
+            target_assignment=_shown(self.targets.get(member.id, EMPTY), image),
+            member_type=1 if member.classic is None else 0,
+        )
+
+
+def _shown(assignment: Assignment, image: Image) -> described.Assignment:
+    return described.Assignment(
+        topic_partitions=[
+            described.TopicPartitions(
+                topic_id=topic_id, topic_name=image.names[topic_id], partitions=sorted(partitions)
+            )
+            for topic_id, partitions in assignment.items()
+            if topic_id in image.names
+        ]
+    )
+
+
+_METADATA_FIELDS = (
+    "instance_id",
+    "rack_id",
+    "client_id",
+    "client_host",
+    "topic_names",
+    "regex",
+    "rebalance_timeout_ms",
+    "server_assignor",
+    "classic",
+)

@@ -1,0 +1,150 @@
+"""A group that changes its protocol while it runs, so that its members can be moved over one by one.
+
+Upgrade: a member of the new protocol joins a classic group of consumers. The group becomes a consumer group in which
+everybody has what they had; its classic members are told to rejoin, and go on speaking as before. Downgrade: the last
+member of the new protocol is gone. The group becomes a classic one with the members that are left, and rebalances.
+
+Either way the records of the one kind are buried and those of the other written in one batch: at no time is there a
+group of both kinds or of none. `group.consumer.migration.policy` says which of the two is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from ottla.coordinator.assignors import EMPTY
+from ottla.coordinator.consumer_member import (
+    ClassicSide,
+    Member,
+    current_record,
+    metadata_record,
+    target_record,
+)
+from ottla.coordinator.consumer_state import ConsumerGroupState
+from ottla.coordinator.decision import LogRecord, Outcome
+from ottla.coordinator.embedded import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
+from ottla.coordinator.group import ClassicGroup
+from ottla.coordinator.group_members import Member as ClassicMember
+from ottla.coordinator.record_values import ClassicGroupMember, GroupMetadataValue
+from ottla.coordinator.records import GroupMetadataKey
+from ottla.coordinator.surroundings import Surroundings
+from ottla.coordinator.target import metadata_hash
+from ottla.errors import BadFrame, ErrorCode, Refused
+
+if TYPE_CHECKING:
+    from ottla.coordinator.consumer_group import ConsumerGroup
+
+UPGRADES = ("bidirectional", "upgrade")
+DOWNGRADES = ("bidirectional", "downgrade")
+
+
+def upgrade(classic: ClassicGroup, around: Surroundings, out: Outcome) -> None:
+    """Say what turns a classic group into a consumer group of the same members. Refused if it cannot be done."""
+    members = _upgraded_members(classic, around)
+    again = Refused(ErrorCode.rebalance_in_progress)
+    for each in classic.members:
+        out.reply(classic.members.take_join(each), again)
+        out.reply(each.syncing, again)
+        each.syncing = None
+    for key, value in [*classic.tombstones(), *_records_of(classic, members, around)]:
+        out.record(key, value)
+
+
+def _upgraded_members(classic: ClassicGroup, around: Surroundings) -> list[Member]:
+    why = f"Cannot upgrade classic group {classic.id} to consumer group: "
+    if around.config.group_consumer_migration_policy not in UPGRADES:
+        raise Refused(ErrorCode.group_id_not_found, why + "online upgrade is disabled.")
+    if classic.protocol_type != PROTOCOL_TYPE:
+        raise Refused(ErrorCode.group_id_not_found, why + "its members are no consumers.")
+    if len(classic.members) > around.config.group_consumer_max_size:
+        raise Refused(ErrorCode.group_id_not_found, why + "it has more members than a consumer group may have.")
+    try:
+        return [_upgraded(each, classic, around, why) for each in classic.members]
+    except BadFrame as failure:
+        raise Refused(ErrorCode.group_id_not_found, f"{why}a member's subscription is malformed: {failure}") from None
+
+
+def _upgraded(member: ClassicMember, classic: ClassicGroup, around: Surroundings, why: str) -> Member:
+    image = around.image
+    # While the group prepares its first generation, no protocol has been chosen yet; all carry the same topics.
+    subscription = read_subscription(member.metadata(classic.protocol) or member.protocols[0][1], image)
+    assigned, user_data = read_assignment(member.assignment, image)
+    if user_data:
+        raise Refused(ErrorCode.group_id_not_found, why + "a custom assignor is in use.")
+    return Member(
+        member.id,
+        epoch=classic.generation,
+        previous_epoch=classic.generation,
+        assigned=assigned,
+        instance_id=member.instance_id,
+        rack_id=subscription.rack_id,
+        client_id=member.client.id,
+        client_host=member.client.host,
+        topic_names=subscription.topics,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        classic=ClassicSide(member.session_timeout_ms, tuple(member.protocols)),
+    )
+
+
+def _records_of(classic: ClassicGroup, members: Collection[Member], around: Surroundings) -> list[LogRecord]:
+    state = ConsumerGroupState(classic.id)
+    epoch = classic.generation
+    return [
+        *(metadata_record(classic.id, member) for member in members),
+        state.epoch_record(epoch, metadata_hash(members, {}, around.image)),
+        *(target_record(classic.id, member.id, member.assigned) for member in members),
+        state.target_epoch_record(epoch),
+        *(current_record(classic.id, member) for member in members),
+    ]
+
+
+def can_downgrade(group: ConsumerGroup, left: Mapping[str, Member]) -> bool:
+    config = group.around.config
+    return (
+        bool(left)
+        and all(member.classic is not None for member in left.values())
+        and config.group_consumer_migration_policy in DOWNGRADES
+        and len(left) <= config.group_max_size
+    )
+
+
+def downgrade(group: ConsumerGroup, left: Mapping[str, Member], now_ms: int) -> list[LogRecord]:
+    """A classic group of those who are left. It has no leader: that says that it has yet to rebalance."""
+    protocol = _chosen([member.classic for member in left.values() if member.classic is not None])
+    members = []
+    for member in left.values():
+        assert member.classic is not None
+        subscription = dict(member.classic.protocols)[protocol]
+        target = group.state.targets.get(member.id, EMPTY)
+        members.append(
+            ClassicGroupMember(
+                member_id=member.id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                session_timeout_ms=member.classic.session_timeout_ms,
+                subscription=subscription,
+                assignment=write_assignment(target, group.around.image, subscription),
+            )
+        )
+    value = GroupMetadataValue(
+        protocol_type=PROTOCOL_TYPE,
+        generation=group.state.epoch,
+        protocol=protocol,
+        leader=None,
+        current_state_timestamp_ms=now_ms,
+        members=members,
+    )
+    return [*group.tombstones(), LogRecord(GroupMetadataKey(group.id), value)]
+
+
+def _chosen(members: Collection[ClassicSide]) -> str:
+    """Of the assignors that all know, the one that most like best."""
+    common = set.intersection(*({name for name, _ in member.protocols} for member in members))
+    votes: dict[str, int] = {}
+    for member in members:
+        favourite = next(name for name, _ in member.protocols if name in common)
+        votes[favourite] = votes.get(favourite, 0) + 1
+    return max(sorted(votes), key=votes.__getitem__)

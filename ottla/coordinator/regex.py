@@ -1,0 +1,46 @@
+"""Subscriptions by regular expression: RE2, matched against whole topic names.
+
+RE2 because members write for Kafka, which uses it, and because it takes time linear in the name: a pattern from the
+network cannot hold the loop for ever, as one for Python's `re` can. The library is loaded when a group first needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.errors import ErrorCode, Refused
+
+if TYPE_CHECKING:
+    import re2
+
+REGEX_BYTES_MAX: Final = 0x7FFF
+"""An expression is part of a record's key, whose texts have two bytes for their length."""
+
+
+def compile_regex(text: str) -> re2._Regexp:
+    """Refused if it is none."""
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True  # whether it matches is all we ask, and the quick automaton can tell
+    if len(text.encode()) > REGEX_BYTES_MAX:
+        raise Refused(ErrorCode.invalid_regular_expression, f"the expression is longer than {REGEX_BYTES_MAX} bytes")
+    try:
+        return re2.compile(text, options)
+    except re2.error as failure:
+        raise Refused(
+            ErrorCode.invalid_regular_expression, f"'{text}' is not a valid regular expression: {_reason(failure)}"
+        ) from None
+
+
+def _reason(failure: Any) -> str:
+    said = failure.args[0] if failure.args else ""
+    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+
+
+def matching(text: str, names: Iterable[str]) -> frozenset[str]:
+    matches = compile_regex(text).fullmatch
+    # Names are ASCII, and bytes save the library from counting characters.
+    return frozenset(name for name in names if matches(name.encode()))
