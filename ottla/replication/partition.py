@@ -150,6 +150,11 @@ class Partition:
     def _open_batch(self, view: memoryview, header: batch.BatchHeader) -> memoryview:
         """Look at the records one by one: only where the topic's configuration needs it."""
         policy = self.policy
+        if header.record_count > RECORDS_MAX:
+            raise Refused(
+                ErrorCode.message_too_large,
+                f"the batch has {header.record_count} records; where each is looked at, {RECORDS_MAX} are the most",
+            )
         if policy.keys_required or policy.validate_records:
             records.validate(view, keys_required=policy.keys_required, bytes_max=RECORDS_BYTES_MAX)
         if policy.codec is not None and policy.codec != batch.CODECS[header.codec]:
@@ -215,5 +220,7 @@ class Partition:
         return self.log.log_start
 
 
+RECORDS_MAX = 200_000
+"""How many records of one batch are looked at: everybody else waits meanwhile."""
 RECORDS_BYTES_MAX = 64 * 1024 * 1024
 """How large one batch may become when it is decompressed to be looked at."""
