@@ -8,13 +8,14 @@ run in a thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import Refused
 from ottla.log.scan import headers
 from ottla.log.segment import Segment
 from ottla.wire.batch import LOG_APPEND_TIME, NO_TIMESTAMP, BatchHeader
-from ottla.wire.records import iterate
+from ottla.wire.records import Record, iterate
 
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
@@ -57,11 +58,19 @@ def offset_of_max_timestamp(log: PartitionLog, limit: int) -> TimestampedOffset 
 
 def _max_timestamp(segment: Segment, size: int, log_start: int) -> int:
     """The largest timestamp of what the log still has of the segment."""
-    if segment.max_timestamp_offset >= log_start:
+    if log_start <= segment.base_offset:
         return segment.max_timestamp
     position = segment.find(log_start)
-    rest = headers(segment.log, position, size) if position >= 0 else iter(())
-    return max((header.max_timestamp for _, header in rest), default=NO_TIMESTAMP)
+    newest = NO_TIMESTAMP
+    for at, header in headers(segment.log, position, size) if position >= 0 else ():
+        if header.max_timestamp <= newest:
+            continue
+        if header.base_offset >= log_start or header.attributes & LOG_APPEND_TIME:
+            newest = header.max_timestamp
+        else:
+            kept = [record.timestamp for record in _records(segment, at, header) if record.offset >= log_start]
+            newest = max(kept, default=NO_TIMESTAMP)
+    return newest
 
 
 def _first_in_segment(segment: Segment, size: int, timestamp: int, log_start: int) -> TimestampedOffset | None:
@@ -86,9 +95,13 @@ def _first_in_batch(
     if header.attributes & LOG_APPEND_TIME:
         return whole_batch  # all its records have one time
     try:
-        for record in iterate(segment.log.pread(header.size, position), bytes_max=RECORDS_BYTES_MAX):
+        for record in _records(segment, position, header):
             if record.timestamp >= timestamp and record.offset >= log_start:
                 return TimestampedOffset(record.timestamp, record.offset, header.leader_epoch)
     except Refused:
         return whole_batch  # records nobody can open: the batch is as near as one gets
     return None
+
+
+def _records(segment: Segment, position: int, header: BatchHeader) -> Iterator[Record]:
+    return iterate(segment.log.pread(header.size, position), bytes_max=RECORDS_BYTES_MAX)

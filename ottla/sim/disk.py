@@ -97,6 +97,10 @@ class SimFile:
         del inode.content[size:]
         inode.content += bytes(size - len(inode.content))
 
+    def rename(self, path: str) -> None:
+        self._disk.rename(self.path, path)
+        self.path = path
+
     def sync(self) -> None:
         inode = self._open()
         self._disk.room(self.path)

@@ -97,7 +97,7 @@ def test_meta_properties_are_read_as_java_properties(directory):
 
 def test_damaged_meta_properties_are_a_fault(directory):
     put(directory, checkpoints.META_PROPERTIES, "no setting at all")
-    with pytest.raises(Fault, match="meta.properties is damaged"):
+    with pytest.raises(Fault, match=r"meta\.properties is damaged"):
         checkpoints.read_meta_properties(disk, directory)
 
 

@@ -1,0 +1,107 @@
+"""Which offset a time had reached, exact to the record."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.log.log_config import LogConfig
+from ottla.log.lookup import offset_for_timestamp, offset_of_max_timestamp
+from ottla.log.partition_log import PartitionLog
+from ottla.sim.disk import SimDisk
+from ottla.wire.batch import stamp_log_append_time
+from tests.log.batches import NOW, PATH, append, make
+
+SMALL = LogConfig(segment_bytes=300, index_interval_bytes=0)
+
+
+def by_time(log, timestamp, limit=None):
+    found = offset_for_timestamp(log, timestamp, log.log_end if limit is None else limit)
+    return None if found is None else tuple(found)
+
+
+def test_the_first_record_at_or_after_the_time_is_found_inside_its_batch(open_log):
+    log = open_log()
+    append(log, 3, timestamps=[NOW, NOW + 5, NOW + 10], epoch=4)
+    append(log, 2, timestamps=[NOW + 20, NOW + 30], epoch=5)
+    assert by_time(log, 0) == (NOW, 0, 4)
+    assert by_time(log, NOW + 1) == (NOW + 5, 1, 4)
+    assert by_time(log, NOW + 5) == (NOW + 5, 1, 4)
+    assert by_time(log, NOW + 11) == (NOW + 20, 3, 5)
+    assert by_time(log, NOW + 31) is None
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_are_opened(open_log, codec):
+    log = open_log()
+    append(log, 3, timestamps=[NOW, NOW + 5, NOW + 10], codec=codec)
+    assert by_time(log, NOW + 7) == (NOW + 10, 2, 0)
+
+
+def test_the_time_of_append_is_every_record_s_time(open_log):
+    log = open_log()
+    view, _ = make(3, timestamp=1)
+    header = stamp_log_append_time(view, NOW)
+    log.append(view, header, leader_epoch=0, now_ms=NOW)
+    assert by_time(log, NOW) == (NOW, 0, 0)
+    assert offset_of_max_timestamp(log, 3) == (NOW, 0, 0)
+
+
+def test_nothing_behind_the_limit_is_told(open_log):
+    log = open_log()
+    append(log, 2, timestamps=[NOW, NOW + 5])
+    append(log, 1, timestamp=NOW + 9)
+    assert by_time(log, NOW + 7, limit=2) is None
+    assert offset_of_max_timestamp(log, 2) is None
+
+
+def test_deleted_records_are_not_told(open_log):
+    log = open_log()
+    append(log, 4, timestamps=[NOW + 50, NOW + 1, NOW + 2, NOW + 3])
+    append(log, 1, timestamp=NOW)
+    log.raise_log_start(2)
+    assert by_time(log, 0) == (NOW + 2, 2, 0)
+    log.raise_log_start(4)
+    assert offset_of_max_timestamp(log, 5) == (NOW, 4, 0)
+
+
+def test_records_nobody_can_open_are_told_by_batch(open_log, monkeypatch):
+    log = open_log()
+    append(log, 3, timestamps=[NOW, NOW + 5, NOW + 10], codec="gzip")
+    monkeypatch.setattr("ottla.log.lookup.RECORDS_BYTES_MAX", 4)
+    assert by_time(log, NOW + 7) == (NOW + 10, 0, 0)
+
+
+def test_an_empty_log_knows_no_time(open_log):
+    log = open_log()
+    assert by_time(log, 0) is None
+    assert offset_of_max_timestamp(log, 0) is None
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    times=st.lists(st.lists(st.integers(NOW, NOW + 30), min_size=1, max_size=4), min_size=1, max_size=25),
+    random=st.randoms(use_true_random=False),
+    log_start=st.floats(0, 1),
+    reopen=st.booleans(),
+)
+def test_lookup_by_time_equals_a_walk_over_all_records(times, random, log_start, reopen):
+    disk = SimDisk(random)
+    log = PartitionLog.open(disk, PATH, SMALL, now_ms=NOW)
+    for batch in times:
+        append(log, len(batch), timestamps=batch)
+    start = int(log.log_end * log_start)
+    if reopen:
+        log.close()
+        log = PartitionLog.open(disk, PATH, SMALL, clean=True, log_start=start, now_ms=NOW)
+    log.raise_log_start(start)
+    records = [(time, offset) for offset, time in enumerate(chain.from_iterable(times))][start:]
+    for wanted in range(NOW - 1, NOW + 32):
+        expected = next(((time, offset, 0) for time, offset in records if time >= wanted), None)
+        assert by_time(log, wanted) == expected
+    newest = offset_of_max_timestamp(log, log.log_end)
+    expected_newest = max(records, key=lambda record: (record[0], -record[1]), default=None)
+    assert (newest and (newest.timestamp, newest.offset)) == expected_newest
