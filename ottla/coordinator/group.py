@@ -51,7 +51,6 @@ class ClassicGroup(GroupState):
 
     __slots__ = (
         "_delay_left_s", "_initial", "_join_ends", "_pending", "_sync_ends", "_unsynced", "_widened", "deadline",
-        "scheduled",
     )  # fmt: skip
 
     def __init__(self, group_id: str, surroundings: Surroundings) -> None:
@@ -64,7 +63,6 @@ class ClassicGroup(GroupState):
         self._join_ends: float | None = None
         self._sync_ends: float | None = None
         self.deadline: float | None = None
-        self.scheduled: float | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -118,8 +116,8 @@ class ClassicGroup(GroupState):
             return False
         if self.state is State.EMPTY:
             return True
-        candidates = self.members.candidates()
-        return request.protocol_type == self.protocol_type and any(each.name in candidates for each in request.protocols)
+        spoken = self.members.candidates()
+        return request.protocol_type == self.protocol_type and any(each.name in spoken for each in request.protocols)
 
     def _new_id(self, request: JoinGroupRequest, client: Client) -> str:
         return f"{request.group_instance_id or client.id}-{self._surroundings.new_id()}"
@@ -242,7 +240,11 @@ class ClassicGroup(GroupState):
     def _rebalance_or_complete(self, now: float, now_ms: int, out: Outcome) -> None:
         if self.state is not State.PREPARING:
             self._prepare(now, now_ms, out)
-        elif not self._initial and self._all_joined:
+        else:
+            self._complete_if_all_joined(now, now_ms, out)
+
+    def _complete_if_all_joined(self, now: float, now_ms: int, out: Outcome) -> None:
+        if self._all_joined and not (self._initial and self.members):
             self._complete_join(now, now_ms, out)
 
     @property
@@ -313,7 +315,8 @@ class ClassicGroup(GroupState):
         member = self.members.check(request.member_id, request.group_instance_id)
         if request.generation_id != self.generation:
             raise Refused(ErrorCode.illegal_generation)
-        if request.protocol_type not in (None, self.protocol_type) or request.protocol_name not in (None, self.protocol):
+        told = (request.protocol_type, request.protocol_name)  # null: a version that does not say
+        if told[0] not in (None, self.protocol_type) or told[1] not in (None, self.protocol):
             raise Refused(ErrorCode.inconsistent_group_protocol)
         if self.state is State.PREPARING:
             raise Refused(ErrorCode.rebalance_in_progress)
@@ -427,10 +430,8 @@ class ClassicGroup(GroupState):
             failed += 1
         if failed and self.state in (State.STABLE, State.COMPLETING):
             self._prepare(now, now_ms, out)
-        elif (failed or overdue) and self.state is State.PREPARING and self._all_joined and not self._initial:
-            self._complete_join(now, now_ms, out)
-        elif failed and self.state is State.PREPARING and not self.members:
-            self._complete_join(now, now_ms, out)
+        elif (failed or overdue) and self.state is State.PREPARING:
+            self._complete_if_all_joined(now, now_ms, out)
 
     def _sync_timed_out(self, now: float, now_ms: int, out: Outcome) -> None:
         """Members that joined and never asked for their assignment hold up nobody for longer than a rebalance."""
@@ -453,7 +454,8 @@ class ClassicGroup(GroupState):
         for member in self.members:
             if member.session_ends is None and member.joining is None and member.syncing is None:
                 self._start_session(member, now)
-        if len(self.members) > self._surroundings.config.group_max_size:
+        leaderless = self.members and self.members.leader is None  # it was a consumer group until now
+        if leaderless or len(self.members) > self._surroundings.config.group_max_size:
             return self.rebalance(now, now_ms)
         return NOTHING
 

@@ -1,0 +1,343 @@
+"""All groups of one shard: a request finds its group here, a record its place, a timer its group.
+
+What needs one group is decided by that group (`ClassicGroup` or `ConsumerGroup`, see `group_kind`); what is here is
+what neither can know alone: which groups there are, when each wants to be woken, that offsets may outlive members and
+members offsets, and that a group may change its kind.
+
+A group comes into being by its first record. Until then (members that were only told their ids) it lives in memory,
+and vanishes from there if nothing comes of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+
+from ottla.coordinator import conversion
+from ottla.coordinator.consumer_group import ConsumerGroup
+from ottla.coordinator.consumer_member import JOINING
+from ottla.coordinator.decision import NOTHING, Decision, LogRecord, Outcome, Producer, ReplyTo, answer
+from ottla.coordinator.group import UNKNOWN_MEMBER, ClassicGroup
+from ottla.coordinator.group_kind import GroupKind
+from ottla.coordinator.offsets import Offsets
+from ottla.coordinator.record_values import GroupMetadataValue
+from ottla.coordinator.records import ConsumerGroupMetadataKey, GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
+from ottla.coordinator.surroundings import Client, Surroundings
+from ottla.errors import ErrorCode, Refused
+from ottla.wire.schema.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from ottla.wire.schema.delete_groups import DeletableGroupResult
+from ottla.wire.schema.describe_groups import DescribedGroup
+from ottla.wire.schema.heartbeat import HeartbeatRequest
+from ottla.wire.schema.join_group import JoinGroupRequest
+from ottla.wire.schema.leave_group import LeaveGroupRequest
+from ottla.wire.schema.list_groups import ListedGroup
+from ottla.wire.schema.offset_commit import OffsetCommitRequest
+from ottla.wire.schema.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from ottla.wire.schema.offset_fetch import OffsetFetchRequestGroup
+from ottla.wire.schema.sync_group import SyncGroupRequest
+
+DEAD = "Dead"
+GROUP_NOT_FOUND_FROM = 9
+"""From this version of OffsetCommit on a group that is not there is called so."""
+
+
+class Groups:
+    """The machine of one partition of the offsets topic."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+        self._groups: dict[str, GroupKind] = {}
+        self._offsets = Offsets(surroundings)
+        self._unsettled: set[str] = set()
+        self._times: list[tuple[float, str]] = []  # a heap; each group stands in it once with the time it counts on
+        self._scheduled: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def get(self, group_id: str) -> GroupKind | None:
+        return self._groups.get(group_id)
+
+    def _member_group(self, group_id: str) -> GroupKind:
+        """The group that somebody claims to be a member of."""
+        group = self._groups.get(group_id)
+        if group is None:
+            raise Refused(ErrorCode.unknown_member_id)
+        return group
+
+    # The classic protocol.
+
+    def join(
+        self, request: JoinGroupRequest, version: int, client: Client, reply_to: ReplyTo, now: float, now_ms: int
+    ) -> Decision:
+        group = self._groups.get(request.group_id)
+        farewell: list[LogRecord] = []
+        if isinstance(group, ConsumerGroup) and group.is_empty:
+            farewell = group.tombstones()
+            group = None
+        if group is None:
+            if request.member_id != UNKNOWN_MEMBER:
+                raise Refused(ErrorCode.unknown_member_id)
+            group = ClassicGroup(request.group_id, self._surroundings)
+        decision = group.join(request, version, client, reply_to, now, now_ms)
+        if farewell:
+            decision = Decision((*farewell, *decision.records), decision.replies)
+        self._groups[group.id] = group
+        return self._after(group, decision)
+
+    def sync(self, request: SyncGroupRequest, reply_to: ReplyTo, now: float, now_ms: int) -> Decision:
+        group = self._member_group(request.group_id)
+        return self._after(group, group.sync(request, reply_to, now, now_ms))
+
+    def heartbeat(self, request: HeartbeatRequest, reply_to: ReplyTo, now: float) -> Decision:
+        group = self._member_group(request.group_id)
+        return self._after(group, group.heartbeat_classic(request, reply_to, now))
+
+    def leave(self, request: LeaveGroupRequest, reply_to: ReplyTo, now: float, now_ms: int) -> Decision:
+        group = self._member_group(request.group_id)
+        return self._after(group, group.leave(request.members, reply_to, now, now_ms))
+
+    # The consumer protocol.
+
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, client: Client, reply_to: ReplyTo, now: float, now_ms: int
+    ) -> Decision:
+        group = self._groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._after(group, group.heartbeat(request, client, reply_to, now, now_ms))
+        if request.member_epoch != JOINING:
+            raise Refused(ErrorCode.group_id_not_found, f"Group {request.group_id} not found.")
+        # There will be a consumer group once the records are replayed; what they will say is asked of a draft of it.
+        draft = ConsumerGroup(request.group_id, self._surroundings)
+        before = NOTHING
+        if isinstance(group, ClassicGroup) and not group.is_empty:
+            upgrade = Outcome()
+            conversion.upgrade(group, self._surroundings, upgrade)
+            before = upgrade.decision()
+        elif isinstance(group, ClassicGroup):
+            before = Decision(_tombstones(group))
+        for key, value in before.records:
+            draft.replay(key, value)
+        return before + draft.heartbeat(request, client, reply_to, now, now_ms)
+
+    def consumer_describe(self, group_id: str) -> DescribedConsumerGroup:
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.describe()
+        text = f"Group {group_id} {'not found' if group is None else 'is not a consumer group'}."
+        return DescribedConsumerGroup(error_code=ErrorCode.group_id_not_found, error_message=text, group_id=group_id)
+
+    # Offsets.
+
+    def commit_offsets(
+        self, request: OffsetCommitRequest, version: int, reply_to: ReplyTo, now: float, now_ms: int
+    ) -> Decision:
+        group = self._groups.get(request.group_id)
+        generation = request.generation_id_or_member_epoch
+        if group is not None:
+            group.check_commit(
+                request.member_id, request.group_instance_id, generation, version=version, transactional=False
+            )
+            group.committed(request.member_id, now)
+        elif generation >= 0:
+            gone = ErrorCode.group_id_not_found if version >= GROUP_NOT_FOUND_FROM else ErrorCode.illegal_generation
+            raise Refused(gone)
+        records, response = self._offsets.commit(request, now_ms)
+        return Decision(records, ((reply_to, response),))
+
+    def fetch_offsets(self, request: OffsetFetchRequestGroup, reply_to: ReplyTo, *, stable: bool) -> Decision:
+        if request.member_id is not None or request.member_epoch >= 0:
+            group = self._groups.get(request.group_id)
+            if group is None:
+                raise Refused(ErrorCode.group_id_not_found)
+            group.check_fetch(request.member_id, request.member_epoch)
+        return answer(reply_to, self._offsets.fetch(request, stable=stable))
+
+    def delete_offsets(self, request: OffsetDeleteRequest, reply_to: ReplyTo) -> Decision:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            raise Refused(ErrorCode.group_id_not_found)
+        group.check_offset_delete()
+        records: list[LogRecord] = []
+        topics = []
+        for topic in request.topics:
+            code = ErrorCode.group_subscribed_to_topic if group.subscribes(topic.name) else ErrorCode.none
+            indexes = [partition.partition_index for partition in topic.partitions]
+            if not code:
+                records += self._offsets.tombstones(group.id, topic.name, indexes)
+            results = [OffsetDeleteResponsePartition(partition_index=index, error_code=code) for index in indexes]
+            topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=results))
+        return Decision(records, ((reply_to, OffsetDeleteResponse(topics=topics)),))
+
+    def expire_offsets(self, now_ms: int) -> Iterator[Decision]:
+        """Offsets that nobody needs any more, and groups that have nothing left; a decision for each group."""
+        for group in list(self._groups.values()):
+            expired = self._offsets.expired(group.id, now_ms, group.subscribes, group.kept_since_ms)
+            kept = sum(1 for _ in self._offsets.partitions_of(group.id)) - len(expired)
+            if not kept and self._is_idle(group):
+                expired += _tombstones(group)
+            if expired:
+                yield Decision(expired)
+            self._forget_if_nothing(group)
+
+    def forget_topics(self, names: Iterable[str]) -> Iterator[Decision]:
+        """Topics were deleted: what was read of them counts no more, not even for a topic of the same name."""
+        for name in names:
+            for group_id in self._offsets.groups_with(name):
+                yield Decision(self._offsets.tombstones(group_id, name))
+
+    # Administration.
+
+    def list(self, states: Sequence[str], types: Sequence[str]) -> list[ListedGroup]:
+        wanted_states = {state.lower() for state in states}
+        wanted_types = {kind.lower() for kind in types}
+        return [
+            ListedGroup(
+                group_id=group.id,
+                protocol_type=group.protocol_type,
+                group_state=group.state_name,
+                group_type=group.type_name,
+            )
+            for group in self._groups.values()
+            if (not wanted_states or group.state_name.lower() in wanted_states)
+            and (not wanted_types or group.type_name in wanted_types)
+        ]
+
+    def describe(self, group_id: str) -> DescribedGroup:
+        group = self._groups.get(group_id)
+        if isinstance(group, ClassicGroup):
+            return group.describe()
+        text = f"Group {group_id} {'not found' if group is None else 'is not a classic group'}."
+        return DescribedGroup(
+            error_code=ErrorCode.group_id_not_found, error_message=text, group_id=group_id, group_state=DEAD
+        )
+
+    def delete(self, group_id: str, reply_to: ReplyTo) -> Decision:
+        group = self._groups.get(group_id)
+        if group is None:
+            raise Refused(ErrorCode.group_id_not_found)
+        group.check_delete()
+        records = [*self._offsets.tombstones(group_id), *_tombstones(group)]
+        return Decision(records, ((reply_to, DeletableGroupResult(group_id=group_id)),))
+
+    # Records.
+
+    def replay(self, key: object, value: object | None, producer: Producer | None = None) -> None:
+        """The one way in which anything durable changes."""
+        if type(key) is OffsetCommitKey:
+            assert value is None or isinstance(value, OffsetCommitValue)
+            self._offsets.replay(key, value, None if producer is None else producer.id)
+            if producer is None:
+                self._replayed_offset(key.group_id, gone=value is None)
+        elif type(key) is GroupMetadataKey:
+            assert value is None or isinstance(value, GroupMetadataValue)
+            self._replay_classic(key.group_id, value)
+        elif isinstance(key, tuple):
+            self._replay_consumer(key, value)
+
+    def replay_end(self, producer_id: int, *, committed: bool) -> None:
+        for group_id in self._offsets.replay_end(producer_id, committed=committed):
+            self._replayed_offset(group_id, gone=False)
+
+    def _replayed_offset(self, group_id: str, *, gone: bool) -> None:
+        group = self._groups.get(group_id)
+        if group is None and not gone:
+            self._groups[group_id] = ClassicGroup(group_id, self._surroundings)
+        elif group is not None and gone:
+            self._forget_if_nothing(group)
+
+    def _replay_classic(self, group_id: str, value: GroupMetadataValue | None) -> None:
+        group = self._groups.get(group_id)
+        if value is not None:
+            if not isinstance(group, ClassicGroup):
+                self._unsettled.add(group_id)
+                group = self._groups[group_id] = ClassicGroup(group_id, self._surroundings)
+            group.replay(value)
+        elif isinstance(group, ClassicGroup):
+            self._drop(group)
+
+    def _replay_consumer(self, key: tuple[object, ...], value: object | None) -> None:
+        group_id = key[0]
+        assert isinstance(group_id, str)
+        group = self._groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            group = ConsumerGroup(group_id, self._surroundings)
+            self._groups[group_id] = group
+            self._unsettled.add(group_id)
+        group.replay(key, value)
+        if value is None and type(key) is ConsumerGroupMetadataKey:
+            self._drop(group)
+
+    def _drop(self, group: GroupKind) -> None:
+        """The group is no more. If it has left offsets, its name stays."""
+        del self._groups[group.id]
+        if self._offsets.has(group.id):
+            self._groups[group.id] = ClassicGroup(group.id, self._surroundings)
+
+    def _is_idle(self, group: GroupKind) -> bool:
+        return group.is_idle if isinstance(group, ClassicGroup) else group.is_empty
+
+    def _forget_if_nothing(self, group: GroupKind) -> None:
+        """A group that the log does not know, and nobody is about to join."""
+        if not isinstance(group, ClassicGroup) or group.recorded or not group.is_idle:
+            return
+        if not self._offsets.has(group.id) and self._groups.get(group.id) is group:
+            del self._groups[group.id]
+
+    # Time.
+
+    @property
+    def deadline(self) -> float | None:
+        return self._times[0][0] if self._times else None
+
+    def _after(self, group: GroupKind, decision: Decision) -> Decision:
+        when = group.deadline
+        if when is not None and when < self._scheduled.get(group.id, _NEVER):
+            self._scheduled[group.id] = when
+            heapq.heappush(self._times, (when, group.id))
+        return decision
+
+    def expire(self, now: float, now_ms: int) -> Iterator[Decision]:
+        """Wake the groups whose time has come; each decision is to be applied before the next is asked for."""
+        while self._times and self._times[0][0] <= now:
+            when, group_id = heapq.heappop(self._times)
+            if self._scheduled.get(group_id) != when:
+                continue  # it stands earlier in the heap, and was woken then
+            del self._scheduled[group_id]
+            group = self._groups.get(group_id)
+            if group is None:
+                continue
+            decision = group.expire(now, now_ms)
+            if decision.records or decision.replies:
+                yield decision
+            if (after := self._groups.get(group_id)) is not None:  # it may be of another kind now
+                self._after(after, NOTHING)
+            self._forget_if_nothing(group)
+
+    def settle(self, now: float, now_ms: int) -> Iterator[Decision]:
+        """Replay is done: groups that it made start their timers."""
+        while self._unsettled:
+            group = self._groups.get(self._unsettled.pop())
+            if group is not None:
+                yield self._after(group, group.settle(now, now_ms))
+                self._after(group, NOTHING)
+
+    def parked(self) -> Iterator[ReplyTo]:
+        for group in self._groups.values():
+            yield from group.parked()
+
+
+_NEVER = float("inf")
+
+
+def _tombstones(group: GroupKind) -> list[LogRecord]:
+    """A group that only keeps offsets has no record of its own."""
+    return group.tombstones() if not isinstance(group, ClassicGroup) or group.recorded else []

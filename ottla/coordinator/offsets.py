@@ -1,0 +1,229 @@
+"""Committed offsets: how far each group has read each partition.
+
+An offset is a note that somebody leaves under (group, topic, partition), with a few bytes of metadata; the newest
+counts. Offsets committed within a transaction (KIP-447) are pending until it ends: they count when it is committed,
+and until then a reader that asks for stable offsets is told to come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from ottla.coordinator.decision import LogRecord
+from ottla.coordinator.records import NO_EPOCH, NO_TIMESTAMP, OffsetCommitKey, OffsetCommitValue
+from ottla.coordinator.surroundings import Surroundings
+from ottla.errors import ErrorCode
+from ottla.wire.schema.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from ottla.wire.schema.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from ottla.wire.tree import ZERO_UUID
+
+NO_OFFSET = -1
+NO_RETENTION = -1
+
+Topics = dict[str, dict[int, OffsetCommitValue]]
+
+
+class Offsets:
+    """The offsets of all groups of one shard."""
+
+    __slots__ = ("_committed", "_pending", "_surroundings")
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+        self._committed: dict[str, Topics] = {}
+        self._pending: dict[int, dict[OffsetCommitKey, OffsetCommitValue]] = {}  # by producer id
+
+    def has(self, group_id: str) -> bool:
+        return group_id in self._committed
+
+    # Committing.
+
+    def commit(self, request: OffsetCommitRequest, now_ms: int) -> tuple[list[LogRecord], OffsetCommitResponse]:
+        """The records that a commit needs, and its answer once they are committed."""
+        image, config = self._surroundings.image, self._surroundings.config
+        metadata_max = config.offset_metadata_max_bytes
+        expires_ms = NO_TIMESTAMP if request.retention_time_ms == NO_RETENTION else now_ms + request.retention_time_ms
+        group_id = request.group_id
+        records = []
+        topics = []
+        for topic in request.topics:
+            by_id = topic.topic_id != ZERO_UUID
+            name = image.names.get(topic.topic_id, "") if by_id else topic.name
+            known = image.topics.get(name)
+            results = []
+            for each in topic.partitions:
+                code = ErrorCode.none
+                metadata = each.committed_metadata or ""
+                if known is None:
+                    code = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+                elif len(metadata) > metadata_max:
+                    code = ErrorCode.offset_metadata_too_large
+                else:
+                    value = OffsetCommitValue(
+                        each.committed_offset, each.committed_leader_epoch, metadata, now_ms, expires_ms, known.id
+                    )
+                    records.append(LogRecord(OffsetCommitKey(group_id, name, each.partition_index), value))
+                results.append(OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code))
+            topics.append(OffsetCommitResponseTopic(topic_id=topic.topic_id, name=topic.name, partitions=results))
+        return records, OffsetCommitResponse(topics=topics)
+
+    # Replay.
+
+    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int | None = None) -> None:
+        if producer_id is not None and value is not None:
+            self._pending.setdefault(producer_id, {})[key] = value
+            return
+        group_id, name, index = key
+        if value is not None:
+            topics = self._committed.get(group_id)
+            if topics is None:
+                topics = self._committed[group_id] = {}
+            partitions = topics.get(name)
+            if partitions is None:
+                topics[name] = {index: value}
+            else:
+                partitions[index] = value
+            return
+        topics = self._committed.get(group_id, {})
+        partitions = topics.get(name, {})
+        partitions.pop(index, None)
+        if not partitions:
+            topics.pop(name, None)
+        if not topics:
+            self._committed.pop(group_id, None)
+
+    def replay_end(self, producer_id: int, *, committed: bool) -> list[str]:
+        """A transaction has ended: its marker stands in the log. The groups whose offsets came to count."""
+        ended = self._pending.pop(producer_id, {})
+        if not committed:
+            return []
+        for key, value in ended.items():
+            self.replay(key, value)
+        return sorted({key.group_id for key in ended})
+
+    # Reading.
+
+    def fetch(self, request: OffsetFetchRequestGroup, *, stable: bool) -> OffsetFetchResponseGroup:
+        """What is committed, for some partitions or (topics None) for all. Nothing committed is no error."""
+        committed = self._committed.get(request.group_id, {})
+        unstable = self._unstable(request.group_id) if stable and self._pending else set()
+        image = self._surroundings.image
+        topics = []
+        if request.topics is None:
+            for name in sorted(committed.keys() | {name for name, _ in unstable}):
+                known = image.topics.get(name)
+                partitions = committed.get(name, {})
+                indexes = sorted(partitions.keys() | {index for topic, index in unstable if topic == name})
+                topic_id = ZERO_UUID if known is None else known.id
+                topics.append(_fetched(name, topic_id, indexes, partitions, unstable))
+        else:
+            for topic in request.topics:
+                by_id = topic.topic_id != ZERO_UUID
+                name = image.names.get(topic.topic_id, "") if by_id else topic.name
+                if by_id and not name:
+                    topics.append(_unknown(topic.topic_id, topic.partition_indexes))
+                    continue
+                partitions = committed.get(name, {})
+                topics.append(_fetched(name, topic.topic_id, topic.partition_indexes, partitions, unstable))
+        return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
+
+    def _unstable(self, group_id: str) -> set[tuple[str, int]]:
+        return {
+            (key.topic, key.partition) for keys in self._pending.values() for key in keys if key.group_id == group_id
+        }
+
+    # Deleting.
+
+    def partitions_of(self, group_id: str) -> Iterator[tuple[OffsetCommitKey, OffsetCommitValue]]:
+        for name, partitions in self._committed.get(group_id, {}).items():
+            for index, value in partitions.items():
+                yield OffsetCommitKey(group_id, name, index), value
+
+    def tombstones(
+        self, group_id: str, topic: str | None = None, indexes: Iterable[int] | None = None
+    ) -> list[LogRecord]:
+        """For everything a group has committed, or for one topic, or for some of its partitions."""
+        wanted = None if indexes is None else set(indexes)
+        return [
+            LogRecord(key, None)
+            for key, _ in self.partitions_of(group_id)
+            if (topic is None or key.topic == topic) and (wanted is None or key.partition in wanted)
+        ]
+
+    def groups_with(self, topic: str) -> list[str]:
+        return [group_id for group_id, topics in self._committed.items() if topic in topics]
+
+    def expired(
+        self,
+        group_id: str,
+        now_ms: int,
+        subscribes: Callable[[str], bool],
+        kept_since_ms: Callable[[OffsetCommitValue], int | None],
+    ) -> list[LogRecord]:
+        """Tombstones for offsets that nobody has needed for `offsets.retention.minutes` (KIP-211)."""
+        retention_ms = self._surroundings.config.offsets_retention_minutes * 60_000
+        unstable = self._unstable(group_id) if self._pending else set()
+        found = []
+        for name, partitions in self._committed.get(group_id, {}).items():
+            if subscribes(name):
+                continue
+            for index, value in partitions.items():
+                since_ms = kept_since_ms(value)
+                if since_ms is None or (name, index) in unstable:
+                    continue
+                explicit = value.expire_timestamp_ms
+                ends_ms = explicit if explicit != NO_TIMESTAMP else since_ms + retention_ms
+                if now_ms >= ends_ms:
+                    found.append(LogRecord(OffsetCommitKey(group_id, name, index), None))
+        return found
+
+
+def _fetched(
+    name: str,
+    topic_id: bytes,
+    indexes: Iterable[int],
+    partitions: dict[int, OffsetCommitValue],
+    unstable: set[tuple[str, int]],
+) -> OffsetFetchResponseTopics:
+    results = []
+    for index in indexes:
+        value = partitions.get(index)
+        if (name, index) in unstable:
+            results.append(_nothing(index, ErrorCode.unstable_offset_commit))
+        elif value is None or (topic_id != ZERO_UUID and value.topic_id not in (ZERO_UUID, topic_id)):
+            results.append(_nothing(index))  # or it was said of another topic that had the same name
+        else:
+            results.append(
+                OffsetFetchResponsePartitions(
+                    partition_index=index,
+                    committed_offset=value.offset,
+                    committed_leader_epoch=value.leader_epoch,
+                    metadata=value.metadata,
+                )
+            )
+    return OffsetFetchResponseTopics(topic_id=topic_id, name=name, partitions=results)
+
+
+def _unknown(topic_id: bytes, indexes: Iterable[int]) -> OffsetFetchResponseTopics:
+    results = [_nothing(index, ErrorCode.unknown_topic_id) for index in indexes]
+    return OffsetFetchResponseTopics(topic_id=topic_id, partitions=results)
+
+
+def _nothing(index: int, code: ErrorCode = ErrorCode.none) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=NO_OFFSET,
+        committed_leader_epoch=NO_EPOCH,
+        metadata="",
+        error_code=code,
+    )
