@@ -36,8 +36,6 @@ class File(Protocol):
     def pread_nowait(self, length: int, offset: int) -> bytes | bytearray | None:
         """What `pread` gives if that takes no waiting for the device; None if it would: then offload a `pread`."""
 
-    def pwrite(self, data: Buffer, offset: int) -> None: ...
-
     def truncate(self, size: int) -> None: ...
 
     def rename(self, path: str) -> None:

@@ -114,15 +114,6 @@ class RealFile:
         os.preadv(fd, _PROBE, offset + length - 1, _NOWAIT)
         return self.pread(length, offset)
 
-    def pwrite(self, data: Buffer, offset: int) -> None:
-        fd = self._fd if self._fd >= 0 else self._open(writing=True)
-        self._size = -1
-        try:
-            if os.pwrite(fd, data, offset) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as failure:
-            raise _fault("write to", self.path, failure) from failure
-
     def truncate(self, size: int) -> None:
         fd = self._fd if self._fd >= 0 else self._open(writing=True)
         self._size = -1
@@ -220,14 +211,21 @@ class RealDisk:
     def __init__(self, *, open_files_max: int = 1000) -> None:
         self._open_files_max = open_files_max
         self._open: OrderedDict[RealFile, None] = OrderedDict()
+        self._owner = threading.get_ident()
         self.guard = threading.Lock()  # descriptors are opened and closed from the loop and from offloaded calls
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         return RealFile(self, path, create)
 
     def opened(self, file: RealFile) -> None:
-        """Oldest opening goes first: cheaper to keep than true recency, and a busy file is soon open again."""
+        """Oldest opening goes first: cheaper to keep than true recency, and a busy file is soon open again.
+
+        Descriptors are taken away by the thread that owns the disk only: it may be between looking at a descriptor and
+        using it, and nobody else uses one without a pin.
+        """
         self._open[file] = None
+        if threading.get_ident() != self._owner:
+            return
         while len(self._open) > self._open_files_max:
             oldest, _ = self._open.popitem(last=False)
             if not oldest.evict():

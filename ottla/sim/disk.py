@@ -84,12 +84,6 @@ class SimFile:
             return None
         return self.pread(length, offset)
 
-    def pwrite(self, data: Buffer, offset: int) -> None:
-        inode = self._open(writing=True)
-        self._disk.room(self.path)
-        inode.kept_bytes = min(inode.kept_bytes, offset)
-        inode.content[offset : offset + len(data)] = data
-
     def truncate(self, size: int) -> None:
         inode = self._open(writing=True)
         self._disk.room(self.path)
