@@ -1,10 +1,10 @@
 """The small files beside the logs, in Apache Kafka's formats.
 
-In the data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint` and
-`replication-offset-checkpoint` (high watermarks), one line per partition; `meta.properties` (whose directory
-this is); `.kafka_cleanshutdown` (present only between a clean stop and the next start; KIP-966 keeps the
-broker epoch in it). In a partition's directory: `partition.metadata` (which topic id it belongs to) and
-`leader-epoch-checkpoint`.
+In the data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`,
+`replication-offset-checkpoint` (high watermarks) and `cleaner-offset-checkpoint`, one line per partition; `meta.properties`
+(whose directory this is); `.kafka_cleanshutdown` (present only between a clean stop and the next start;
+KIP-966 keeps the broker epoch in it). In a partition's directory: `partition.metadata` (which topic id it
+belongs to) and `leader-epoch-checkpoint`.
 
 All are replaced atomically. A damaged one is a Fault that names the file and says what may be done about it:
 losing a checkpoint costs time or precision, never records, so nothing here deletes or resets anything by
@@ -24,6 +24,7 @@ from ottla.runtime import Disk, File
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANED = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 PARTITION_METADATA = "partition.metadata"
@@ -34,6 +35,7 @@ _REMEDY = {
     RECOVERY_POINTS: "Delete it: every log is then checked from its start, which takes long and loses nothing.",
     LOG_STARTS: "Delete it: records removed by DeleteRecords may be seen until their segment is deleted.",
     HIGH_WATERMARKS: "Delete it: each leader works out its high watermark again.",
+    CLEANED: "Delete it: every log is then compacted from its start, which takes longer and loses nothing.",
 }
 
 Offsets = Mapping[tuple[str, int], int]

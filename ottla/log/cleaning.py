@@ -144,9 +144,7 @@ class _Pass:
         self._disk = child.disk
         self._job = job
         self._last_of = {producer.producer_id: producer for producer in job.producers}
-        self._offsets = OffsetMap(
-            keys_max=self._count_dirty(), buffer_bytes=job.map_bytes, load_factor=job.map_load
-        )
+        self._offsets = OffsetMap(keys_max=self._count_dirty(), buffer_bytes=job.map_bytes, load_factor=job.map_load)
         self._mapped_end = job.first_dirty
         self._transactions = CleanedTransactions()
         self._read_bytes = self._written_bytes = 0

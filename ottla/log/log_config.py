@@ -22,6 +22,9 @@ class LogConfig(NamedTuple):
     file_delete_delay_ms: int = 60_000
     cleanup_delete: bool = True
     cleanup_compact: bool = False
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = _NEVER
     flush_messages: int = _NEVER
     flush_ms: int = _NEVER
     producer_ids_max: int = 10_000

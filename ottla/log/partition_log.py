@@ -38,6 +38,7 @@ from ottla.wire.batch import LENGTH_OVERHEAD, BatchHeader, batches, check, stamp
 
 if TYPE_CHECKING:
     from ottla.log.recovery import Recovery
+    from ottla.log.swap import Swap
 
 _HINTS_MAX = 64
 _INDEXES_LOADED_MAX = 2
@@ -47,27 +48,10 @@ class PartitionLog:
     """See the module. Offsets are half-open: the log holds `log_start..log_end`."""
 
     __slots__ = (
-        "_bases",
-        "_config",
-        "_failure",
-        "_hints",
-        "_segment_bytes",
-        "active",
-        "disk",
-        "epochs",
-        "latest_epoch",
-        "log_end",
-        "log_start",
-        "made_files",
-        "path",
-        "producers",
-        "recovery",
-        "recovery_point",
-        "segments",
-        "snapshots",
-        "topic_id",
-        "truncations",
-    )
+        "_bases", "_config", "_failure", "_hints", "_segment_bytes", "active", "cleaned", "disk", "epochs",
+        "latest_epoch", "log_end", "log_start", "made_files", "path", "producers", "recovery", "recovery_point",
+        "segments", "snapshots", "swap", "topic_id", "truncations",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, config: LogConfig) -> None:
         """Empty-handed; `open` is the way to a log."""
@@ -79,6 +63,8 @@ class PartitionLog:
         self.log_start = 0
         self.log_end = 0
         self.recovery_point = 0
+        self.cleaned = 0  # up to where it has been compacted
+        self.swap: Swap | None = None
         self.epochs = LeaderEpochs()
         self.latest_epoch = self.epochs.latest
         self.producers = Producers(config.producer_ids_max)
@@ -134,6 +120,8 @@ class PartitionLog:
 
     def adopt(self, segments: list[Segment]) -> None:
         """Take these segments as the log, the last one as the one to append to."""
+        if self.swap is not None and not self.swap.fits(segments):
+            self.swap.abandon()
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
@@ -444,6 +432,7 @@ class PartitionLog:
             self.log_end = offset
         self.log_start = min(self.log_start, self.log_end)
         self.recovery_point = min(self.recovery_point, self.log_end)
+        self.cleaned = min(self.cleaned, self.log_end)
         self._failure = None
         self.epochs.truncate_from_end(self.log_end)
         self.snapshots.truncate(self.log_end)
@@ -465,7 +454,7 @@ class PartitionLog:
         self._make_directory()
         fresh.create()
         self.adopt([fresh])
-        self.log_start = self.log_end = self.recovery_point = offset
+        self.log_start = self.log_end = self.recovery_point = self.cleaned = offset
         self._failure = None
         self._write_epochs()
         self.disk.sync_dir(self.path)

@@ -19,6 +19,7 @@ here already.
 from __future__ import annotations
 
 import struct
+from collections.abc import ItemsView
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -92,6 +93,9 @@ class Producers:
 
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
+
+    def items(self) -> ItemsView[int, Producer]:
+        return self._producers.items()
 
     def check(self, header: BatchHeader) -> Appended | None:
         """None: append it. A remembered batch: it is a duplicate of that one. Refused: do not append it."""

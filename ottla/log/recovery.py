@@ -10,8 +10,7 @@ are rebuilt from the headers on the way.
 
 Files that an interrupted change left behind are finished or removed:
     .deleted .cleaned .tmp      removed
-    .swap                       a compacted segment about to replace others: it does so now, unless what
-                                made it had not finished (a .cleaned file at or before it)
+    .swap                       a compacted segment about to replace others: it does so now (see `swap`)
     indexes without a log       removed: they index nothing
 Missing or damaged metadata (index, epochs, snapshot, recovery point) only ever costs time: records are not
 touched.
@@ -126,8 +125,6 @@ def _base_offset(segment: Segment) -> int:
 def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
     """Finish or undo what was interrupted. Returns the offsets of segments, and of snapshots."""
     names = disk.listdir(path)
-    cleaned = [int(name[:20]) for name in names if name.endswith(".cleaned") and name[:20].isdigit()]
-    unfinished_from = min(cleaned, default=_OFFSET_MAX)
     changed = False
     for name in names:
         if name.endswith((".deleted", ".cleaned", ".tmp")):
@@ -140,7 +137,7 @@ def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
             continue
         changed = True
         stem = file_stem(path, base)
-        if kind == "log" and base < unfinished_from:
+        if kind == "log":
             bases = _finish_swap(disk, path, base, bases)
         else:
             disk.remove(f"{stem}.{kind}{swap}")  # an index comes back from its log

@@ -324,11 +324,11 @@ class Segment:
         """Out of the log's sight at once, off the disk later (`unlink`): readers may still be at it."""
         deleted = self.log.path + DELETED_SUFFIX
         if self._disk.exists(self.log.path):
-            self._disk.rename(self.log.path, deleted)
+            self.log.rename(deleted)
+        else:
+            self.log = self._disk.open(deleted)
         self.deleted = True
         self.awake = False
-        old, self.log = self.log, self._disk.open(deleted)
-        old.close()
         self.offsets.rename_deleted()
         self.times.rename_deleted()
 

@@ -50,6 +50,7 @@ class Replicas:
         self._recovery_points: dict[Key, int] = {}
         self._log_starts: dict[Key, int] = {}
         self._high_watermarks: dict[Key, int] = {}
+        self._cleaned: dict[Key, int] = {}
         self._clean = False
         self._written: dict[str, dict[Key, int]] = {}
 
@@ -84,6 +85,7 @@ class Replicas:
         self._recovery_points = checkpoints.read_offsets(disk, directory, checkpoints.RECOVERY_POINTS)
         self._log_starts = checkpoints.read_offsets(disk, directory, checkpoints.LOG_STARTS)
         self._high_watermarks = checkpoints.read_offsets(disk, directory, checkpoints.HIGH_WATERMARKS)
+        self._cleaned = checkpoints.read_offsets(disk, directory, checkpoints.CLEANED)
         for name in disk.listdir(directory):
             if name.endswith(DELETED):
                 disk.rmtree(f"{directory}/{name}")
@@ -143,6 +145,7 @@ class Replicas:
             topic_id=topic.id,
             now_ms=self._runtime.wall_ms(),
         )
+        opened.cleaned = min(self._cleaned.get(key, 0), opened.log_end)
         for note in opened.recovery.notes:
             log.warning("%s-%d: %s", topic.name, index, note)
         partition = Partition(
@@ -169,6 +172,8 @@ class Replicas:
         for index in range(len(topic.partitions)):
             partition = self._by_name.pop((topic.name, index), None)
             self._by_id.pop((topic.id, index), None)
+            for known in (self._recovery_points, self._log_starts, self._high_watermarks, self._cleaned):
+                known.pop((topic.name, index), None)  # a topic that takes its name begins at 0
             if partition is None:
                 continue
             partition.leads = False
@@ -202,7 +207,9 @@ class Replicas:
                 partition.log.close()
             except (Refused, Fault) as failure:
                 log.error("cannot close %s: %s", partition, failure)
-        for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS):
+        for name in (
+            checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANED,
+        ):  # fmt: skip
             write = self.checkpoint(name)
             if write is not None:
                 write()
@@ -213,6 +220,8 @@ def _offset_for(name: str, partition: Partition) -> int:
         return partition.log.recovery_point
     if name == checkpoints.LOG_STARTS:
         return partition.log.log_start
+    if name == checkpoints.CLEANED:
+        return partition.log.cleaned
     return partition.high_watermark
 
 
@@ -224,7 +233,7 @@ def _partition_of(name: str) -> Key | None:
 def log_config(config: TopicConfig, producer_ids_max: int) -> LogConfig:
     return LogConfig(
         segment_bytes=config.segment_bytes,
-        segment_ms=config.segment_ms,
+        segment_ms=min(config.segment_ms, config.max_compaction_lag_ms) if config.compact else config.segment_ms,
         segment_jitter_ms=config.segment_jitter_ms,
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
@@ -234,6 +243,9 @@ def log_config(config: TopicConfig, producer_ids_max: int) -> LogConfig:
         file_delete_delay_ms=config.file_delete_delay_ms,
         cleanup_delete=config.delete,
         cleanup_compact=config.compact,
+        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        max_compaction_lag_ms=config.max_compaction_lag_ms,
         flush_messages=config.flush_messages,
         flush_ms=config.flush_ms,
         producer_ids_max=producer_ids_max,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ottla.errors import Fault
 from ottla.runtime import Handle
 from ottla.runtime.disk import RealDisk
+from ottla.runtime.processes import run_in_child
 
 log = logging.getLogger("ottla.runtime")
 
@@ -67,6 +68,11 @@ class RealRuntime:
 
     def offload(self, act: Callable[..., T], *args: object) -> Awaitable[T]:
         return self._loop.run_in_executor(self._threads, act, *args)
+
+    def offload_process(
+        self, work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        return run_in_child(work, job, bytes_per_second=bytes_per_second)
 
     async def listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> RealListener:
         try:

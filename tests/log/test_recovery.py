@@ -251,9 +251,18 @@ def test_a_compaction_that_had_not_finished_is_undone(disk, open_log):
     log = open_log(cleanup_compact=True, **SEGMENT)
     sent = fill(log, 9)
     log.close()
-    disk.open(name(0, "log.swap"), create=True).append(sent[1])
     disk.open(name(0, "log.cleaned"), create=True).append(sent[5])
     assert stored(open_log(clean=True, cleanup_compact=True, **SEGMENT)) == sent
+
+
+def test_what_another_compaction_left_does_not_stop_a_segment_from_replacing_others(disk, open_log):
+    log = open_log(cleanup_compact=True, **SEGMENT)
+    sent = fill(log, 9)
+    log.close()
+    disk.open(name(0, "log.swap"), create=True).append(sent[1] + sent[5])
+    disk.open(name(0, "log.17.cleaned"), create=True).append(sent[0])
+    disk.remove(name(0, "log"))  # already gone when the machine went down
+    assert stored(open_log(clean=True, cleanup_compact=True, **SEGMENT)) == [sent[1], sent[5], *sent[6:]]
 
 
 # -- any damage at all

@@ -1,0 +1,115 @@
+"""Which part of a log should be compacted now, and how dirty it is: decided on the loop. `cleaning` does the work.
+
+    log_start ......... cleaned ............. end ......... active segment ... log_end
+               clean              dirty           not yet
+
+The clean part has been compacted: of every key it holds one record. The dirty part has not. The pass ends before
+    the active segment, which still changes,
+    the last stable offset: an open transaction may yet be aborted, and what is not committed may be truncated,
+    the recovery point: a record must not go because of a later one that a crash could take away,
+    the first segment with a record younger than `min.compaction.lag.ms`.
+A log is worth the work when the dirty part makes up more than `min.cleanable.dirty.ratio` of both, or when its oldest
+record has waited for `max.compaction.lag.ms`; for that even the active segment is rolled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.log.cleaning import Job, LastBatch, Source
+from ottla.wire.batch import HEADER_BYTES, read_header
+
+if TYPE_CHECKING:
+    from ottla.log.partition_log import PartitionLog
+    from ottla.log.producers import Producers
+    from ottla.log.segment import Segment
+
+NEVER = 2**63 - 1
+
+
+class Dirt(NamedTuple):
+    """What could be compacted in a log."""
+
+    first_dirty: int
+    end: int
+    ratio: float
+    overdue: bool
+    """`max.compaction.lag.ms` has passed."""
+    worthwhile: bool
+
+
+def dirt(log: PartitionLog, last_stable: int, now_ms: int) -> Dirt | None:
+    """Looks at a log; None when there is nothing to compact."""
+    config = log.config
+    first_dirty = log.cleaned if log.log_start <= log.cleaned <= log.log_end else log.log_start
+    end = min(last_stable, log.active.base_offset)
+    dirty = [segment for segment, next_base in _sealed(log) if next_base > first_dirty and segment.base_offset < end]
+    if config.min_compaction_lag_ms > 0:
+        for at, segment in enumerate(dirty):
+            if segment.max_timestamp > now_ms - config.min_compaction_lag_ms:
+                end = segment.base_offset
+                del dirty[at:]
+                break
+    dirty_bytes = sum(segment.size for segment in dirty)
+    if not dirty_bytes or first_dirty >= end:
+        return None
+    clean_bytes = sum(segment.size for segment, next_base in _sealed(log) if next_base <= first_dirty)
+    ratio = dirty_bytes / (clean_bytes + dirty_bytes)
+    overdue = config.max_compaction_lag_ms < NEVER and any(
+        0 < _first_timestamp(segment) < now_ms - config.max_compaction_lag_ms for segment in dirty
+    )
+    return Dirt(first_dirty, end, ratio, overdue, overdue or ratio > config.min_cleanable_dirty_ratio)
+
+
+def must_roll(log: PartitionLog, now_ms: int) -> bool:
+    """Whether the active segment keeps a record from being compacted for too long."""
+    lag_ms = log.config.max_compaction_lag_ms
+    if lag_ms == NEVER or not log.active.size:
+        return False
+    return 0 < _first_timestamp(log.active) < now_ms - lag_ms
+
+
+def plan(log: PartitionLog, found: Dirt, *, token: str, now_ms: int, map_bytes: int, map_load: float) -> Job | None:
+    """The job for a pass over the log as it is now; None when nothing of it is on the device yet."""
+    end = min(found.end, log.recovery_point)
+    if found.first_dirty >= end:
+        return None
+    config = log.config
+    return Job(
+        path=log.path,
+        token=token,
+        sources=[
+            Source(segment.base_offset, segment.size, next_base)
+            for segment, next_base in _sealed(log)
+            if segment.base_offset < end
+        ],
+        first_dirty=found.first_dirty,
+        end=end,
+        now_ms=now_ms,
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        map_bytes=map_bytes,
+        map_load=map_load,
+        producers=_last_batches(log.producers),
+        aborted=[],
+    )
+
+
+def _sealed(log: PartitionLog) -> list[tuple[Segment, int]]:
+    """All but the active segment, each with where the next one begins."""
+    return [
+        (segment, following.base_offset) for segment, following in zip(log.segments, log.segments[1:], strict=False)
+    ]
+
+
+def _first_timestamp(segment: Segment) -> int:
+    return read_header(segment.log.pread(HEADER_BYTES, 0)).max_timestamp
+
+
+def _last_batches(producers: Producers) -> list[LastBatch]:
+    return [
+        LastBatch(producer_id, producer.batches[-1].last_offset if producer.batches else -1, producer.epoch)
+        for producer_id, producer in producers.items()
+    ]

@@ -1,0 +1,102 @@
+"""A compacted segment takes the place of those it was made from, without a moment in which a crash could lose either.
+
+    .cleaned   written and synced by whoever compacted (`cleaning`); thrown away by recovery
+    .swap      the log may still have the old segments, all or some: recovery puts this one in their place
+    .log       theirs are renamed to .deleted before it gets this name, and go when nobody reads them any more
+
+Names change on the loop, between two decisions, and are synced beside it: first the name .swap, only then do the old
+segments go. If the log loses one of them meanwhile, by truncation or retention, the swap is off, and its files go at
+once: recovery would bring back what was lost on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.log.cleaning import CleanedSegment, cleaned_path
+from ottla.log.segment import Segment, file_stem
+
+if TYPE_CHECKING:
+    from ottla.log.partition_log import PartitionLog
+
+SWAP_SUFFIX = ".swap"
+_INDEXES = ("index", "timeindex")
+
+
+class Swap:
+    """`begin`, `sync` beside the loop, `finish`, `sync` again. At most one at a time in a log."""
+
+    def __init__(self, log: PartitionLog, cleaned: CleanedSegment, token: str) -> None:
+        self._log = log
+        self._cleaned = cleaned
+        self._old: list[Segment] = []
+        self._old_are_going = False
+        self._stem = file_stem(log.path, cleaned.base_offset)
+        self._paths = {kind: cleaned_path(log.path, cleaned.base_offset, kind, token) for kind in ("log", *_INDEXES)}
+        self._swap_path = f"{self._stem}.log{SWAP_SUFFIX}"
+
+    def begin(self) -> bool:
+        """Announce it, if the log still has what it was made from. False: it is off, and its files are gone."""
+        log = self._log
+        assert log.swap is None
+        bases = [source.base_offset for source in self._cleaned.sources]
+        self._old = [segment for segment in log.segments if bases[0] <= segment.base_offset <= bases[-1]]
+        sizes = [source.size for source in self._cleaned.sources]
+        if (
+            [segment.base_offset for segment in self._old] != bases
+            or [segment.size for segment in self._old] != sizes
+            or not self.fits(log.segments)
+            or log.disk.open(self._paths["log"]).size() != self._cleaned.size
+        ):
+            self._remove()
+            return False
+        log.disk.rename(self._paths["log"], self._swap_path)
+        log.swap = self
+        return True
+
+    def fits(self, segments: list[Segment]) -> bool:
+        """Whether the log still has all old segments, and will not write to them."""
+        return set(segments[:-1]).issuperset(self._old)
+
+    def sync(self) -> None:
+        """Blocks; for a thread."""
+        self._log.disk.sync_dir(self._log.path)
+
+    def finish(self) -> list[Segment] | None:
+        """Take the new segment into the log. Returns the old ones, to be unlinked later; None if it was off.
+
+        After a StorageFault it can be tried again, and until then the log goes on with the old ones.
+        """
+        log, disk = self._log, self._log.disk
+        if log.swap is not self:
+            return None
+        old = self._old
+        for segment in old:
+            if not segment.deleted:
+                segment.delete()
+                self._old_are_going = True
+        for kind in _INDEXES:
+            if disk.exists(self._paths[kind]):
+                disk.rename(self._paths[kind], f"{self._stem}.{kind}")
+        disk.rename(self._swap_path, f"{self._stem}.log")
+        log.swap = None
+        fresh = Segment(disk, log.path, self._cleaned.base_offset, created_ms=old[-1].created_ms)
+        first = log.segments.index(old[0])
+        log.adopt([*log.segments[:first], fresh, *log.segments[first + len(old) :]])
+        return old
+
+    def abandon(self) -> None:
+        """The log has changed, or nobody waits for it any more: nothing may come of it, not even after a crash.
+
+        Too late when it has begun to take the old segments' place: then the new one is all there is.
+        """
+        if self._old_are_going:
+            return
+        if self._log.swap is self:
+            self._log.swap = None
+            self._log.disk.remove(self._swap_path)
+        self._remove()
+
+    def _remove(self) -> None:
+        for path in self._paths.values():
+            self._log.disk.remove(path)

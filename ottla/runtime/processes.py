@@ -1,0 +1,73 @@
+"""Work that would hold up the loop, done in a process of its own: the broker's end. `child` is the other one.
+
+The broker starts a fresh interpreter and keeps the child's standard input open for as long as it wants the work done:
+one line of JSON says what to do, and the end of input, which also comes when the broker dies, ends the child. The child
+answers with a line of JSON for every report, and one for what went wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ottla.errors import ErrorCode, Refused, StorageFault
+from ottla.runtime import ChildFailed, ChildKilled
+
+CHILD = "ottla.runtime.child"
+LINE_BYTES_MAX = 64 * 1024 * 1024
+
+
+async def run_in_child(
+    work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None
+) -> AsyncGenerator[dict[str, Any], None]:
+    """See `Runtime.offload_process`."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", CHILD, stdin=PIPE, stdout=PIPE, env=_environment(), limit=LINE_BYTES_MAX
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        order = {"work": work, "job": job, "bytes_per_second": bytes_per_second}
+        try:
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            await process.stdin.drain()
+        except ConnectionError:
+            pass  # it is dead already; its exit code says more
+        while line := await process.stdout.readline():
+            if not line.endswith(b"\n"):
+                break  # killed in the middle of a word
+            yield _report(json.loads(line))
+        code = await process.wait()
+        if code < 0:
+            raise ChildKilled(f"the process of {work} was killed ({signal.Signals(-code).name})")
+        if code > 0:
+            raise ChildFailed(f"the process of {work} failed with exit code {code}")
+    finally:
+        process.stdin.close()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def _report(message: dict[str, Any]) -> dict[str, Any]:
+    if "refused" in message:
+        code, text = message["refused"]
+        raise Refused(ErrorCode(code), text)
+    if "fault" in message:
+        raise StorageFault(message["fault"])
+    report: dict[str, Any] = message["report"]
+    return report
+
+
+def _environment() -> dict[str, str]:
+    """The child finds the same package, wherever it was found this time."""
+    root = str(Path(__file__).parents[2])
+    path = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root}
