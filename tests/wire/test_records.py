@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ottla.errors import ErrorCode, Refused
 from ottla.wire.batch import CODECS, HEADER_BYTES, check, check_produced, read_header
 from ottla.wire.compression import compress, decompress
-from ottla.wire.records import Record, _seal, build_batch, iterate, recompress, validate
+from ottla.wire.records import Record, seal, build_batch, iterate, recompress, validate
 
 MEBIBYTE = 1 << 20
 RECORDS = [
@@ -135,7 +135,7 @@ def bomb(codec):
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_a_decompression_bomb_is_never_expanded_whole(codec):
     header = read_header(build_batch(RECORDS, codec=codec))
-    batch = _seal(header, bomb(codec))
+    batch = seal(header, bomb(codec))
     tracemalloc.start()
     started = time.perf_counter()
     try:
@@ -171,7 +171,7 @@ def test_a_snappy_length_that_cannot_be_true_is_not_allocated():
 
 def with_records(data, **changes):
     """A batch with these bytes for records, under a header that claims one."""
-    return _seal(read_header(build_batch([Record()]))._replace(**changes), data)
+    return seal(read_header(build_batch([Record()]))._replace(**changes), data)
 
 
 LIES = {
