@@ -22,7 +22,7 @@ from ottla.coordinator.consumer_member import (
     target_record,
 )
 from ottla.coordinator.consumer_state import ConsumerGroupState
-from ottla.coordinator.decision import LogRecord, Outcome
+from ottla.coordinator.decision import Decision, LogRecord, Outcome
 from ottla.coordinator.embedded import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
 from ottla.coordinator.group import ClassicGroup
 from ottla.coordinator.group_members import Member as ClassicMember
@@ -39,9 +39,10 @@ UPGRADES = ("bidirectional", "upgrade")
 DOWNGRADES = ("bidirectional", "downgrade")
 
 
-def upgrade(classic: ClassicGroup, around: Surroundings, out: Outcome) -> None:
-    """Say what turns a classic group into a consumer group of the same members. Refused if it cannot be done."""
+def upgrade(classic: ClassicGroup, around: Surroundings) -> Decision:
+    """What turns a classic group into a consumer group of the same members. Refused if it cannot be done."""
     members = _upgraded_members(classic, around)
+    out = Outcome()
     again = Refused(ErrorCode.rebalance_in_progress)
     for each in classic.members:
         out.reply(classic.members.take_join(each), again)
@@ -49,6 +50,7 @@ def upgrade(classic: ClassicGroup, around: Surroundings, out: Outcome) -> None:
         each.syncing = None
     for key, value in [*classic.tombstones(), *_records_of(classic, members, around)]:
         out.record(key, value)
+    return out.decision()
 
 
 def _upgraded_members(classic: ClassicGroup, around: Surroundings) -> list[Member]:
