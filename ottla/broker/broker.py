@@ -1,7 +1,7 @@
 """One broker, wired together. Starting and stopping are here; what it does for clients is in the handlers.
 
-    start   take the data directory -> join the cluster -> open the logs -> bind -> register -> accept
-    stop    stop accepting -> leave the cluster -> sync and close the logs -> leave the clean-shutdown mark
+    start   take the data directory -> join the cluster -> open the logs -> bind -> register -> coordinate -> accept
+    stop    stop coordinating and accepting -> leave the cluster -> sync and close the logs -> leave the clean-shutdown mark
 
 The mark says that nothing needs to be checked at the next start. It carries the broker epoch under which the logs were
 closed, and is taken away as soon as the next start has begun.
@@ -13,6 +13,7 @@ import asyncio
 import logging
 
 import ottla.broker.handlers  # noqa: F401 (registers them)
+from ottla.broker.coordinators import GroupCoordinator
 from ottla.broker.dispatch import Dispatch
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers.producer_ids import ProducerIds
@@ -55,6 +56,7 @@ class Broker:
         )
         self.fetch_sessions = FetchSessions(runtime.random, config.max_incremental_fetch_session_cache_slots)
         self.producer_ids = ProducerIds(self)
+        self.groups = GroupCoordinator(self)
         self.metadata_cache: dict[tuple[int, str, tuple[bool, bool]], bytes] = {}
         self.metadata_version = -1
         self.listeners: list[Listener] = []
@@ -104,11 +106,13 @@ class Broker:
             )
         )
         await self._confirm_erased()
+        self.groups.start()
         await self._server.start()
         self._housekeeping.start()
 
     async def stop(self) -> None:
         """Leave everything so that the next start is quick and nothing is missing."""
+        self.groups.close()
         await self._server.close()
         await self._housekeeping.stop()
         if self._erasing:
@@ -171,10 +175,12 @@ class Broker:
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
                     self.replicas.host(topic)
+                    self.groups.follow(topic)
             case c.PartitionChanged():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
                     self.replicas.host_partition(topic, change.partition)
+                    self.groups.follow_partition(topic, change.partition)
             case c.TopicConfigChanged():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
@@ -183,6 +189,7 @@ class Broker:
                 topic = old.topic_by_id(change.topic_id)
                 if topic is not None:
                     self._erase(topic)
+                    self.groups.topic_deleted(topic)
             case c.BrokerConfigChanged():
                 self._configure()
                 for topic in new.topics.values():
@@ -212,6 +219,8 @@ class Broker:
 
     async def auto_create(self, names: list[str]) -> dict[str, ErrorCode]:
         """Make topics that a client asked about; says which could not be made."""
+        if self.groups.topic in names:
+            await self.groups.make_topic()  # whoever asks for it, it is made as it shall be
         results = await self.cluster.create_topics([TopicSpec(name) for name in dict.fromkeys(names)])
         codes = {result.name: result.code for result in results}
         return {

@@ -47,6 +47,7 @@ class Housekeeping:
             lambda: self._checkpoint(checkpoints.LOG_STARTS),
         )
         self._every(config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
+        self._every(config.offsets_retention_check_interval_ms / 1000, self._broker.groups.expire_offsets)
 
     async def stop(self) -> None:
         for task in self._tasks:

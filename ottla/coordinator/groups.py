@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ottla.coordinator import conversion
 from ottla.coordinator.consumer_group import ConsumerGroup
 from ottla.coordinator.consumer_member import JOINING
-from ottla.coordinator.decision import NOTHING, Decision, LogRecord, Outcome, Producer, ReplyTo, answer
+from ottla.coordinator.decision import NOTHING, Decision, LogRecord, Producer, ReplyTo, answer
 from ottla.coordinator.group import UNKNOWN_MEMBER, ClassicGroup
 from ottla.coordinator.group_kind import GroupKind
 from ottla.coordinator.offsets import Offsets
@@ -117,9 +117,7 @@ class Groups:
         draft = ConsumerGroup(request.group_id, self._surroundings)
         before = NOTHING
         if isinstance(group, ClassicGroup) and not group.is_empty:
-            upgrade = Outcome()
-            conversion.upgrade(group, self._surroundings, upgrade)
-            before = upgrade.decision()
+            before = conversion.upgrade(group, self._surroundings)
         elif isinstance(group, ClassicGroup):
             before = Decision(_tombstones(group))
         for key, value in before.records:

@@ -127,7 +127,7 @@ _KINDS = (
     _Kind(16, ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue, 0),
 )
 _BY_NUMBER = {kind.number: kind for kind in _KINDS}
-_BY_KEY = {kind.key: kind for kind in _KINDS}
+_BY_TYPE: dict[type[object], _Kind] = {kind.key: kind for kind in _KINDS}
 _BY_VALUE = {kind.value: kind for kind in _KINDS}
 
 _SHORT = struct.Struct(">h")
@@ -148,7 +148,7 @@ def encode_key(key: tuple[object, ...]) -> bytes:
             (_PACK_2_SHORTS(OFFSET_COMMIT, len(group_id)), group_id, _SHORT.pack(len(topic)), topic,
              _INT.pack(key.partition))
         )  # fmt: skip
-    parts = [_SHORT.pack(_BY_KEY[type(key)].number)]  # type: ignore[index]
+    parts = [_SHORT.pack(_BY_TYPE[type(key)].number)]
     for text in key:
         assert isinstance(text, str)
         data = text.encode()
@@ -209,12 +209,12 @@ def _read_string(data: bytes, pos: int) -> tuple[str, int]:
     return str(data[pos + 2 : end], "utf-8"), end
 
 
-def decode_value(key: Key, data: bytes) -> Value:
+def decode_value(key: object, data: bytes) -> Value:
     try:
         version = _SHORT.unpack_from(data)[0]
         if type(key) is OffsetCommitKey:
             return _decode_commit(version, data)
-        return messages.decode(_BY_KEY[type(key)].value, version, data, 2, whole=False)
+        return messages.decode(_BY_TYPE[type(key)].value, version, data, 2, whole=False)
     except (struct.error, UnicodeDecodeError, IndexError, BadFrame) as error:
         raise Fault(f"the value of {key} in the log is damaged: {error}") from error
 

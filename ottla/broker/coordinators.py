@@ -1,0 +1,357 @@
+"""Coordinators: the shards of an internal topic that this broker leads, and everything around them that takes time.
+
+The machines are pure and the shards are plain (`ottla.coordinator`); here are the topic that must be made on first
+need, the loading of a shard beside the traffic, its timer, and the requests that wait for an answer. One coordinator
+serves one internal topic: the one for groups is made at the end of this file, and transactions have another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ottla.broker.dispatch import Response
+from ottla.cluster.image import Image, Topic
+from ottla.cluster.requests import TopicSpec
+from ottla.config.broker import BrokerConfig
+from ottla.coordinator import records
+from ottla.coordinator.decision import Decision, Reply, ReplyTo
+from ottla.coordinator.groups import Groups
+from ottla.coordinator.runtime import Codec, Loader, Machine, Phase, Shard
+from ottla.errors import ErrorCode, Fault, Refused
+from ottla.replication.partition import Partition
+from ottla.runtime import Handle
+from ottla.wire.tree import Message
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+log = logging.getLogger("ottla.coordinator")
+
+OFFSETS_TOPIC = "__consumer_offsets"
+LOAD_BYTES = 1 << 20
+
+M = TypeVar("M", bound=Machine)
+R = TypeVar("R")
+Act = Callable[[M, ReplyTo, float, int], Decision]
+
+
+class Asking:
+    """One request that wants an answer: it has it at once, or somebody waits for it."""
+
+    __slots__ = ("_future", "reply")
+
+    def __init__(self) -> None:
+        self.reply: Reply | None = None
+        self._future: asyncio.Future[Reply] | None = None
+
+    def answer(self, reply: Reply) -> None:
+        assert self.reply is None, "a request is answered once"
+        self.reply = reply
+        if self._future is not None and not self._future.done():
+            self._future.set_result(reply)
+
+    async def answered(self) -> Reply:
+        if self.reply is None:
+            self._future = asyncio.get_running_loop().create_future()
+            return await self._future
+        return self.reply
+
+
+def _tell(reply_to: ReplyTo, reply: Reply) -> None:
+    assert isinstance(reply_to, Asking)
+    reply_to.answer(reply)
+
+
+class _Slot(Generic[M]):
+    """A shard with its timer."""
+
+    __slots__ = ("shard", "timer", "wakes_at")
+
+    def __init__(self, shard: Shard[M]) -> None:
+        self.shard = shard
+        self.timer: Handle | None = None
+        self.wakes_at = 0.0
+
+
+class Coordinator(Generic[M]):
+    def __init__(
+        self,
+        broker: Broker,
+        topic: str,
+        codec: Codec,
+        machine: Callable[[], M],
+        spec: Callable[[BrokerConfig], TopicSpec],
+    ) -> None:
+        self.topic = topic
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._codec = codec
+        self._machine = machine
+        self._spec = spec
+        self._slots: dict[int, _Slot[M]] = {}
+        self._to_load: deque[Shard[M]] = deque()
+        self._loading: asyncio.Task[None] | None = None
+        self._making: asyncio.Task[None] | None = None
+        self._started = False
+
+    # The topic.
+
+    def partition_of(self, key: str) -> int | None:
+        """Which partition remembers this key; None as long as there is no topic."""
+        topic = self._broker.image.topic(self.topic)
+        return None if topic is None else java_hash(key) % len(topic.partitions)
+
+    async def make_topic(self) -> None:
+        """Have the topic, with as many replicas as it shall have: not with fewer, or it would stay like that."""
+        if self._broker.image.topic(self.topic) is not None:
+            return
+        if self._making is None or self._making.done():
+            self._making = self._runtime.spawn(self._make_topic(), name=f"make {self.topic}")
+        await asyncio.shield(self._making)
+
+    async def _make_topic(self) -> None:
+        spec = self._spec(self._broker.config)
+        (result,) = await self._broker.cluster.create_topics([spec])
+        if result.code == ErrorCode.invalid_replication_factor:
+            log.warning(
+                "%s cannot be made yet: it needs %d brokers (the cluster has %d)",
+                self.topic, spec.replication_factor, len(self._broker.image.brokers),
+            )  # fmt: skip
+        elif result.code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+            log.error("%s cannot be made: %s", self.topic, result.message or result.code.name)
+
+    # Leading.
+
+    def start(self) -> None:
+        self._started = True
+        topic = self._broker.image.topic(self.topic)
+        if topic is not None:
+            self.follow(topic)
+
+    def follow(self, topic: Topic) -> None:
+        """Leadership may have moved: load what this broker leads now, let go of what it does not lead any more."""
+        for index in range(len(topic.partitions)):
+            self.follow_partition(topic, index)
+
+    def follow_partition(self, topic: Topic, index: int) -> None:
+        if not self._started or topic.name != self.topic:
+            return
+        partition = self._broker.replicas.get(topic.name, index)
+        if partition is not None and partition.leads:
+            if index not in self._slots:
+                self._take(index, partition)
+        elif index in self._slots:
+            self._let_go(index)
+
+    def deleted(self, topic: Topic) -> None:
+        if topic.name == self.topic:
+            for index in list(self._slots):
+                self._let_go(index)
+
+    def close(self) -> None:
+        """Nobody is served from now on, and whoever waits is sent away."""
+        self._started = False
+        if self._loading is not None:
+            self._loading.cancel()
+        for index in list(self._slots):
+            self._let_go(index)
+
+    def _take(self, index: int, partition: Partition) -> None:
+        config = self._broker.config
+        shard = Shard(
+            partition, self._machine(), self._codec, _tell, held_s_max=config.offsets_commit_timeout_ms / 1000
+        )
+        self._slots[index] = _Slot(shard)
+        if partition.log.log_start == partition.log.log_end:
+            self._activate(shard)
+            return
+        self._to_load.append(shard)
+        if self._loading is None or self._loading.done():
+            self._loading = self._runtime.spawn(self._load_all(), name=f"load {self.topic}")
+
+    def _let_go(self, index: int) -> None:
+        slot = self._slots.pop(index)
+        if slot.timer is not None:
+            slot.timer.cancel()
+        slot.shard.unload()
+
+    def _activate(self, shard: Shard[M]) -> None:
+        shard.activate(self._runtime.now(), self._runtime.wall_ms())
+        self._arm(self._slots[shard.partition.index])
+
+    # Loading.
+
+    async def _load_all(self) -> None:
+        """One after the other, so that traffic never waits for more than one slice."""
+        while self._to_load:
+            shard = self._to_load.popleft()
+            try:
+                await self._load(shard)
+            except (Refused, Fault) as failure:
+                if shard.phase is Phase.LOADING and shard.partition.leads:
+                    shard.phase = Phase.FAILED
+                    log.error(
+                        "%s cannot be loaded: %s. What it remembers is not served until it is repaired from another "
+                        "replica, or the topic is deleted and with it all it remembers.", shard.partition, failure,
+                    )  # fmt: skip
+
+    async def _load(self, shard: Shard[M]) -> None:
+        began = self._runtime.now()
+        log_ = shard.partition.log
+        loader = Loader(shard.machine, self._codec, log_.log_start)
+        while shard.phase is Phase.LOADING and loader.next_offset < log_.log_end:
+            piece = log_.read(max(loader.next_offset, log_.log_start), LOAD_BYTES, limit=log_.log_end)
+            if piece is None:
+                break
+            for _ in loader.feed(await self._runtime.offload(piece.load)):
+                await asyncio.sleep(0)
+        for _ in loader.replay():
+            await asyncio.sleep(0)
+        if shard.phase is Phase.LOADING:
+            self._activate(shard)
+            took_ms = (self._runtime.now() - began) * 1000
+            log.info("%s: loaded %d records in %d ms", shard.partition, loader.records, took_ms)
+
+    # Asking.
+
+    def shard_for(self, key: str) -> Shard[M]:
+        index = self.partition_of(key)
+        slot = None if index is None else self._slots.get(index)
+        if slot is None:
+            raise Refused(ErrorCode.not_coordinator)
+        slot.shard.check_active()
+        return slot.shard
+
+    def ask(self, key: str, act: Act[M]) -> Asking:
+        """Let the machine that knows the key decide, and apply what it decides."""
+        asking = Asking()
+        try:
+            index = self.partition_of(key)
+            slot = None if index is None else self._slots.get(index)
+            if slot is None:
+                raise Refused(ErrorCode.not_coordinator)
+            shard = slot.shard
+            if shard.phase is not Phase.ACTIVE:
+                shard.check_active()
+            now, now_ms = self._runtime.now(), self._runtime.wall_ms()
+            shard.apply(act(shard.machine, asking, now, now_ms), now, now_ms)
+            deadline = shard.deadline
+            if deadline is not None and (slot.timer is None or deadline < slot.wakes_at):
+                self._arm(slot)
+        except Refused as refused:
+            asking.answer(refused)
+        return asking
+
+    def shards(self) -> list[Shard[M]]:
+        """All that are active; refused while one is loading, for an answer that leaves out something is wrong."""
+        for slot in self._slots.values():
+            slot.shard.check_active()
+        return [slot.shard for slot in self._slots.values()]
+
+    def active(self) -> list[Shard[M]]:
+        return [slot.shard for slot in self._slots.values() if slot.shard.phase is Phase.ACTIVE]
+
+    def apply_all(self, shard: Shard[M], decisions: Iterable[Decision]) -> Iterator[None]:
+        """Apply decisions nobody asked for; each step is one of them."""
+        for decision in decisions:
+            shard.apply(decision, self._runtime.now(), self._runtime.wall_ms())
+            yield
+
+    # Time.
+
+    def _arm(self, slot: _Slot[M]) -> None:
+        if slot.timer is not None:
+            slot.timer.cancel()
+            slot.timer = None
+        deadline = slot.shard.deadline
+        if deadline is not None and slot.shard.phase is Phase.ACTIVE:
+            slot.wakes_at = deadline
+            slot.timer = self._runtime.call_at(deadline, self._wake, slot)
+
+    def _wake(self, slot: _Slot[M]) -> None:
+        slot.timer = None
+        if slot.shard.phase is Phase.ACTIVE:
+            slot.shard.expire(self._runtime.now(), self._runtime.wall_ms())
+            self._arm(slot)
+
+
+def respond(asking: Asking, shape: Callable[[Reply], Message]) -> Response | Coroutine[object, object, Response]:
+    """The answer in the shape the API wants it, now or when it is there."""
+    return _later(asking, shape) if asking.reply is None else shape(asking.reply)
+
+
+async def _later(asking: Asking, shape: Callable[[Reply], Message]) -> Response:
+    return shape(await asking.answered())
+
+
+@lru_cache(maxsize=16384)
+def java_hash(text: str) -> int:
+    """Java's String.hashCode, without its sign: clients and tools know where a group lives."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for at in range(0, len(data), 2):
+        value = (31 * value + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
+    if value >= 0x80000000:
+        value = 0x100000000 - value
+    return 0 if value == 0x80000000 else value
+
+
+class _World:
+    """What the machines of groups see of the broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self._broker.config
+
+    @property
+    def image(self) -> Image:
+        return self._broker.image
+
+    def new_id(self) -> str:
+        return str(uuid.UUID(bytes=self._broker.runtime.random.randbytes(16), version=4))
+
+
+class GroupCoordinator(Coordinator[Groups]):
+    """The coordinator of groups: the shards of the offsets topic."""
+
+    def __init__(self, broker: Broker) -> None:
+        world = _World(broker)
+        super().__init__(broker, OFFSETS_TOPIC, records, lambda: Groups(world), _offsets_topic)
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Forget what was read of a topic that is no more."""
+        self.deleted(topic)
+        if topic.name != self.topic:
+            self._runtime.spawn(self._forget(topic.name), name=f"forget the offsets of {topic.name}")
+
+    async def _forget(self, name: str) -> None:
+        for shard in self.active():
+            for _ in self.apply_all(shard, shard.machine.forget_topics([name])):
+                await asyncio.sleep(0)
+
+    async def expire_offsets(self) -> None:
+        for shard in self.active():
+            for _ in self.apply_all(shard, shard.machine.expire_offsets(self._runtime.wall_ms())):
+                await asyncio.sleep(0)
+
+
+def _offsets_topic(config: BrokerConfig) -> TopicSpec:
+    return TopicSpec(
+        OFFSETS_TOPIC,
+        partitions=config.offsets_topic_num_partitions,
+        replication_factor=config.offsets_topic_replication_factor,
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        },
+    )

@@ -1,0 +1,162 @@
+"""Offsets that groups commit: OffsetCommit, OffsetFetch, OffsetDelete."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING
+
+from ottla.broker.coordinators import Asking, respond
+from ottla.broker.dispatch import Request, Response, serves
+from ottla.coordinator.decision import Reply
+from ottla.errors import ErrorCode, Refused
+from ottla.wire.apis import OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH
+from ottla.wire.schema.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from ottla.wire.schema.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from ottla.wire.schema.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from ottla.wire.tree import Message
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+Answer = Response | Coroutine[object, object, Response]
+
+
+@serves(OFFSET_COMMIT)
+def commit(broker: Broker, message: OffsetCommitRequest, request: Request) -> Answer:
+    def shaped(reply: Reply) -> Message:
+        if isinstance(reply, Refused):
+            return _refused(message, reply.code)
+        assert isinstance(reply, OffsetCommitResponse)
+        return reply
+
+    if not message.group_id:
+        return _refused(message, ErrorCode.invalid_group_id)
+    asking = broker.groups.ask(
+        message.group_id,
+        lambda groups, to, now, now_ms: groups.commit_offsets(message, request.version, to, now, now_ms),
+    )
+    return respond(asking, shaped)
+
+
+def _refused(message: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+    """There is no place to say it but at every partition."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                topic_id=topic.topic_id,
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+@serves(OFFSET_FETCH)
+def fetch(broker: Broker, message: OffsetFetchRequest, request: Request) -> Answer:
+    """Of one group (as before version 8), or of several at once."""
+    if message.groups:
+        asked = [_fetch(broker, group, message.require_stable) for group in message.groups]
+        if all(asking.reply is not None for asking in asked):
+            return _groups(message, [asking.reply for asking in asked])
+        return _groups_later(message, asked)
+    topics = None
+    if message.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in message.topics
+        ]
+    group = OffsetFetchRequestGroup(group_id=message.group_id, topics=topics)
+    return respond(_fetch(broker, group, message.require_stable), lambda reply: _one_group(group, reply))
+
+
+def _fetch(broker: Broker, group: OffsetFetchRequestGroup, stable: bool) -> Asking:
+    return broker.groups.ask(
+        group.group_id, lambda groups, to, now, now_ms: groups.fetch_offsets(group, to, stable=stable)
+    )
+
+
+async def _groups_later(message: OffsetFetchRequest, asked: list[Asking]) -> OffsetFetchResponse:
+    return _groups(message, [await asking.answered() for asking in asked])
+
+
+def _groups(message: OffsetFetchRequest, replies: list[Reply]) -> OffsetFetchResponse:
+    groups = []
+    for group, reply in zip(message.groups, replies, strict=True):
+        if isinstance(reply, Refused):
+            reply = OffsetFetchResponseGroup(group_id=group.group_id, error_code=reply.code)
+        assert isinstance(reply, OffsetFetchResponseGroup)
+        groups.append(reply)
+    return OffsetFetchResponse(groups=groups)
+
+
+def _one_group(group: OffsetFetchRequestGroup, reply: Reply) -> OffsetFetchResponse:
+    """The shape of the answer before there were several groups in it."""
+    if isinstance(reply, Refused):
+        return _one_refused(group, reply.code)
+    assert isinstance(reply, OffsetFetchResponseGroup)
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=each.partition_index,
+                        committed_offset=each.committed_offset,
+                        committed_leader_epoch=each.committed_leader_epoch,
+                        metadata=each.metadata,
+                        error_code=each.error_code,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in reply.topics
+        ]
+    )
+
+
+def _one_refused(group: OffsetFetchRequestGroup, code: ErrorCode) -> OffsetFetchResponse:
+    """At the top, and for the oldest version, which has no place there, at every partition."""
+    return OffsetFetchResponse(
+        error_code=code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=index, committed_offset=-1, metadata="", error_code=code
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in group.topics or []
+        ],
+    )
+
+
+@serves(OFFSET_DELETE)
+def delete(broker: Broker, message: OffsetDeleteRequest, request: Request) -> Answer:
+    def shaped(reply: Reply) -> Message:
+        if isinstance(reply, Refused):
+            return OffsetDeleteResponse(error_code=reply.code)
+        assert isinstance(reply, OffsetDeleteResponse)
+        return reply
+
+    asking = broker.groups.ask(message.group_id, lambda groups, to, now, now_ms: groups.delete_offsets(message, to))
+    return respond(asking, shaped)

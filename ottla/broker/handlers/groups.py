@@ -1,0 +1,164 @@
+"""Groups: the four requests of the classic protocol, the heartbeat of the consumer protocol, and looking after groups.
+
+Each finds the shard that remembers the group and lets its machine decide. A member may wait long for an answer to
+JoinGroup or SyncGroup; the connection it came on waits with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING
+
+from ottla.broker.coordinators import Asking, respond
+from ottla.broker.dispatch import Request, Response, serves
+from ottla.coordinator.decision import Reply
+from ottla.coordinator.surroundings import Client
+from ottla.errors import ErrorCode, Refused
+from ottla.wire.apis import (
+    DELETE_GROUPS,
+    DESCRIBE_GROUPS,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    LIST_GROUPS,
+    SYNC_GROUP,
+)
+from ottla.wire.schema.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from ottla.wire.schema.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from ottla.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.wire.schema.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from ottla.wire.schema.list_groups import ListGroupsRequest, ListGroupsResponse
+from ottla.wire.schema.sync_group import SyncGroupRequest, SyncGroupResponse
+from ottla.wire.tree import Message
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+Answer = Response | Coroutine[object, object, Response]
+
+# Without an authorizer everybody may do everything: bits of the operations that exist for a group.
+GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+NOT_ASKED = -(2**31)
+
+
+def client_of(request: Request) -> Client:
+    return Client(request.client_id or "", f"/{request.connection.address}")
+
+
+def check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise Refused(ErrorCode.invalid_group_id)
+
+
+@serves(JOIN_GROUP)
+def join(broker: Broker, message: JoinGroupRequest, request: Request) -> Answer:
+    def shaped(reply: Reply) -> Message:
+        if isinstance(reply, Refused):
+            return JoinGroupResponse(error_code=reply.code, member_id=message.member_id)
+        assert isinstance(reply, JoinGroupResponse)
+        return reply
+
+    config = broker.config
+    timeout_ms = message.session_timeout_ms
+    if not message.group_id:
+        return shaped(Refused(ErrorCode.invalid_group_id))
+    if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
+        return shaped(Refused(ErrorCode.invalid_session_timeout))
+    asking = broker.groups.ask(
+        message.group_id,
+        lambda groups, to, now, now_ms: groups.join(message, request.version, client_of(request), to, now, now_ms),
+    )
+    return respond(asking, shaped)
+
+
+@serves(SYNC_GROUP)
+def sync(broker: Broker, message: SyncGroupRequest, request: Request) -> Answer:
+    def shaped(reply: Reply) -> Message:
+        if isinstance(reply, Refused):
+            return SyncGroupResponse(error_code=reply.code)
+        assert isinstance(reply, SyncGroupResponse)
+        return reply
+
+    check_group_id(message.group_id)
+    asking = broker.groups.ask(
+        message.group_id, lambda groups, to, now, now_ms: groups.sync(message, to, now, now_ms)
+    )
+    return respond(asking, shaped)
+
+
+@serves(HEARTBEAT)
+def heartbeat(broker: Broker, message: HeartbeatRequest, request: Request) -> Answer:
+    check_group_id(message.group_id)
+    asking = broker.groups.ask(message.group_id, lambda groups, to, now, now_ms: groups.heartbeat(message, to, now))
+    return respond(asking, _heartbeat)
+
+
+def _heartbeat(reply: Reply) -> Message:
+    if isinstance(reply, Refused):
+        return HeartbeatResponse(error_code=reply.code)
+    assert isinstance(reply, HeartbeatResponse)
+    return reply
+
+
+@serves(LEAVE_GROUP)
+def leave(broker: Broker, message: LeaveGroupRequest, request: Request) -> Answer:
+    one_by_one = not message.members  # as before version 3
+    if one_by_one:
+        message.members = [MemberIdentity(member_id=message.member_id)]
+
+    def shaped(reply: Reply) -> Message:
+        if isinstance(reply, Refused):
+            return LeaveGroupResponse(error_code=reply.code)
+        assert isinstance(reply, LeaveGroupResponse)
+        if one_by_one:
+            reply.error_code = reply.members[0].error_code
+        return reply
+
+    check_group_id(message.group_id)
+    asking = broker.groups.ask(
+        message.group_id, lambda groups, to, now, now_ms: groups.leave(message, to, now, now_ms)
+    )
+    return respond(asking, shaped)
+
+
+@serves(DESCRIBE_GROUPS)
+def describe(broker: Broker, message: DescribeGroupsRequest, request: Request) -> DescribeGroupsResponse:
+    described = []
+    for group_id in message.groups:
+        try:
+            group = broker.groups.shard_for(group_id).machine.describe(group_id)
+        except Refused as refused:
+            group = DescribedGroup(error_code=refused.code, group_id=group_id)
+        if group.error_code == ErrorCode.group_id_not_found and request.version < NOT_FOUND_FROM:
+            group.error_code = ErrorCode.none  # a group that is not there was called dead, and no error
+        group.authorized_operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+        described.append(group)
+    return DescribeGroupsResponse(groups=described)
+
+
+NOT_FOUND_FROM = 6
+
+
+@serves(LIST_GROUPS)
+def list_groups(broker: Broker, message: ListGroupsRequest, request: Request) -> ListGroupsResponse:
+    found = []
+    for shard in broker.groups.shards():
+        found += shard.machine.list(message.states_filter, message.types_filter)
+    return ListGroupsResponse(groups=found)
+
+
+@serves(DELETE_GROUPS)
+async def delete(broker: Broker, message: DeleteGroupsRequest, request: Request) -> DeleteGroupsResponse:
+    results = []
+    for group_id in dict.fromkeys(message.groups_names):
+        reply = await _delete(broker, group_id).answered()
+        if isinstance(reply, Refused):
+            reply = DeletableGroupResult(group_id=group_id, error_code=reply.code)
+        assert isinstance(reply, DeletableGroupResult)
+        results.append(reply)
+    return DeleteGroupsResponse(results=results)
+
+
+def _delete(broker: Broker, group_id: str) -> Asking:
+    return broker.groups.ask(group_id, lambda groups, to, now, now_ms: groups.delete(group_id, to))

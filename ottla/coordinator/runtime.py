@@ -1,0 +1,261 @@
+"""A shard: one partition of an internal topic that this broker leads, and the machine it drives.
+
+    LOADING ---all that is in the log was replayed---> ACTIVE ---leadership lost---> GONE
+        +------what is in the log cannot be read-----> FAILED ---leadership lost---> GONE
+
+An active shard applies decisions: it appends their records as one batch, replays them into the machine, and lets the
+replies go when the high watermark has passed the batch. A decision without records may show what an earlier one has
+changed, so its replies wait for the same. If nobody else has to be waited for, all that happens at once.
+
+Loading collects before it replays: in a compacted log only the newest record of a key counts, so nothing else is ever
+decoded. The order of those newest records is kept.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from ottla.coordinator.decision import Decision, LogRecord, Producer, Reply, ReplyTo
+from ottla.errors import ErrorCode, Refused
+from ottla.replication.partition import Partition
+from ottla.runtime import Buffer
+from ottla.wire import batch, records
+
+SLICE_RECORDS = 500
+"""So many records are read or replayed at a time, a few milliseconds' work: then others may go on."""
+BATCH_BYTES_MAX = 64 * 1024 * 1024
+
+COMMIT_MARKER = b"\0\0\0\1"
+
+
+class Machine(Protocol):
+    @property
+    def deadline(self) -> float | None: ...
+
+    def replay(self, key: object, value: object | None, producer: Producer | None = None) -> None: ...
+
+    def replay_end(self, producer_id: int, *, committed: bool) -> None: ...
+
+    def settle(self, now: float, now_ms: int) -> Iterator[Decision]: ...
+
+    def expire(self, now: float, now_ms: int) -> Iterator[Decision]: ...
+
+    def parked(self) -> Iterator[ReplyTo]: ...
+
+
+class Codec(Protocol):
+    """How the records of a topic become bytes."""
+
+    def encode_key(self, key: tuple[object, ...]) -> bytes: ...
+
+    def encode_value(self, value: object) -> bytes: ...
+
+    def decode_key(self, data: bytes) -> object | None:
+        """None: not a kind of record that we know."""
+
+    def decode_value(self, key: object, data: bytes) -> object: ...
+
+
+M = TypeVar("M", bound=Machine)
+Tell = Callable[[ReplyTo, Reply], None]
+
+# What the log says when it cannot take a batch, as those who asked a coordinator are told (as Kafka does).
+_APPEND_ERRORS = {
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
+    ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
+}
+
+
+class Phase(enum.Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+class _Held(NamedTuple):
+    """Replies that wait for the high watermark."""
+
+    offset: int
+    until: float
+    replies: Sequence[tuple[ReplyTo, Reply]]
+
+
+class Shard(Generic[M]):
+    def __init__(self, partition: Partition, machine: M, codec: Codec, tell: Tell, *, held_s_max: float) -> None:
+        self.partition = partition
+        self.machine = machine
+        self.phase = Phase.LOADING
+        self._codec = codec
+        self._tell = tell
+        self._held: deque[_Held] = deque()
+        self._held_s_max = held_s_max
+
+    def check_active(self) -> None:
+        if self.phase is Phase.LOADING:
+            raise Refused(ErrorCode.coordinator_load_in_progress)
+        if self.phase is Phase.FAILED:
+            raise Refused(ErrorCode.coordinator_not_available)
+        if self.phase is Phase.GONE:
+            raise Refused(ErrorCode.not_coordinator)
+
+    def activate(self, now: float, now_ms: int) -> None:
+        """Everything was replayed."""
+        self.phase = Phase.ACTIVE
+        self.partition.watchers[self] = None
+        for decision in self.machine.settle(now, now_ms):
+            self.apply(decision, now, now_ms)
+
+    def unload(self) -> None:
+        """Another broker leads: whoever waits here is sent away to find it."""
+        if self.phase is Phase.ACTIVE:
+            self.partition.watchers.pop(self, None)
+        self.phase = Phase.GONE
+        gone = Refused(ErrorCode.not_coordinator)
+        for held in self._held:
+            self._refuse(held.replies, gone)
+        self._held.clear()
+        for reply_to in list(self.machine.parked()):
+            self._tell(reply_to, gone)
+
+    # Deciding.
+
+    def apply(self, decision: Decision, now: float, now_ms: int) -> None:
+        partition = self.partition
+        if decision.records:
+            try:
+                self._append(decision.records, decision.producer, now_ms)
+            except Refused as refused:
+                self._refuse(decision.replies, Refused(_APPEND_ERRORS.get(refused.code, refused.code), refused.message))
+                return
+            replay = self.machine.replay
+            for key, value in decision.records:
+                replay(key, value, decision.producer)
+        if partition.high_watermark >= partition.log.log_end:
+            for reply_to, reply in decision.replies:
+                self._tell(reply_to, reply)
+        elif decision.replies:
+            self._held.append(_Held(partition.log.log_end, now + self._held_s_max, decision.replies))
+        if decision.records:
+            for consequence in self.machine.settle(now, now_ms):
+                self.apply(consequence, now, now_ms)
+
+    def _refuse(self, replies: Sequence[tuple[ReplyTo, Reply]], refused: Refused) -> None:
+        for reply_to, _ in replies:
+            self._tell(reply_to, refused)
+
+    def _append(self, changes: Sequence[LogRecord], producer: Producer | None, now_ms: int) -> None:
+        partition = self.partition
+        if not partition.leads:
+            raise Refused(ErrorCode.not_leader_or_follower)
+        if len(partition.in_sync) < partition.policy.in_sync_min:
+            raise Refused(ErrorCode.not_enough_replicas)
+        codec = self._codec
+        built = bytearray(
+            records.build_batch(
+                [
+                    records.Record(
+                        offset, now_ms, codec.encode_key(key), None if value is None else codec.encode_value(value)
+                    )
+                    for offset, (key, value) in enumerate(changes)
+                ],
+                codec="none" if partition.policy.codec is None else partition.policy.codec,
+                producer_id=batch.NO_PRODUCER if producer is None else producer.id,
+                producer_epoch=-1 if producer is None else producer.epoch,
+                transactional=producer is not None,
+            )
+        )
+        header = batch.read_header(built)
+        partition.log.append(memoryview(built), header, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+        partition.advance(len(built))
+
+    # Waiting.
+
+    @property
+    def deadline(self) -> float | None:
+        machine = self.machine.deadline
+        if not self._held:
+            return machine
+        held = self._held[0].until
+        return held if machine is None else min(machine, held)
+
+    def expire(self, now: float, now_ms: int) -> None:
+        for decision in self.machine.expire(now, now_ms):
+            self.apply(decision, now, now_ms)
+        while self._held and self._held[0].until <= now:
+            self._refuse(self._held.popleft().replies, Refused(ErrorCode.coordinator_not_available))
+
+    def touched(self, size: int) -> None:
+        """The partition moved: the high watermark may have passed what replies wait for."""
+        while self._held and self._held[0].offset <= self.partition.high_watermark:
+            for reply_to, reply in self._held.popleft().replies:
+                self._tell(reply_to, reply)
+
+
+class Loader:
+    """Brings a machine to the state its log tells of, in slices: each step of an iteration is one."""
+
+    def __init__(self, machine: Machine, codec: Codec, log_start: int) -> None:
+        self._machine = machine
+        self._codec = codec
+        self._newest: dict[bytes, bytes | None] = {}
+        self.next_offset = log_start
+        self.records = 0
+
+    def feed(self, data: Buffer) -> Iterator[None]:
+        """Take the whole batches of what the log gives from `next_offset` on."""
+        for position, header in batch.batches(data):
+            view = memoryview(data)[position : position + header.size]
+            batch.check(view)
+            if header.is_control:
+                yield from self._marker(view, header.producer_id)
+            elif header.is_transactional:
+                yield from self._transactional(view, Producer(header.producer_id, header.producer_epoch))
+            else:
+                yield from self._collect(view)
+            self.next_offset = header.next_offset
+
+    def _collect(self, view: memoryview) -> Iterator[None]:
+        newest = self._newest
+        for record in records.iterate(view, bytes_max=BATCH_BYTES_MAX):
+            key = record.key
+            if key is None:
+                continue
+            self.records += 1
+            newest.pop(key, None)  # what comes again comes last
+            newest[key] = record.value
+            if not self.records % SLICE_RECORDS:
+                yield
+
+    def _transactional(self, view: memoryview, producer: Producer) -> Iterator[None]:
+        yield from self.replay()
+        for record in records.iterate(view, bytes_max=BATCH_BYTES_MAX):
+            if record.key is not None:
+                self.records += 1
+                self._replay(record.key, record.value, producer)
+
+    def _marker(self, view: memoryview, producer_id: int) -> Iterator[None]:
+        yield from self.replay()
+        for record in records.iterate(view, bytes_max=BATCH_BYTES_MAX):
+            self._machine.replay_end(producer_id, committed=record.key == COMMIT_MARKER)
+
+    def replay(self) -> Iterator[None]:
+        """Replay what was collected."""
+        collected, self._newest = self._newest, {}
+        for number, (key, value) in enumerate(collected.items()):
+            self._replay(key, value, None)
+            if number % SLICE_RECORDS == SLICE_RECORDS - 1:
+                yield
+
+    def _replay(self, data: bytes, value: bytes | None, producer: Producer | None) -> None:
+        key = self._codec.decode_key(data)
+        if key is not None:
+            self._machine.replay(key, None if value is None else self._codec.decode_value(key, value), producer)
