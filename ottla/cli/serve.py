@@ -11,9 +11,17 @@ import click
 from ottla import logs
 from ottla.cli.failure import Failure, Misused, split_pair
 from ottla.config import BadConfig, BrokerConfig, load_broker_config, print_config
+from ottla.config.setting import Source
 from ottla.errors import Fault
 
 log = logging.getLogger("ottla.serve")
+
+COPIES = (
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+    "transaction.state.log.min.isr",
+)
+"""How many brokers the internal topics ask for. With a store of its own a broker is alone, and nobody else will come."""
 
 
 @click.command("serve")
@@ -66,6 +74,9 @@ def command(
     flags.update((name, str(value)) for name, value in named.items() if value is not None)
     try:
         config = load_broker_config(file=file, environment=os.environ, flags=flags, host=host, port=port)
+        if config.source("ottla.store") is Source.DEFAULT:
+            flags.update((name, "1") for name in COPIES if config.source(name) is Source.DEFAULT)
+            config = load_broker_config(file=file, environment=os.environ, flags=flags, host=host, port=port)
     except BadConfig as bad:
         raise Misused(_sentence(bad)) from None
     if only_print:

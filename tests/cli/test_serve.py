@@ -34,6 +34,14 @@ def test_any_setting_can_be_given():
     assert "num.partitions=3\n" in printed("--set", "num.partitions=3").partition("# from default")[0]
 
 
+def test_a_broker_with_a_store_of_its_own_asks_for_no_other_broker():
+    alone = printed().partition("# from default")[0]
+    assert "offsets.topic.replication.factor=1\n" in alone
+    assert "transaction.state.log.min.isr=1\n" in alone
+    assert "offsets.topic.replication.factor=3\n" in printed("--store", "embedded:/x.db")
+    assert "offsets.topic.replication.factor=2\n" in printed("--set", "offsets.topic.replication.factor=2")
+
+
 def test_the_environment_is_read(tmp_path):
     file = tmp_path / "server.properties"
     file.write_text("num.partitions=5\n")
