@@ -1,7 +1,7 @@
 """One broker, wired together. Starting and stopping are here; what it does for clients is in the handlers.
 
     start   take the data directory -> join the cluster -> open the logs -> bind -> register -> coordinate -> accept
-    stop    stop coordinating, accepting -> leave the cluster -> sync and close the logs -> leave the clean-shutdown mark
+    stop    hang up -> leave the cluster -> sync and close the logs -> leave the clean-shutdown mark
 
 The mark says that nothing needs to be checked at the next start. It carries the broker epoch under which the logs were
 closed, and is taken away as soon as the next start has begun.

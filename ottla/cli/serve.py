@@ -21,7 +21,7 @@ COPIES = (
     "transaction.state.log.replication.factor",
     "transaction.state.log.min.isr",
 )
-"""How many brokers the internal topics ask for. With a store of its own a broker is alone, and nobody else will come."""
+"""How many brokers internal topics ask for. With a store of its own a broker is alone, and nobody else will come."""
 
 
 @click.command("serve")
