@@ -1,0 +1,107 @@
+"""The next-generation group protocol (KIP-848): ConsumerGroupHeartbeat, and ConsumerGroupDescribe to look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING
+
+from ottla.broker.coordinators import respond
+from ottla.broker.dispatch import Request, Response, serves
+from ottla.broker.handlers.groups import GROUP_OPERATIONS, NOT_ASKED, client_of
+from ottla.config.broker import BrokerConfig
+from ottla.coordinator.assignors import ASSIGNORS
+from ottla.coordinator.consumer_member import JOINING, LEAVING, LEAVING_FOR_NOW
+from ottla.coordinator.decision import Reply
+from ottla.errors import ErrorCode, Refused
+from ottla.wire.apis import CONSUMER_GROUP_DESCRIBE, CONSUMER_GROUP_HEARTBEAT
+from ottla.wire.schema.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
+from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from ottla.wire.tree import Message
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+MEMBERS_NAME_THEMSELVES_FROM = 1
+PROTOCOL = "consumer"
+
+
+@serves(CONSUMER_GROUP_HEARTBEAT)
+def heartbeat(
+    broker: Broker, message: ConsumerGroupHeartbeatRequest, request: Request
+) -> Response | Coroutine[object, object, Response]:
+    check_heartbeat(message, request.version, broker.config)
+    asking = broker.groups.ask(
+        message.group_id,
+        lambda groups, to, now, now_ms: groups.consumer_heartbeat(message, client_of(request), to, now, now_ms),
+    )
+    return respond(asking, _heartbeat)
+
+
+def _heartbeat(reply: Reply) -> Message:
+    if isinstance(reply, Refused):
+        return ConsumerGroupHeartbeatResponse(error_code=reply.code, error_message=reply.message)
+    assert isinstance(reply, ConsumerGroupHeartbeatResponse)
+    return reply
+
+
+def check_heartbeat(message: ConsumerGroupHeartbeatRequest, version: int, config: BrokerConfig) -> None:
+    """What no group would accept."""
+    if PROTOCOL not in config.group_coordinator_rebalance_protocols:
+        raise Refused(ErrorCode.unsupported_version, "The consumer group protocol is not enabled.")
+    if not message.group_id:
+        raise _invalid("GroupId can't be empty.")
+    names_itself = version >= MEMBERS_NAME_THEMSELVES_FROM or message.member_epoch != JOINING
+    if names_itself and not message.member_id:
+        raise _invalid("MemberId can't be empty.")
+    if message.instance_id == "":
+        raise _invalid("InstanceId can't be empty.")
+    if message.rack_id == "":
+        raise _invalid("RackId can't be empty.")
+    if message.member_epoch < LEAVING_FOR_NOW:
+        raise _invalid(f"MemberEpoch is {message.member_epoch}, but must be greater than or equal to -2.")
+    if message.member_epoch == LEAVING_FOR_NOW and message.instance_id is None:
+        raise _invalid("InstanceId can't be null.")
+    if message.member_epoch == JOINING:
+        _check_joining(message)
+    if message.member_epoch not in (LEAVING, LEAVING_FOR_NOW) and message.server_assignor is not None:
+        known = [name for name in config.group_consumer_assignors if name in ASSIGNORS]
+        if message.server_assignor not in known:
+            raise Refused(
+                ErrorCode.unsupported_assignor,
+                f"ServerAssignor {message.server_assignor} is not supported. Supported assignors: {', '.join(known)}.",
+            )
+
+
+def _check_joining(message: ConsumerGroupHeartbeatRequest) -> None:
+    """Who joins says everything, and holds nothing."""
+    if message.rebalance_timeout_ms == -1:
+        raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+    if message.topic_partitions is None or message.topic_partitions:
+        raise _invalid("TopicPartitions must be empty when (re-)joining.")
+    if message.subscribed_topic_names is None and message.subscribed_topic_regex is None:
+        raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+
+
+def _invalid(text: str) -> Refused:
+    return Refused(ErrorCode.invalid_request, text)
+
+
+@serves(CONSUMER_GROUP_DESCRIBE)
+def describe(
+    broker: Broker, message: ConsumerGroupDescribeRequest, request: Request
+) -> ConsumerGroupDescribeResponse:
+    described = []
+    for group_id in message.group_ids:
+        try:
+            if not group_id:
+                raise Refused(ErrorCode.invalid_group_id)
+            group = broker.groups.shard_for(group_id).machine.consumer_describe(group_id)
+        except Refused as refused:
+            group = DescribedGroup(error_code=refused.code, error_message=refused.message, group_id=group_id)
+        group.authorized_operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
+        described.append(group)
+    return ConsumerGroupDescribeResponse(groups=described)
