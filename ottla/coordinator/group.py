@@ -74,10 +74,12 @@ class ClassicGroup(GroupState):
     def join(
         self, request: JoinGroupRequest, version: int, client: Client, reply_to: ReplyTo, now: float, now_ms: int
     ) -> Decision:
-        self._check_size(request.member_id)
+        out = Outcome()
+        if not self._has_room(request.member_id):
+            self._turn_away(request.member_id, reply_to, now, now_ms, out)
+            return out.decision()
         if not self._speaks(request):
             raise Refused(ErrorCode.inconsistent_group_protocol)
-        out = Outcome()
         if request.member_id in self._pending:
             del self._pending[request.member_id]
             self._add(request, request.member_id, client, reply_to, now, now_ms, out)
@@ -91,24 +93,22 @@ class ClassicGroup(GroupState):
             self._add(request, self._new_id(request, client), client, reply_to, now, now_ms, out)
         return out.decision()
 
-    def _check_size(self, member_id: str) -> None:
+    def _has_room(self, member_id: str) -> bool:
         most = self._surroundings.config.group_max_size
         if self.state is State.PREPARING:
             # Those that wait are counted, so that the last to return are turned away if the limit was lowered.
             member = self.members.get(member_id)
-            fits = (member is not None and member.joining is not None) or self.members.joining < most
-        else:
-            fits = self.state is State.EMPTY or member_id in self.members or len(self.members) < most
-        if not fits:
-            self._forget(member_id)
-            raise Refused(ErrorCode.group_max_size_reached)
+            return (member is not None and member.joining is not None) or self.members.joining < most
+        return self.state is State.EMPTY or member_id in self.members or len(self.members) < most
 
-    def _forget(self, member_id: str) -> None:
+    def _turn_away(self, member_id: str, reply_to: ReplyTo, now: float, now_ms: int, out: Outcome) -> None:
         self._pending.pop(member_id, None)
         member = self.members.get(member_id)
         if member is not None:
-            self._unsynced.discard(member_id)
-            self.members.remove(member)
+            self._remove(member, out)
+        out.reply(reply_to, Refused(ErrorCode.group_max_size_reached))
+        if self.state is State.PREPARING:
+            self._complete_if_all_joined(now, now_ms, out)
 
     def _speaks(self, request: JoinGroupRequest) -> bool:
         """Whether a member can talk to all others."""

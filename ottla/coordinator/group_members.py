@@ -165,6 +165,22 @@ class Members:
         if self.leader == old:
             self.leader = member_id
 
+    def replay(self, recorded: ClassicGroupMember, protocol: str | None) -> None:
+        """Have the member as the log tells it; one that is known keeps what the log does not tell."""
+        member = self._by_id.get(recorded.member_id)
+        if member is None and (member := self.static(recorded.group_instance_id)) is not None:
+            self.rename(member, recorded.member_id)
+        if member is None:
+            self.add(member_of(recorded, protocol))
+            return
+        told = member_of(recorded, protocol)
+        member.client, member.assignment = told.client, told.assignment
+        member.session_timeout_ms, member.rebalance_timeout_ms = told.session_timeout_ms, told.rebalance_timeout_ms
+        if member.metadata(protocol) != recorded.subscription:
+            self._count(member, -1)
+            member.protocols = told.protocols
+            self._count(member, 1)
+
     def park_join(self, member: Member, reply_to: ReplyTo) -> ReplyTo | None:
         """Let the member wait for the join phase to complete. Whoever waited in its name before, if anybody."""
         before, member.joining = member.joining, reply_to

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 
 from ottla.coordinator.decision import LogRecord
-from ottla.coordinator.group_members import Members, member_of
+from ottla.coordinator.group_members import Members
 from ottla.coordinator.record_values import GroupMetadataValue
 from ottla.coordinator.records import NO_TIMESTAMP, GroupMetadataKey, OffsetCommitValue
 from ottla.coordinator.surroundings import Surroundings
@@ -92,13 +92,7 @@ class GroupState:
         self.state_since_ms = value.current_state_timestamp_ms
         told = {member.member_id for member in value.members}
         for recorded in value.members:
-            member = self.members.get(recorded.member_id)
-            if member is None and (member := self.members.static(recorded.group_instance_id)) is not None:
-                self.members.rename(member, recorded.member_id)
-            if member is None:
-                self.members.add(member_of(recorded, value.protocol))
-            else:
-                member.assignment = recorded.assignment
+            self.members.replay(recorded, value.protocol)
         for member in [member for member in self.members if member.id not in told]:
             self.members.take_join(member)
             self.members.remove(member)
