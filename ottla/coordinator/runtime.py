@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from ottla.coordinator import log_batch
 from ottla.coordinator.decision import Decision, LogRecord, Producer, Reply, ReplyTo
 from ottla.errors import ErrorCode, Refused
 from ottla.replication.partition import Partition
@@ -158,24 +159,17 @@ class Shard(Generic[M]):
             raise Refused(ErrorCode.not_leader_or_follower)
         if len(partition.in_sync) < partition.policy.in_sync_min:
             raise Refused(ErrorCode.not_enough_replicas)
-        codec = self._codec
-        built = bytearray(
-            records.build_batch(
-                [
-                    records.Record(
-                        offset, now_ms, codec.encode_key(key), None if value is None else codec.encode_value(value)
-                    )
-                    for offset, (key, value) in enumerate(changes)
-                ],
-                codec="none" if partition.policy.codec is None else partition.policy.codec,
-                producer_id=batch.NO_PRODUCER if producer is None else producer.id,
-                producer_epoch=-1 if producer is None else producer.epoch,
-                transactional=producer is not None,
-            )
+        encode_key, encode_value = self._codec.encode_key, self._codec.encode_value
+        data, header = log_batch.build(
+            [(encode_key(key), None if value is None else encode_value(value)) for key, value in changes],
+            now_ms,
+            producer,
         )
-        header = batch.read_header(built)
-        partition.log.append(memoryview(built), header, leader_epoch=partition.leader_epoch, now_ms=now_ms)
-        partition.advance(len(built))
+        if partition.policy.codec not in (None, "none"):
+            data = bytearray(records.recompress(data, partition.policy.codec, bytes_max=BATCH_BYTES_MAX))
+            header = batch.read_header(data)
+        partition.log.append(memoryview(data), header, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+        partition.advance(len(data))
 
     # Waiting.
 
