@@ -254,8 +254,9 @@ class Groups:
         group = self._groups.get(group_id)
         if value is not None:
             if not isinstance(group, ClassicGroup):
-                self._unsettled.add(group_id)
                 group = self._groups[group_id] = ClassicGroup(group_id, self._surroundings)
+            if not group.recorded:  # it may have been there already, for the sake of its offsets
+                self._unsettled.add(group_id)
             group.replay(value)
         elif isinstance(group, ClassicGroup):
             self._drop(group)

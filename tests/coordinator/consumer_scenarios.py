@@ -6,7 +6,7 @@
     m1 beat has=t:0,1             -> epoch=2                  a heartbeat; has= is what it says it holds
     m1 leave                      -> epoch=-1                 `away`: a static member that means to come back
     c1 cjoin t                    -> generation=3 range       the classic protocol: cjoin, csync, cbeat, cleave
-    m1 commit                     -> none                     `fetch` likewise
+    m1 commit t                   -> none                     an offset of topic t; `fetch` likewise
     wait 45s                                                  time passes, timers fire
     reload                                                    another coordinator takes over, from the log
     group                         -> Stable 2/2 m1=2 m2=2     state, group epoch / target epoch, members with epochs
@@ -45,7 +45,11 @@ from ottla.wire.schema.consumer_protocol_subscription import TopicPartition as O
 from ottla.wire.schema.heartbeat import HeartbeatRequest
 from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from ottla.wire.schema.leave_group import LeaveGroupRequest, MemberIdentity
-from ottla.wire.schema.offset_commit import OffsetCommitRequest
+from ottla.wire.schema.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from ottla.wire.schema.offset_fetch import OffsetFetchRequestGroup
 from ottla.wire.schema.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
@@ -346,6 +350,10 @@ class Scenario:
             member_id=self.ids.get(who, "" if who == "admin" else who),
             generation_id_or_member_epoch=int(options.get("epoch", self.epochs.get(who, -1))),
             group_instance_id=self.instances.get(who),
+            topics=[
+                OffsetCommitRequestTopic(name=name, partitions=[OffsetCommitRequestPartition(committed_offset=1)])
+                for name in names
+            ],
         )
         token = Waiting()
         version = int(options.get("version", 9))
