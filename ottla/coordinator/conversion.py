@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 UPGRADES = ("bidirectional", "upgrade")
 DOWNGRADES = ("bidirectional", "downgrade")
+KNOWN_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+"""What these leave with their members (librdkafka's sticky ones do) only says who had what, which is known here. Of
+other assignors we cannot know what their members would miss. (Kafka looks at the data alone, and refuses both.)"""
 
 
 def upgrade(classic: ClassicGroup, around: Surroundings) -> Decision:
@@ -72,7 +75,7 @@ def _upgraded(member: ClassicMember, classic: ClassicGroup, around: Surroundings
     # While the group prepares its first generation, no protocol has been chosen yet; all carry the same topics.
     subscription = read_subscription(member.metadata(classic.protocol) or member.protocols[0][1], image)
     assigned, user_data = read_assignment(member.assignment, image)
-    if user_data:
+    if user_data and classic.protocol not in KNOWN_ASSIGNORS:
         raise Refused(ErrorCode.group_id_not_found, why + "a custom assignor is in use.")
     return Member(
         member.id,
