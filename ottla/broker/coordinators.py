@@ -8,6 +8,7 @@ serves one internal topic: the one for groups is made at the end of this file, a
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import uuid
 from collections import deque
@@ -22,7 +23,8 @@ from ottla.config.broker import BrokerConfig
 from ottla.coordinator import records
 from ottla.coordinator.decision import Decision, Reply, ReplyTo
 from ottla.coordinator.groups import Groups
-from ottla.coordinator.runtime import Codec, Loader, Machine, Phase, Shard
+from ottla.coordinator.loader import Loader
+from ottla.coordinator.runtime import Codec, Machine, Phase, Shard
 from ottla.errors import ErrorCode, Fault, Refused
 from ottla.replication.partition import Partition
 from ottla.runtime import Handle
@@ -212,6 +214,7 @@ class Coordinator(Generic[M]):
             for _ in loader.feed(await self._runtime.offload(piece.load)):
                 await asyncio.sleep(0)
         for _ in loader.replay():
+            gc.freeze()  # what was loaded stays: to look through it for garbage again and again would stall the loop
             await asyncio.sleep(0)
         if shard.phase is Phase.LOADING:
             self._activate(shard)

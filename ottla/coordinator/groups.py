@@ -174,14 +174,14 @@ class Groups:
         return Decision(records, ((reply_to, OffsetDeleteResponse(topics=topics)),))
 
     def expire_offsets(self, now_ms: int) -> Iterator[Decision]:
-        """Offsets that nobody needs any more, and groups that have nothing left; a decision for each group."""
+        """Offsets that nobody needs any more, and groups that have nothing left. For each group a decision, or nothing:
+        there may be very many of them, and others want to go on in between."""
         for group in list(self._groups.values()):
             expired = self._offsets.expired(group.id, now_ms, group.subscribes, group.kept_since_ms)
             kept = sum(1 for _ in self._offsets.partitions_of(group.id)) - len(expired)
             if not kept and self._is_idle(group):
                 expired += _tombstones(group)
-            if expired:
-                yield Decision(expired)
+            yield Decision(expired) if expired else NOTHING
             self._forget_if_nothing(group)
 
     def forget_topics(self, names: Iterable[str]) -> Iterator[Decision]:

@@ -7,8 +7,7 @@ An active shard applies decisions: it appends their records as one batch, replay
 replies go when the high watermark has passed the batch. A decision without records may show what an earlier one has
 changed, so its replies wait for the same. If nobody else has to be waited for, all that happens at once.
 
-Loading collects before it replays: in a compacted log only the newest record of a key counts, so nothing else is ever
-decoded. The order of those newest records is kept.
+How a log becomes a machine's state is told in `loader`.
 """
 
 from __future__ import annotations
@@ -22,14 +21,9 @@ from ottla.coordinator import log_batch
 from ottla.coordinator.decision import Decision, LogRecord, Producer, Reply, ReplyTo
 from ottla.errors import ErrorCode, Refused
 from ottla.replication.partition import Partition
-from ottla.runtime import Buffer
 from ottla.wire import batch, records
 
-SLICE_RECORDS = 500
-"""So many records are read or replayed at a time, a few milliseconds' work: then others may go on."""
 BATCH_BYTES_MAX = 64 * 1024 * 1024
-
-COMMIT_MARKER = b"\0\0\0\1"
 
 
 class Machine(Protocol):
@@ -192,64 +186,3 @@ class Shard(Generic[M]):
         while self._held and self._held[0].offset <= self.partition.high_watermark:
             for reply_to, reply in self._held.popleft().replies:
                 self._tell(reply_to, reply)
-
-
-class Loader:
-    """Brings a machine to the state its log tells of, in slices: each step of an iteration is one."""
-
-    def __init__(self, machine: Machine, codec: Codec, log_start: int) -> None:
-        self._machine = machine
-        self._codec = codec
-        self._newest: dict[bytes, bytes | None] = {}
-        self.next_offset = log_start
-        self.records = 0
-
-    def feed(self, data: Buffer) -> Iterator[None]:
-        """Take the whole batches of what the log gives from `next_offset` on."""
-        for position, header in batch.batches(data):
-            view = memoryview(data)[position : position + header.size]
-            batch.check(view)
-            if header.is_control:
-                yield from self._marker(view, header.producer_id)
-            elif header.is_transactional:
-                yield from self._transactional(view, Producer(header.producer_id, header.producer_epoch))
-            else:
-                yield from self._collect(view)
-            self.next_offset = header.next_offset
-
-    def _collect(self, view: memoryview) -> Iterator[None]:
-        newest = self._newest
-        for record in records.iterate(view, bytes_max=BATCH_BYTES_MAX):
-            key = record.key
-            if key is None:
-                continue
-            self.records += 1
-            newest.pop(key, None)  # what comes again comes last
-            newest[key] = record.value
-            if not self.records % SLICE_RECORDS:
-                yield
-
-    def _transactional(self, view: memoryview, producer: Producer) -> Iterator[None]:
-        yield from self.replay()
-        for record in records.iterate(view, bytes_max=BATCH_BYTES_MAX):
-            if record.key is not None:
-                self.records += 1
-                self._replay(record.key, record.value, producer)
-
-    def _marker(self, view: memoryview, producer_id: int) -> Iterator[None]:
-        yield from self.replay()
-        for record in records.iterate(view, bytes_max=BATCH_BYTES_MAX):
-            self._machine.replay_end(producer_id, committed=record.key == COMMIT_MARKER)
-
-    def replay(self) -> Iterator[None]:
-        """Replay what was collected."""
-        collected, self._newest = self._newest, {}
-        for number, (key, value) in enumerate(collected.items()):
-            self._replay(key, value, None)
-            if number % SLICE_RECORDS == SLICE_RECORDS - 1:
-                yield
-
-    def _replay(self, data: bytes, value: bytes | None, producer: Producer | None) -> None:
-        key = self._codec.decode_key(data)
-        if key is not None:
-            self._machine.replay(key, None if value is None else self._codec.decode_value(key, value), producer)

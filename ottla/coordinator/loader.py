@@ -1,0 +1,155 @@
+"""Loading a shard: its log becomes its machine's state, in slices, so that nobody waits long meanwhile.
+
+The log is read twice as it were. First only keys and values are picked out of the batches and the newest value of
+each key is kept, as compaction would: what was overwritten a thousand times is never decoded. Then what is left is
+decoded and replayed, in the order of those newest records. That order matters only among the records of one group (or
+one transaction), so they are kept by its name in many dictionaries: a single one would stall whenever it grows.
+
+Records of transactions wait for their marker, and what was collected before them is replayed before them, so that of
+two commits the later one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from ottla.coordinator.decision import Producer
+from ottla.coordinator.runtime import Codec, Machine
+from ottla.errors import ErrorCode, Refused
+from ottla.runtime import Buffer
+from ottla.wire import batch, records
+
+SLICE_RECORDS = 1000
+"""So many records are read or replayed at a time, a few milliseconds' work: then others may go on."""
+BUCKETS = 64
+BATCH_BYTES_MAX = 64 * 1024 * 1024
+
+COMMIT_MARKER = b"\0\0\0\1"
+_OPAQUE = batch.CODEC_MASK | batch.TRANSACTIONAL | batch.CONTROL
+
+
+class Loader:
+    """Each step of an iteration over one of its methods is a slice of the work."""
+
+    def __init__(self, machine: Machine, codec: Codec, log_start: int) -> None:
+        self._machine = machine
+        self._codec = codec
+        self._newest: list[dict[bytes, bytes | None]] = [{} for _ in range(BUCKETS)]
+        self.next_offset = log_start
+        self.records = 0
+
+    def feed(self, data: Buffer) -> Iterator[None]:
+        """Take the whole batches of what the log gives from `next_offset` on."""
+        data = bytes(data)
+        view = memoryview(data)
+        unpack, header_bytes = batch.HEADER.unpack_from, batch.HEADER_BYTES
+        position, end = 0, len(data)
+        taken = 0
+        while end - position >= header_bytes:
+            base_offset, length, _, magic, crc, attributes, last, *_, count = unpack(data, position)
+            stop = position + length + batch.LENGTH_OVERHEAD
+            if stop > end and length > 0:
+                break
+            if magic != batch.MAGIC or crc32c(view[position + batch.CRC_FROM : stop]) != crc:
+                raise Refused(ErrorCode.corrupt_message, f"the batch at offset {base_offset} is damaged")
+            if attributes & _OPAQUE:
+                yield from self._open(view[position:stop])
+            else:
+                self._collect(data, position + header_bytes, stop, count)
+            self.next_offset = base_offset + last + 1
+            position = stop
+            taken += count
+            if taken >= SLICE_RECORDS:
+                taken = 0
+                yield
+
+    def _collect(self, data: bytes, position: int, end: int, count: int) -> None:
+        """The usual batch: neither compressed nor part of a transaction. Written by us and whole, so not judged."""
+        newest = self._newest
+        try:
+            for _ in range(count):
+                size, position = _varint(data, position)
+                stop = position + size
+                position += 1  # attributes
+                while data[position] > 0x7F:
+                    position += 1
+                position += 1  # difference in time
+                while data[position] > 0x7F:
+                    position += 1
+                position += 1  # difference in offset
+                size = data[position]
+                if size < 0x80:
+                    size >>= 1
+                    position += 1
+                else:
+                    size, position = _varint(data, position)
+                key = data[position : position + size]
+                position += size
+                size, position = _varint(data, position)
+                bucket = newest[hash(key[4 : 4 + (key[2] << 8 | key[3])]) % BUCKETS]  # _name(key), without a call
+                bucket.pop(key, None)  # what comes again comes last
+                bucket[key] = data[position : position + size] if size >= 0 else None
+                position = stop
+        except IndexError:
+            position = -1
+        if position != end:
+            raise Refused(ErrorCode.corrupt_message, "a batch does not hold what it says")
+        self.records += count
+
+    def _open(self, view: memoryview) -> Iterator[None]:
+        """A batch that has to be looked at as a whole."""
+        header = batch.read_header(view)
+        producer = None
+        if header.is_control or header.is_transactional:
+            yield from self.replay()
+            producer = Producer(header.producer_id, header.producer_epoch)
+        for record in records.iterate(view, bytes_max=BATCH_BYTES_MAX):
+            self.records += 1
+            if record.key is None:
+                continue
+            if header.is_control:
+                self._machine.replay_end(header.producer_id, committed=record.key == COMMIT_MARKER)
+            elif producer is not None:
+                self._replay(record.key, record.value, producer)
+            else:
+                bucket = self._newest[hash(_name(record.key)) % BUCKETS]
+                bucket.pop(record.key, None)
+                bucket[record.key] = record.value
+
+    def replay(self) -> Iterator[None]:
+        """Replay what was collected."""
+        number = 0
+        for index, bucket in enumerate(self._newest):
+            self._newest[index] = {}
+            for key, value in bucket.items():
+                self._replay(key, value, None)
+                number += 1
+                if not number % SLICE_RECORDS:
+                    yield
+
+    def _replay(self, data: bytes, value: bytes | None, producer: Producer | None) -> None:
+        key = self._codec.decode_key(data)
+        if key is not None:
+            self._machine.replay(key, None if value is None else self._codec.decode_value(key, value), producer)
+
+
+def _name(key: bytes) -> bytes:
+    """Every key begins with two bytes for its kind, and then the name of what it belongs to."""
+    return key[4 : 4 + (key[2] << 8 | key[3])]
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """A zigzag number and the position behind it."""
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    value, shift = byte & 0x7F, 7
+    while True:
+        position += 1
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position + 1
+        shift += 7
