@@ -1,0 +1,276 @@
+"""Shards on real logs: what is appended, when replies leave, what is loaded, who is sent away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ottla.cluster.model import Partition as State
+from ottla.coordinator import records
+from ottla.coordinator.decision import NOTHING, Decision, LogRecord, Producer, answer
+from ottla.coordinator.loader import SLICE_RECORDS, Loader
+from ottla.coordinator.records import OffsetCommitKey, OffsetCommitValue
+from ottla.coordinator.runtime import Shard
+from ottla.errors import ErrorCode, Refused
+from ottla.log.log_config import LogConfig
+from ottla.log.partition_log import PartitionLog
+from ottla.replication.partition import AppendPolicy, Partition
+from ottla.runtime.disk import RealDisk
+from ottla.wire.batch import read_header
+from ottla.wire.records import Record, build_batch
+
+NOW = 1000.0
+NOW_MS = 1_790_000_000_000
+
+
+def committed(offset: int, group: str = "g", partition: int = 0) -> LogRecord:
+    return LogRecord(OffsetCommitKey(group, "t", partition), OffsetCommitValue(offset, commit_timestamp_ms=NOW_MS))
+
+
+class Notes:
+    """The simplest machine: it remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[object, int] = {}
+        self.pending: dict[int, dict[object, int]] = {}
+        self.waiting: list[object] = []
+        self.due: list[Decision] = []
+        self.deadline: float | None = None
+        self.replayed = 0
+
+    def replay(self, key: object, value: object | None, producer: Producer | None = None) -> None:
+        self.replayed += 1
+        into = self.offsets if producer is None else self.pending.setdefault(producer.id, {})
+        if isinstance(value, OffsetCommitValue):
+            into[key] = value.offset
+        else:
+            into.pop(key, None)
+
+    def replay_end(self, producer_id: int, *, committed: bool) -> None:
+        ended = self.pending.pop(producer_id, {})
+        if committed:
+            self.offsets.update(ended)
+
+    def settle(self, now: float, now_ms: int) -> Iterator[Decision]:
+        return iter(())
+
+    def expire(self, now: float, now_ms: int) -> Iterator[Decision]:
+        while self.due:
+            yield self.due.pop(0)
+
+    def parked(self) -> Iterator[object]:
+        return iter(self.waiting)
+
+
+class Fixture:
+    def __init__(self, path: Path) -> None:
+        self.path = str(path / "__consumer_offsets-0")
+        self.log = PartitionLog.open(RealDisk(), self.path, LogConfig(segment_bytes=100_000), now_ms=NOW_MS)
+        self.partition = Partition("__consumer_offsets", bytes(16), 0, 1, self.log, AppendPolicy())
+        self.lead()
+        self.heard: list[tuple[object, object]] = []
+        self.machine = Notes()
+        self.shard = self.made(self.machine)
+        self.shard.activate(NOW, NOW_MS)
+
+    def lead(self, *in_sync: int, epoch: int = 0) -> None:
+        members = (1, *in_sync)
+        self.partition.become(
+            State(replicas=members, leader=1, leader_epoch=epoch, in_sync=members, partition_epoch=epoch)
+        )
+
+    def made(self, machine: Notes) -> Shard[Notes]:
+        def tell(reply_to: object, reply: object) -> None:
+            self.heard.append((reply_to, reply.code if isinstance(reply, Refused) else reply))
+
+        return Shard(self.partition, machine, records, tell, held_s_max=5.0)
+
+    def apply(self, decision: Decision) -> list[tuple[object, object]]:
+        self.heard.clear()
+        self.shard.apply(decision, NOW, NOW_MS)
+        return list(self.heard)
+
+    def replicated(self) -> None:
+        """The other replicas have caught up."""
+        self.partition.high_watermark = self.log.log_end
+        self.partition.wake()
+
+    def loaded(self) -> Notes:
+        machine = Notes()
+        loader = Loader(machine, records, self.log.log_start)
+        while loader.next_offset < self.log.log_end:
+            piece = self.log.read(loader.next_offset, 10_000, limit=self.log.log_end)
+            assert piece is not None
+            for _ in loader.feed(piece.load()):
+                pass
+        for _ in loader.replay():
+            pass
+        return machine
+
+    def append(self, **how: object) -> None:
+        """A batch that no shard of ours would write by itself."""
+        data = memoryview(bytearray(build_batch(**how)))  # type: ignore[arg-type]
+        self.log.append(data, read_header(data), leader_epoch=0, now_ms=NOW_MS)
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Fixture:
+    return Fixture(tmp_path)
+
+
+def test_a_decision_is_one_batch_replayed_and_then_answered(on_disk: Fixture):
+    heard = on_disk.apply(Decision([committed(1), committed(2, partition=1)], [("a", "done"), ("b", "done")]))
+    assert heard == [("a", "done"), ("b", "done")]
+    assert on_disk.log.log_end == 2
+    assert sorted(on_disk.machine.offsets.values()) == [1, 2]
+    piece = on_disk.log.read(0, 10_000, limit=2)
+    assert piece is not None
+    assert read_header(piece.load()).record_count == 2
+
+
+def test_replies_wait_until_all_replicas_have_the_records(on_disk: Fixture):
+    on_disk.lead(2, epoch=1)
+    assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == []
+    assert on_disk.machine.offsets, "replayed at once: the next decision builds on it"
+    assert on_disk.apply(answer("b", "what a has changed")) == []
+    on_disk.replicated()
+    assert on_disk.heard == [("a", "done"), ("b", "what a has changed")]
+    assert on_disk.apply(answer("c", "at once")) == [("c", "at once")]
+
+
+def test_replies_do_not_wait_for_ever(on_disk: Fixture):
+    on_disk.lead(2, epoch=1)
+    on_disk.apply(Decision([committed(1)], [("a", "done")]))
+    assert on_disk.shard.deadline == NOW + 5.0
+    on_disk.shard.expire(NOW + 5.0, NOW_MS)
+    assert on_disk.heard == [("a", ErrorCode.coordinator_not_available)]
+    on_disk.replicated()
+    assert len(on_disk.heard) == 1, "answered once"
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (ErrorCode.not_leader_or_follower, ErrorCode.not_coordinator),
+        (ErrorCode.not_enough_replicas, ErrorCode.coordinator_not_available),
+        (ErrorCode.kafka_storage_error, ErrorCode.not_coordinator),
+        (ErrorCode.record_list_too_large, ErrorCode.unknown_server_error),
+    ],
+)
+def test_what_cannot_be_appended_has_not_happened(
+    on_disk: Fixture, monkeypatch: pytest.MonkeyPatch, refused: ErrorCode, told: ErrorCode
+):
+    def refuse(*_: object, **__: object) -> int:
+        raise Refused(refused)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "append", refuse)
+        assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == [("a", told)]
+    assert not on_disk.machine.offsets
+    assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == [("a", "done")]
+
+
+def test_too_few_in_sync_replicas_refuse_a_change_and_answer_questions(on_disk: Fixture):
+    on_disk.partition.policy = AppendPolicy(in_sync_min=2)
+    told = [("a", ErrorCode.coordinator_not_available)]
+    assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == told
+    assert on_disk.apply(answer("b", "known")) == [("b", "known")]
+
+
+def test_a_shard_that_moves_away_sends_everybody_away(on_disk: Fixture):
+    on_disk.lead(2, epoch=1)
+    on_disk.apply(Decision([committed(1)], [("a", "done")]))
+    on_disk.machine.waiting = ["b"]
+    on_disk.shard.unload()
+    assert on_disk.heard == [("a", ErrorCode.not_coordinator), ("b", ErrorCode.not_coordinator)]
+    on_disk.replicated()
+    assert len(on_disk.heard) == 2
+    with pytest.raises(Refused) as refused:
+        on_disk.shard.check_active()
+    assert refused.value.code == ErrorCode.not_coordinator
+
+
+def test_a_shard_serves_nobody_while_it_loads(on_disk: Fixture):
+    with pytest.raises(Refused) as refused:
+        on_disk.made(Notes()).check_active()
+    assert refused.value.code == ErrorCode.coordinator_load_in_progress
+
+
+def test_timers_decide_and_are_applied_one_by_one(on_disk: Fixture):
+    on_disk.machine.due = [Decision([committed(1)], [("a", "woken")]), NOTHING, Decision([committed(2)])]
+    on_disk.shard.expire(NOW, NOW_MS)
+    assert on_disk.heard == [("a", "woken")]
+    assert list(on_disk.machine.offsets.values()) == [2]
+
+
+def test_loading_gives_what_was_there_and_decodes_only_the_newest(on_disk: Fixture):
+    for number in range(5000):
+        on_disk.apply(Decision([committed(number, f"g{number % 7}"), committed(number, "h", number % 3)]))
+    on_disk.apply(Decision([LogRecord(OffsetCommitKey("g3", "t", 0), None)]))
+    assert len(on_disk.log.segments) > 1
+    loaded = on_disk.loaded()
+    assert loaded.offsets == on_disk.machine.offsets
+    assert loaded.replayed == 7 + 3
+
+
+def test_loading_keeps_the_order_of_the_records_of_a_group(on_disk: Fixture):
+    seen: list[tuple[str, int]] = []
+    for number in (1, 2, 3, 1):
+        on_disk.apply(Decision([committed(number, "g", number)]))
+    machine = Notes()
+    machine.replay = lambda key, value, producer=None: seen.append(key.partition)  # type: ignore[method-assign,attr-defined]
+    piece = on_disk.log.read(0, 10_000, limit=on_disk.log.log_end)
+    assert piece is not None
+    loader = Loader(machine, records, 0)
+    assert not list(loader.feed(piece.load()))
+    assert not list(loader.replay())
+    assert seen == [2, 3, 1]
+
+
+def test_loading_works_in_slices(on_disk: Fixture):
+    for number in range(3 * SLICE_RECORDS):
+        on_disk.apply(Decision([committed(number, f"g{number}")]))
+    piece = on_disk.log.read(0, 10_000_000, limit=on_disk.log.log_end)
+    assert piece is not None
+    loader = Loader(Notes(), records, 0)
+    read = len(list(loader.feed(piece.load())))
+    assert read * SLICE_RECORDS >= loader.records - SLICE_RECORDS
+    assert len(list(loader.replay())) >= read
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_records_are_loaded(on_disk: Fixture, codec: str):
+    on_disk.partition.policy = AppendPolicy(codec=codec)
+    on_disk.apply(Decision([committed(number, partition=number) for number in range(100)]))
+    piece = on_disk.log.read(0, 10_000, limit=100)
+    assert piece is not None
+    assert read_header(piece.load()).codec
+    assert on_disk.loaded().offsets == on_disk.machine.offsets
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["committed", "aborted"])
+def test_offsets_of_a_transaction_count_when_its_marker_says_so(on_disk: Fixture, ends: bool):
+    key = OffsetCommitKey("g", "t", 0)
+    on_disk.apply(Decision([committed(1)]))
+    heard = on_disk.apply(Decision([committed(2)], [("a", "done")], Producer(7, 0)))
+    assert heard == [("a", "done")]
+    assert on_disk.loaded().offsets == {key: 1}
+    on_disk.apply(Decision([committed(3, partition=1)]))
+    marker = Record(0, NOW_MS, bytes([0, 0, 0, 1 if ends else 0]), bytes(6))
+    on_disk.append(records=[marker], control=True, transactional=True, producer_id=7, producer_epoch=0)
+    loaded = on_disk.loaded()
+    assert loaded.offsets == {key: 2 if ends else 1, OffsetCommitKey("g", "t", 1): 3}
+    assert not loaded.pending
+
+
+def test_a_damaged_batch_is_not_loaded(on_disk: Fixture):
+    on_disk.apply(Decision([committed(1)]))
+    piece = on_disk.log.read(0, 10_000, limit=1)
+    assert piece is not None
+    data = bytearray(piece.load())
+    data[-3] ^= 1
+    with pytest.raises(Refused) as refused:
+        list(Loader(Notes(), records, 0).feed(data))
+    assert refused.value.code == ErrorCode.corrupt_message
