@@ -24,6 +24,7 @@ from ottla.cluster.controller import check_topic_name
 from ottla.cluster.image import NO_BROKER, Endpoint, Image, Topic
 from ottla.cluster.requests import BrokerRegistration, TopicSpec
 from ottla.cluster.rules import rules_of
+from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.config.broker import BrokerConfig
 from ottla.config.listeners import Listener
 from ottla.config.topic import TopicConfig, resolve
@@ -89,7 +90,12 @@ class Broker:
                 "with --data."
             )
         self._check_owner(None)
-        self.cluster = await Cluster.open(self.config.ottla_store, self.runtime, data_dir=self.data_dir)
+        self.cluster = await Cluster.open(
+            self.config.ottla_store,
+            self.runtime,
+            data_dir=self.data_dir,
+            zookeeper=ZooKeeperOptions.of(self.config),
+        )
         self._check_owner(self.cluster.cluster_id)
         self._configure()
         clean_epoch = checkpoints.take_clean_shutdown(disk, self.data_dir)

@@ -20,6 +20,7 @@ class Noun(NamedTuple):
 NOUNS: Final = {
     "serve": Noun("ottla.cli.serve", "Run a broker."),
     "topics": Noun("ottla.cli.topics", "Create, list, describe and delete topics."),
+    "zookeeper": Noun("ottla.cli.zookeeper", "Run a ZooKeeper ensemble, for development and tests."),
 }
 
 

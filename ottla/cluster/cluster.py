@@ -20,12 +20,14 @@ from ottla.cluster.requests import (
 )
 from ottla.cluster.store import Conflict, Create, Op, Set, Store
 from ottla.cluster.view import ClusterView, Subscriber
+from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.errors import Fault
 from ottla.runtime import Runtime
 
 R = TypeVar("R")
 
 DEFAULT_FILE: Final = "store.db"
+SESSION_FILE: Final = "zookeeper.session"
 PRODUCER_ID_BLOCK: Final = 1000
 PRODUCER_ID_MAX: Final = 2**63 - 1
 ATTEMPTS_MAX: Final = 20
@@ -42,10 +44,18 @@ class Cluster:
         self._broker_id = -1
 
     @classmethod
-    async def open(cls, store_url: str, runtime: Runtime, *, data_dir: str, rules: Rules | None = None) -> Cluster:
-        """Open the store that `store_url` names (embedded:PATH; without a path, a file in `data_dir`), found a
-        cluster in it if it is empty, and load the image."""
-        store = await _open_store(store_url, runtime, data_dir)
+    async def open(
+        cls,
+        store_url: str,
+        runtime: Runtime,
+        *,
+        data_dir: str,
+        rules: Rules | None = None,
+        zookeeper: ZooKeeperOptions | None = None,
+    ) -> Cluster:
+        """Open the store that `store_url` names (embedded:PATH; without a path, a file in `data_dir`; or
+        zookeeper:HOST:PORT[,...][/chroot]), found a cluster in it if it is empty, and load the image."""
+        store = await _open_store(store_url, runtime, data_dir, zookeeper)
         try:
             await _found(store, runtime)
             view = ClusterView(store, runtime)
@@ -139,13 +149,21 @@ class Cluster:
         return await self._controller.decide(decide)
 
 
-async def _open_store(url: str, runtime: Runtime, data_dir: str) -> Store:
+async def _open_store(url: str, runtime: Runtime, data_dir: str, zookeeper: ZooKeeperOptions | None) -> Store:
     kind, _, where = url.partition(":")
-    if kind != "embedded":
-        raise Fault(f"there is no store of the kind {url!r}: use embedded:PATH")
-    from ottla.cluster.embedded import EmbeddedStore
+    if kind == "embedded":
+        from ottla.cluster.embedded import EmbeddedStore
 
-    return await EmbeddedStore.open(where or f"{data_dir}/{DEFAULT_FILE}", runtime)
+        return await EmbeddedStore.open(where or f"{data_dir}/{DEFAULT_FILE}", runtime)
+    if kind == "zookeeper":
+        try:
+            from ottla.cluster.zookeeper_store import ZooKeeperStore
+        except ModuleNotFoundError as missing:
+            raise Fault(f"{missing.name} is not installed: pip install 'ottla[zookeeper]'") from missing
+        return await ZooKeeperStore.open(where, runtime, zookeeper, session_file=f"{data_dir}/{SESSION_FILE}")
+    raise Fault(
+        f"there is no store of the kind {url!r}: use embedded:PATH or zookeeper:HOST:PORT[,HOST:PORT...][/chroot]"
+    )
 
 
 async def _found(store: Store, runtime: Runtime) -> None:

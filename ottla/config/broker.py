@@ -7,8 +7,9 @@ beats those that only stand in for it: log.retention.ms, log.retention.minutes, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.config.broker_settings import BROKER_SETTINGS
 from ottla.config.listeners import Listener, inter_broker_listener, parse_listeners
@@ -16,6 +17,9 @@ from ottla.config.setting import BadConfig, Kind, Setting, Source, Value
 
 if TYPE_CHECKING:
     from ottla.config.topic import TopicConfig
+
+
+ZOOKEEPER_AUTH: Final = re.compile(r"(digest|sasl):[^:]+:.+", re.DOTALL)
 
 
 class Given(NamedTuple):
@@ -155,6 +159,10 @@ class BrokerConfig:
     producer_id_expiration_ms: int
     partition_producer_ids_max: int
     producer_id_expiration_check_interval_ms: int
+    zookeeper_session_timeout_ms: int
+    zookeeper_connection_timeout_ms: int | None
+    zookeeper_auth: str | None
+    zookeeper_set_acl: bool
 
     _layers: tuple[Mapping[str, Given], ...]
     _topic_defaults: TopicConfig | None
@@ -280,6 +288,10 @@ def _conflicts(config: BrokerConfig) -> list[str]:
         problems.append("log.dirs: must be one directory; Ottla keeps all partitions of a broker in one place")
     if config.log_retention_ms == 0:
         problems.append("log.retention.ms: 0 would delete every record at once; use -1 to keep them, or at least 1")
+    if config.zookeeper_auth is not None and not ZOOKEEPER_AUTH.fullmatch(config.zookeeper_auth):
+        problems.append("zookeeper.auth: must be digest:USER:PASSWORD or sasl:USER:PASSWORD")
+    if config.zookeeper_set_acl and config.zookeeper_auth is None:
+        problems.append("zookeeper.set.acl: needs zookeeper.auth, which says to whom the nodes will belong")
     ordered = (
         ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
         ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),

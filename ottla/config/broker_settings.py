@@ -38,7 +38,8 @@ _BASICS = (
         "ottla.store",
         _STRING,
         None,
-        "Where the cluster's metadata lives: embedded:PATH. Unset, it is store.db in the data directory.",
+        "Where the cluster's metadata lives: embedded:PATH or zookeeper:HOST:PORT[,...][/chroot]. Unset, it is "
+        "store.db in the data directory.",
     ),
     Setting(
         "record.validation",
@@ -262,8 +263,37 @@ _REPLICATION = (
     ),
 )
 
+_ZOOKEEPER = (
+    Setting(
+        "zookeeper.session.timeout.ms",
+        _INT,
+        18000,
+        "A broker that ZooKeeper has not heard of for this long is taken for dead, and so is one that hangs.",
+        low=100,
+    ),
+    Setting(
+        "zookeeper.connection.timeout.ms",
+        _INT,
+        None,
+        "How long to wait for ZooKeeper at the start; unset, as long as a session lasts.",
+        low=1,
+    ),
+    Setting(
+        "zookeeper.auth",
+        Kind.PASSWORD,
+        None,
+        "Who the broker is to ZooKeeper: digest:USER:PASSWORD, or sasl:USER:PASSWORD for SASL with DIGEST-MD5.",
+    ),
+    Setting(
+        "zookeeper.set.acl",
+        _BOOLEAN,
+        False,
+        "Whether the nodes that brokers make can be written only by who zookeeper.auth says they are.",
+    ),
+)
+
 BROKER_SETTINGS: Final = {
     setting.name: setting
-    for table in (_BASICS, _NETWORK, LOG_SETTINGS, _REPLICATION, COORDINATOR_SETTINGS)
+    for table in (_BASICS, _NETWORK, LOG_SETTINGS, _REPLICATION, COORDINATOR_SETTINGS, _ZOOKEEPER)
     for setting in table
 }

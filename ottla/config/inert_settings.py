@@ -69,6 +69,10 @@ INERT_NAMES: Final = frozenset(
         "transaction.state.log.load.buffer.size",
         "unstable.api.versions.enable",
         "unstable.feature.versions.enable",
+        "zookeeper.connect",
+        "zookeeper.max.in.flight.requests",
+        "zookeeper.metadata.migration.enable",
+        "zookeeper.sync.time.ms",
     )
 )
 
@@ -96,7 +100,8 @@ INERT_PREFIXES: Final = (
     "share.",
     "ssl.",
     "telemetry.",
-    "zookeeper.",
+    "zookeeper.client",
+    "zookeeper.ssl.",
 )
 
 UNSUPPORTED: Final = {
@@ -108,6 +113,7 @@ UNSUPPORTED: Final = {
     ),
     "create.topic.policy.class.name": ((), "policies are Java classes, which Ottla cannot load"),
     "remote.log.storage.system.enable": (("false",), "Ottla has no tiered storage"),
+    "zookeeper.ssl.client.enable": (("false",), "Ottla does not speak TLS to ZooKeeper yet"),
 }
 """Name -> (harmless values besides none at all, why any other is refused)."""
 

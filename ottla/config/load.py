@@ -21,7 +21,7 @@ ENVIRONMENT_PREFIX: Final = "OTTLA_"
 # Variables that are ours and no settings: of the command line, of the tests and the benchmark, and those that
 # Kubernetes sets in every container when a service is called "ottla" or "ottla-...".
 _RESERVED: Final = (
-    r"OTTLA_(BOOTSTRAP_SERVERS|CONFIG|LOG_LEVEL|LOG_FORMAT|(TEST|BENCH|DEMO|CONSOLE)_\w+"
+    r"OTTLA_(BOOTSTRAP_SERVERS|CONFIG|LOG_LEVEL|LOG_FORMAT|ZOOKEEPER_JARS|(TEST|BENCH|DEMO|CONSOLE)_\w+"
     r"|(\w+_)?SERVICE_(HOST|PORT)(_\w+)?|(\w+_)?PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
 )
 _MEANT: Final = {"ID": "broker.id", "HOST": "listeners", "DATA": "log.dirs", "DATA_DIR": "log.dirs"}

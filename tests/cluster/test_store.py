@@ -1,38 +1,36 @@
-"""What every store must do. A new store joins by adding itself to `STORES`."""
+"""What every store must do. A new store joins by having a name in `store_url`, and a row in `STORES`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
 from ottla.cluster.embedded import EmbeddedStore
-from ottla.cluster.store import Check, Conflict, Create, Delete, Node, SessionState, Set, Store, Why, sequence_of
-from ottla.runtime.real import RealRuntime
+from ottla.cluster.store import Check, Conflict, Create, Delete, Node, SessionState, Set, Why, sequence_of
 from tests.cluster.helpers import run, until
 
-Open = Callable[[], Awaitable[Store]]
+
+async def zookeeper(address, runtime):
+    from ottla.cluster.zookeeper_store import ZooKeeperStore
+
+    return await ZooKeeperStore.open(address, runtime)
 
 
-def embedded(path: Path, runtime: RealRuntime) -> Open:
-    return lambda: EmbeddedStore.open(str(path / "store.db"), runtime)
+STORES = {"embedded": EmbeddedStore.open, "zookeeper": zookeeper}
 
 
-STORES = {"embedded": embedded}
-
-
-@pytest.fixture(params=STORES)
-def with_store(request, tmp_path):
+@pytest.fixture
+def with_store(store_url):
     """Runs a test with an open store, and with the means to open further sessions on it."""
+    kind, _, where = store_url.partition(":")
 
     def runner(test):
         async def main(runtime):
             opened = []
 
             async def another():
-                store = await STORES[request.param](tmp_path, runtime)()
+                store = await STORES[kind](where, runtime)
                 opened.append(store)
                 return store
 

@@ -19,6 +19,7 @@ TYPES = {
     Kind.DOUBLE: float,
     Kind.LIST: tuple,
     Kind.CLASS: str,
+    Kind.PASSWORD: str,
 }
 
 

@@ -1,0 +1,212 @@
+"""The ZooKeeper store: the tree in a real ensemble (3.8 or newer), below a chroot.
+
+Requests go out in the order they are made and are answered in that order, so a watch that is set before a read misses
+nothing after it. Every read has a `sync` in front of it, for a server may lag behind its leader: it sees all that was
+committed, by whomever, before it was asked for.
+
+What is durable: a commit that was answered. What can be lost: the answer, and then the Fault says so. While the
+session is suspended nothing is read or written: the cluster stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from ottla.cluster import zookeeper
+from ottla.cluster.store import COMMIT_BYTES_MAX, Create, Node, Op, SessionState
+from ottla.cluster.zookeeper import Trouble
+from ottla.cluster.zookeeper_options import Address, ZooKeeperOptions
+from ottla.cluster.zookeeper_reads import GET_CHILDREN, GET_DATA, Failed, MultiRead, Read
+from ottla.cluster.zookeeper_session import ZooKeeperSession
+from ottla.errors import Fault
+from ottla.runtime import Runtime
+
+READS_PER_REQUEST: Final = 250
+REQUESTS_IN_FLIGHT: Final = 4
+OP_BYTES_AROUND: Final = 100
+"""What an operation takes beside its path and its data: headers, version, ACL."""
+
+SECRET: Final = ("/config/users", "/config/brokers", "/ottla")
+"""Below these nobody but the brokers may read, where nodes are guarded: passwords and keys lie there."""
+
+
+class ZooKeeperStore:
+    """The store of `zookeeper:HOST:PORT[,...][/chroot]`."""
+
+    def __init__(self, address: Address, runtime: Runtime, options: ZooKeeperOptions, session_file: str | None) -> None:
+        self._chroot = address.chroot
+        self._guarded = options.set_acl
+        self._session = ZooKeeperSession(address, runtime, options, self._session_changed, session_file)
+        self._tell_state: list[Callable[[SessionState], None]] = []
+        self._watches: dict[str, list[Callable[[], None]]] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        address: str,
+        runtime: Runtime,
+        options: ZooKeeperOptions | None = None,
+        *,
+        session_file: str | None = None,
+    ) -> ZooKeeperStore:
+        """`session_file` must be this broker's alone: the session whose key is in it is ended."""
+        store = cls(Address.parse(address), runtime, options or ZooKeeperOptions(), session_file)
+        try:
+            await store._session.begin()
+            await store._make_chroot()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @property
+    def state(self) -> SessionState:
+        return self._session.state
+
+    def on_state(self, tell: Callable[[SessionState], None]) -> None:
+        self._tell_state.append(tell)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def read(self, path: str) -> Node | None:
+        (found,) = await self._contents([path])
+        return found
+
+    async def children(self, path: str) -> list[str]:
+        (names,) = await self._names([path])
+        return sorted(names)
+
+    async def children_from(self, path: str, first: str) -> list[Node]:
+        above = path.rstrip("/")
+        names = [name for name in await self.children(path) if name >= first]
+        found = await self._contents([f"{above}/{name}" for name in names])
+        return [node for node in found if node is not None]
+
+    async def tree(self, *paths: str) -> list[Node]:
+        nodes: dict[str, Node] = {}
+        level: Iterable[str] = paths
+        while level := [path for path in dict.fromkeys(level) if path not in nodes]:
+            parents: list[str] = []
+            for node in await self._contents(level, parents):
+                if node is not None:
+                    nodes[node.path] = node
+            below = await self._names(parents)
+            level = [f"{path.rstrip('/')}/{name}" for path, names in zip(parents, below, strict=True) for name in names]
+        return sorted(nodes.values())
+
+    async def commit(self, ops: Sequence[Op]) -> list[str]:
+        size = sum(OP_BYTES_AROUND + len(op.path) + len(getattr(op, "data", b"")) for op in ops)
+        if size > COMMIT_BYTES_MAX:
+            raise Fault(f"a commit of {size} bytes is more than ZooKeeper takes at once")
+        request = zookeeper.transaction([self._operation(op) for op in ops])
+        try:
+            results = await self._session.call(request)
+        except Trouble as trouble:
+            raise self._session.fault(trouble, "it is not known whether this commit happened") from trouble
+        try:
+            zookeeper.first_failure(ops, results)
+        except Trouble as trouble:
+            raise self._session.fault(trouble, "nothing was committed") from trouble
+        below = len(self._chroot)
+        return [result[below:] if isinstance(op, Create) else op.path for op, result in zip(ops, results, strict=True)]
+
+    def watch(self, path: str, tell: Callable[[], None]) -> Callable[[], None]:
+        tells = self._watches.setdefault(path, [])
+        tells.append(tell)
+        if len(tells) == 1 and self.state is SessionState.connected:
+            self._arm(path, node=True, children=True)
+
+        def unwatch() -> None:
+            tells.remove(tell)
+            if not tells:
+                del self._watches[path]  # what ZooKeeper still has fires once more, and is not set again
+
+        return unwatch
+
+    async def _make_chroot(self) -> None:
+        """Also the first question to ZooKeeper: it shows whether we may ask at all."""
+        path = ""
+        try:
+            await self._session.call(zookeeper.watch_node("/", None))
+            for step in self._chroot.split("/")[1:]:
+                path += f"/{step}"
+                if await self._session.call(zookeeper.watch_node(path, None)) is None:
+                    try:
+                        await self._session.call(zookeeper.operation(Create(path), path, guarded=self._guarded))
+                    except Trouble as trouble:
+                        if not zookeeper.is_there_already(trouble):  # made by another broker, a moment ago
+                            raise
+        except Trouble as trouble:
+            raise self._session.fault(trouble, f"the node {path or '/'} was not reached") from trouble
+
+    def _at(self, path: str) -> str:
+        return self._chroot + path if path != "/" else self._chroot or path
+
+    def _operation(self, op: Op) -> zookeeper.Request:
+        secret = any(op.path == each or op.path.startswith(f"{each}/") for each in SECRET)
+        return zookeeper.operation(op, self._at(op.path), guarded=self._guarded, secret=secret)
+
+    async def _contents(self, paths: Sequence[str], parents: list[str] | None = None) -> list[Node | None]:
+        """Each node, or None where there is none; the paths of those that have children are added to `parents`."""
+        nodes: list[Node | None] = []
+        for path, found in zip(paths, await self._read(GET_DATA, paths), strict=True):
+            nodes.append(None if found is None else Node(path, found.data, found.version))
+            if found is not None and found.children and parents is not None:
+                parents.append(path)
+        return nodes
+
+    async def _names(self, paths: Sequence[str]) -> list[list[str]]:
+        """The names of each node's children; none for a node that is not there."""
+        return [names or [] for names in await self._read(GET_CHILDREN, paths)]
+
+    async def _read(self, kind: int, paths: Sequence[str]) -> list[Any]:
+        """The answers, None where there is no node: a few large requests at a time."""
+        answers: list[Any] = []
+        reads = [Read(kind, self._at(path)) for path in paths]
+        chunks = [MultiRead(reads[at : at + READS_PER_REQUEST]) for at in range(0, len(reads), READS_PER_REQUEST)]
+        try:
+            for at in range(0, len(chunks), REQUESTS_IN_FLIGHT):
+                self._session.tell(zookeeper.sync(self._at("/")))
+                calls = [self._session.call(chunk) for chunk in chunks[at : at + REQUESTS_IN_FLIGHT]]
+                for found in await asyncio.gather(*calls):
+                    answers += found
+        except Trouble as trouble:
+            raise self._session.fault(trouble, "nothing was read") from trouble
+        for path, answer in zip(paths, answers, strict=True):
+            if isinstance(answer, Failed):
+                raise self._session.fault(zookeeper.trouble_of(answer.code), f"{path} was not read")
+        return answers
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.connected:  # watches went with the connection, and much may have happened
+            for path in self._watches:
+                self._arm(path, node=True, children=True)
+        for tell in list(self._tell_state):
+            tell(state)
+        if state is SessionState.connected:
+            for path in list(self._watches):
+                self._notify(path)
+
+    def _arm(self, path: str, *, node: bool, children: bool) -> None:
+        """Set ZooKeeper's own watches, which fire once. On a node that is not there, that of its making suffices."""
+        watcher = zookeeper.Watcher(path, self._fired)
+        if node:
+            self._session.tell(zookeeper.watch_node(self._at(path), watcher))
+        if children:
+            self._session.tell(zookeeper.watch_children(self._at(path), watcher))
+
+    def _fired(self, path: str, children: bool, made: bool) -> None:
+        self._session.post(self._seen, path, children, made)
+
+    def _seen(self, path: str, children: bool, made: bool) -> None:
+        if path in self._watches:
+            if self.state is SessionState.connected:
+                self._arm(path, node=not children, children=children or made)
+            self._notify(path)
+
+    def _notify(self, path: str) -> None:
+        for tell in list(self._watches.get(path, ())):
+            tell()
