@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	$(BIN)/python -m pip install --quiet
 
-.PHONY: help install demo test check bench clean
+.PHONY: help install demo test check bench interop-java clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test      run the tests, real clients included"
 	@echo "make check     ruff, mypy --strict, import contracts, tidiness"
 	@echo "make bench     measure, beside Apache Kafka where Java and Maven Central are there"
+	@echo "make interop-java   the Java client and Kafka's own tools on Ottla (needs Java, Maven and Maven Central)"
 	@echo "make clean     remove $(VENV) and everything built"
 
 $(BIN)/python:
@@ -47,6 +48,10 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_tidy.py
+
+interop-java: $(VENV)/.installed-dev
+	$(BIN)/python -c "from bench.maven import kafka_jars; print(kafka_jars())"
+	$(BIN)/python -m pytest -q tests/interop/test_java.py
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench

@@ -23,6 +23,9 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
       <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_RANGE}</version>
     </dependency>
     <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{KAFKA_RANGE}</version>
+    </dependency>
+    <dependency>
       <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId>
       <version>2.25.4</version>
     </dependency>
@@ -36,7 +39,9 @@ class Unavailable(Exception):
 
 
 def kafka_version(jars: Path) -> str | None:
-    """Which Kafka the cached jars are, or None when there are none."""
+    """Which Kafka the cached jars are, or None when they are not all there."""
+    if not any(jars.glob("kafka-tools-[0-9]*.jar")):
+        return None
     for jar in jars.glob("kafka_2.13-*.jar"):
         found = re.fullmatch(r"kafka_2\.13-(.+)\.jar", jar.name)
         if found:
