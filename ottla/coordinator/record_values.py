@@ -239,8 +239,9 @@ class ConsumerGroupMemberMetadataValue(Message):
         subscribed_topic_regex: str | None = None,
         rebalance_timeout_ms: int = -1,
         server_assignor: str | None = None,
-        classic_member_metadata: ClassicMemberMetadata | None = None,
+        classic_member_metadata: ClassicMemberMetadata | None = UNSET,
     ) -> None:
+        """Left out, a member is a classic one with nothing to say: so Kafka reads it, and never leaves it out."""
         self.instance_id: str | None = instance_id
         self.rack_id: str | None = rack_id
         self.client_id: str = client_id
@@ -249,7 +250,9 @@ class ConsumerGroupMemberMetadataValue(Message):
         self.subscribed_topic_regex: str | None = subscribed_topic_regex
         self.rebalance_timeout_ms: int = rebalance_timeout_ms
         self.server_assignor: str | None = server_assignor
-        self.classic_member_metadata: ClassicMemberMetadata | None = classic_member_metadata
+        self.classic_member_metadata: ClassicMemberMetadata | None = (
+            ClassicMemberMetadata() if classic_member_metadata is UNSET else classic_member_metadata
+        )
 
 
 class ConsumerGroupTargetAssignmentMetadataValue(Message):

@@ -109,7 +109,8 @@ def _field(sheet: Sheet, cls: type[Struct], field: Field, target: str) -> None:
     elif field.kind in ("string", "bytes", "records"):
         _bytes(sheet, field.kind, field.nullable, target, where)
     elif field.nullable:
-        with sheet.block("if data[pos] > 127:"):  # one signed byte before it, negative for null (KIP-893)
+        # One signed byte before it, negative for null (KIP-893); in a tagged field a varint, 0 or 1.
+        with sheet.block("if data[pos] > 127:" if field.tag is None else "if not data[pos]:"):
             sheet.line(f"{target} = None")
             sheet.line("pos += 1")
         with sheet.block("else:"):

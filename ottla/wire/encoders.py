@@ -113,7 +113,8 @@ def _field(sheet: Sheet, cls: type[Struct], field: Field, value: str, w: str) ->
 
 def _null(sheet: Sheet, field: Field, is_struct: bool) -> bytes:
     if is_struct:
-        return b"\xff"  # one signed byte before a structure that may be null (KIP-893)
+        # One signed byte before a structure that may be null (KIP-893); in a tagged field a varint, 0 or 1.
+        return b"\xff" if field.tag is None else b"\0"
     if sheet.flexible:
         return b"\0"
     return b"\xff\xff" if field.kind == "string" and not field.array else b"\xff\xff\xff\xff"

@@ -116,7 +116,7 @@ class Scenario:
 
     def act(self, words: list[str]) -> str:
         verb, *rest = words
-        if verb in ("topics", "add", "delete", "set", "wait", "reload", "group", "list", "parts"):
+        if verb in ("topics", "add", "delete", "setting", "wait", "reload", "group", "listed", "parts"):
             return getattr(self, verb)(*rest) or ""
         names = [word for word in rest[1:] if "=" not in word]
         options = dict(word.split("=", 1) for word in rest[1:] if "=" in word)
@@ -144,7 +144,7 @@ class Scenario:
         topic = self.world.image.topics[name]
         self.world.image = self.world.image.apply(changes.TopicDeleted(topic.id, name, ()))
 
-    def set(self, word: str) -> None:
+    def setting(self, word: str) -> None:
         name, _, value = word.partition("=")
         self.settings[name] = value
         self.world.config = load_broker_config(flags=self.settings)
@@ -182,7 +182,7 @@ class Scenario:
             for member in sorted(shown.members, key=lambda member: self._name(member.member_id))
         )
 
-    def list(self) -> str:
+    def listed(self) -> str:
         return " ".join(
             f"{each.group_id} {each.group_type} {each.group_state} {each.protocol_type}"
             for each in self.groups.list([], [])

@@ -54,7 +54,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.scenario = Scenario()
-        self.scenario.set("group.consumer.assignors=uniform,range")
+        self.scenario.setting("group.consumer.assignors=uniform,range")
         self.scenario.topics("t=3")
         self.readers: dict[str, Reader] = {}
         self.wanted: dict[str, tuple[list[str], str | None]] = {}
@@ -193,6 +193,6 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
 
 def test_no_partition_ever_has_two_readers_and_peace_always_comes():
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         ConsumerGroupMachine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
     )

@@ -13,7 +13,7 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType, TopicPartitio
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from ottla.errors import ErrorCode
-from tests.conftest import Served, StartBroker
+from tests.conftest import EXTERNAL, Served, StartBroker
 from tests.interop.conftest import MakeTopic, create_topic
 from tests.interop.groups import Group, Member, produce
 from tests.interop.raw import Connection
@@ -114,10 +114,10 @@ def test_twenty_members_settle_and_half_of_them_take_over(
     group.members += start_members([group.spec() for _ in range(20)])
     group.settle([2] * 20, 60)
     assert len(described(admin, group.id).members) == 20
-    for member in group.members[10:]:
+    leavers = group.members[10:]
+    for member in leavers:
         member.do("stop")
-    for member in group.members[10:]:
-        wait_for(lambda member=member: "stopped" in member.events, "the member to stop", 30)
+    wait_for(lambda: all("stopped" in member.events for member in leavers), "ten members to stop", 30)
     del group.members[10:]
     group.settle([4] * 10, 60)
     assert not any(member.errors or member.lost for member in group.members)
@@ -191,6 +191,8 @@ def test_a_regular_expression_follows_topics_as_they_come_and_go(broker: Served,
 def test_a_classic_group_is_moved_to_the_new_protocol_and_back_while_it_reads(
     broker: Served, admin: AdminClient, make_group: MakeGroup, make_topic: MakeTopic, assignor: str
 ):
+    if EXTERNAL and assignor == "cooperative-sticky":
+        pytest.skip("Kafka takes what librdkafka's assignor remembers for that of a custom one")
     group = make_group(make_topic(4), client="confluent-kafka", assignor=assignor, commit="after")
     everybody: list[Member] = []
     written: list[str] = []
@@ -290,7 +292,8 @@ def test_the_group_goes_on_after_the_broker_was_killed(
             consumer.poll(0.05)
         return [len(consumer.assignment()) for consumer in consumers] == [2, 2]
 
-    def committed(consumer: confluent_kafka.Consumer, places: list[TopicPartition]) -> bool:
+    def committed(consumer: confluent_kafka.Consumer) -> bool:
+        places = [TopicPartition(topic, place.partition, 5) for place in consumer.assignment()]
         try:
             consumer.commit(offsets=places, asynchronous=False)
         except confluent_kafka.KafkaException as failure:
@@ -304,9 +307,7 @@ def test_the_group_goes_on_after_the_broker_was_killed(
         had = [sorted(place.partition for place in consumer.assignment()) for consumer in consumers]
         broker.kill()
         broker.start()
-        for consumer in consumers:
-            places = [TopicPartition(topic, place.partition, 5) for place in consumer.assignment()]
-            wait_for(lambda c=consumer, p=places: committed(c, p), "a commit to the broker that is back", SETTLE_S)
+        wait_for(lambda: all(map(committed, consumers)), "commits to the broker that is back", SETTLE_S)
         assert settled()
         assert [sorted(place.partition for place in consumer.assignment()) for consumer in consumers] == had
         assert events == []
@@ -388,35 +389,34 @@ def test_the_first_version_names_members_that_have_no_name(raw: Connection, grou
     answer = beat(raw, group_id, version=0, member_id="")
     assert answer["error_code"] == 0
     assert len(answer["member_id"]) > 10
-    assert answer["member_epoch"] == 1
+    assert answer["member_epoch"] > 0
 
 
 def test_commits_and_fetches_with_an_old_epoch_are_refused(raw: Connection, group_id: str, topic: str):
     beat(raw, group_id, subscribed_topic_names=[topic])
-    joined = beat(raw, group_id, member_id="m2", subscribed_topic_names=[topic])
-    assert joined["member_epoch"] == 2
+    epoch = beat(raw, group_id, member_id="m2", subscribed_topic_names=[topic])["member_epoch"]
     place = {"partition_index": 0, "committed_offset": 3, "committed_leader_epoch": -1, "committed_metadata": ""}
     commit = {"group_id": group_id, "member_id": "m2", "topics": [{"name": topic, "partitions": [place]}]}
 
     def committed(**fields: Any) -> ErrorCode:
-        answer = raw.call("offset_commit", fields.pop("version", 9), **commit, **fields)
+        answer = raw.call("offset_commit", 9, **commit, **fields)
         return ErrorCode(answer["topics"][0]["partitions"][0]["error_code"])
 
-    assert committed(generation_id_or_member_epoch=1) is ErrorCode.stale_member_epoch
-    assert committed(generation_id_or_member_epoch=2) is ErrorCode.none
+    assert committed(generation_id_or_member_epoch=epoch - 1) is ErrorCode.stale_member_epoch
+    assert committed(generation_id_or_member_epoch=epoch) is ErrorCode.none
 
-    def fetched(epoch: int, member_id: str = "m2") -> ErrorCode:
+    def fetched(with_epoch: int, member_id: str = "m2") -> ErrorCode:
         group = {
             "group_id": group_id,
             "member_id": member_id,
-            "member_epoch": epoch,
+            "member_epoch": with_epoch,
             "topics": [{"name": topic, "partition_indexes": [0]}],
         }
         return ErrorCode(raw.call("offset_fetch", 9, groups=[group])["groups"][0]["error_code"])
 
-    assert fetched(2) is ErrorCode.none
-    assert fetched(1) is ErrorCode.stale_member_epoch
-    assert fetched(2, "m3") is ErrorCode.unknown_member_id
+    assert fetched(epoch) is ErrorCode.none
+    assert fetched(epoch - 1) is ErrorCode.stale_member_epoch
+    assert fetched(epoch, "m3") is ErrorCode.unknown_member_id
 
 
 def test_groups_of_the_other_kind_or_none_are_not_described(raw: Connection, group_id: str):
@@ -424,7 +424,8 @@ def test_groups_of_the_other_kind_or_none_are_not_described(raw: Connection, gro
     assert ErrorCode(answer["error_code"]) is ErrorCode.group_id_not_found
     beat(raw, group_id)
     answer = raw.call("consumer_group_describe", 1, group_ids=[group_id])["groups"][0]
-    assert (answer["error_code"], answer["group_epoch"], answer["assignment_epoch"]) == (0, 1, 1)
+    assert answer["error_code"] == 0
+    assert answer["group_epoch"] == answer["assignment_epoch"] > 0
     assert answer["members"][0]["member_type"] == 1
     classic = raw.call("describe_groups", 6, groups=[group_id])["groups"][0]
     assert ErrorCode(classic["error_code"]) is ErrorCode.group_id_not_found

@@ -1,0 +1,66 @@
+"""A member of a consumer group in the log: Kafka's own bytes, and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.coordinator.consumer_member import (
+    ClassicSide,
+    Member,
+    MemberState,
+    current_record,
+    metadata_record,
+    with_current,
+    with_metadata,
+)
+from ottla.coordinator.record_values import ConsumerGroupCurrentMemberAssignmentValue, ConsumerGroupMemberMetadataValue
+from ottla.coordinator.records import ConsumerGroupMemberMetadataKey, decode_value, encode_key, encode_value
+
+PLAIN = Member(
+    "m",
+    instance_id="a",
+    rack_id="",
+    client_id="c",
+    client_host="h",
+    topic_names=frozenset({"t"}),
+    rebalance_timeout_ms=5,
+    server_assignor="",
+)
+CLASSIC = PLAIN._replace(classic=ClassicSide(7, (("range", b"xy"),)))
+
+
+@pytest.mark.parametrize(
+    ("member", "written"),
+    [
+        # That it is no classic member is said, not left out: Kafka takes what is left out for a classic member.
+        (PLAIN, "00000261010263026802027401000000050101000100"),
+        (CLASSIC, "0000026101026302680202740100000005010100110100000007020672616e67650378790000"),
+    ],
+    ids=["consumer", "classic"],
+)
+def test_metadata_has_the_bytes_that_kafka_writes(member: Member, written: str):
+    record = metadata_record("g", member)
+    assert encode_value(record.value).hex() == written
+    value = decode_value(ConsumerGroupMemberMetadataKey("g", "m"), bytes.fromhex(written))
+    assert isinstance(value, ConsumerGroupMemberMetadataValue)
+    assert with_metadata(Member("m"), value) == member
+    assert encode_key(record.key).hex() == "000500016700016d"
+
+
+def test_the_current_assignment_survives_the_log():
+    member = Member(
+        "m",
+        epoch=3,
+        previous_epoch=2,
+        state=MemberState.UNREVOKED,
+        assigned={b"t" * 16: frozenset({0, 2})},
+        revoking={b"u" * 16: frozenset({1})},
+    )
+    record = current_record("g", member)
+    assert isinstance(record.value, ConsumerGroupCurrentMemberAssignmentValue)
+    assert with_current(Member("m"), record.value) == member
+
+
+def test_a_state_that_a_newer_release_wrote_is_not_taken_for_another():
+    value = ConsumerGroupCurrentMemberAssignmentValue(state=9)
+    assert with_current(Member("m"), value).state is MemberState.UNKNOWN
