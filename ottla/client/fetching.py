@@ -1,0 +1,501 @@
+"""The consumer without its network: assigned partitions in, Fetch requests and then records out, pure.
+
+Who speaks: the client with the leader of each partition: ListOffsets for where to begin, Fetch for records,
+OffsetForLeaderEpoch after an election (`positions`); or with a nearer replica that the leader names (KIP-392). One
+fetch at a time is out to one broker, and asks for all its partitions of which too little is buffered.
+
+What can be lost: nothing. The position is all there is to remember, and whoever assigns partitions keeps it safe. An
+answer that was overtaken (by a seek, a new assignment, an election) is dropped; `turn` tells. Records are shown in
+order, each once, from the position on.
+The contract with the shell stands in `routing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from ottla.client.embedded import TopicPartition
+from ottla.client.errors import ClientError, error_of
+from ottla.client.fetch_sessions import FetchSession, Wanted
+from ottla.client.fetched import Fetched
+from ottla.client.positions import (
+    COMMITTED,
+    LATEST,
+    ConsumerSettings,
+    LogTruncated,
+    OffsetOutOfRange,
+    Position,
+    PositionError,
+    Reading,
+    RecordsDamaged,
+    State,
+)
+from ottla.client.routing import NO_EPOCH, NO_NODE, STALE_ROUTE, Broker, Leader, Routing, Send, backoff_s, code_of
+from ottla.errors import RETRIABLE, ErrorCode, Refused
+from ottla.wire.records import Record
+from ottla.wire.schema.fetch import FetchRequest, FetchResponse, PartitionData
+from ottla.wire.schema.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from ottla.wire.schema.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from ottla.wire.tree import ZERO_UUID, Message
+
+CONSUMER: Final = -1
+"""The replica id of whoever is no broker."""
+TOPIC_NAMES_UNTIL: Final = 12
+"""The last version of Fetch that names topics; later ones need their ids."""
+
+SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.none,
+        ErrorCode.fetch_session_id_not_found,
+        ErrorCode.invalid_fetch_session_epoch,
+        ErrorCode.fetch_session_topic_id_error,
+    }
+)
+"""After these a whole fetch is simply asked for again, in a new session."""
+
+_Asked = dict[TopicPartition, tuple[Reading, int]]
+"""Whom an answer is for, and the turn at which it was asked for."""
+
+
+class Fetcher:
+    """A consumer of partitions that somebody else assigns."""
+
+    def __init__(self, routing: Routing, settings: ConsumerSettings | None = None) -> None:
+        self.settings = settings or ConsumerSettings()
+        self._routing = routing
+        self._readings: dict[TopicPartition, Reading] = {}
+        """In the order in which they are served: whoever gave records goes to the end."""
+        self._sessions: dict[int, FetchSession] = {}
+        self._fetching: set[int] = set()
+        """Brokers to which a fetch is out."""
+        self._asked: dict[Send, _Asked] = {}
+        self._decided_at = 0.0
+        self._validates = True
+        """Cleared when a broker knows nothing of leader epochs."""
+
+    # What the user wants.
+
+    def assign(self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, Position] | None = None
+               ) -> None:  # fmt: skip
+        """Read these and no others. Those that stay go on where they are, unless a position is given; new ones
+        without a position begin where the policy says."""
+        before = self._readings
+        self._readings = {}
+        for place in partitions:
+            reading = before.get(place)
+            position = (positions or {}).get(place)
+            if reading is None:
+                reading = Reading(place)
+                self._routing.want(place.topic)
+                if position is None:
+                    self._reset(reading, f"{place}: there is no position to begin at")
+            if position is not None:
+                reading.seek(position)
+            self._readings[place] = reading
+
+    def assigned(self) -> list[TopicPartition]:
+        return list(self._readings)
+
+    def seek(self, place: TopicPartition, offset: int, epoch: int = NO_EPOCH) -> None:
+        self._reading(place).seek(Position(offset, epoch))
+
+    def seek_to(self, place: TopicPartition, time: int) -> None:
+        """To EARLIEST, LATEST, or the first record not older than a time in ms."""
+        self._reading(place).reset(time)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """What is buffered stays, and is not shown."""
+        for place in partitions:
+            self._reading(place).paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        for place in partitions:
+            self._reading(place).paused = False
+
+    def paused(self) -> list[TopicPartition]:
+        return [place for place, reading in self._readings.items() if reading.paused]
+
+    def position(self, place: TopicPartition) -> Position | None:
+        """Of the next record to be shown; None until it is known."""
+        return self._reading(place).position
+
+    def high_watermark(self, place: TopicPartition) -> int | None:
+        high_watermark = self._reading(place).high_watermark
+        return high_watermark if high_watermark >= 0 else None
+
+    def lag(self, place: TopicPartition) -> int | None:
+        """How many offsets there are from the position to the end of what may be read, as of the last answer."""
+        reading = self._reading(place)
+        limit = reading.last_stable if self.settings.isolation_level == COMMITTED else reading.high_watermark
+        return None if reading.position is None or limit < 0 else max(0, limit - reading.position.offset)
+
+    def _reading(self, place: TopicPartition) -> Reading:
+        reading = self._readings.get(place)
+        if reading is None:
+            raise ClientError(f"{place} is not assigned to this consumer")
+        return reading
+
+    # Out: records.
+
+    def take(self, records_max: int) -> dict[TopicPartition, list[Record]]:
+        """Records that have come, and the position moves behind them. A ClientError comes only when there are none."""
+        taken: dict[TopicPartition, list[Record]] = {}
+        error: ClientError | None = None
+        for place, reading in list(self._readings.items()):
+            if records_max <= 0:
+                break
+            if reading.paused:
+                continue
+            try:
+                records = self._taken(reading, records_max)
+            except ClientError as failure:
+                error = error or failure
+                continue
+            if records:
+                taken[place] = records
+                records_max -= len(records)
+                self._readings[place] = self._readings.pop(place)
+        if error is not None and not taken:
+            raise error
+        return taken
+
+    def _taken(self, reading: Reading, records_max: int) -> list[Record]:
+        records: list[Record] = []
+        while reading.buffer and len(records) < records_max:
+            fetched = reading.buffer[0]
+            try:
+                records += fetched.take(records_max - len(records))
+            except Refused as refused:
+                if records:
+                    break
+                reading.fetch_again()
+                message = f"{reading.place} at offset {fetched.position}: {refused.message}"
+                raise RecordsDamaged(message, reading.place, fetched.position, refused.code) from None
+            assert reading.position is not None
+            epoch = fetched.epoch if fetched.epoch != NO_EPOCH else reading.position.epoch
+            reading.position = Position(fetched.position, epoch)
+            if fetched.exhausted:
+                reading.buffer.popleft()
+        if not records and reading.error is not None:
+            error = reading.error
+            if reading.state is not State.STUCK:
+                reading.error = None  # told once, then tried again
+            raise error
+        return records
+
+    # The machine.
+
+    def decide(self, now: float) -> list[Send]:
+        self._decided_at = now
+        resets: dict[Broker, list[Reading]] = {}
+        validations: dict[Broker, list[Reading]] = {}
+        fetches: dict[Broker, list[Reading]] = {}
+        room = sum(reading.buffered_bytes for reading in self._readings.values()) < self.settings.buffered_bytes_max
+        for reading in self._readings.values():
+            self._follow_leader(reading)
+            if reading.asking or now < reading.retry_at:
+                continue
+            if reading.state is State.READING and not (room and self._hungry(reading)):
+                continue
+            broker = self._broker(reading, now)
+            if broker is None:
+                continue
+            if reading.state is State.RESETTING:
+                resets.setdefault(broker, []).append(reading)
+            elif reading.state is State.VALIDATING:
+                validations.setdefault(broker, []).append(reading)
+            elif reading.state is State.READING and broker.node_id not in self._fetching:
+                fetches.setdefault(broker, []).append(reading)
+        sends = [self._list_offsets(broker, readings) for broker, readings in resets.items()]
+        sends += [self._end_of_epoch(broker, readings) for broker, readings in validations.items()]
+        sends += [self._fetch(broker, readings) for broker, readings in fetches.items()]
+        return sends
+
+    @property
+    def deadline(self) -> float | None:
+        """What could be done before has been done, or waits for an answer, for routing or for the user."""
+        times = (time for reading in self._readings.values() for time in self._times(reading))
+        return min((time for time in times if time > self._decided_at), default=None)
+
+    def _times(self, reading: Reading) -> Iterator[float]:
+        if not reading.asking and reading.state is not State.STUCK:
+            leader = self._routing.leader(*reading.place)
+            yield max(reading.retry_at, self._routing.reachable_at(leader.node_id))
+
+    def answered(self, send: Send, response: Message, now: float) -> None:
+        asked = self._returned(send)
+        self._routing.reached(send.to.node_id)
+        if isinstance(response, FetchResponse):
+            self._fetched(send.to.node_id, asked, response, now)
+        elif isinstance(response, ListOffsetsResponse):
+            for offsets in response.topics:
+                for listed in offsets.partitions:
+                    reading = self._current(asked, TopicPartition(offsets.name, listed.partition_index))
+                    if reading is not None:
+                        self._listed(reading, listed, now)
+        else:
+            assert isinstance(response, OffsetForLeaderEpochResponse)
+            for ends in response.topics:
+                for end in ends.partitions:
+                    reading = self._current(asked, TopicPartition(ends.topic, end.partition))
+                    if reading is not None:
+                        self._epoch_ended(reading, end, now)
+
+    def failed(self, send: Send, now: float, code: ErrorCode = ErrorCode.network_exception) -> None:
+        asked = self._returned(send)
+        if code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
+            self._routing.lost(send.to.node_id, now)
+        if isinstance(send.request, FetchRequest):
+            self._sessions[send.to.node_id].failed()
+        if isinstance(send.request, OffsetForLeaderEpochRequest) and code is ErrorCode.unsupported_version:
+            self._validates = False
+        for place in list(asked):
+            reading = self._current(asked, place)
+            if reading is not None:
+                self._refused(reading, code, now)
+
+    def _returned(self, send: Send) -> _Asked:
+        asked = self._asked.pop(send)
+        if isinstance(send.request, FetchRequest):
+            self._fetching.discard(send.to.node_id)
+        else:
+            for reading, turn in asked.values():
+                if reading.turn == turn:
+                    reading.asking = False
+        return asked
+
+    def _current(self, asked: _Asked, place: TopicPartition) -> Reading | None:
+        """The partition that an answer is for, unless the answer was overtaken. Each is answered once."""
+        reading, turn = asked.pop(place, (None, 0))
+        if reading is None or reading.turn != turn or self._readings.get(place) is not reading:
+            return None
+        return reading
+
+    # Where to ask.
+
+    def _hungry(self, reading: Reading) -> bool:
+        return (
+            not reading.paused
+            and reading.error is None
+            and reading.buffered_bytes < self.settings.max_partition_fetch_bytes
+        )
+
+    def _broker(self, reading: Reading, now: float) -> Broker | None:
+        if reading.state is State.READING and reading.preferred != NO_NODE:
+            near = self._routing.brokers.get(reading.preferred)
+            if near is not None and now < reading.preferred_until and self._routing.reachable(near.node_id, now):
+                return near
+            reading.preferred = NO_NODE
+        broker = self._routing.leading_broker(*reading.place, now)
+        if broker is None and self._routing.leader(*reading.place).node_id not in self._routing.brokers:
+            reading.error = reading.error or self._routing.refusal(reading.place.topic)
+            if reading.error is None:
+                self._routing.refresh()
+        return broker
+
+    def _follow_leader(self, reading: Reading) -> None:
+        """A leader that nobody has asked yet may know less than the last one."""
+        if reading.state is not State.READING:
+            return
+        epoch = self._routing.leader(*reading.place).epoch
+        if epoch > reading.leader_epoch:
+            if self._validates and reading.next.epoch != NO_EPOCH:
+                reading.validate()
+            else:
+                reading.leader_epoch = epoch
+
+    # Questions about offsets.
+
+    def _ask(self, request: Message, broker: Broker, readings: Iterable[Reading], version_max: int | None = None
+             ) -> Send:  # fmt: skip
+        send = Send(request, broker, self.settings.request_timeout_ms / 1000, version_max=version_max)
+        self._asked[send] = {reading.place: (reading, reading.turn) for reading in readings}
+        return send
+
+    def _list_offsets(self, broker: Broker, readings: list[Reading]) -> Send:
+        topics: dict[str, ListOffsetsTopic] = {}
+        for reading in readings:
+            topic, partition = reading.place
+            reading.ask(self._routing.leader(topic, partition).epoch)
+            wanted = ListOffsetsPartition(
+                partition_index=partition,
+                current_leader_epoch=reading.asked_epoch,
+                timestamp=reading.reset_to,
+            )
+            topics.setdefault(topic, ListOffsetsTopic(name=topic)).partitions.append(wanted)
+        request = ListOffsetsRequest(
+            replica_id=CONSUMER,
+            isolation_level=self.settings.isolation_level,
+            topics=list(topics.values()),
+            timeout_ms=self.settings.request_timeout_ms,
+        )
+        return self._ask(request, broker, readings)
+
+    def _listed(self, reading: Reading, listed: ListOffsetsPartitionResponse, now: float) -> None:
+        code = code_of(listed.error_code)
+        if code is not ErrorCode.none:
+            self._refused(reading, code, now)
+        elif listed.offset < 0:
+            reading.reset(LATEST)  # nothing is as young as the time that was asked for
+        else:
+            reading.seek(Position(listed.offset, listed.leader_epoch))
+            reading.confirmed()
+
+    def _end_of_epoch(self, broker: Broker, readings: list[Reading]) -> Send:
+        topics: dict[str, OffsetForLeaderTopic] = {}
+        for reading in readings:
+            topic, partition = reading.place
+            reading.ask(self._routing.leader(topic, partition).epoch)
+            wanted = OffsetForLeaderPartition(
+                partition=partition,
+                current_leader_epoch=reading.asked_epoch,
+                leader_epoch=reading.next.epoch,
+            )
+            topics.setdefault(topic, OffsetForLeaderTopic(topic=topic)).partitions.append(wanted)
+        request = OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=list(topics.values()))
+        return self._ask(request, broker, readings)
+
+    def _epoch_ended(self, reading: Reading, end: EpochEndOffset, now: float) -> None:
+        code = code_of(end.error_code)
+        if code is not ErrorCode.none:
+            self._refused(reading, code, now)
+            return
+        if end.end_offset >= reading.next.offset:
+            reading.confirmed()
+            return
+        if reading.buffer:
+            # What the user has not seen is forgotten; what he has seen, if anything, is asked about next.
+            reading.fetch_again()
+            if reading.next.epoch == NO_EPOCH:
+                reading.confirmed()
+            return
+        position = reading.position
+        assert position is not None
+        if end.end_offset < 0:
+            self._reset(reading, f"{reading.place}: the log has nothing of the epoch that was read", LogTruncated)
+        elif self.settings.auto_offset_reset is None:
+            message = f"{reading.place}: offset {position.offset} was read, but the log ends at {end.end_offset}"
+            reading.stick(LogTruncated(message, reading.place, end.end_offset, ErrorCode.offset_out_of_range))
+        else:
+            reading.seek(Position(end.end_offset, end.leader_epoch))
+
+    def _reset(self, reading: Reading, why: str, error: type[PositionError] = OffsetOutOfRange) -> None:
+        offset = reading.position.offset if reading.position else -1
+        if self.settings.auto_offset_reset is None:
+            reading.stick(error(why, reading.place, offset, ErrorCode.offset_out_of_range))
+        else:
+            reading.reset(self.settings.auto_offset_reset)
+
+    # Fetches.
+
+    def _fetch(self, broker: Broker, readings: list[Reading]) -> Send:
+        settings = self.settings
+        wanted: dict[TopicPartition, Wanted] = {}
+        for reading in readings:
+            known = self._routing.topic(reading.place.topic)
+            topic_id = known.id if known is not None else ZERO_UUID
+            wanted[reading.place] = Wanted(
+                topic_id, reading.next.offset, reading.leader_epoch, settings.max_partition_fetch_bytes
+            )
+        session = self._sessions.get(broker.node_id)
+        if session is None:
+            session = self._sessions[broker.node_id] = FetchSession(enabled=settings.fetch_sessions)
+        request = FetchRequest(
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=settings.isolation_level,
+            rack_id=settings.client_rack,
+        )
+        session.fill(request, wanted)
+        self._fetching.add(broker.node_id)
+        by_id = all(entry.topic_id != ZERO_UUID for entry in wanted.values())
+        return self._ask(request, broker, readings, None if by_id else TOPIC_NAMES_UNTIL)
+
+    def _fetched(self, node_id: int, asked: _Asked, response: FetchResponse, now: float) -> None:
+        session = self._sessions[node_id]
+        code = code_of(response.error_code)
+        session.answered(code, response.session_id)
+        if code not in SESSION_ERRORS:
+            for place in list(asked):
+                reading = self._current(asked, place)
+                if reading is not None:
+                    self._refused(reading, code, now)
+        for topic in response.responses:
+            name = topic.topic or self._routing.name_of(topic.topic_id)
+            for part in topic.partitions:
+                place = TopicPartition(name or "", part.partition_index)
+                reading = self._current(asked, place)
+                if reading is None or not self._accepted(reading, part, response, now):
+                    session.tell_again(place)
+
+    def _accepted(self, reading: Reading, part: PartitionData, response: FetchResponse, now: float) -> bool:
+        """False: nothing of it was used."""
+        code = code_of(part.error_code)
+        if code is not ErrorCode.none:
+            hint = Leader(part.current_leader.leader_id, part.current_leader.leader_epoch)
+            hinted = self._routing.hinted(*reading.place, hint, response.node_endpoints)
+            self._refused(reading, code, now, hinted=hinted)
+            return False
+        if part.preferred_read_replica != NO_NODE:
+            reading.preferred = part.preferred_read_replica
+            reading.preferred_until = now + self.settings.metadata_max_age_ms / 1000
+            return False
+        reading.high_watermark = part.high_watermark
+        reading.last_stable = part.last_stable_offset
+        reading.log_start = part.log_start_offset
+        reading.succeeded()
+        if not part.records:
+            return True
+        committed = self.settings.isolation_level == COMMITTED
+        aborted = [(entry.producer_id, entry.first_offset) for entry in part.aborted_transactions or ()]
+        try:
+            fetched = Fetched(
+                part.records,
+                reading.next.offset,
+                aborted=aborted if committed else (),
+                check_crcs=self.settings.check_crcs,
+                expanded_bytes_max=self.settings.expanded_bytes_max,
+            )
+        except Refused as refused:
+            self._damaged(reading, refused, now)
+            return False
+        reading.buffer.append(fetched)
+        reading.next = Position(fetched.next_offset, fetched.next_epoch)
+        return True
+
+    def _damaged(self, reading: Reading, refused: Refused, now: float) -> None:
+        self._refused(reading, ErrorCode.corrupt_message, now)
+        message = f"{reading.place} at offset {reading.next.offset}: {refused.message}"
+        reading.error = RecordsDamaged(message, reading.place, reading.next.offset, refused.code)
+
+    def _refused(self, reading: Reading, code: ErrorCode, now: float, *, hinted: bool = False) -> None:
+        near, reading.preferred = reading.preferred, NO_NODE
+        if code is ErrorCode.offset_out_of_range:
+            if near == NO_NODE:  # a follower may be behind; the leader knows
+                self._reset(reading, f"{reading.place}: the log has no offset {reading.next.offset}")
+            return
+        if code in STALE_ROUTE and not hinted:
+            self._routing.refresh()
+        retriable = code in RETRIABLE or code is ErrorCode.unknown_server_error
+        if not retriable and not (code is ErrorCode.unsupported_version and reading.state is State.VALIDATING):
+            reading.error = error_of(code, str(reading.place))
+        if reading.state is State.VALIDATING and not self._validates:
+            reading.confirmed()
+        if not hinted:
+            delay = backoff_s(reading.attempts, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
+            reading.retry_at = now + delay
+            reading.attempts += 1

@@ -1,0 +1,405 @@
+"""Where partitions live, as far as a client knows, pure: what to ask, whom, when, and what to believe.
+
+Who speaks: the client with any broker (Metadata), first with one of the bootstrap list, later with those it has heard
+of. Nothing here is durable and everything may be out of date; a leader refuses what it does not lead. So a client
+acts on what it knows, and looks again when it is refused. A partition's leader epoch rises with every election:
+an answer with a lower one than known comes from a broker that is behind, and is not believed (KIP-320). A refusal may
+name the new leader (KIP-951), which spares the question.
+
+All machines of a client share one `Routing`. The contract between a machine and its shell, here and in
+`accumulator` and `fetching`:
+- `decide(now)` gives what is to be done, after whatever happened (to any of the machines) and when `deadline` has
+  passed. It never waits.
+- `Send`: to that broker, in order with other requests to it, in the highest common version (`Versions`). Then
+  `answered`, or `failed` when the connection is lost or `timeout_s` is over. A shell that gives up on one
+  request closes the connection, and fails everything that was sent on it, before it connects anew.
+- `Send.awaited` false: no answer comes. `answered` is not called; `failed` need not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from ottla.client.errors import ClientError, NotUnderstood, error_of
+from ottla.errors import RETRIABLE, ErrorCode
+from ottla.wire.schema.api_versions import ApiVersionsResponse
+from ottla.wire.schema.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from ottla.wire.tree import ZERO_UUID, Message
+
+NO_NODE: Final = -1
+NO_EPOCH: Final = -1
+BACKOFF_DOUBLINGS_MAX: Final = 16
+
+STALE_ROUTE: Final = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+        ErrorCode.leader_not_available,
+        ErrorCode.replica_not_available,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.listener_not_found,
+        ErrorCode.network_exception,
+    }
+)
+"""Refusals after which a client should find out who leads now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingSettings:
+    """Kafka's names and defaults."""
+
+    metadata_max_age_ms: int = 300_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    request_timeout_ms: int = 30_000
+    allow_auto_create_topics: bool = False
+
+
+class Broker(NamedTuple):
+    """Those of the bootstrap list have negative ids: nobody knows yet who they are."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class Leader(NamedTuple):
+    node_id: int
+    epoch: int = NO_EPOCH
+
+
+NO_LEADER: Final = Leader(NO_NODE)
+
+
+class Topic(NamedTuple):
+    name: str
+    id: bytes
+    leaders: Mapping[int, Leader]
+    available: Sequence[int]
+    """Partitions that have a leader."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Send:
+    request: Message
+    to: Broker
+    timeout_s: float
+    awaited: bool = True
+    version_max: int | None = None
+    """Later versions cannot say what this request says."""
+
+
+class Endpoint(Protocol):
+    """How answers of several APIs describe a broker."""
+
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def rack(self) -> str | None: ...
+
+
+def code_of(number: int) -> ErrorCode:
+    """A code that this release does not know is as bad as one that says nothing."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.unknown_server_error
+
+
+def backoff_s(attempts: int, first_ms: int, max_ms: int) -> float:
+    """Doubling from the first. Without chance in it, so that a run can be repeated."""
+    return min(first_ms << min(attempts, BACKOFF_DOUBLINGS_MAX), max_ms) / 1000
+
+
+class Versions:
+    """What the broker at the other end of one connection speaks, out of its answer to ApiVersions."""
+
+    def __init__(self, answer: ApiVersionsResponse) -> None:
+        self._ranges = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+
+    def agreed(self, request: type[Message], version_max: int | None = None) -> int:
+        """The highest version both sides know; NotUnderstood if there is none."""
+        low, high = request.VERSIONS
+        broker_low, broker_high = self._ranges.get(request.API_KEY, (0, -1))
+        version = min(high, broker_high) if version_max is None else min(high, broker_high, version_max)
+        if version < max(low, broker_low):
+            name = request.__name__.removesuffix("Request")
+            raise NotUnderstood(f"the broker speaks no version of {name} that we speak", code=_UNSUPPORTED)
+        return version
+
+
+_UNSUPPORTED: Final = ErrorCode.unsupported_version
+
+
+class _Rest:
+    """A broker that could not be reached is left alone for a while."""
+
+    __slots__ = ("attempts", "until")
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.until = 0.0
+
+
+class Routing:
+    """What one client knows of the cluster."""
+
+    def __init__(
+        self, bootstrap: Iterable[tuple[str, int]], settings: RoutingSettings | None = None, *, turn: int = 0
+    ) -> None:
+        """`turn`: where in its lists this client begins, so that many clients do not all begin with the first."""
+        self.settings = settings or RoutingSettings()
+        self.bootstrap = [Broker(-1 - at, host, port) for at, (host, port) in enumerate(bootstrap)]
+        assert self.bootstrap, "a client needs somebody to ask first"
+        self.brokers: dict[int, Broker] = {}
+        self.cluster_id: str | None = None
+        self.controller_id = NO_NODE
+        self.revision = 0
+        """Rises whenever something is known that was not; whoever keeps conclusions compares it."""
+        self._topics: dict[str, Topic] = {}
+        self._names: dict[bytes, str] = {}
+        self._errors: dict[str, ErrorCode] = {}
+        self._wanted: dict[str, None] = {}
+        self._want_all = False
+        self._resting: dict[int, _Rest] = {}
+        self._turn = turn
+        self._asking: Send | None = None
+        self._stale = True
+        self._again = False
+        """Something became stale while the question was out: its answer may be older than that."""
+        self._asked_at: float | None = None
+        self._refreshed_at: float | None = None
+        self._attempts = 0
+
+    # What is known.
+
+    def topic(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def topics(self) -> list[str]:
+        return list(self._topics)
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        return self._names.get(topic_id)
+
+    def leader(self, topic: str, partition: int) -> Leader:
+        known = self._topics.get(topic)
+        return known.leaders.get(partition, NO_LEADER) if known else NO_LEADER
+
+    def leading_broker(self, topic: str, partition: int, now: float) -> Broker | None:
+        """The leader, if it can be spoken to."""
+        broker = self.brokers.get(self.leader(topic, partition).node_id)
+        return broker if broker is not None and self.reachable(broker.node_id, now) else None
+
+    def error(self, topic: str) -> ErrorCode:
+        """Why nothing is known of the topic."""
+        return self._errors.get(topic, ErrorCode.none)
+
+    def refusal(self, topic: str) -> ClientError | None:
+        """Why nothing will be known of the topic, however often one asks."""
+        code = self.error(topic)
+        return None if code in RETRIABLE else error_of(code, f"topic {topic}")
+
+    def reachable(self, node_id: int, now: float) -> bool:
+        rest = self._resting.get(node_id)
+        return rest is None or now >= rest.until
+
+    def reachable_at(self, node_id: int) -> float:
+        rest = self._resting.get(node_id)
+        return rest.until if rest else 0.0
+
+    def any_broker(self, now: float) -> Broker | None:
+        """Each in its turn; those of the bootstrap list when nobody else can be reached."""
+        for brokers in (list(self.brokers.values()), self.bootstrap):
+            ready = [broker for broker in brokers if self.reachable(broker.node_id, now)]
+            if ready:
+                self._turn += 1
+                return ready[self._turn % len(ready)]
+        return None
+
+    # What the client wants, and what it noticed.
+
+    def want(self, topic: str) -> None:
+        if topic not in self._wanted:
+            self._wanted[topic] = None
+            if topic not in self._topics:
+                self.refresh()
+
+    def want_all(self) -> None:
+        """Every topic there is: for subscriptions by pattern."""
+        if not self._want_all:
+            self._want_all = True
+            self.refresh()
+
+    def forget(self, topic: str) -> None:
+        self._wanted.pop(topic, None)
+        self._errors.pop(topic, None)
+        if not self._want_all:
+            known = self._topics.pop(topic, None)
+            if known is not None:
+                self._names.pop(known.id, None)
+
+    def refresh(self) -> None:
+        """What is known proved wrong, or too little."""
+        if self._asking is not None:
+            self._again = True
+        self._stale = True
+
+    def lost(self, node_id: int, now: float) -> None:
+        """A connection to this broker broke, or could not be made."""
+        rest = self._resting.setdefault(node_id, _Rest())
+        settings = self.settings
+        rest.until = now + backoff_s(rest.attempts, settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
+        rest.attempts += 1
+        self.refresh()
+
+    def reached(self, node_id: int) -> None:
+        self._resting.pop(node_id, None)
+
+    def hinted(self, topic: str, partition: int, leader: Leader, endpoints: Iterable[Endpoint]) -> bool:
+        """A refusal named the leader. True if that is news: then there is no need to ask or to wait."""
+        for endpoint in endpoints:
+            self.brokers[endpoint.node_id] = Broker(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
+        known = self._topics.get(topic)
+        if known is None or leader.node_id not in self.brokers or leader.epoch <= self.leader(topic, partition).epoch:
+            return False
+        self._remember(known.name, known.id, {**known.leaders, partition: leader})
+        self.revision += 1
+        return True
+
+    # The machine.
+
+    def decide(self, now: float) -> list[Send]:
+        if self._asking is not None or now < self._due():
+            return []
+        broker = self.any_broker(now)
+        if broker is None:
+            return []
+        topics = None if self._want_all else [MetadataRequestTopic(name=name) for name in self._wanted]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=self.settings.allow_auto_create_topics)
+        self._asking = Send(request, broker, self.settings.request_timeout_ms / 1000)
+        self._asked_at = now
+        self._stale = self._again = False
+        return [self._asking]
+
+    @property
+    def deadline(self) -> float | None:
+        return None if self._asking is not None else self._due()
+
+    def _due(self) -> float:
+        settings = self.settings
+        due = 0.0
+        if not self._stale and self._refreshed_at is not None:
+            due = self._refreshed_at + settings.metadata_max_age_ms / 1000
+        if self._asked_at is not None:
+            pause = backoff_s(self._attempts, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+            due = max(due, self._asked_at + pause)
+        everybody = [*self.brokers, *(broker.node_id for broker in self.bootstrap)]
+        return max(due, min(map(self.reachable_at, everybody)))
+
+    def answered(self, send: Send, response: Message, now: float) -> None:
+        assert send is self._asking, "the answer to a question that was not asked"
+        assert isinstance(response, MetadataResponse)
+        self._asking = None
+        self.reached(send.to.node_id)
+        if code_of(response.error_code) is ErrorCode.rebootstrap_required or not response.brokers:
+            # Whoever answers has lost touch with its cluster (KIP-1102): begin again from the list.
+            self.brokers.clear()
+            self._attempts += 1
+            self._stale = True
+            return
+        self._refreshed_at = now
+        self._learn(response)
+        complete = all(map(self._complete, self._wanted))
+        self._attempts = 0 if complete else self._attempts + 1
+        self._stale = self._again or not complete
+
+    def failed(self, send: Send, now: float, code: ErrorCode = ErrorCode.network_exception) -> None:
+        assert send is self._asking, "the failure of a question that was not asked"
+        self._asking = None
+        if code is ErrorCode.network_exception:
+            self.lost(send.to.node_id, now)
+        self._attempts += 1
+        self._stale = True
+
+    def _complete(self, name: str) -> bool:
+        if self.refusal(name) is not None:
+            return True  # asking sooner does not help
+        topic = self._topics.get(name)
+        return topic is not None and not self.error(name) and len(topic.available) == len(topic.leaders)
+
+    def _learn(self, response: MetadataResponse) -> None:
+        self.revision += 1
+        self.cluster_id = response.cluster_id
+        self.controller_id = response.controller_id
+        self.brokers = {
+            broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
+        }
+        known = self.brokers.keys() | {broker.node_id for broker in self.bootstrap}
+        self._resting = {node_id: rest for node_id, rest in self._resting.items() if node_id in known}
+        for topic in response.topics:
+            self._learn_topic(topic)
+        if self._want_all:
+            present = {topic.name for topic in response.topics}
+            for name in [name for name in self._topics if name not in present]:
+                self._names.pop(self._topics.pop(name).id, None)
+
+    def _learn_topic(self, topic: MetadataResponseTopic) -> None:
+        name = topic.name if topic.name is not None else self._names.get(topic.topic_id)
+        if name is None or (name not in self._wanted and not self._want_all):
+            return
+        code = code_of(topic.error_code)
+        if code is not ErrorCode.none:
+            # What was known stays: a broker that has just started may not have heard of the topic yet.
+            self._errors[name] = code
+            return
+        self._errors.pop(name, None)
+        before = self._topics.get(name)
+        same = before is not None and topic.topic_id in (before.id, ZERO_UUID)
+        old = before.leaders if before is not None and same else {}
+        leaders = {part.partition_index: _newer(old.get(part.partition_index), part) for part in topic.partitions}
+        # Topics only grow: whoever tells of fewer partitions than known is behind.
+        leaders.update((index, leader) for index, leader in old.items() if index not in leaders)
+        self._remember(name, topic.topic_id, leaders)
+
+    def _remember(self, name: str, topic_id: bytes, leaders: dict[int, Leader]) -> None:
+        before = self._topics.get(name)
+        if before is not None and before.id != topic_id:
+            self._names.pop(before.id, None)
+        available = tuple(index for index in sorted(leaders) if leaders[index].node_id != NO_NODE)
+        self._topics[name] = Topic(name, topic_id, leaders, available)
+        if topic_id != ZERO_UUID:
+            self._names[topic_id] = name
+
+
+def _newer(known: Leader | None, told: MetadataResponsePartition) -> Leader:
+    if known is not None and NO_EPOCH < told.leader_epoch < known.epoch:
+        return known
+    return Leader(told.leader_id, told.leader_epoch)
+
+
+def by_topic(partitions: Iterable[tuple[str, int]]) -> Iterator[tuple[str, list[int]]]:
+    """Grouped as requests want it, in the order in which the topics first occur."""
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        grouped.setdefault(topic, []).append(partition)
+    yield from grouped.items()
