@@ -193,7 +193,7 @@ def test_a_classic_group_is_moved_to_the_new_protocol_and_back_while_it_reads(
 ):
     if EXTERNAL and assignor == "cooperative-sticky":
         pytest.skip("Kafka takes what librdkafka's assignor remembers for that of a custom one")
-    group = make_group(make_topic(4), client="confluent-kafka", assignor=assignor, commit="after")
+    group = make_group(make_topic(4), client="confluent-kafka", assignor=assignor)
     everybody: list[Member] = []
     written: list[str] = []
 
@@ -202,6 +202,8 @@ def test_a_classic_group_is_moved_to_the_new_protocol_and_back_while_it_reads(
         written.extend(values)
         produce(broker, group.topic, values, partitions=4)
         wait_for(lambda: set(written) <= {value for each in everybody for value in each.values}, "all records", 30)
+        for member in group.members:
+            member.commit()
 
     def replace(member: Member, **settings: Any) -> None:
         everybody.extend(group.add(1, **settings))
