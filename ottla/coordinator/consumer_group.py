@@ -76,7 +76,6 @@ class ConsumerGroup:
     def __init__(self, group_id: str, around: Surroundings) -> None:
         self.id = group_id
         self.deadline: float | None = None
-        self.scheduled: float | None = None
         self.state = ConsumerGroupState(group_id)
         self.around = around
         self._timers: Deadlines[tuple[str, Timer]] = Deadlines()

@@ -9,7 +9,6 @@ Changed by `replay` alone. Whoever decides reads it, and returns the records tha
 
 from __future__ import annotations
 
-from collections import Counter
 from enum import Enum
 
 from ottla.cluster.image import Image
@@ -56,9 +55,9 @@ class ConsumerGroupState:
         self.static_ids: dict[str, str] = {}
         self.targets: dict[str, Assignment] = {}
         self.regexes: dict[str, Resolved] = {}
-        self.regex_subscribers: Counter[str] = Counter()
         self.has_partition_metadata = False
         self._owners: dict[tuple[bytes, int], str] = {}
+        self._subscribed: frozenset[str] | None = None
 
     # What follows.
 
@@ -86,11 +85,15 @@ class ConsumerGroupState:
         return self._owners.get((topic_id, partition))
 
     def subscribes_to(self, topic: str) -> bool:
-        return any(topic in subscribed_names(member, self.regexes) for member in self.members.values())
+        if self._subscribed is None:
+            names = (subscribed_names(member, self.regexes) for member in self.members.values())
+            self._subscribed = frozenset[str]().union(*names)
+        return topic in self._subscribed
 
     # Records.
 
     def replay(self, key: object, value: object) -> None:
+        self._subscribed = None
         match key:
             case ConsumerGroupMetadataKey():
                 self._replay_group(value)
@@ -123,17 +126,14 @@ class ConsumerGroupState:
 
     def _replay_member(self, member_id: str, value: object) -> None:
         old = self.members.get(member_id)
-        if old is not None:
-            self._count_regex(old, -1)
-            if old.instance_id is not None and self.static_ids.get(old.instance_id) == member_id:
-                del self.static_ids[old.instance_id]
+        if old is not None and old.instance_id is not None and self.static_ids.get(old.instance_id) == member_id:
+            del self.static_ids[old.instance_id]
         if not isinstance(value, ConsumerGroupMemberMetadataValue):
             self.members.pop(member_id, None)
             if old is not None:
                 self._disown(old)
             return
         member = self.members[member_id] = with_metadata(old or Member(member_id), value)
-        self._count_regex(member, 1)
         if member.instance_id is not None:
             self.static_ids[member.instance_id] = member_id
 
@@ -162,12 +162,6 @@ class ConsumerGroupState:
                 for partition in partitions:
                     if self._owners.get((topic_id, partition)) == member.id:
                         del self._owners[topic_id, partition]
-
-    def _count_regex(self, member: Member, step: int) -> None:
-        if member.regex:
-            self.regex_subscribers[member.regex] += step
-            if not self.regex_subscribers[member.regex]:
-                del self.regex_subscribers[member.regex]
 
     def epoch_record(self, epoch: int, metadata_hash: int) -> LogRecord:
         return LogRecord(

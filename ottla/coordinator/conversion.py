@@ -22,7 +22,7 @@ from ottla.coordinator.consumer_member import (
     target_record,
 )
 from ottla.coordinator.consumer_state import ConsumerGroupState
-from ottla.coordinator.decision import Decision, LogRecord, Outcome
+from ottla.coordinator.decision import Decision, LogRecord
 from ottla.coordinator.embedded import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
 from ottla.coordinator.group import ClassicGroup
 from ottla.coordinator.group_members import Member as ClassicMember
@@ -45,15 +45,18 @@ other assignors we cannot know what their members would miss. (Kafka looks at th
 def upgrade(classic: ClassicGroup, around: Surroundings) -> Decision:
     """What turns a classic group into a consumer group of the same members. Refused if it cannot be done."""
     members = _upgraded_members(classic, around)
-    out = Outcome()
     again = Refused(ErrorCode.rebalance_in_progress)
+    return Decision(
+        [*classic.tombstones(), *_records_of(classic, members, around)],
+        [(reply_to, again) for reply_to in classic.parked()],
+    )
+
+
+def upgraded(classic: ClassicGroup) -> None:
+    """It is decided: whoever waited in the classic group has been answered, and waits no more."""
     for each in classic.members:
-        out.reply(classic.members.take_join(each), again)
-        out.reply(each.syncing, again)
+        classic.members.take_join(each)
         each.syncing = None
-    for key, value in [*classic.tombstones(), *_records_of(classic, members, around)]:
-        out.record(key, value)
-    return out.decision()
 
 
 def _upgraded_members(classic: ClassicGroup, around: Surroundings) -> list[Member]:

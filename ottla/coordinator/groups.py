@@ -122,7 +122,10 @@ class Groups:
             before = Decision(_tombstones(group))
         for key, value in before.records:
             draft.replay(key, value)
-        return before + draft.heartbeat(request, client, reply_to, now, now_ms)
+        decision = before + draft.heartbeat(request, client, reply_to, now, now_ms)
+        if isinstance(group, ClassicGroup):
+            conversion.upgraded(group)
+        return decision
 
     def consumer_describe(self, group_id: str) -> DescribedConsumerGroup:
         group = self._groups.get(group_id)
