@@ -1,8 +1,8 @@
 """Where the tests find a ZooKeeper to run: jars that are named, or installed, or that Maven can fetch.
 
-    OTTLA_ZOOKEEPER_JARS   a directory with ZooKeeper's jars
-    pip install pyspark    brings them
-    mvn                    fetches them once into the git-ignored cache, where Maven Central can be reached
+OTTLA_ZOOKEEPER_JARS   a directory with ZooKeeper's jars
+pip install pyspark    brings them
+mvn                    fetches them once into the git-ignored cache, where Maven Central can be reached
 """
 
 from __future__ import annotations

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Endpoint, Image, Partition
 from ottla.cluster.requests import BrokerRegistration, Rules
+from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.runtime.real import RealRuntime
 
 T = TypeVar("T")
@@ -44,16 +46,24 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float 
 
 @asynccontextmanager
 async def cluster_on(
-    path: Path, runtime: RealRuntime, broker: int | None = 1, *, rules: Rules | None = None, rack: str | None = None
+    store: Path | str,
+    runtime: RealRuntime,
+    broker: int | None = 1,
+    *,
+    rules: Rules | None = None,
+    rack: str | None = None,
+    zookeeper: ZooKeeperOptions | None = None,
 ) -> AsyncIterator[Cluster]:
-    """A cluster on this store; registered as a broker unless `broker` is None."""
-    cluster = await Cluster.open(f"embedded:{path}", runtime, data_dir=str(path.parent), rules=rules)
-    try:
-        if broker is not None:
-            await cluster.register(registration(broker, rack))
-        yield cluster
-    finally:
-        await cluster.close()
+    """A cluster on this store, or on the embedded one in this file; registered as a broker unless `broker` is None."""
+    url = store if isinstance(store, str) else f"embedded:{store}"
+    with TemporaryDirectory() as data_dir:
+        cluster = await Cluster.open(url, runtime, data_dir=data_dir, rules=rules, zookeeper=zookeeper)
+        try:
+            if broker is not None:
+                await cluster.register(registration(broker, rack))
+            yield cluster
+        finally:
+            await cluster.close()
 
 
 def registration(broker: int, rack: str | None = None) -> BrokerRegistration:

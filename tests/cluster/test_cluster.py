@@ -20,7 +20,14 @@ from tests.cluster.helpers import cluster_on, registration, run, states, until
 
 
 @pytest.fixture
+def store(store_url):
+    """The same must hold on every store."""
+    return store_url
+
+
+@pytest.fixture
 def path(tmp_path):
+    """For what only an embedded store does."""
     return tmp_path / "store.db"
 
 
@@ -28,21 +35,21 @@ async def loaded(cluster: Cluster) -> Image:
     return Image.load(await cluster._store.tree(*layout.IMAGE_PATHS))
 
 
-def test_a_cluster_keeps_its_id_for_ever(path):
+def test_a_cluster_keeps_its_id_for_ever(store):
     async def test(runtime):
-        async with cluster_on(path, runtime, None) as cluster:
+        async with cluster_on(store, runtime, None) as cluster:
             first = cluster.cluster_id
             assert len(first) == 22
             assert len(layout.id_bytes(first)) == 16
-        async with cluster_on(path, runtime, None) as cluster:
+        async with cluster_on(store, runtime, None) as cluster:
             assert cluster.cluster_id == first
 
     run(test)
 
 
-def test_a_lone_broker_is_controller_once_registered(path):
+def test_a_lone_broker_is_controller_once_registered(store):
     async def test(runtime):
-        async with cluster_on(path, runtime, 7, rack="north") as cluster:
+        async with cluster_on(store, runtime, 7, rack="north") as cluster:
             assert cluster.is_controller
             image = cluster.image
             assert (image.controller_id, image.controller_epoch) == (7, 1)
@@ -55,9 +62,9 @@ def test_a_lone_broker_is_controller_once_registered(path):
     run(test)
 
 
-def test_a_created_topic_is_in_the_image_and_led_when_the_call_returns(path):
+def test_a_created_topic_is_in_the_image_and_led_when_the_call_returns(store):
     async def test(runtime):
-        async with cluster_on(path, runtime) as cluster:
+        async with cluster_on(store, runtime) as cluster:
             told = []
             version = cluster.image.version
             cluster.subscribe(lambda old, new, change: told.append((type(change), new.version > old.version)))
@@ -75,9 +82,9 @@ def test_a_created_topic_is_in_the_image_and_led_when_the_call_returns(path):
     run(test)
 
 
-def test_validate_only_answers_and_changes_nothing(path):
+def test_validate_only_answers_and_changes_nothing(store):
     async def test(runtime):
-        async with cluster_on(path, runtime) as cluster:
+        async with cluster_on(store, runtime) as cluster:
             before = cluster.image
             results = await cluster.create_topics([TopicSpec("a", 2, 1), TopicSpec("b", 0, 1)], validate_only=True)
             assert [result.code for result in results] == [ErrorCode.none, ErrorCode.invalid_partitions]
@@ -86,12 +93,12 @@ def test_validate_only_answers_and_changes_nothing(path):
     run(test)
 
 
-def test_a_lone_broker_leads_again_after_a_restart_under_a_new_epoch(path):
+def test_a_lone_broker_leads_again_after_a_restart_under_a_new_epoch(store):
     async def test(runtime):
-        async with cluster_on(path, runtime) as cluster:
+        async with cluster_on(store, runtime) as cluster:
             await cluster.create_topics([TopicSpec("t", 2, 1)])
             first = cluster.image.brokers[1].epoch
-        async with cluster_on(path, runtime, None) as cluster:
+        async with cluster_on(store, runtime, None) as cluster:
             assert states(cluster.image, "t") == ["1@0 1/1 #0"] * 2
             assert cluster.image.brokers == {}
             second = await cluster.register(registration(1))
@@ -103,9 +110,9 @@ def test_a_lone_broker_leads_again_after_a_restart_under_a_new_epoch(path):
     run(test)
 
 
-def test_a_deleted_topic_is_gone_for_good_and_its_id_stays_until_its_files_are_gone(path):
+def test_a_deleted_topic_is_gone_for_good_and_its_id_stays_until_its_files_are_gone(store):
     async def test(runtime):
-        async with cluster_on(path, runtime) as cluster:
+        async with cluster_on(store, runtime) as cluster:
             (created,) = await cluster.create_topics([TopicSpec("t", 2, 1)])
             (deleted, unknown) = await cluster.delete_topics([created.topic_id, "nothing"])
             assert (deleted.name, deleted.code) == ("t", ErrorCode.none)
@@ -116,7 +123,7 @@ def test_a_deleted_topic_is_gone_for_good_and_its_id_stays_until_its_files_are_g
             (again,) = await cluster.create_topics([TopicSpec("t", 1, 1)])
             assert again.code == ErrorCode.none
             assert again.topic_id != created.topic_id
-        async with cluster_on(path, runtime) as cluster:
+        async with cluster_on(store, runtime) as cluster:
             assert list(cluster.image.tombstones) == [created.topic_id]
             await cluster.replicas_erased([created.topic_id, created.topic_id, again.topic_id])
             assert cluster.image.tombstones == {}
@@ -125,9 +132,9 @@ def test_a_deleted_topic_is_gone_for_good_and_its_id_stays_until_its_files_are_g
     run(test)
 
 
-def test_a_topic_of_ten_thousand_partitions_is_made_and_deleted_in_commits_that_a_store_can_take(path, monkeypatch):
+def test_a_topic_of_ten_thousand_partitions_is_made_and_deleted_in_commits_that_a_store_can_take(store, monkeypatch):
     async def test(runtime):
-        async with cluster_on(path, runtime) as cluster:
+        async with cluster_on(store, runtime) as cluster:
             sizes = []
             commit = cluster._store.commit
 
@@ -150,9 +157,9 @@ def test_a_topic_of_ten_thousand_partitions_is_made_and_deleted_in_commits_that_
     run(test)
 
 
-def test_partitions_are_added_and_led(path):
+def test_partitions_are_added_and_led(store):
     async def test(runtime):
-        async with cluster_on(path, runtime) as cluster:
+        async with cluster_on(store, runtime) as cluster:
             await cluster.create_topics([TopicSpec("t", 1, 1)])
             (grown, same) = await cluster.create_partitions([PartitionsSpec("t", 3), PartitionsSpec("u", 3)])
             assert grown.code == ErrorCode.none
@@ -163,9 +170,9 @@ def test_partitions_are_added_and_led(path):
     run(test)
 
 
-def test_configs_of_topics_and_brokers_are_altered(path):
+def test_configs_of_topics_and_brokers_are_altered(store):
     async def test(runtime):
-        async with cluster_on(path, runtime) as cluster:
+        async with cluster_on(store, runtime) as cluster:
             await cluster.create_topics([TopicSpec("t", 1, 1, configs={"a": "1", "b": "2"})])
             edits = [ConfigEdit("a", None, ConfigOp.delete), ConfigEdit("c", "3")]
             await cluster.alter_topic_configs([ConfigAlteration("t", edits)])
@@ -181,13 +188,13 @@ def test_configs_of_topics_and_brokers_are_altered(path):
     run(test)
 
 
-def test_producer_ids_are_never_given_twice(path):
+def test_producer_ids_are_never_given_twice(store):
     async def test(runtime):
-        async with cluster_on(path, runtime) as one, cluster_on(path, runtime, 2) as two:
+        async with cluster_on(store, runtime) as one, cluster_on(store, runtime, 2) as two:
             blocks = await asyncio.gather(*(c.allocate_producer_ids() for c in (one, two) * 5))
             ids = [id_ for block in blocks for id_ in block]
             assert len(ids) == len(set(ids)) == 10_000
-        async with cluster_on(path, runtime) as one:
+        async with cluster_on(store, runtime) as one:
             assert (await one.allocate_producer_ids()).start == 10_000
             node = await one._store.read("/latest_producer_id_block")
             expected = {"version": 1, "broker": 1, "block_start": "10000", "block_end": "10999"}
@@ -197,18 +204,18 @@ def test_producer_ids_are_never_given_twice(path):
     run(test)
 
 
-def test_a_second_broker_with_a_live_brokers_id_is_refused(path):
+def test_a_second_broker_with_a_live_brokers_id_is_refused(store):
     async def test(runtime):
-        async with cluster_on(path, runtime), cluster_on(path, runtime, None) as second:
+        async with cluster_on(store, runtime), cluster_on(store, runtime, None) as second:
             with pytest.raises(Fault, match=r"broker 1 is already running in this cluster at 127.0.0.1:9093"):
                 await second.register(registration(1))
 
     run(test)
 
 
-def test_two_brokers_share_a_store_and_one_of_them_controls(path):
+def test_two_brokers_share_a_store_and_one_of_them_controls(store):
     async def test(runtime):
-        async with cluster_on(path, runtime, 1) as one, cluster_on(path, runtime, 2) as two:
+        async with cluster_on(store, runtime, 1) as one, cluster_on(store, runtime, 2) as two:
             assert (one.is_controller, two.is_controller) == (True, False)
             await until(lambda: sorted(one.image.brokers) == [1, 2])
             (made,) = await one.create_topics([TopicSpec("t", 4, 2)])
@@ -222,28 +229,28 @@ def test_two_brokers_share_a_store_and_one_of_them_controls(path):
     run(test)
 
 
-def test_a_lost_broker_is_noticed_and_its_partitions_are_led_by_others(path):
+def test_a_lost_broker_is_noticed_and_its_partitions_are_led_by_others(store):
     async def test(runtime):
-        async with cluster_on(path, runtime, 1) as one:
-            async with cluster_on(path, runtime, 2):
+        async with cluster_on(store, runtime, 1) as one:
+            async with cluster_on(store, runtime, 2):
                 await until(lambda: sorted(one.image.brokers) == [1, 2])
                 await one.create_topics([TopicSpec("t", 2, 2), TopicSpec("only-two", assignments=[(0, [2])])])
             await until(lambda: sorted(one.image.brokers) == [1])
             await until(lambda: states(one.image, "only-two") == ["-1@1 2/2 #1"])
             assert states(one.image, "t") == ["1@0 1/1,2 #1", "1@1 1/2,1 #1"]
-            async with cluster_on(path, runtime, 2):
+            async with cluster_on(store, runtime, 2):
                 await until(lambda: states(one.image, "only-two") == ["2@2 2/2 #2"])
                 assert await loaded(one) == one.image
 
     run(test)
 
 
-def test_when_the_controller_goes_another_takes_over_and_the_old_epoch_is_fenced(path):
+def test_when_the_controller_goes_another_takes_over_and_the_old_epoch_is_fenced(store):
     async def test(runtime):
-        async with cluster_on(path, runtime, 2) as two:
+        async with cluster_on(store, runtime, 2) as two:
             old_fence = two._controller._fence
             assert old_fence is not None
-        async with cluster_on(path, runtime, 1) as one, cluster_on(path, runtime, 2) as two:
+        async with cluster_on(store, runtime, 1) as one, cluster_on(store, runtime, 2) as two:
             await one.create_topics([TopicSpec("t", 1, 1)])
             one._controller._fence = old_fence  # what a controller holds that slept through its end
             with pytest.raises(Refused) as caught:
@@ -280,12 +287,12 @@ def test_a_broker_whose_session_is_lost_registers_again_under_a_new_epoch(path):
     run(test)
 
 
-def test_the_change_log_is_trimmed_and_a_reader_behind_it_loads_the_image(path, monkeypatch):
+def test_the_change_log_is_trimmed_and_a_reader_behind_it_loads_the_image(store, monkeypatch):
     monkeypatch.setattr(controller_loop, "CHANGES_KEPT", 5)
     monkeypatch.setattr(controller_loop, "CHANGES_TRIMMED", 3)
 
     async def test(runtime):
-        async with cluster_on(path, runtime) as one, cluster_on(path, runtime, None) as reader:
+        async with cluster_on(store, runtime) as one, cluster_on(store, runtime, None) as reader:
             told = []
             reader.subscribe(lambda old, new, change: told.append(change))
             await reader._view.close()  # asleep
@@ -302,9 +309,9 @@ def test_the_change_log_is_trimmed_and_a_reader_behind_it_loads_the_image(path, 
     run(test)
 
 
-def test_a_call_cancelled_in_the_middle_is_completed(path):
+def test_a_call_cancelled_in_the_middle_is_completed(store):
     async def test(runtime):
-        async with cluster_on(path, runtime) as cluster:
+        async with cluster_on(store, runtime) as cluster:
             task = asyncio.ensure_future(cluster.create_topics([TopicSpec("t", 1000, 1)]))
             await until(lambda: "t" in cluster.image.topics)
             task.cancel()
@@ -316,9 +323,9 @@ def test_a_call_cancelled_in_the_middle_is_completed(path):
     run(test)
 
 
-def test_nodes_that_nobody_of_us_wrote_are_a_fault_and_the_image_heals(path):
+def test_nodes_that_nobody_of_us_wrote_are_a_fault_and_the_image_heals(store):
     async def test(runtime):
-        async with cluster_on(path, runtime) as cluster:
+        async with cluster_on(store, runtime) as cluster:
             await cluster._store.commit([Create(layout.topic_config_path("t"), b'{"version":1,"config":{}}')])
             with pytest.raises(Fault, match="no controller wrote"):
                 await cluster.create_topics([TopicSpec("t", 1, 1)])
@@ -330,32 +337,32 @@ def test_nodes_that_nobody_of_us_wrote_are_a_fault_and_the_image_heals(path):
     run(test)
 
 
-def test_a_store_url_of_an_unknown_kind_is_refused(path):
+def test_a_store_url_of_an_unknown_kind_is_refused(tmp_path):
     async def test(runtime):
         with pytest.raises(Fault, match="embedded:PATH"):
-            await Cluster.open("etcd:localhost", runtime, data_dir=str(path.parent))
+            await Cluster.open("etcd:localhost", runtime, data_dir=str(tmp_path))
 
     run(test)
 
 
-def test_metadata_of_a_newer_layout_is_refused(path):
+def test_metadata_of_a_newer_layout_is_refused(store):
     async def test(runtime):
-        async with cluster_on(path, runtime, None) as cluster:
+        async with cluster_on(store, runtime, None) as cluster:
             await cluster._store.commit([Set(layout.FORMAT, b'{"version":2}')])
         with pytest.raises(Fault, match="newer Ottla"):
-            async with cluster_on(path, runtime, None):
+            async with cluster_on(store, runtime, None):
                 pass
 
     run(test)
 
 
-def test_a_damaged_node_is_named(path):
+def test_a_damaged_node_is_named(store):
     async def test(runtime):
-        async with cluster_on(path, runtime) as cluster:
+        async with cluster_on(store, runtime) as cluster:
             await cluster.create_topics([TopicSpec("t", 1, 1)])
             await cluster._store.commit([Set(layout.state_path("t", 0), b"{")])
         with pytest.raises(Fault, match="/brokers/topics/t/partitions/0/state cannot be read"):
-            async with cluster_on(path, runtime):
+            async with cluster_on(store, runtime):
                 pass
 
     run(test)
@@ -372,9 +379,9 @@ def test_a_fresh_store_is_ready_fast(path):
     assert run(test) < 0.5  # some 10 ms here; the limit allows for a slow disk
 
 
-def test_rules_give_the_defaults(path):
+def test_rules_give_the_defaults(store):
     async def test(runtime):
-        async with cluster_on(path, runtime, rules=Rules(partitions=4)) as cluster:
+        async with cluster_on(store, runtime, rules=Rules(partitions=4)) as cluster:
             (result,) = await cluster.create_topics([TopicSpec("t")])
             assert (result.partitions, result.replication_factor) == (4, 1)
 

@@ -1,0 +1,361 @@
+"""The ZooKeeper store's own promises: sessions that expire, servers that die, a loop that hangs, who may do what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+
+import pytest
+
+from ottla.cluster.cluster import SESSION_FILE, Cluster
+from ottla.cluster.requests import TopicSpec
+from ottla.cluster.store import COMMIT_BYTES_MAX, Create, Node, SessionLost, SessionState, Set
+from ottla.cluster.zookeeper_options import Credentials, ZooKeeperOptions
+from ottla.errors import Fault
+from tests.cluster.helpers import cluster_on, registration, run, states, until
+from tests.ensembles import ensemble, zookeeper_jars
+
+pytest.importorskip("kazoo", reason="kazoo is not installed: pip install 'ottla[zookeeper]'")
+
+from kazoo.client import KazooClient
+
+from ottla.cluster.zookeeper_store import ZooKeeperStore
+
+SHORT = ZooKeeperOptions(session_timeout_ms=2_000, connection_timeout_ms=10_000)
+
+
+@pytest.fixture
+def address(zookeeper_url):
+    return zookeeper_url.removeprefix("zookeeper:")
+
+
+@pytest.fixture
+def own_zookeeper(tmp_path):
+    """A server that this test may kill."""
+    running = ensemble(tmp_path / "zookeeper")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def three_zookeepers(tmp_path):
+    running = ensemble(tmp_path / "zookeeper", 3)
+    yield running
+    running.stop()
+
+
+def expire(store):
+    """End a store's session behind its back, as ZooKeeper does with one that it does not hear of."""
+    key = store._session._key
+    thief = KazooClient(store._session._address.hosts, client_id=(key.id, key.password))
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+async def data_of(store, path):
+    node = await store.read(path)
+    assert node is not None
+    return node.data
+
+
+def states_of(store):
+    told: list[SessionState] = []
+    store.on_state(told.append)
+    return told
+
+
+async def succeeding(act):
+    """What it gives once it no longer fails with a Fault."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await act()
+            except Fault:
+                await asyncio.sleep(0.02)
+
+
+def test_a_session_that_expired_is_followed_by_another(address):
+    async def test(runtime):
+        store = await ZooKeeperStore.open(address, runtime, SHORT)
+        told = states_of(store)
+        await store.commit([Create("/mine", ephemeral=True), Create("/ours")])
+        news = asyncio.Event()
+        store.watch("/", news.set)
+        await asyncio.to_thread(expire, store)
+        await until(lambda: told[-2:] == [SessionState.lost, SessionState.connected])
+        assert told == [SessionState.suspended, SessionState.lost, SessionState.connected]
+        assert await store.children("/") == ["ours"]
+        await asyncio.wait_for(news.wait(), 10)
+        await store.commit([Create("/mine", ephemeral=True)])
+        news.clear()
+        await store.commit([Create("/more")])
+        await asyncio.wait_for(news.wait(), 10)
+        await store.close()
+
+    run(test)
+
+
+def test_a_broker_whose_session_expired_registers_again_under_a_new_epoch(zookeeper_url):
+    async def test(runtime):
+        async with cluster_on(zookeeper_url, runtime, zookeeper=SHORT) as cluster:
+            await cluster.create_topics([TopicSpec("t", 1, 1)])
+            for times in (1, 2, 3):
+                epoch = cluster.image.brokers[1].epoch
+                await asyncio.to_thread(expire, cluster._store)
+                led_again = [f"1@{times} 1/1 #{times}"]
+                await until(lambda led_again=led_again: states(cluster.image, "t") == led_again)  # type: ignore[misc]
+                assert cluster.image.brokers[1].epoch > epoch
+                await until(lambda: cluster.is_controller)
+            (made,) = await cluster.create_topics([TopicSpec("u", 1, 1)])
+            assert made.partitions == 1
+
+    run(test)
+
+
+def test_while_zookeeper_is_away_nothing_is_read_or_written_and_the_session_survives(own_zookeeper):
+    async def test(runtime):
+        store = await ZooKeeperStore.open(own_zookeeper.connect, runtime, SHORT)
+        await store.commit([Create("/mine", b"1", ephemeral=True)])
+        told = states_of(store)
+        news = asyncio.Event()
+        store.watch("/mine", news.set)
+        underway = asyncio.ensure_future(store.read("/mine"))
+        own_zookeeper.servers[0].kill()
+        await until(lambda: store.state is SessionState.suspended)
+        await asyncio.wait([underway])
+        if underway.exception() is not None:
+            assert isinstance(underway.exception(), Fault)
+        for refused in (store.commit([Create("/x")]), store.read("/mine"), store.children("/"), store.tree("/mine")):
+            with pytest.raises(Fault, match="out of reach: try again when it is back") as caught:
+                await refused
+            assert not isinstance(caught.value, SessionLost)
+        await asyncio.sleep(2 * SHORT.session_timeout_ms / 1000)  # the ensemble is away, so nobody ends the session
+        await asyncio.to_thread(own_zookeeper.start)
+        await until(lambda: store.state is SessionState.connected, 20)
+        assert told == [SessionState.suspended, SessionState.connected]
+        await asyncio.wait_for(news.wait(), 10)
+        assert await store.read("/mine") == Node("/mine", b"1", 0)
+        assert await store.read("/x") is None
+        await store.commit([Set("/mine", b"2", 0)])
+        await store.close()
+
+    run(test)
+
+
+def test_a_commit_without_an_answer_is_in_doubt_and_not_lost_silently(own_zookeeper):
+    async def test(runtime):
+        store = await ZooKeeperStore.open(own_zookeeper.connect, runtime, SHORT)
+        await store.commit([Create("/counter", b"0")])
+        pending = [asyncio.ensure_future(store.commit([Set("/counter", b"%d" % n)])) for n in range(2000)]
+        await until(lambda: pending[0].done())
+        own_zookeeper.servers[0].kill()
+        await asyncio.wait(pending)
+        done = [task for task in pending if task.exception() is None]
+        doubtful = [task.exception() for task in pending if task.exception() is not None]
+        assert done
+        assert doubtful
+        assert all(isinstance(each, Fault) and not isinstance(each, SessionLost) for each in doubtful)
+        assert any("it is not known whether this commit happened" in str(each) for each in doubtful)
+        await asyncio.to_thread(own_zookeeper.start)
+        node = await succeeding(lambda: store.read("/counter"))
+        assert len(done) <= node.version <= len(pending)
+        await store.close()
+
+    run(test)
+
+
+def test_kill_9_of_the_ensembles_leader_keeps_the_session(three_zookeepers, record_property):
+    async def test(runtime):
+        store = await ZooKeeperStore.open(three_zookeepers.connect, runtime, ZooKeeperOptions(6_000, 10_000))
+        told = states_of(store)
+        await store.commit([Create("/mine", b"0", ephemeral=True)])
+        key = store._session._key
+        leader = three_zookeepers.leader
+        leader.kill()
+        begin = time.perf_counter()
+        await asyncio.sleep(0.05)  # a commit at this very moment may be answered by one that does not know yet
+        await succeeding(lambda: store.commit([Set("/mine", b"1")]))
+        seconds = time.perf_counter() - begin
+        record_property("seconds_to_first_commit", round(seconds, 2))
+        assert seconds < 6
+        assert SessionState.lost not in told
+        assert store._session._key == key
+        assert await data_of(store, "/mine") == b"1"
+        await asyncio.to_thread(three_zookeepers.start)
+        assert three_zookeepers.leader is not leader
+        await store.close()
+
+    run(test)
+
+
+def test_a_read_sees_what_was_committed_through_another_server(three_zookeepers):
+    async def test(runtime):
+        addresses = three_zookeepers.connect.split(",")
+        stores = [await ZooKeeperStore.open(address, runtime) for address in addresses]
+        await stores[0].commit([Create("/n", b"0")])
+        for n in range(60):
+            await stores[n % 3].commit([Set("/n", b"%d" % n)])
+            assert await data_of(stores[(n + 1) % 3], "/n") == b"%d" % n
+        for store in stores:
+            await store.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("hang_seconds", [0.3, 10])
+def test_a_session_ends_when_the_loop_hangs_for_longer_than_its_timeout(address, hang_seconds, caplog):
+    async def test(runtime):
+        store = await ZooKeeperStore.open(address, runtime, ZooKeeperOptions(1_000, 10_000))
+        told = states_of(store)
+        await store.commit([Create("/mine", ephemeral=True)])
+        servers, _, chroot = address.partition("/")
+        observer = KazooClient(servers)
+        observer.start()
+        begin = time.perf_counter()
+        # The loop hangs here, while kazoo's threads go on and ping.
+        while observer.exists(f"/{chroot}/mine") and time.perf_counter() - begin < hang_seconds:
+            time.sleep(0.02)  # noqa: ASYNC251 - that is the point
+        hung = time.perf_counter() - begin
+        observer.stop()
+        observer.close()
+        if hang_seconds < 1:
+            assert await store.children("/") == ["mine"]
+            assert told == []
+        else:
+            assert 0.9 < hung < 3
+            assert "the broker has stood still for more than 1 s" in caplog.text
+            await until(lambda: told == [SessionState.lost, SessionState.connected])
+            await store.commit([Create("/mine", ephemeral=True)])
+        await store.close()
+
+    run(test)
+
+
+def test_a_killed_broker_comes_back_without_waiting_for_its_old_session(zookeeper_url, tmp_path):
+    long = ZooKeeperOptions(session_timeout_ms=30_000)
+
+    async def test(runtime):
+        killed, other = tmp_path / "killed", tmp_path / "other"
+        killed.mkdir()
+        other.mkdir()
+        first = await Cluster.open(zookeeper_url, runtime, data_dir=str(killed), zookeeper=long)
+        epoch = await first.register(registration(1))
+        kept = (killed / SESSION_FILE).read_bytes()
+        stranger = await Cluster.open(zookeeper_url, runtime, data_dir=str(other), zookeeper=long)
+        with pytest.raises(Fault, match="broker 1 is already running"):
+            await stranger.register(registration(1))
+        await stranger.close()
+        # What a kill -9 leaves: the session, and its key in the data directory.
+        await first._controller.close()
+        await first._view.close()
+        begin = time.perf_counter()
+        second = await Cluster.open(zookeeper_url, runtime, data_dir=str(killed), zookeeper=long)
+        assert await second.register(registration(1)) > epoch
+        assert time.perf_counter() - begin < 5
+        assert (killed / SESSION_FILE).read_bytes() != kept
+        await first._store.close()
+        await second.close()
+        assert not (killed / SESSION_FILE).exists()
+
+    run(test)
+
+
+def test_nobody_there_is_told_within_the_connection_timeout():
+    async def test(runtime):
+        begin = time.perf_counter()
+        with pytest.raises(
+            Fault, match=r"no ZooKeeper answers at 127\.0\.0\.1:1 within 0.5 s .*refused.*is it running"
+        ):
+            await ZooKeeperStore.open("127.0.0.1:1/x", runtime, ZooKeeperOptions(1_000, 500))
+        assert time.perf_counter() - begin < 5
+
+    run(test)
+
+
+def test_a_commit_that_zookeeper_would_choke_on_is_refused_and_the_session_lives(address):
+    async def test(runtime):
+        store = await ZooKeeperStore.open(address, runtime)
+        told = states_of(store)
+        with pytest.raises(Fault, match="more than ZooKeeper takes"):
+            await store.commit([Create("/big", b"x" * COMMIT_BYTES_MAX)])
+        many = [Create(f"/n{n}", b"x" * 1800) for n in range(500)]  # nearly as much as there may be
+        await store.commit(many)
+        assert len(await store.tree("/")) == 501
+        assert told == []
+        await store.close()
+
+    run(test)
+
+
+def test_guarded_nodes_belong_to_the_brokers_and_the_secret_ones_are_read_by_nobody_else(shared_zookeeper, caplog):
+    address = f"{shared_zookeeper.connect}/{uuid.uuid4().hex[:12]}"
+    caplog.set_level(logging.DEBUG)
+    ours = ZooKeeperOptions(credentials=Credentials("digest", "ottla", "s3cret-word"), set_acl=True)
+    theirs = ZooKeeperOptions(credentials=Credentials("digest", "ottla", "guessed"))
+
+    async def test(runtime):
+        store = await ZooKeeperStore.open(address, runtime, ours)
+        await store.commit([Create("/brokers", b"1"), Create("/ottla"), Create("/ottla/key", b"k")])
+        stranger = await ZooKeeperStore.open(address, runtime, theirs)
+        assert await stranger.read("/brokers") == Node("/brokers", b"1", 0)
+        for forbidden in (
+            stranger.read("/ottla/key"),
+            stranger.commit([Set("/brokers", b"2")]),
+            stranger.commit([Create("/brokers/ids")]),
+            stranger.commit([Create("/new")]),
+        ):
+            with pytest.raises(Fault, match=r"allows this to somebody else only .* check zookeeper.auth"):
+                await forbidden
+        second = await ZooKeeperStore.open(address, runtime, ours)
+        await second.commit([Set("/brokers", b"2", 0), Set("/ottla/key", b"l")])
+        assert await data_of(store, "/ottla/key") == b"l"
+        for each in (store, stranger, second):
+            await each.close()
+
+    run(test)
+    assert "s3cret-word" not in caplog.text
+    assert "s3cret-word" not in repr(ours)
+
+
+JAAS = """
+Server {
+    org.apache.zookeeper.server.auth.DigestLoginModule required
+    user_ottla="s3cret-word";
+};
+"""
+
+
+def test_authentication_with_sasl(tmp_path, caplog):
+    pytest.importorskip("puresasl", reason="pure-sasl is not installed: pip install 'ottla[zookeeper]'")
+    zookeeper_jars()
+    caplog.set_level(logging.DEBUG)
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text(JAAS)
+    running = ensemble(
+        tmp_path / "zookeeper",
+        config={"authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"},
+        java_options=[f"-Djava.security.auth.login.config={jaas}"],
+    )
+
+    async def test(runtime):
+        right = ZooKeeperOptions(credentials=Credentials("sasl", "ottla", "s3cret-word"), set_acl=True)
+        store = await ZooKeeperStore.open(f"{running.connect}/guarded", runtime, right)
+        await store.commit([Create("/ottla", b"x")])
+        assert await store.read("/ottla") == Node("/ottla", b"x", 0)
+        anybody = await ZooKeeperStore.open(running.connect, runtime)
+        with pytest.raises(Fault, match=r"check zookeeper.auth"):
+            await anybody.read("/guarded/ottla")
+        wrong = ZooKeeperOptions(credentials=Credentials("sasl", "ottla", "guessed"))
+        with pytest.raises(Fault, match=r"refused the authentication: check zookeeper\.auth"):
+            await ZooKeeperStore.open(running.connect, runtime, wrong)
+        await store.close()
+        await anybody.close()
+
+    try:
+        run(test)
+    finally:
+        running.stop()
+    assert "s3cret-word" not in caplog.text
