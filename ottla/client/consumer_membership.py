@@ -81,7 +81,7 @@ class ConsumerMember(GroupMember):
     # What happened.
 
     def subscribe(self, topics: Collection[str], now: float) -> list[Action]:
-        return self._subscribe(frozenset(topics), None, now)
+        return self._subscribe(frozenset(topics), None, now) if topics else self.unsubscribe(now)
 
     def subscribe_pattern(self, pattern: str, now: float) -> list[Action]:
         """To every topic whose whole name the pattern (RE2) matches; the coordinator does the matching."""

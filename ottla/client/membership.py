@@ -102,6 +102,8 @@ class ClassicMember(GroupMember):
     # What happened.
 
     def subscribe(self, topics: Collection[str], now: float) -> list[Action]:
+        if not topics:
+            return self.unsubscribe(now)
         self._polled_at = now
         if frozenset(topics) != self.topics:
             self.topics = frozenset(topics)
