@@ -101,6 +101,7 @@ class Coordinator(Generic[M]):
         self._loading: asyncio.Task[None] | None = None
         self._making: asyncio.Task[None] | None = None
         self._started = False
+        self._awaiting_brokers = False
 
     # The topic.
 
@@ -121,6 +122,9 @@ class Coordinator(Generic[M]):
         spec = self._spec(self._broker.config)
         (result,) = await self._broker.cluster.create_topics([spec])
         if result.code == ErrorCode.invalid_replication_factor:
+            if self._awaiting_brokers:
+                return  # said before, and asked for all the time
+            self._awaiting_brokers = True
             log.warning(
                 "%s cannot be made yet: it needs %d brokers (the cluster has %d)",
                 self.topic, spec.replication_factor, len(self._broker.image.brokers),

@@ -168,7 +168,11 @@ class Groups:
         records: list[LogRecord] = []
         topics = []
         for topic in request.topics:
-            code = ErrorCode.group_subscribed_to_topic if group.subscribes(topic.name) else ErrorCode.none
+            code = ErrorCode.none
+            if topic.name not in self._surroundings.image.topics:
+                code = ErrorCode.unknown_topic_or_partition
+            elif group.subscribes(topic.name):
+                code = ErrorCode.group_subscribed_to_topic
             indexes = [partition.partition_index for partition in topic.partitions]
             if not code:
                 records += self._offsets.tombstones(group.id, topic.name, indexes)

@@ -26,6 +26,7 @@ class RawMember:
             **settings,
         }
         self.member_id = ""
+        self.speaks: tuple[str | None, str | None] = (None, None)
         self.generation_id = -1
         self.leads = False
         self.members: list[str] = []
@@ -51,6 +52,7 @@ class RawMember:
         answer = self.connection.receive_response("join_group", version)
         if answer["error_code"] == NO_ERROR:
             self.member_id, self.generation_id = answer["member_id"], answer["generation_id"]
+            self.speaks = self.settings["protocol_type"], answer["protocol_name"]
             self.leads = answer["leader"] == self.member_id
             self.members = [member["member_id"] for member in answer["members"]]
         code: int = answer["error_code"]
@@ -63,8 +65,8 @@ class RawMember:
     def send_sync(self, version: int = SYNC) -> None:
         """A leader gives every member its own id to do."""
         work = [{"member_id": each, "assignment": each.encode()} for each in self.members] if self.leads else []
-        named = {"group_id": self.group_id, "member_id": self.member_id, "generation_id": self.generation_id}
-        self.connection.send_request("sync_group", version, {**named, "assignments": work, **self._instance()})
+        spoken = {"protocol_type": self.speaks[0], "protocol_name": self.speaks[1]}
+        self.connection.send_request("sync_group", version, {**self._named(), **spoken, "assignments": work})
 
     def synced(self, version: int = SYNC) -> tuple[int, bytes]:
         answer = self.connection.receive_response("sync_group", version)

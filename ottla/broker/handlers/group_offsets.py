@@ -42,8 +42,6 @@ def commit(broker: Broker, message: OffsetCommitRequest, request: Request) -> An
         assert isinstance(reply, OffsetCommitResponse)
         return reply
 
-    if not message.group_id:
-        return _refused(message, ErrorCode.invalid_group_id)
     asking = broker.groups.ask(
         message.group_id,
         lambda groups, to, now, now_ms: groups.commit_offsets(message, request.version, to, now, now_ms),

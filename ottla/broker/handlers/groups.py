@@ -41,6 +41,11 @@ Answer = Response | Coroutine[object, object, Response]
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 NOT_ASKED = -(2**31)
 
+SAYS_PROTOCOL_FROM = 5
+"""From this version of SyncGroup on a member says which protocol it believes to speak, and must."""
+NOT_FOUND_FROM = 6
+"""From this version of DescribeGroups on a group that is not there is an error; before it was called dead."""
+
 
 def client_of(request: Request) -> Client:
     return Client(request.client_id or "", f"/{request.connection.address}")
@@ -80,6 +85,9 @@ def sync(broker: Broker, message: SyncGroupRequest, request: Request) -> Answer:
         assert isinstance(reply, SyncGroupResponse)
         return reply
 
+    unsaid = message.protocol_type is None or message.protocol_name is None
+    if unsaid and request.version >= SAYS_PROTOCOL_FROM:
+        return shaped(Refused(ErrorCode.inconsistent_group_protocol))
     check_group_id(message.group_id)
     asking = broker.groups.ask(
         message.group_id, lambda groups, to, now, now_ms: groups.sync(message, to, now, now_ms)
@@ -131,13 +139,10 @@ def describe(broker: Broker, message: DescribeGroupsRequest, request: Request) -
         except Refused as refused:
             group = DescribedGroup(error_code=refused.code, group_id=group_id)
         if group.error_code == ErrorCode.group_id_not_found and request.version < NOT_FOUND_FROM:
-            group.error_code = ErrorCode.none  # a group that is not there was called dead, and no error
+            group.error_code = ErrorCode.none
         group.authorized_operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
         described.append(group)
     return DescribeGroupsResponse(groups=described)
-
-
-NOT_FOUND_FROM = 6
 
 
 @serves(LIST_GROUPS)
