@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from bench import machine, report
-from bench.cells import CELLS, Settings
+from bench.cell import Settings
+from bench.cells import CELLS
 from bench.maven import CACHE
 from bench.protocol import PEERS, Progress, Results, available, run
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-QUICK = Settings(runs=1, seconds=1.0, warm_seconds=3.0, round_trips=2_000)
+QUICK = Settings(runs=1, seconds=1.0, warm_seconds=3.0, round_trips=2_000, history=100_000)
 
 
 def arguments() -> argparse.Namespace:
@@ -46,6 +47,7 @@ def settings_of(given: argparse.Namespace) -> Settings:
         seconds=base.seconds if given.seconds is None else given.seconds,
         warm_seconds=base.warm_seconds if given.warm is None else given.warm,
         round_trips=base.round_trips,
+        history=base.history,
     )
 
 

@@ -1,22 +1,20 @@
 """The cells of the benchmark: what each one does to a broker, and which numbers it yields.
 
-A cell is measured on a broker that is already warm, except the two that start a broker of their own. MB and
+A cell is measured on a broker that is already warm, except those that start a broker of their own. MB and
 GB are powers of ten and count record values only, not what wraps them.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
-from pathlib import Path
 
 from bench import frames, load
-from bench.connection import Connection, create_topic, delete_topic
+from bench.cell import Better, Cell, Metric, Settings, drop, fresh_topic, latencies
+from bench.connection import Connection, create_topic
+from bench.group_cells import GROUP_CELLS
 from bench.peers import Peer
-from bench.workers import Outcome, Tally, Worker, run
+from bench.workers import Tally, Worker, elapsed, run
 
 WORKERS = 4
 PARTITIONS = 4
@@ -24,89 +22,17 @@ CONNECTIONS = 500
 SMALL_RECORD = 100
 BATCH_BYTES = 64_000
 SETTLE_S = 2.0
-DISK_FREED_BYTES = 64 << 20
-DISK_FREED_TIMEOUT_S = 10.0
-
-
-class Better(Enum):
-    HIGHER = "higher"
-    LOWER = "lower"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How long everything takes."""
-
-    runs: int = 3
-    seconds: float = 5.0
-    warm_seconds: float = 60.0
-    round_trips: int = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One number of a cell; `target` bounds its ratio to Apache Kafka's."""
-
-    key: str
-    label: str
-    unit: str
-    better: Better
-    target: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    name: str
-    does: str
-    metrics: tuple[Metric, ...]
-    measure: Callable[[Peer, Settings], dict[str, float]]
-    starts_broker: bool = False
-
-
-def fresh_topic(peer: Peer, partitions: int) -> str:
-    """A topic nobody used before, its name of one length so that frames are, too."""
-    topic = f"bench-{time.monotonic_ns() // 1000:016d}"
-    create_topic(peer.port, topic, partitions)
-    return topic
-
-
-def drop(peer: Peer, topic: str) -> None:
-    """Delete a topic, and let neither its files nor its dirty pages reach into the next measurement."""
-    delete_topic(peer.port, topic)
-    deadline = time.monotonic() + DISK_FREED_TIMEOUT_S
-    while _used_bytes(peer.directory) > DISK_FREED_BYTES and time.monotonic() < deadline:
-        time.sleep(0.1)
-    os.sync()
-
-
-def _used_bytes(directory: Path) -> int:
-    used = 0
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            try:
-                used += (Path(parent) / name).stat().st_blocks * 512
-            except FileNotFoundError:
-                continue
-    return used
-
-
-def _elapsed(tallies: list[Tally]) -> float:
-    return max(tally.end for tally in tallies) - min(tally.begin for tally in tallies)
 
 
 def _bytes(tallies: list[Tally], record_size: int) -> int:
     return sum(tally.records for tally in tallies) * record_size
 
 
-def _generator_cores(outcome: Outcome) -> float:
-    return sum(tally.cpu_seconds for tally in outcome.tallies) / _elapsed(outcome.tallies)
-
-
 def _throughput(prefix: str, tallies: list[Tally], record_size: int) -> dict[str, float]:
-    elapsed = _elapsed(tallies)
+    seconds = elapsed(tallies)
     return {
-        f"{prefix}_mb_s": _bytes(tallies, record_size) / elapsed / 1e6,
-        f"{prefix}_records_s": sum(tally.records for tally in tallies) / elapsed,
+        f"{prefix}_mb_s": _bytes(tallies, record_size) / seconds / 1e6,
+        f"{prefix}_records_s": sum(tally.records for tally in tallies) / seconds,
     }
 
 
@@ -130,7 +56,7 @@ def _saturated(record_size: int) -> Callable[[Peer, Settings], dict[str, float]]
             found |= _throughput(name, outcome.tallies, record_size)
             gigabytes = _bytes(outcome.tallies, record_size) / 1e9
             found[f"{name}_cpu_s_per_gb"] = outcome.broker_cpu_seconds / gigabytes
-            found[f"{name}_generator_cores"] = _generator_cores(outcome)
+            found[f"{name}_generator_cores"] = outcome.generator_cores
         topic = fresh_topic(peer, PARTITIONS)
         both_ways = [*writers(peer, topic), *readers(peer, topic, again=False)]
         both = run(both_ways, settings.seconds, peer.cpu_seconds)
@@ -138,19 +64,10 @@ def _saturated(record_size: int) -> Callable[[Peer, Settings], dict[str, float]]
         found |= _throughput("both_produce", both.tallies[:WORKERS], record_size)
         found |= _throughput("both_consume", both.tallies[WORKERS:], record_size)
         found["both_cpu_s_per_gb"] = both.broker_cpu_seconds / (_bytes(both.tallies, record_size) / 1e9)
-        found["both_generator_cores"] = _generator_cores(both)
+        found["both_generator_cores"] = both.generator_cores
         return found
 
     return measure
-
-
-def _latencies(outcome: Outcome) -> dict[str, float]:
-    (tally,) = outcome.tallies
-    found = {f"p{rank:g}_us": value for rank, value in tally.latencies_us.items()}
-    found["requests_s"] = tally.requests / (tally.end - tally.begin)
-    found["cpu_s_per_million"] = outcome.broker_cpu_seconds / tally.requests * 1e6
-    found["generator_cores"] = _generator_cores(outcome)
-    return found
 
 
 def _many_connections(peer: Peer, settings: Settings) -> dict[str, float]:
@@ -159,7 +76,7 @@ def _many_connections(peer: Peer, settings: Settings) -> dict[str, float]:
     worker = load.connections(load.Target(peer.port, topic), PARTITIONS, CONNECTIONS, one)
     outcome = run([worker], settings.seconds, peer.cpu_seconds)
     drop(peer, topic)
-    return _latencies(outcome)
+    return latencies(outcome)
 
 
 def _round_trip(peer: Peer, settings: Settings) -> dict[str, float]:
@@ -168,7 +85,7 @@ def _round_trip(peer: Peer, settings: Settings) -> dict[str, float]:
     worker = load.round_trips(load.Target(peer.port, topic), settings.round_trips, one)
     outcome = run([worker], 0.0, peer.cpu_seconds)
     drop(peer, topic)
-    return _latencies(outcome)
+    return latencies(outcome)
 
 
 def _end_to_end(peer: Peer, settings: Settings) -> dict[str, float]:
@@ -177,7 +94,7 @@ def _end_to_end(peer: Peer, settings: Settings) -> dict[str, float]:
     worker = load.end_to_end(load.Target(peer.port, topic), settings.round_trips // 4, one)
     outcome = run([worker], 0.0, peer.cpu_seconds)
     drop(peer, topic)
-    return _latencies(outcome)
+    return latencies(outcome)
 
 
 def _start_up(peer: Peer, settings: Settings) -> dict[str, float]:
@@ -279,6 +196,7 @@ CELLS = (
         _latency_metrics(0.5),
         _end_to_end,
     ),
+    *GROUP_CELLS,
     Cell(
         "loaded-memory",
         "Resident memory after the cells above.",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.cells import Better, Metric
+from bench.cell import Better, Metric
 
 
 def number(value: float) -> str:
@@ -60,6 +60,16 @@ class Comparison:
             return "tie" if target == 1.0 else "at the target"
         short = target / self.ratio if self.metric.better is Better.HIGHER else self.ratio / target
         return "met" if short <= 1 else f"missed ×{short:.2f}"
+
+
+def within(limit: float, values: Sequence[float]) -> str:
+    """Whether a number that must not be larger was not; if only some runs kept to it, neither."""
+    found = Spread.of(values)
+    if found is None:
+        return "not measured"
+    if found.low <= limit < found.high:
+        return "at the limit"
+    return "met" if found.high <= limit else f"missed ×{found.median / limit:.2f}"
 
 
 def compare(metric: Metric, ours: Sequence[float], theirs: Sequence[float]) -> Comparison | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -29,20 +30,20 @@ class Connection:
 
     def answer(self) -> memoryview:
         """The next answer, without its size."""
-        self._fill(4)
-        (size,) = frames.I32.unpack_from(self._buffer)
+        (size,) = frames.I32.unpack_from(self.exactly(4))
         if size > ANSWER_BYTES_MAX:
             raise Broken(f"an answer of {size} bytes, more than was asked for")
-        self._fill(size)
-        return self._buffer[:size]
+        return self.exactly(size)
 
-    def _fill(self, size: int) -> None:
+    def exactly(self, size: int) -> memoryview:
+        """The next bytes, whatever they are."""
         got = self.socket.recv_into(self._buffer, size, socket.MSG_WAITALL)
         while got < size:
             more = self.socket.recv_into(self._buffer[got:], size - got, socket.MSG_WAITALL)
             if more == 0:
                 raise Broken("the broker closed the connection")
             got += more
+        return self._buffer[:size]
 
     def call(self, frame: bytes | bytearray) -> memoryview:
         self.socket.sendall(frame)
@@ -57,11 +58,11 @@ class Connection:
         self.socket.close()
 
 
-def create_topic(port: int, topic: str, partitions: int) -> None:
+def create_topic(port: int, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
     """Create a topic and wait until every partition serves."""
     deadline = time.monotonic() + TOPIC_TIMEOUT_S
     with Connection(port) as connection:
-        answer = connection.call(frames.create_topic(topic, partitions))
+        answer = connection.call(frames.create_topic(topic, partitions, configs))
         (error,) = frames.I16.unpack_from(answer, frames.topic_error_at(topic))
         if error not in (0, TOPIC_ALREADY_EXISTS):
             raise Broken(f"topic {topic} could not be created: error {error}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import crc32c
@@ -54,18 +55,18 @@ def compact_string(text: str) -> bytes:
     return uvarint(len(data) + 1) + data
 
 
-def request(api_key: int, version: int, body: bytes) -> bytes:
-    """A whole frame with a version 2 request header."""
-    header = struct.pack(">hhih", api_key, version, 1, len(CLIENT_ID)) + CLIENT_ID + b"\0"
+def request(api_key: int, version: int, body: bytes, *, flexible: bool = True) -> bytes:
+    """A whole frame; the header of a flexible version ends with its tagged fields, of which there are none."""
+    header = struct.pack(">hhih", api_key, version, 1, len(CLIENT_ID)) + CLIENT_ID + b"\0" * flexible
     return I32.pack(len(header) + len(body)) + header + body
 
 
-def batch(record_size: int, count: int) -> bytes:
-    """A record batch v2 of `count` records without key whose values have `record_size` random bytes."""
+def batch(record_size: int, count: int, first_key: int | None = None) -> bytes:
+    """A record batch v2 of `count` records, their values `record_size` random bytes; without keys, or one key each."""
     records = bytearray()
     for delta in range(count):
-        body = b"\0" + varint(0) + varint(delta) + varint(-1) + varint(record_size) + os.urandom(record_size)
-        body += varint(0)
+        key = varint(-1) if first_key is None else varint(8) + I64.pack(first_key + delta)
+        body = b"\0" + varint(0) + varint(delta) + key + varint(record_size) + os.urandom(record_size) + varint(0)
         records += varint(len(body)) + body
     now = int(time.time() * 1000)
     after_crc = struct.pack(">hiqqqhii", 0, count - 1, now, now, -1, -1, -1, count) + records
@@ -88,8 +89,10 @@ def fetch(topic: str, partition: int, *, wait_ms: int = 500) -> tuple[bytearray,
     return frame, len(frame) - len(after_offset) - 8
 
 
-def create_topic(topic: str, partitions: int) -> bytes:
-    body = b"\x02" + compact_string(topic) + struct.pack(">ih", partitions, 1) + b"\x01\x01\0"
+def create_topic(topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> bytes:
+    said = [compact_string(name) + compact_string(value) + b"\0" for name, value in (configs or {}).items()]
+    settings = uvarint(len(said) + 1) + b"".join(said)
+    body = b"\x02" + compact_string(topic) + struct.pack(">ih", partitions, 1) + b"\x01" + settings + b"\0"
     return request(CREATE_TOPICS, 5, body + struct.pack(">ib", 30_000, 0) + b"\0")
 
 

@@ -15,6 +15,7 @@ from bench.connection import Broken, Connection
 from bench.workers import Start, Tally, Worker
 
 IN_FLIGHT_MAX = 5  # what the Java producer allows on one connection
+WARM_ROUND_TRIPS = 200
 PERCENTILES = (50.0, 99.0, 99.9)
 
 
@@ -143,26 +144,26 @@ def connections(target: Target, partitions: int, count: int, records: bytes) -> 
     return work
 
 
-def round_trips(target: Target, requests: int, records: bytes) -> Worker:
-    """One connection, one record per request, the next one when the last one is answered."""
+def round_trips(target: Target, requests: int | None, records: bytes) -> Worker:
+    """One connection, one record per request, the next when it is answered; so many, or until the time is up."""
 
     def work(start: Start) -> Tally:
         frame = frames.produce(target.topic, target.partition, records)
         error_at = frames.produce_error_at(target.topic)
-        latencies = []
+        latencies: list[int] = []
         clock = time.perf_counter_ns
         with Connection(target.port) as connection:
-            for _ in range(requests // 10):
+            for _ in range(requests // 10 if requests else WARM_ROUND_TRIPS):
                 check_produced(connection.call(frame), error_at)
-            start()
+            stop = start()
             tally = Tally(begin=time.monotonic())
-            for _ in range(requests):
+            while len(latencies) < requests if requests else time.monotonic() < stop:
                 sent_at = clock()
                 answer = connection.call(frame)
                 latencies.append(clock() - sent_at)
                 check_produced(answer, error_at)
             tally.end = time.monotonic()
-        tally.requests = tally.records = requests
+        tally.requests = tally.records = len(latencies)
         tally.latencies_us = percentiles(latencies)
         return tally
 

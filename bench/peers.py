@@ -18,8 +18,9 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 import ottla
@@ -60,13 +61,17 @@ class Peer(ABC):
     """One broker process, from exec to exit."""
 
     name: str
+    # What lets a killed broker come back at once instead of waiting until its last session has expired.
+    to_restart: Mapping[str, str] = MappingProxyType({})
 
-    def __init__(self, *, data: Path | None = None) -> None:
+    def __init__(self, *, data: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+        self.settings = dict(settings or {})
         self.port = 0
         self.exec_at = 0.0
         self.ready_seconds = 0.0
         self._given_data = data
         self._process: subprocess.Popen[bytes] | None = None
+        self._command: list[str] = []
         self.directory = Path()
 
     @abstractmethod
@@ -94,11 +99,22 @@ class Peer(ABC):
         parent.mkdir(parents=True, exist_ok=True)
         self.directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=parent))
         self.port = free_port()
-        command = self._prepare()
+        self._command = self._prepare()
+        return self._execute()
+
+    def kill_and_restart(self) -> Self:
+        """kill -9, and the same command on what is left of the data."""
+        assert self._process is not None, "the peer has not been started"
+        self._process.kill()
+        self._process.wait()
+        self.log_path.unlink()
+        return self._execute()
+
+    def _execute(self) -> Self:
         with self.log_path.open("wb") as log:
             self.exec_at = time.monotonic()
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=REPOSITORY
+                self._command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=REPOSITORY
             )
         try:
             self._wait_until_ready()
@@ -173,7 +189,8 @@ class Ottla(Peer):
     def _prepare(self) -> list[str]:
         data = self.directory / "data"
         command = [sys.executable, "-m", "ottla", "serve", "--port", str(self.port), "--data", str(data)]
-        return [*command, "--set", "log.segment.delete.delay.ms=500"]
+        settings = {"log.segment.delete.delay.ms": "500"} | self.settings
+        return [*command, *(f"--set={name}={value}" for name, value in settings.items())]
 
     def _wait_until_ready(self) -> None:
         super()._wait_until_ready()
@@ -239,8 +256,12 @@ rootLogger.appenderRef.console.ref=console
 class ApacheKafka(Peer):
     """A single KRaft node of the newest Apache Kafka 4.x, on the distribution's defaults."""
 
-    def __init__(self, *, heap: str = "1G", data: Path | None = None) -> None:
-        super().__init__(data=data)
+    to_restart = MappingProxyType({"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "200"})
+
+    def __init__(
+        self, *, heap: str = "1G", data: Path | None = None, settings: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(data=data, settings=settings)
         self.heap = heap
         self.name = "kafka" if heap == "1G" else f"kafka-{heap}"
 
@@ -253,7 +274,7 @@ class ApacheKafka(Peer):
         settings = SERVER_PROPERTIES.format(
             host=HOST, port=self.port, controller_port=free_port(), data=self.directory / "data"
         )
-        properties.write_text(settings)
+        properties.write_text(settings + "".join(f"{name}={value}\n" for name, value in self.settings.items()))
         log4j2 = self.directory / "log4j2.properties"
         log4j2.write_text(LOG4J2)
         java = ["java", f"-Dlog4j2.configurationFile={log4j2}", "-cp", f"{jars}/*"]

@@ -10,16 +10,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from bench.cells import Cell, Settings
+from bench.cell import Cell, Settings
 from bench.compare import number
 from bench.connection import Broken
 from bench.maven import Unavailable
 from bench.peers import ApacheKafka, NotReady, Ottla, Peer
 
+# A group does not wait for its first members, and compaction looks for work at once: what is measured is the work.
+MEASURING = {"group.initial.rebalance.delay.ms": "0", "log.cleaner.backoff.ms": "100"}
 PEERS: dict[str, Callable[[], Peer]] = {
-    "ottla": Ottla,
-    "kafka": ApacheKafka,
-    "kafka-256m": lambda: ApacheKafka(heap="256m"),
+    "ottla": lambda: Ottla(settings=MEASURING),
+    "kafka": lambda: ApacheKafka(settings=MEASURING),
+    "kafka-256m": lambda: ApacheKafka(heap="256m", settings=MEASURING),
 }
 
 
@@ -87,7 +89,7 @@ def measure(cell: Cell, peer: Peer, results: Results, progress: Progress) -> Non
         progress.say(results.notes[-1])
         return
     results.add(cell.name, peer.name, found)
-    aims = [metric for metric in cell.metrics if metric.target is not None] or cell.metrics
+    aims = [metric for metric in cell.metrics if metric.target or metric.limit] or cell.metrics
     shown = [f"{metric.label.lower()} {number(found[metric.key])} {metric.unit}" for metric in aims]
     progress.say(f"{cell.name:<16} {peer.name:<11} {' · '.join(shown)}")
 
@@ -108,13 +110,14 @@ def warm(peer: Peer, cells: list[Cell], settings: Settings, progress: Progress) 
     progress.say(f"warming {peer.name} for {settings.warm_seconds:g} s")
     brief = Settings(runs=1, seconds=settings.warm_seconds / 30, round_trips=settings.round_trips // 10)
     deadline = time.monotonic() + settings.warm_seconds
-    while True:
-        for cell in cells:
+    cells = [cell for cell in cells if peer.name in (cell.peers or PEERS)]
+    while cells:
+        for cell in list(cells):
             try:
                 cell.measure(peer, brief)
             except Broken as problem:
                 progress.say(f"warming {peer.name} with {cell.name} broke off: {problem}")
-                return
+                cells.remove(cell)
             if time.monotonic() > deadline:
                 return
 
@@ -127,7 +130,8 @@ def run(cells: list[Cell], names: list[str], results: Results, path: Path, progr
     for _ in range(settings.runs):
         for cell in starting:
             for name in names:
-                measure(cell, PEERS[name](), results, progress)
+                if name in (cell.peers or names):
+                    measure(cell, PEERS[name](), results, progress)
     results.save(path)
     if not loading:
         return
@@ -142,6 +146,7 @@ def run(cells: list[Cell], names: list[str], results: Results, path: Path, progr
             progress.say(f"round {number + 1} of {settings.runs}")
             for cell in loading:
                 for peer in peers:
-                    with thawed(peer):
-                        measure(cell, peer, results, progress)
+                    if peer.name in (cell.peers or names):
+                        with thawed(peer):
+                            measure(cell, peer, results, progress)
             results.save(path)

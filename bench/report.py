@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench import plot
-from bench.cells import BATCH_BYTES, CELLS, Better, Cell, Metric
-from bench.compare import Comparison, Spread, compare, number
+from bench.cell import Better, Cell, Metric
+from bench.cells import BATCH_BYTES, CELLS
+from bench.compare import Comparison, Spread, compare, number, within
 from bench.load import IN_FLIGHT_MAX
 from bench.protocol import Results
 
@@ -67,6 +68,18 @@ def ratios(results: Results) -> list[str]:
         verdict = found.verdict() if found else "not measured"
         rows.append([f"`{cell.name}`", metric.label, *compared, _target(metric), verdict])
     return _table(["Cell", "Measure", "to Kafka", "to Kafka, 256 MB", "Target", "Verdict"], rows)
+
+
+def limits(results: Results) -> list[str]:
+    """Every number that must keep to a limit of its own, whatever Kafka's is."""
+    rows = []
+    for cell, metric in _rows(results, targeted=False):
+        if metric.limit is None:
+            continue
+        ours, theirs = (results.of(cell.name, metric.key, name) for name in (OURS, PEER))
+        limit, verdict = f"≤ {metric.limit:g} {metric.unit}", within(metric.limit, ours)
+        rows.append([f"`{cell.name}`", metric.label, spread(ours), spread(theirs), limit, verdict])
+    return _table(["Cell", "Measure", "Ottla", "Kafka", "Limit", "Verdict"], rows)
 
 
 def absolutes(results: Results) -> list[str]:
@@ -140,6 +153,12 @@ def page(results: Results) -> str:
         *ratios(results),
         "",
         "![Ratios to Apache Kafka](benchmarks.svg)",
+        "",
+        "## Limits",
+        "",
+        "What Ottla must keep to whatever Kafka does. Median, lowest and highest run.",
+        "",
+        *limits(results),
         "",
         "## Numbers",
         "",

@@ -46,6 +46,19 @@ class Outcome:
     tallies: list[Tally]
     broker_cpu_seconds: float
 
+    @property
+    def elapsed(self) -> float:
+        return elapsed(self.tallies)
+
+    @property
+    def generator_cores(self) -> float:
+        return sum(tally.cpu_seconds for tally in self.tallies) / self.elapsed
+
+
+def elapsed(tallies: list[Tally]) -> float:
+    """From the first worker's start to the last one's end."""
+    return max(tally.end for tally in tallies) - min(tally.begin for tally in tallies)
+
 
 def run(workers: list[Worker], seconds: float, broker_cpu: Callable[[], float]) -> Outcome:
     fork = multiprocessing.get_context("fork")

@@ -7,8 +7,9 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from bench import report
-from bench.cells import CELLS, Better, Metric, Settings
-from bench.compare import Spread, compare, number
+from bench.cell import Better, Metric, Settings
+from bench.cells import CELLS
+from bench.compare import Spread, compare, number, within
 from bench.protocol import Results
 
 FASTER = Metric("mb_s", "Produce", "MB/s", Better.HIGHER, 1.0)
@@ -89,3 +90,18 @@ def test_the_plot_has_a_bar_and_a_label_for_each_target(results):
 def test_stored_results_give_the_same_page(results, tmp_path):
     results.save(tmp_path / "results.json")
     assert report.page(Results.load(tmp_path / "results.json")) == report.page(results)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [([8, 9, 10], "met"), ([9, 9.5, 11], "at the limit"), ([20, 20, 30], "missed ×2.00"), ([], "not measured")],
+)
+def test_a_limit_is_kept_by_every_run_or_not_at_all(values, verdict):
+    assert within(10, values) == verdict
+
+
+def test_limits_have_a_table_of_their_own(results):
+    reload = [line for line in report.limits(results) if "`reload` | Exec to offsets served" in line]
+    assert reload == [
+        "| `reload` | Exec to offsets served | 11.0 (10.0–12.0) | 22.0 (20.0–24.0) | ≤ 10 s | at the limit |"
+    ]

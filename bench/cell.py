@@ -1,0 +1,95 @@
+"""What a cell of the benchmark is, and the topics that all of them make and drop."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from bench.connection import create_topic, delete_topic
+from bench.peers import Peer
+from bench.workers import Outcome
+
+DISK_FREED_BYTES = 64 << 20
+DISK_FREED_TIMEOUT_S = 10.0
+
+
+class Better(Enum):
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How long everything takes."""
+
+    runs: int = 3
+    seconds: float = 5.0
+    warm_seconds: float = 60.0
+    round_trips: int = 20_000
+    history: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number of a cell; `target` bounds its ratio to Apache Kafka's, `limit` the number itself."""
+
+    key: str
+    label: str
+    unit: str
+    better: Better
+    target: float | None = None
+    limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    name: str
+    does: str
+    metrics: tuple[Metric, ...]
+    measure: Callable[[Peer, Settings], dict[str, float]]
+    starts_broker: bool = False
+    peers: tuple[str, ...] = ()  # the only ones it is measured on; empty: all
+
+
+def fresh_topic(peer: Peer, partitions: int, configs: Mapping[str, str] | None = None) -> str:
+    """A topic nobody used before, its name of one length so that frames are, too."""
+    topic = f"bench-{time.monotonic_ns() // 1000:016d}"
+    create_topic(peer.port, topic, partitions, configs)
+    return topic
+
+
+def drop(peer: Peer, topic: str) -> None:
+    """Delete a topic, and let neither its files nor its dirty pages reach into the next measurement."""
+    delete_topic(peer.port, topic)
+    deadline = time.monotonic() + DISK_FREED_TIMEOUT_S
+    while _used_bytes(peer.directory) > DISK_FREED_BYTES and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.sync()
+
+
+def _used_bytes(directory: Path) -> int:
+    """Without the topic of committed offsets, which no cell deletes."""
+    used = 0
+    for parent, _, names in os.walk(directory):
+        if Path(parent).name.startswith("__consumer_offsets-"):
+            continue
+        for name in names:
+            try:
+                used += (Path(parent) / name).stat().st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return used
+
+
+def latencies(outcome: Outcome) -> dict[str, float]:
+    """What a cell of one worker yields that waits for each answer."""
+    (tally,) = outcome.tallies
+    found = {f"p{rank:g}_us": value for rank, value in tally.latencies_us.items()}
+    found["requests_s"] = tally.requests / outcome.elapsed
+    found["cpu_s_per_million"] = outcome.broker_cpu_seconds / tally.requests * 1e6
+    found["generator_cores"] = outcome.generator_cores
+    return found
