@@ -14,14 +14,14 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ottla.broker.dispatch import Response
 from ottla.cluster.image import Image, Topic
 from ottla.cluster.requests import TopicSpec
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator import records
-from ottla.coordinator.decision import Decision, Reply, ReplyTo
+from ottla.coordinator.decision import Decision, Reply, ReplyTo, answer
 from ottla.coordinator.groups import Groups
 from ottla.coordinator.loader import Loader
 from ottla.coordinator.runtime import Codec, Machine, Phase, Shard
@@ -227,14 +227,6 @@ class Coordinator(Generic[M]):
 
     # Asking.
 
-    def shard_for(self, key: str) -> Shard[M]:
-        index = self.partition_of(key)
-        slot = None if index is None else self._slots.get(index)
-        if slot is None:
-            raise Refused(ErrorCode.not_coordinator)
-        slot.shard.check_active()
-        return slot.shard
-
     def ask(self, key: str, act: Act[M]) -> Asking:
         """Let the machine that knows the key decide, and apply what it decides."""
         asking = Asking()
@@ -255,11 +247,26 @@ class Coordinator(Generic[M]):
             asking.answer(refused)
         return asking
 
-    def shards(self) -> list[Shard[M]]:
-        """All that are active; refused while one is loading, for an answer that leaves out something is wrong."""
+    async def look(self, key: str, view: Callable[[M], R]) -> R:
+        """What the machine that knows the key shows, once nothing of it can be lost any more."""
+        shown: R = await self._looked(self.ask(key, lambda machine, to, now, now_ms: answer(to, view(machine))))
+        return shown
+
+    async def look_at_all(self, view: Callable[[M], R]) -> list[R]:
+        """What all machines show. Refused while one is loading: an answer that leaves out something is wrong."""
         for slot in self._slots.values():
             slot.shard.check_active()
-        return [slot.shard for slot in self._slots.values()]
+        asked = []
+        for slot in self._slots.values():
+            asked.append(Asking())
+            slot.shard.apply(answer(asked[-1], view(slot.shard.machine)), self._runtime.now(), self._runtime.wall_ms())
+        return [await self._looked(asking) for asking in asked]
+
+    async def _looked(self, asking: Asking) -> Any:
+        reply = await asking.answered()
+        if isinstance(reply, Refused):
+            raise reply
+        return reply
 
     def active(self) -> list[Shard[M]]:
         return [slot.shard for slot in self._slots.values() if slot.shard.phase is Phase.ACTIVE]
@@ -283,8 +290,9 @@ class Coordinator(Generic[M]):
 
     def _wake(self, slot: _Slot[M]) -> None:
         slot.timer = None
-        if slot.shard.phase is Phase.ACTIVE:
+        try:
             slot.shard.expire(self._runtime.now(), self._runtime.wall_ms())
+        finally:  # a mistake with one group must not stop the clocks of all others
             self._arm(slot)
 
 

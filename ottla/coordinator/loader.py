@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from crc32c import crc32c
 
 from ottla.coordinator.decision import Producer
-from ottla.coordinator.runtime import Codec, Machine
+from ottla.coordinator.runtime import BATCH_BYTES_MAX, Codec, Machine
 from ottla.errors import ErrorCode, Refused
 from ottla.runtime import Buffer
 from ottla.wire import batch, records
@@ -24,7 +24,6 @@ from ottla.wire import batch, records
 SLICE_RECORDS = 1000
 """So many records are read or replayed at a time, a few milliseconds' work: then others may go on."""
 BUCKETS = 64
-BATCH_BYTES_MAX = 64 * 1024 * 1024
 
 COMMIT_MARKER = b"\0\0\0\1"
 _OPAQUE = batch.CODEC_MASK | batch.TRANSACTIONAL | batch.CONTROL

@@ -24,6 +24,7 @@ from ottla.replication.partition import Partition
 from ottla.wire import batch, records
 
 BATCH_BYTES_MAX = 64 * 1024 * 1024
+"""Of one decision. Far more than any group needs, and little enough to be loaded again."""
 
 
 class Machine(Protocol):
@@ -159,6 +160,8 @@ class Shard(Generic[M]):
             now_ms,
             producer,
         )
+        if len(data) > BATCH_BYTES_MAX:
+            raise Refused(ErrorCode.record_list_too_large)
         if partition.policy.codec not in (None, "none"):
             data = bytearray(records.recompress(data, partition.policy.codec, bytes_max=BATCH_BYTES_MAX))
             header = batch.read_header(data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING
 
 from ottla.broker.coordinators import respond
@@ -91,7 +91,7 @@ def _invalid(text: str) -> Refused:
 
 
 @serves(CONSUMER_GROUP_DESCRIBE)
-def describe(
+async def describe(
     broker: Broker, message: ConsumerGroupDescribeRequest, request: Request
 ) -> ConsumerGroupDescribeResponse:
     described = []
@@ -99,9 +99,13 @@ def describe(
         try:
             if not group_id:
                 raise Refused(ErrorCode.invalid_group_id)
-            group = broker.groups.shard_for(group_id).machine.consumer_describe(group_id)
+            group = await _describe(broker, group_id)
         except Refused as refused:
             group = DescribedGroup(error_code=refused.code, error_message=refused.message, group_id=group_id)
         group.authorized_operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
         described.append(group)
     return ConsumerGroupDescribeResponse(groups=described)
+
+
+def _describe(broker: Broker, group_id: str) -> Awaitable[DescribedGroup]:
+    return broker.groups.look(group_id, lambda groups: groups.consumer_describe(group_id))

@@ -6,7 +6,7 @@ JoinGroup or SyncGroup; the connection it came on waits with it.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING
 
 from ottla.broker.coordinators import Asking, respond
@@ -131,11 +131,11 @@ def leave(broker: Broker, message: LeaveGroupRequest, request: Request) -> Answe
 
 
 @serves(DESCRIBE_GROUPS)
-def describe(broker: Broker, message: DescribeGroupsRequest, request: Request) -> DescribeGroupsResponse:
+async def describe(broker: Broker, message: DescribeGroupsRequest, request: Request) -> DescribeGroupsResponse:
     described = []
     for group_id in message.groups:
         try:
-            group = broker.groups.shard_for(group_id).machine.describe(group_id)
+            group = await _describe(broker, group_id)
         except Refused as refused:
             group = DescribedGroup(error_code=refused.code, group_id=group_id)
         if group.error_code == ErrorCode.group_id_not_found and request.version < NOT_FOUND_FROM:
@@ -145,12 +145,14 @@ def describe(broker: Broker, message: DescribeGroupsRequest, request: Request) -
     return DescribeGroupsResponse(groups=described)
 
 
+def _describe(broker: Broker, group_id: str) -> Awaitable[DescribedGroup]:
+    return broker.groups.look(group_id, lambda groups: groups.describe(group_id))
+
+
 @serves(LIST_GROUPS)
-def list_groups(broker: Broker, message: ListGroupsRequest, request: Request) -> ListGroupsResponse:
-    found = []
-    for shard in broker.groups.shards():
-        found += shard.machine.list(message.states_filter, message.types_filter)
-    return ListGroupsResponse(groups=found)
+async def list_groups(broker: Broker, message: ListGroupsRequest, request: Request) -> ListGroupsResponse:
+    lists = await broker.groups.look_at_all(lambda groups: groups.list(message.states_filter, message.types_filter))
+    return ListGroupsResponse(groups=[group for each in lists for group in each])
 
 
 @serves(DELETE_GROUPS)
