@@ -23,6 +23,15 @@ def topic(broker, fresh_name):
     return name
 
 
+@pytest.fixture
+def eager(start_broker):
+    """A broker whose groups do not wait for their first members, and a topic `joined` on it."""
+    broker = start_broker("--set", "group.initial.rebalance.delay.ms=0")
+    create_topic(broker.port, "joined", 1)
+    group_load.wait_for_coordinator(broker.port, "joined", "joined")
+    return broker
+
+
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_every_group_commits_and_its_latency_is_known(broker, topic, partitions):
     worker = group_load.commits(broker.port, [f"{topic}-a", f"{topic}-b"], topic, partitions)
@@ -36,9 +45,8 @@ def test_a_refused_commit_voids_the_run(broker, fresh_name):
         run([group_load.commits(broker.port, [fresh_name()], "no-such-topic", 1)], 0.0, no_cpu)
 
 
-def test_a_group_grows_and_shrinks_and_everybody_is_assigned(broker, topic):
-    group_load.wait_for_coordinator(broker.port, topic, topic)
-    group = group_load.Group(broker.port, topic, topic).enter(4)
+def test_a_group_grows_and_shrinks_and_everybody_is_assigned(eager):
+    group = group_load.Group(eager.port, "joined", "joined").enter(4)
     generations = {member.assigned for member in group._members.values()}
     assert len(generations) == 1
     assert group.grow() > 0
@@ -49,8 +57,8 @@ def test_a_group_grows_and_shrinks_and_everybody_is_assigned(broker, topic):
 
 
 @pytest.mark.parametrize("members", [2, 10])
-def test_rebalances_are_timed_one_by_one(broker, topic, members):
-    (tally,) = run([group_load.rebalances(broker.port, f"{topic}-{members}", topic, members)], 0.0, no_cpu).tallies
+def test_rebalances_are_timed_one_by_one(eager, members):
+    (tally,) = run([group_load.rebalances(eager.port, "joined", "joined", members)], 0.0, no_cpu).tallies
     assert tally.requests == group_load.REBALANCES_MIN
     assert tally.latencies_us[50.0] > 0
 
