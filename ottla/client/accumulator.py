@@ -50,7 +50,7 @@ from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.batch import HEADER_BYTES
 from ottla.wire.records import Headers, Record
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from ottla.wire.schema.produce import PartitionProduceResponse, ProduceResponse
+from ottla.wire.schema.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
 from ottla.wire.tree import Message
 
 NO_TIMEOUT_MS: Final = 2**31 - 1
@@ -243,9 +243,11 @@ class Accumulator:
             assert isinstance(response, InitProducerIdResponse)
             self._identified(response, now)
             return
+        assert isinstance(send.request, ProduceRequest)
         assert isinstance(response, ProduceResponse)
+        names = {topic.topic_id: topic.name for topic in send.request.topic_data}
         results = {
-            (topic.name or self._routing.name_of(topic.topic_id), result.index): result
+            (topic.name or names.get(topic.topic_id), result.index): result
             for topic in response.responses
             for result in topic.partition_responses
         }
@@ -369,9 +371,13 @@ class Accumulator:
             queue.adopt(self.identity)
         return queue.take()
 
+    @property
+    def _may_renumber(self) -> bool:
+        return self.settings.idempotent and self.settings.transactional_id is None
+
     def _renumbered(self, queue: PartitionQueue) -> bool:
         if queue.identity == self.identity:
-            if self.settings.transactional_id is not None:
+            if not self._may_renumber:
                 return False
             self._next_epoch()
         if self.identity is NOBODY:
@@ -432,13 +438,14 @@ class Accumulator:
         if batch.given_up:
             queue.drop(batch)
             return
-        if code in TOO_LARGE and len(batch) > 1 and not batch.doubtful:
+        if code in TOO_LARGE and len(batch) > 1:
             queue.split(batch)
             self._pending[batch.serial] += 1
             return
-        if code in MISNUMBERED and self.settings.idempotent and self.settings.transactional_id is None:
+        first = queue.is_first(batch)
+        if code in MISNUMBERED and self._may_renumber and not (first and batch.halved_in_doubt):
             # Whoever has a predecessor on its way is refused because of that one. The first has none.
-            queue.renumber = queue.renumber or queue.is_first(batch)
+            queue.renumber = queue.renumber or first
         elif code not in RETRIABLE or batch.attempts > self.settings.retries:
             error = error_of(code, f"{queue.topic}-{queue.partition}", message)
             assert error is not None

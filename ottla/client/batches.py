@@ -76,6 +76,7 @@ class Batch:
         "deadline",
         "doubtful",
         "given_up",
+        "halved_in_doubt",
         "identity",
         "node_id",
         "records",
@@ -104,6 +105,8 @@ class Batch:
         """The user has been told that it failed; only its outcome is still of interest."""
         self.doubtful = False
         """An answer stayed away, or said that it may be in the log: only another attempt can tell."""
+        self.halved_in_doubt = False
+        """It was part of such a batch, which may be in the log as a whole if the log took larger ones then."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -300,6 +303,7 @@ class PartitionQueue:
         for place, half in enumerate(halves, at):
             half.state = BatchState.WAITING
             half.attempts = batch.attempts
+            half.doubtful = half.halved_in_doubt = batch.doubtful
             if batch.identity is not NOBODY:
                 half.number(batch.identity, sequence)
                 sequence = (sequence + len(half)) & SEQUENCE_MAX

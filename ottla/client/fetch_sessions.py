@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from ottla.client.embedded import TopicPartition
 from ottla.errors import ErrorCode
 from ottla.wire.schema.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.wire.tree import ZERO_UUID
 
 NO_SESSION: Final = 0
 FIRST_EPOCH: Final = 0
@@ -36,15 +37,20 @@ class FetchSession:
     def __init__(self, *, enabled: bool = True) -> None:
         self.id = NO_SESSION
         self.epoch = FIRST_EPOCH if enabled else OUTSIDE
+        self.by_id = True
+        """Whether topics go by their ids; within one session they all do, or none."""
         self._told: dict[TopicPartition, Wanted] = {}
         self._again: set[TopicPartition] = set()
         """To be told once more, although it is the same."""
 
     def fill(self, request: FetchRequest, wanted: Mapping[TopicPartition, Wanted]) -> None:
         """Say in the request what has changed since the last one, or everything."""
-        if any(place in wanted and wanted[place].topic_id != told.topic_id for place, told in self._told.items()):
-            # A topic was deleted and made anew under its name. Rare enough to begin from the start.
+        by_id = all(entry.topic_id != ZERO_UUID for entry in wanted.values())
+        remade = any(place in wanted and wanted[place].topic_id != told.topic_id for place, told in self._told.items())
+        if by_id != self.by_id or remade:
+            # Ids became known, or a topic was deleted and made anew: rare enough to begin from the start.
             self._restart()
+        self.by_id = by_id
         told = {} if self.epoch in (FIRST_EPOCH, OUTSIDE) else self._told
         topics: dict[str, FetchTopic] = {}
         for place, entry in wanted.items():
@@ -72,6 +78,10 @@ class FetchSession:
         request.forgotten_topics_data = list(forgotten.values())
         self._told = dict(wanted)
         self._again.clear()
+
+    def names(self) -> dict[bytes, str]:
+        """What the topics are called that the last request wanted."""
+        return {entry.topic_id: place.topic for place, entry in self._told.items()}
 
     def tell_again(self, place: TopicPartition) -> None:
         """What the broker answered for it was not used: it must not believe that we have it."""

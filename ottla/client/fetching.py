@@ -422,12 +422,12 @@ class Fetcher:
         )
         session.fill(request, wanted)
         self._fetching.add(broker.node_id)
-        by_id = all(entry.topic_id != ZERO_UUID for entry in wanted.values())
-        return self._ask(request, broker, readings, None if by_id else TOPIC_NAMES_UNTIL)
+        return self._ask(request, broker, readings, None if session.by_id else TOPIC_NAMES_UNTIL)
 
     def _fetched(self, node_id: int, asked: _Asked, response: FetchResponse, now: float) -> None:
         session = self._sessions[node_id]
         code = code_of(response.error_code)
+        names = session.names()
         session.answered(code, response.session_id)
         if code not in SESSION_ERRORS:
             for place in list(asked):
@@ -435,9 +435,9 @@ class Fetcher:
                 if reading is not None:
                     self._refused(reading, code, now)
         for topic in response.responses:
-            name = topic.topic or self._routing.name_of(topic.topic_id)
+            name = topic.topic or names.get(topic.topic_id, "")
             for part in topic.partitions:
-                place = TopicPartition(name or "", part.partition_index)
+                place = TopicPartition(name, part.partition_index)
                 reading = self._current(asked, place)
                 if reading is None or not self._accepted(reading, part, response, now):
                     session.tell_again(place)

@@ -374,12 +374,13 @@ class Routing:
             return
         self._errors.pop(name, None)
         before = self._topics.get(name)
-        same = before is not None and topic.topic_id in (before.id, ZERO_UUID)
-        old = before.leaders if before is not None and same else {}
+        # An old version of Metadata tells no ids; that is no reason to forget one, or to take the topic for another.
+        told = topic.topic_id if before is None or topic.topic_id != ZERO_UUID else before.id
+        old = before.leaders if before is not None and before.id in (told, ZERO_UUID) else {}
         leaders = {part.partition_index: _newer(old.get(part.partition_index), part) for part in topic.partitions}
         # Topics only grow: whoever tells of fewer partitions than known is behind.
         leaders.update((index, leader) for index, leader in old.items() if index not in leaders)
-        self._remember(name, topic.topic_id, leaders)
+        self._remember(name, told, leaders)
 
     def _remember(self, name: str, topic_id: bytes, leaders: dict[int, Leader]) -> None:
         before = self._topics.get(name)
