@@ -24,6 +24,9 @@ NO_EPOCH = -1
 READ_COMMITTED = 1
 ACKS_ALL = -1
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+"""What coordinators remember. Clients may read them."""
+
 
 @dataclass(frozen=True, slots=True)
 class AppendPolicy:
@@ -150,6 +153,8 @@ class Partition:
     def _open_batch(self, view: memoryview, header: batch.BatchHeader) -> memoryview:
         """Look at the records one by one: only where the topic's configuration needs it."""
         policy = self.policy
+        if self.topic in INTERNAL_TOPICS:  # always compacted, so a batch for one always comes this way
+            raise Refused(ErrorCode.invalid_topic_exception, f"{self.topic} is written by coordinators only")
         if header.record_count > RECORDS_MAX:
             raise Refused(
                 ErrorCode.message_too_large,

@@ -11,13 +11,13 @@ import pytest
 
 from tests.conftest import EXTERNAL, Served, StartBroker
 from tests.interop.member import NO_ERROR, RawMember
-from tests.interop.raw import Connection
+from tests.interop.raw import Connection, batch, produce, record
 from tests.serving import wait_for
 
 pytest_plugins = ["tests.interop.group_fixtures"]
 
 NO_TOPIC, METADATA_TOO_LARGE, NOT_AVAILABLE, INCONSISTENT_PROTOCOL, INVALID_GROUP_ID = 3, 12, 15, 23, 24
-UNKNOWN_MEMBER, INVALID_SESSION_TIMEOUT, INVALID_REQUEST = 25, 26, 42
+INVALID_TOPIC, UNKNOWN_MEMBER, INVALID_SESSION_TIMEOUT, INVALID_REQUEST = 17, 25, 26, 42
 NON_EMPTY_GROUP, GROUP_NOT_FOUND, SUBSCRIBED, NO_TOPIC_ID = 68, 69, 86, 100
 
 
@@ -119,6 +119,11 @@ def test_the_offsets_topic_is_internal_and_compacted(connection: Connection):
     configs = {each["name"]: each["value"] for each in answer["results"][0]["configs"]}
     assert configs["cleanup.policy"] == "compact"
     assert configs["segment.bytes"] == "104857600"
+
+
+def test_only_coordinators_write_the_offsets_topic(connection: Connection):
+    answer = produce(connection, "__consumer_offsets", batch(records=record(0, b"v", key=b"k")))
+    assert answer["error_code"] == INVALID_TOPIC
 
 
 # The classic protocol.

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -18,7 +19,7 @@ from tests.interop.raw import Closed, Connection
 from tests.serving import BrokerProcess, wait_for
 
 QUICK = ("--set", "group.initial.rebalance.delay.ms=300")
-LOADING, ILLEGAL_GENERATION, REBALANCING = 14, 22, 27
+LOADING, NOT_AVAILABLE, ILLEGAL_GENERATION, REBALANCING = 14, 15, 22, 27
 KILLS = 4
 
 
@@ -169,6 +170,42 @@ def settle(members: list[RawMember], joined: list[RawMember] | None = None) -> N
 def wait_until_loaded(act: Callable[[], int]) -> int:
     code = wait_for(lambda: None if (code := act()) == LOADING else (code,), "the coordinator to load")
     return code[0]
+
+
+@pytest.mark.broker_may_log("__consumer_offsets-[01] cannot be loaded: .*the batch at offset 0 is damaged")
+def test_a_damaged_shard_is_refused_and_the_others_are_served(start_broker: StartBroker):
+    """One bit, while the broker was stopped: what cannot be read is not guessed."""
+    broker = start_broker(*QUICK, "--set", "offsets.topic.num.partitions=2")
+    make_topic(broker, "t")
+    groups = ("even", "odd")
+    for number, group_id in enumerate(groups):
+        member = RawMember(broker, group_id)
+        assert member.commit("t", number) == NO_ERROR
+        member.close()
+    assert broker.stop() == 0
+    logs = sorted(broker.data.glob("__consumer_offsets-*/*.log"))
+    assert len(logs) == 2, "the two groups live in two partitions"
+    flip_last_bit(logs[0])
+    broker.start()
+    codes = {group_id: code_of_fetch(broker, group_id) for group_id in groups}
+    assert sorted(codes.values()) == [NO_ERROR, NOT_AVAILABLE]
+    with Connection(broker) as connection:
+        assert connection.call("list_groups", 4, states_filter=[])["error_code"] == NOT_AVAILABLE
+
+
+def flip_last_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def code_of_fetch(broker: BrokerProcess, group_id: str) -> int:
+    def fetch() -> tuple[int] | None:
+        with Connection(broker) as connection:
+            answer = connection.call("offset_fetch", 7, group_id=group_id, topics=None, require_stable=False)
+        return None if answer["error_code"] == LOADING else (answer["error_code"],)
+
+    return wait_for(fetch, f"an answer for {group_id}")[0]
 
 
 def test_consumers_read_everything_though_the_broker_is_killed_again_and_again(start_broker: StartBroker):

@@ -12,6 +12,7 @@ from ottla.broker.dispatch import Request, Response, serves
 from ottla.cluster.image import NO_BROKER, Endpoint, Image, Partition, Topic
 from ottla.cluster.image import Broker as ClusterBroker
 from ottla.errors import ErrorCode
+from ottla.replication.partition import INTERNAL_TOPICS
 from ottla.wire import messages
 from ottla.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
 from ottla.wire.schema.describe_cluster import (
@@ -165,9 +166,6 @@ def _leader_error(image: Image, state: Partition, listener: str) -> ErrorCode:
     if image.brokers[state.leader].endpoint(listener) is None:
         return ErrorCode.listener_not_found
     return ErrorCode.none
-
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 @serves(DESCRIBE_CLUSTER)
