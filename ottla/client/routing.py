@@ -232,8 +232,9 @@ class Routing:
         for brokers in (list(self.brokers.values()), self.bootstrap):
             ready = [broker for broker in brokers if self.reachable(broker.node_id, now)]
             if ready:
+                chosen = ready[self._turn % len(ready)]
                 self._turn += 1
-                return ready[self._turn % len(ready)]
+                return chosen
         return None
 
     # What the client wants, and what it noticed.
@@ -336,9 +337,11 @@ class Routing:
     def failed(self, send: Send, now: float, code: ErrorCode = ErrorCode.network_exception) -> None:
         assert send is self._asking, "the failure of a question that was not asked"
         self._asking = None
-        if code is ErrorCode.network_exception:
+        if code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
             self.lost(send.to.node_id, now)
-        self._attempts += 1
+            self._asked_at = None  # whoever else can be reached may be asked at once
+        else:
+            self._attempts += 1
         self._stale = True
 
     def _complete(self, name: str) -> bool:

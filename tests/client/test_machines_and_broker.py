@@ -57,8 +57,9 @@ async def consume(bootstrap: tuple[str, int], topic: str, count: int, settings: 
     read: dict[int, list] = {index: [] for index in range(PARTITIONS)}
 
     def all_read() -> bool:
-        for place, records in machine.take(1000).items():
-            read[place.partition] += records
+        while taken := machine.take(1000):
+            for place, records in taken.items():
+                read[place.partition] += records
         return sum(map(len, read.values())) >= count
 
     await driver.run_until(all_read)

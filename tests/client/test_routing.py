@@ -1,0 +1,96 @@
+"""What a client knows of the cluster: by scenarios, and whatever it is told."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.client.errors import NotUnderstood
+from ottla.client.routing import Leader, Routing, Versions
+from ottla.errors import ErrorCode
+from ottla.wire.schema.api_versions import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey
+from ottla.wire.schema.fetch import FetchRequest
+from ottla.wire.schema.metadata import MetadataRequest
+from ottla.wire.schema.produce import ProduceRequest
+from tests.client.core_scenarios import Scenario, scenarios
+
+
+class RoutingScenario(Scenario):
+    def do_refused(self) -> None:
+        self.routing.refresh()
+
+    def do_want_all(self) -> None:
+        self.routing.want_all()
+
+    def do_forget(self, topic: str) -> None:
+        self.routing.forget(topic)
+
+    def do_error(self, topic: str, code: str, kind: str) -> None:
+        assert self.routing.error(topic) is ErrorCode[code]
+        refusal = self.routing.refusal(topic)
+        assert (refusal is not None) == (kind == "refused")
+
+    def do_reachable(self, node: str, answer: str) -> None:
+        assert self.routing.reachable(int(node), self.now) == (answer == "yes")
+
+
+@pytest.mark.parametrize("lines", scenarios("client_routing.txt"))
+def test_scenario(lines):
+    RoutingScenario().run(lines)
+
+
+def versions(**ranges: tuple[int, int]) -> Versions:
+    keys = {"produce": 0, "fetch": 1, "metadata": 3}
+    apis = [
+        ApiVersion(api_key=keys[name], min_version=low, max_version=high) for name, (low, high) in ranges.items()
+    ]
+    features = [FinalizedFeatureKey(name="transaction.version", max_version_level=2)]
+    return Versions(ApiVersionsResponse(api_keys=apis, finalized_features=features))
+
+
+def test_the_highest_version_that_both_sides_know_is_agreed_on():
+    agreed = versions(produce=(0, 9), fetch=(4, 99), metadata=(0, 12))
+    assert agreed.agreed(ProduceRequest) == 9
+    assert agreed.agreed(FetchRequest) == FetchRequest.VERSIONS[1]
+    assert agreed.agreed(FetchRequest, 12) == 12
+    assert agreed.features == {"transaction.version": 2}
+
+
+def test_there_may_be_no_version_that_both_sides_know():
+    agreed = versions(produce=(0, 2), fetch=(13, 18))
+    with pytest.raises(NotUnderstood):
+        agreed.agreed(ProduceRequest)
+    with pytest.raises(NotUnderstood):
+        agreed.agreed(MetadataRequest)
+    with pytest.raises(NotUnderstood):
+        agreed.agreed(FetchRequest, 12)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9), st.booleans()), max_size=20))
+def test_a_leader_epoch_never_goes_back(told):
+    scenario = RoutingScenario()
+    scenario.do_cluster("t0=1@0")
+    highest = Leader(1, 0)
+    for node, epoch, hint in told:
+        if hint:
+            scenario.routing.hinted("t", 0, Leader(node, epoch), [])
+            news = epoch > highest.epoch
+        else:
+            scenario.routing.refresh()
+            scenario.now += 10
+            (send,) = scenario.routing.decide(scenario.now)
+            scenario.routing.answered(send, scenario.metadata_of([f"t0={node}@{epoch}"]), scenario.now)
+            news = epoch >= highest.epoch
+        if news:
+            highest = Leader(node, epoch)
+        assert scenario.routing.leader("t", 0) == highest
+
+
+def test_a_topic_is_known_by_its_id_too():
+    scenario = RoutingScenario()
+    scenario.do_cluster("t0=1@0")
+    known = scenario.routing.topic("t")
+    assert known is not None
+    assert scenario.routing.name_of(known.id) == "t"
+    assert Routing([("a", 1)]).name_of(known.id) is None
