@@ -13,6 +13,7 @@ import asyncio
 import logging
 
 import ottla.broker.handlers  # noqa: F401 (registers them)
+from ottla.broker.cleaner import Cleaner
 from ottla.broker.coordinators import GroupCoordinator
 from ottla.broker.dispatch import Dispatch
 from ottla.broker.fetch_sessions import FetchSessions
@@ -62,6 +63,7 @@ class Broker:
         self.metadata_version = -1
         self.listeners: list[Listener] = []
         self._housekeeping = Housekeeping(self)
+        self._cleaner = Cleaner(self, self._housekeeping)
         self._lock: Lock | None = None
         self._erasing: set[asyncio.Task[None]] = set()
         self._server = Server(runtime, Dispatch(self).serve, _limits(config))
@@ -115,11 +117,13 @@ class Broker:
         self.groups.start()
         await self._server.start()
         self._housekeeping.start()
+        self._cleaner.start()
 
     async def stop(self) -> None:
         """Leave everything so that the next start is quick and nothing is missing."""
         self.groups.close()
         await self._server.close()
+        await self._cleaner.stop()
         await self._housekeeping.stop()
         if self._erasing:
             await asyncio.wait(self._erasing)

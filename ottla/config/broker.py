@@ -104,6 +104,9 @@ class BrokerConfig:
     compression_lz4_level: int
     compression_zstd_level: int
     log_cleaner_enable: bool
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_io_max_bytes_per_second: float
     log_cleaner_backoff_ms: int
     log_cleaner_min_cleanable_ratio: float
     log_cleaner_delete_retention_ms: int

@@ -1,8 +1,8 @@
 """The small files beside the logs, in Apache Kafka's formats.
 
 In the data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`,
-`replication-offset-checkpoint` (high watermarks) and `cleaner-offset-checkpoint`, one line per partition; `meta.properties`
-(whose directory this is); `.kafka_cleanshutdown` (present only between a clean stop and the next start;
+`replication-offset-checkpoint` (high watermarks) and `cleaner-offset-checkpoint`, one line per partition;
+`meta.properties` (whose directory this is); `.kafka_cleanshutdown` (present only between a clean stop and the next start;
 KIP-966 keeps the broker epoch in it). In a partition's directory: `partition.metadata` (which topic id it
 belongs to) and `leader-epoch-checkpoint`.
 

@@ -93,8 +93,8 @@ class Swap:
         if self._old_are_going:
             return
         if self._log.swap is self:
-            self._log.swap = None
             self._log.disk.remove(self._swap_path)
+            self._log.swap = None
         self._remove()
 
     def _remove(self) -> None:

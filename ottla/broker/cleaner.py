@@ -1,0 +1,213 @@
+"""The log cleaner: finds the log that is most worth compacting, and has it compacted in a process of its own.
+
+One log at a time, the dirtiest first. The child reads and writes files; what it made enters the log here, on the loop,
+a segment at a time and only if the log still is what the child was told. A pass that was killed is tried again; a log
+whose records cannot be read is left alone until the next start, with a warning, for compaction must never be the reason
+that a broker stops or a record is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from ottla.errors import Fault, Refused
+from ottla.log import checkpoints, compaction
+from ottla.log.cleaning import WORK, CleanedSegment, Job, Summary, decode_report
+from ottla.log.compaction import Dirt
+from ottla.log.swap import Swap
+from ottla.replication.partition import Partition
+from ottla.runtime import ChildFailed
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+    from ottla.broker.housekeeping import Housekeeping
+
+log = logging.getLogger("ottla.cleaner")
+
+WATCH_SECONDS = 1.0
+"""How soon a child is stopped whose log is no more what it was."""
+UNLIMITED_BYTES_PER_SECOND = 1e15
+
+
+class Cleaner:
+    def __init__(self, broker: Broker, housekeeping: Housekeeping) -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._housekeeping = housekeeping
+        self._uncleanable: set[Partition] = set()
+        self._resting: dict[Partition, float] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._broker.config.log_cleaner_enable:
+            self._task = self._runtime.spawn(self._run(), name="cleaner")
+
+    async def stop(self) -> None:
+        """Ends the child, too."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            dirtiest = await self._find_dirtiest()
+            if dirtiest is None:
+                await asyncio.sleep(self._broker.config.log_cleaner_backoff_ms / 1000)
+            else:
+                await self._try(dirtiest)
+
+    # Which log.
+
+    async def _find_dirtiest(self) -> Partition | None:
+        now_ms = self._runtime.wall_ms()
+        dirtiest: tuple[Dirt, Partition] | None = None
+        hosted = list(self._broker.replicas)
+        self._uncleanable.intersection_update(hosted)
+        for number, partition in enumerate(hosted):
+            if number % 100 == 99:
+                await asyncio.sleep(0)  # ten thousand logs must not hold up a request
+            if not partition.log.config.cleanup_compact or partition in self._uncleanable or self._rests(partition):
+                continue
+            try:
+                found = self._look_at(partition, now_ms)
+            except (Fault, Refused) as failure:
+                self._give_up(partition, failure)
+                continue
+            if found is not None and found.worthwhile and (dirtiest is None or found.ratio > dirtiest[0].ratio):
+                dirtiest = found, partition
+        return dirtiest[1] if dirtiest is not None else None
+
+    def _look_at(self, partition: Partition, now_ms: int) -> Dirt | None:
+        if compaction.must_roll(partition.log, now_ms):
+            partition.log.roll(now_ms)
+        return compaction.dirt(partition.log, partition.last_stable, now_ms)
+
+    def _rests(self, partition: Partition) -> bool:
+        return self._resting.get(partition, 0.0) > self._runtime.now()
+
+    def _hosts(self, partition: Partition) -> bool:
+        return self._broker.replicas.get(partition.topic_id, partition.index) is partition
+
+    # What becomes of it.
+
+    async def _try(self, partition: Partition) -> None:
+        try:
+            await self._compact(partition)
+        except (Refused, ChildFailed) as failure:
+            self._give_up(partition, failure)
+        except Fault as fault:  # it was killed, or the disk is full
+            if self._hosts(partition):
+                log.warning("compacting %s: %s; it will be tried again", partition, fault)
+                self._rest(partition)
+
+    def _rest(self, partition: Partition) -> None:
+        """Leave it for a while to whatever stands in the way."""
+        now = self._runtime.now()
+        self._resting = {known: until for known, until in self._resting.items() if until > now}
+        self._resting[partition] = now + self._broker.config.log_cleaner_backoff_ms / 1000
+
+    def _give_up(self, partition: Partition, failure: Exception) -> None:
+        if self._hosts(partition):
+            self._uncleanable.add(partition)
+            log.warning(
+                "%s cannot be compacted: %s. Nothing is lost, but its disk space grows; it will be tried again after a "
+                "restart.", partition, failure,
+            )  # fmt: skip
+
+    async def _compact(self, partition: Partition) -> None:
+        """As many passes as it takes: each goes as far as the keys fit into its memory."""
+        partition_log = partition.log
+        if partition_log.swap is not None:
+            await self._finish(partition, partition_log.swap)  # the disk refused, the last time
+        sync = partition_log.prepare_sync(sealed_only=True)
+        if sync is not None:
+            await self._runtime.offload(sync.run)
+            partition_log.finish_sync(sync)
+        while (job := self._plan(partition)) is not None:
+            since = self._runtime.now()
+            truncations = partition_log.truncations
+            summary = await self._watch(partition, job)
+            if summary is None or partition_log.truncations != truncations:
+                log.info("%s has changed while it was compacted: beginning again", partition)
+                self._rest(partition)
+                return
+            partition_log.cleaned = summary.end
+            await self._checkpoint()
+            log.info(
+                "%s: compacted up to offset %d, %d of %d records kept, %.1f MB read and %.1f MB written in %.1f s",
+                partition, summary.end, summary.records_kept, summary.records_seen, summary.read_bytes / 1e6,
+                summary.written_bytes / 1e6, self._runtime.now() - since,
+            )  # fmt: skip
+            if summary.end >= job.end:
+                return
+
+    def _plan(self, partition: Partition) -> Job | None:
+        config, now_ms = self._broker.config, self._runtime.wall_ms()
+        found = compaction.dirt(partition.log, partition.last_stable, now_ms)
+        if found is None or not self._hosts(partition):
+            return None
+        return compaction.plan(
+            partition.log,
+            found,
+            token=f"{self._runtime.random.getrandbits(64):016x}",
+            now_ms=now_ms,
+            map_bytes=config.log_cleaner_dedupe_buffer_size,
+            map_load=config.log_cleaner_io_buffer_load_factor,
+        )
+
+    async def _checkpoint(self) -> None:
+        write = self._broker.replicas.checkpoint(checkpoints.CLEANED)
+        if write is not None:
+            await self._runtime.offload(write)
+
+    # One pass.
+
+    async def _watch(self, partition: Partition, job: Job) -> Summary | None:
+        """Run the pass, and stop it when its log is truncated or gone; None when nothing came of it."""
+        truncations = partition.log.truncations
+        running = asyncio.ensure_future(self._pass(partition, job))
+        try:
+            while not running.done():
+                await asyncio.wait({running}, timeout=WATCH_SECONDS)
+                if not self._hosts(partition) or partition.log.truncations != truncations:
+                    return None
+            return running.result()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def _pass(self, partition: Partition, job: Job) -> Summary | None:
+        limit = self._broker.config.log_cleaner_io_max_bytes_per_second
+        reports = self._runtime.offload_process(
+            WORK, job.encode(), bytes_per_second=limit if limit < UNLIMITED_BYTES_PER_SECOND else None
+        )
+        async with aclosing(reports):
+            async for message in reports:
+                report = decode_report(message)
+                if isinstance(report, Summary):
+                    return report
+                if not await self._take(partition, report, job.token):
+                    return None
+        return None
+
+    async def _take(self, partition: Partition, cleaned: CleanedSegment, token: str) -> bool:
+        """Put a new segment into the log; False when the log is no more what it was made from."""
+        swap = Swap(partition.log, cleaned, token)
+        if not self._hosts(partition) or not swap.begin():
+            return False
+        try:
+            await self._runtime.offload(swap.sync)
+            return self._hosts(partition) and await self._finish(partition, swap)
+        finally:
+            swap.abandon()  # unless it is done
+
+    async def _finish(self, partition: Partition, swap: Swap) -> bool:
+        old = swap.finish()
+        if old is None:
+            return False
+        await self._runtime.offload(swap.sync)
+        self._housekeeping.unlink_later(old, partition.log.config.file_delete_delay_ms)
+        return True
