@@ -2,9 +2,9 @@
 
 In the data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`,
 `replication-offset-checkpoint` (high watermarks) and `cleaner-offset-checkpoint`, one line per partition;
-`meta.properties` (whose directory this is); `.kafka_cleanshutdown` (present only between a clean stop and the next start;
-KIP-966 keeps the broker epoch in it). In a partition's directory: `partition.metadata` (which topic id it
-belongs to) and `leader-epoch-checkpoint`.
+`meta.properties` (whose directory this is); `.kafka_cleanshutdown` (present only between a
+clean stop and the next start; KIP-966 keeps the broker epoch in it). In a partition's directory:
+`partition.metadata` (which topic id it belongs to) and `leader-epoch-checkpoint`.
 
 All are replaced atomically. A damaged one is a Fault that names the file and says what may be done about it:
 losing a checkpoint costs time or precision, never records, so nothing here deletes or resets anything by
