@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from ottla.errors import ErrorCode, Refused
-
 ReplyTo: TypeAlias = object
 """One waiting request: made by whoever asks, opaque to the machines, answered once."""
 
@@ -60,10 +58,6 @@ NOTHING = Decision()
 def answer(reply_to: ReplyTo, reply: Reply) -> Decision:
     """A decision that changes nothing."""
     return Decision((), ((reply_to, reply),))
-
-
-def refuse(reply_to: ReplyTo, code: ErrorCode, message: str | None = None) -> Decision:
-    return Decision((), ((reply_to, Refused(code, message)),))
 
 
 class Outcome:

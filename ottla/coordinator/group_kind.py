@@ -23,9 +23,6 @@ from ottla.wire.schema.join_group import JoinGroupRequest
 from ottla.wire.schema.leave_group import MemberIdentity
 from ottla.wire.schema.sync_group import SyncGroupRequest
 
-NO_GENERATION = -1
-
-
 class GroupKind(Protocol):
     id: str
     deadline: float | None
