@@ -23,6 +23,7 @@ from ottla.wire.schema.join_group import JoinGroupRequest
 from ottla.wire.schema.leave_group import MemberIdentity
 from ottla.wire.schema.sync_group import SyncGroupRequest
 
+
 class GroupKind(Protocol):
     id: str
     deadline: float | None
