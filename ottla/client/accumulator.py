@@ -143,6 +143,7 @@ class Accumulator:
         queue = self._queues.get(place)
         if queue is None:
             queue = self._queues[place] = PartitionQueue(*place)
+            self._routing.want(place.topic)
         self._busy[place] = queue
         batch = queue.open_batch()
         if batch is not None and batch.size + size > self.settings.batch_size:
@@ -343,11 +344,7 @@ class Accumulator:
         return self.settings.max_in_flight_requests_per_connection
 
     def _destination(self, queue: PartitionQueue, now: float) -> Broker | None:
-        if now < queue.muted_until:
-            return None
-        if self._routing.leader(queue.topic, queue.partition).node_id not in self._routing.brokers:
-            self._routing.refresh()
-        return self._routing.leading_broker(queue.topic, queue.partition, now)
+        return None if now < queue.muted_until else self._routing.leading_broker(queue.topic, queue.partition, now)
 
     def _next(self, queue: PartitionQueue, node_id: int, room: int, now: float) -> Batch | None:
         """The batch that may go to this broker now."""

@@ -300,10 +300,8 @@ class Fetcher:
                 return near
             reading.preferred = NO_NODE
         broker = self._routing.leading_broker(*reading.place, now)
-        if broker is None and self._routing.leader(*reading.place).node_id not in self._routing.brokers:
+        if broker is None and self._routing.topic(reading.place.topic) is None:
             reading.error = reading.error or self._routing.refusal(reading.place.topic)
-            if reading.error is None:
-                self._routing.refresh()
         return broker
 
     def _follow_leader(self, reading: Reading) -> None:

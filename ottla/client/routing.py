@@ -90,7 +90,7 @@ class Topic(NamedTuple):
     id: bytes
     leaders: Mapping[int, Leader]
     available: Sequence[int]
-    """Partitions that have a leader."""
+    """Partitions that have a leader, one that can be found. As long as it is not all of them, routing asks again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -389,7 +389,7 @@ class Routing:
         before = self._topics.get(name)
         if before is not None and before.id != topic_id:
             self._names.pop(before.id, None)
-        available = tuple(index for index in sorted(leaders) if leaders[index].node_id != NO_NODE)
+        available = tuple(index for index in sorted(leaders) if leaders[index].node_id in self.brokers)
         self._topics[name] = Topic(name, topic_id, leaders, available)
         if topic_id != ZERO_UUID:
             self._names[topic_id] = name

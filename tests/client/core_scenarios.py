@@ -167,6 +167,7 @@ class Scenario:
                 self.routing.want(word.rstrip("0123456789"))
         (send,) = self.routing.decide(self.now)
         self.routing.answered(send, self.metadata_of(words), self.now)
+        self.now += 1
 
     def do_gone(self, node: str) -> None:
         self.routing.lost(int(node), self.now)
