@@ -39,15 +39,17 @@ def _length(number: int) -> bytes:
 
 def build(pairs: Sequence[Pair], now_ms: int, producer: Producer | None = None) -> tuple[bytearray, BatchHeader]:
     """The bytes, and the header for those who want to read it. Base offset and leader epoch are stamped by the log."""
-    data = bytearray(HEADER_BYTES)
+    parts = [bytes(HEADER_BYTES)]
     for offset, (key, value) in enumerate(pairs):
-        body = b"".join(
-            (_HEAD, _length(offset), _length(len(key)), key, _NULL, _END)
-            if value is None
-            else (_HEAD, _length(offset), _length(len(key)), key, _length(len(value)), value, _END)
-        )
-        data += _length(len(body))
-        data += body
+        offset_delta, key_length = _length(offset), _length(len(key))
+        size = 3 + len(offset_delta) + len(key_length) + len(key)  # with _HEAD and _END
+        if value is None:
+            parts += (_length(size + 1), _HEAD, offset_delta, key_length, key, _NULL, _END)
+        else:
+            value_length = _length(len(value))
+            size += len(value_length) + len(value)
+            parts += (_length(size), _HEAD, offset_delta, key_length, key, value_length, value, _END)
+    data = bytearray().join(parts)
     producer_id, epoch = producer or _NO_ONE
     last = len(pairs) - 1
     length = len(data) - LENGTH_OVERHEAD

@@ -9,6 +9,7 @@ hand; the others use the compiled codecs of the wire, whose tables stand in `rec
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from ottla.coordinator.record_values import (
@@ -143,11 +144,8 @@ _SIZES = tuple(pack_uvarint(size) for size in range(128))
 
 def encode_key(key: tuple[object, ...]) -> bytes:
     if type(key) is OffsetCommitKey:
-        group_id, topic = key.group_id.encode(), key.topic.encode()
-        return b"".join(
-            (_PACK_2_SHORTS(OFFSET_COMMIT, len(group_id)), group_id, _SHORT.pack(len(topic)), topic,
-             _INT.pack(key.partition))
-        )  # fmt: skip
+        group_id, topic, partition = key
+        return _commit_key_start(group_id, topic) + _INT.pack(partition)
     parts = [_SHORT.pack(_BY_TYPE[type(key)].number)]
     for text in key:
         assert isinstance(text, str)
@@ -156,7 +154,11 @@ def encode_key(key: tuple[object, ...]) -> bytes:
     return b"".join(parts)
 
 
-_PACK_2_SHORTS = struct.Struct(">hh").pack
+@lru_cache(maxsize=4096)
+def _commit_key_start(group_id: str, topic: str) -> bytes:
+    """All of a commit's key but the partition: groups commit the same topics again and again."""
+    group, name = group_id.encode(), topic.encode()
+    return b"".join((_SHORT.pack(OFFSET_COMMIT), _SHORT.pack(len(group)), group, _SHORT.pack(len(name)), name))
 
 
 def encode_value(value: object) -> bytes:
