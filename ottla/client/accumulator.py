@@ -41,6 +41,7 @@ from ottla.client.deliveries import (
     Undelivered,
     Verdict,
     produce,
+    results_of,
 )
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, TimedOut, error_of
@@ -246,12 +247,7 @@ class Accumulator:
             return
         assert isinstance(send.request, ProduceRequest)
         assert isinstance(response, ProduceResponse)
-        names = {topic.topic_id: topic.name for topic in send.request.topic_data}
-        results = {
-            (topic.name or names.get(topic.topic_id), result.index): result
-            for topic in response.responses
-            for result in topic.partition_responses
-        }
+        results = results_of(send.request, response)
         for queue, batch in self._returned(send):
             result = results.get((queue.topic, queue.partition))
             if result is None:

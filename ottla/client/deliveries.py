@@ -13,7 +13,13 @@ from ottla.client.routing import Broker, Routing, Send
 from ottla.errors import ErrorCode
 from ottla.wire.batch import CODECS
 from ottla.wire.records import Record
-from ottla.wire.schema.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.wire.schema.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from ottla.wire.tree import ZERO_UUID
 
 NO_OFFSET: Final = -1
@@ -153,3 +159,15 @@ def produce(broker: Broker, load: Load, routing: Routing, settings: ProducerSett
     )
     version_max = None if by_id else TOPIC_NAMES_UNTIL
     return Send(request, broker, settings.request_timeout_ms / 1000, settings.acks != 0, version_max)
+
+
+def results_of(
+    request: ProduceRequest, response: ProduceResponse
+) -> dict[tuple[str | None, int], PartitionProduceResponse]:
+    """The parts of an answer by topic and partition, whether it names topics or gives their ids."""
+    names = {topic.topic_id: topic.name for topic in request.topic_data}
+    return {
+        (topic.name or names.get(topic.topic_id), result.index): result
+        for topic in response.responses
+        for result in topic.partition_responses
+    }

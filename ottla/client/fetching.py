@@ -30,29 +30,21 @@ from ottla.client.positions import (
     Reading,
     RecordsDamaged,
     State,
+    end_of_epoch,
+    list_offsets,
 )
 from ottla.client.routing import NO_EPOCH, NO_NODE, STALE_ROUTE, Broker, Leader, Routing, Send, backoff_s, code_of
 from ottla.errors import RETRIABLE, ErrorCode, Refused
 from ottla.wire.records import Record
 from ottla.wire.schema.fetch import FetchRequest, FetchResponse, PartitionData
-from ottla.wire.schema.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
+from ottla.wire.schema.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse
 from ottla.wire.schema.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
 )
 from ottla.wire.tree import ZERO_UUID, Message
 
-CONSUMER: Final = -1
-"""The replica id of whoever is no broker."""
 TOPIC_NAMES_UNTIL: Final = 12
 """The last version of Fetch that names topics; later ones need their ids."""
 
@@ -300,8 +292,12 @@ class Fetcher:
                 return near
             reading.preferred = NO_NODE
         broker = self._routing.leading_broker(*reading.place, now)
-        if broker is None and self._routing.topic(reading.place.topic) is None:
-            reading.error = reading.error or self._routing.refusal(reading.place.topic)
+        if broker is None:
+            topic = self._routing.topic(reading.place.topic)
+            if topic is None:
+                reading.error = reading.error or self._routing.refusal(reading.place.topic)
+            elif reading.place.partition not in topic.leaders:
+                self._routing.refresh()
         return broker
 
     def _follow_leader(self, reading: Reading) -> None:
@@ -324,23 +320,9 @@ class Fetcher:
         return send
 
     def _list_offsets(self, broker: Broker, readings: list[Reading]) -> Send:
-        topics: dict[str, ListOffsetsTopic] = {}
         for reading in readings:
-            topic, partition = reading.place
-            reading.ask(self._routing.leader(topic, partition).epoch)
-            wanted = ListOffsetsPartition(
-                partition_index=partition,
-                current_leader_epoch=reading.asked_epoch,
-                timestamp=reading.reset_to,
-            )
-            topics.setdefault(topic, ListOffsetsTopic(name=topic)).partitions.append(wanted)
-        request = ListOffsetsRequest(
-            replica_id=CONSUMER,
-            isolation_level=self.settings.isolation_level,
-            topics=list(topics.values()),
-            timeout_ms=self.settings.request_timeout_ms,
-        )
-        return self._ask(request, broker, readings)
+            reading.ask(self._routing.leader(*reading.place).epoch)
+        return self._ask(list_offsets(readings, self.settings), broker, readings)
 
     def _listed(self, reading: Reading, listed: ListOffsetsPartitionResponse, now: float) -> None:
         code = code_of(listed.error_code)
@@ -353,18 +335,9 @@ class Fetcher:
             reading.confirmed()
 
     def _end_of_epoch(self, broker: Broker, readings: list[Reading]) -> Send:
-        topics: dict[str, OffsetForLeaderTopic] = {}
         for reading in readings:
-            topic, partition = reading.place
-            reading.ask(self._routing.leader(topic, partition).epoch)
-            wanted = OffsetForLeaderPartition(
-                partition=partition,
-                current_leader_epoch=reading.asked_epoch,
-                leader_epoch=reading.next.epoch,
-            )
-            topics.setdefault(topic, OffsetForLeaderTopic(topic=topic)).partitions.append(wanted)
-        request = OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=list(topics.values()))
-        return self._ask(request, broker, readings)
+            reading.ask(self._routing.leader(*reading.place).epoch)
+        return self._ask(end_of_epoch(readings), broker, readings)
 
     def _epoch_ended(self, reading: Reading, end: EpochEndOffset, now: float) -> None:
         code = code_of(end.error_code)

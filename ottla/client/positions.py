@@ -13,6 +13,7 @@ consumer read is gone (KIP-320).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -22,10 +23,19 @@ from ottla.client.errors import BadSetting, ClientError
 from ottla.client.fetched import Fetched
 from ottla.client.routing import NO_EPOCH, NO_NODE
 from ottla.errors import ErrorCode
+from ottla.wire.schema.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.wire.schema.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Times that ListOffsets understands; any other is in ms since 1970."""
+
+CONSUMER: Final = -1
+"""The replica id of whoever is no broker."""
 
 UNCOMMITTED: Final = 0
 COMMITTED: Final = 1
@@ -209,3 +219,32 @@ class Reading:
         self.error = None
         self.preferred = NO_NODE
         self.succeeded()
+
+
+def list_offsets(readings: Iterable[Reading], settings: ConsumerSettings) -> ListOffsetsRequest:
+    """Where is the place that each is to be reset to?"""
+    topics: dict[str, ListOffsetsTopic] = {}
+    for reading in readings:
+        name, partition = reading.place
+        wanted = ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=reading.asked_epoch, timestamp=reading.reset_to
+        )
+        topics.setdefault(name, ListOffsetsTopic(name=name)).partitions.append(wanted)
+    return ListOffsetsRequest(
+        replica_id=CONSUMER,
+        isolation_level=settings.isolation_level,
+        topics=list(topics.values()),
+        timeout_ms=settings.request_timeout_ms,
+    )
+
+
+def end_of_epoch(readings: Iterable[Reading]) -> OffsetForLeaderEpochRequest:
+    """Where did the epoch end that each has read last?"""
+    topics: dict[str, OffsetForLeaderTopic] = {}
+    for reading in readings:
+        name, partition = reading.place
+        wanted = OffsetForLeaderPartition(
+            partition=partition, current_leader_epoch=reading.asked_epoch, leader_epoch=reading.next.epoch
+        )
+        topics.setdefault(name, OffsetForLeaderTopic(topic=name)).partitions.append(wanted)
+    return OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=list(topics.values()))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
+from typing import Any
 
 from ottla.client.accumulator import Accumulator, Action
 from ottla.client.deliveries import Delivered, Undelivered
@@ -124,7 +125,7 @@ class ModelCluster:
         self.trouble = trouble
         self.hints = True
         self.bytes_max = 1 << 20
-        self.versions = {node: MODERN for node in self.nodes}
+        self.versions = dict.fromkeys(self.nodes, MODERN)
         self.ids_known = True
         self.topics = {
             name: [ModelPartition(self.nodes[index % nodes]) for index in range(size)]
@@ -133,10 +134,10 @@ class ModelCluster:
         self.producer_ids = count(1000)
         self.session_ids = count(1)
         self.sessions: dict[tuple[int, int], dict] = {}
-        self.answers: dict[Kind, Callable[[int, Message], Message]] = {
+        self.answers: dict[Kind, Callable[[int, Any], Message]] = {
             MetadataRequest: self.metadata,
             ProduceRequest: self.produce,
-            FetchRequest: self.fetch,
+            FetchRequest: self.fetch_all,
             ListOffsetsRequest: self.list_offsets,
             OffsetForLeaderEpochRequest: self.end_of_epoch,
             InitProducerIdRequest: self.init_producer_id,
@@ -230,7 +231,7 @@ class ModelCluster:
         partition.high_watermark = partition.log_end
         return base
 
-    def fetch(self, node: int, request: FetchRequest) -> FetchResponse:
+    def fetch_all(self, node: int, request: FetchRequest) -> FetchResponse:
         named = {
             (self.name(topic.topic, topic.topic_id), part.partition): (topic, part)
             for topic in request.topics

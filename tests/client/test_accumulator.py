@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -209,6 +211,7 @@ class Run:
         self.client.run_until(lambda: self.machine.flushed(mark))
 
     def check_offsets(self) -> None:
+        token: Any
         for batch in self.client.delivered:
             partition = self.cluster.topics[batch.topic][batch.partition]
             if batch.base_offset >= 0:
@@ -240,7 +243,7 @@ def test_whatever_happens_every_record_is_in_the_log_once_and_in_order(seed, cod
 def in_order(values: list[bytes], appended: list[bytes]) -> bool:
     """Whether each value is one of those appended, none twice, in their order."""
     places = [appended.index(value) for value in values]
-    return all(before < after for before, after in zip(places, places[1:], strict=False))
+    return all(before < after for before, after in pairwise(places))
 
 
 @settings(max_examples=40, deadline=None)
@@ -248,8 +251,8 @@ def in_order(values: list[bytes], appended: list[bytes]) -> bool:
 def test_what_is_given_up_is_never_written_twice_and_holds_up_nothing(seed, timeout_ms):
     run = Run(seed, ProducerSettings(batch_size=200, delivery_timeout_ms=timeout_ms, retry_backoff_max_ms=200))
     run.run(12)
-    delivered = {token for batch in run.client.delivered for token in batch.tokens}
-    given_up = {token for batch in run.client.undelivered for token in batch.tokens}
+    delivered: set[Any] = {token for batch in run.client.delivered for token in batch.tokens}
+    given_up: set[Any] = {token for batch in run.client.undelivered for token in batch.tokens}
     assert not delivered & given_up
     for index, appended in run.appended.items():
         values = run.cluster.values("t", index)

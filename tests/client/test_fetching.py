@@ -9,15 +9,208 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.client.embedded import TopicPartition
+from ottla.client.errors import BadSetting, ClientError
 from ottla.client.fetching import Fetcher
-from ottla.client.positions import COMMITTED, EARLIEST, ConsumerSettings, Position, RecordsDamaged
+from ottla.client.positions import (
+    COMMITTED,
+    EARLIEST,
+    LATEST,
+    ConsumerSettings,
+    Position,
+    PositionError,
+    RecordsDamaged,
+)
 from ottla.client.routing import Routing
+from ottla.errors import ErrorCode
 from ottla.wire.batch import CODECS
 from ottla.wire.records import Record, build_batch, iterate
-from ottla.wire.schema.fetch import FetchRequest
-from tests.client.model_cluster import OLD, ModelClient, ModelCluster, ModelPartition
+from ottla.wire.schema.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from ottla.wire.schema.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from ottla.wire.schema.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from ottla.wire.tree import Message
+from tests.client.core_scenarios import Scenario, options, scenarios, topic_id
+from tests.client.core_scenarios import place as partition_named
+from tests.client.model_cluster import MODERN, OLD, ModelClient, ModelCluster, ModelPartition
 
 SEEDS = st.integers(0, 2**32)
+TIMES = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+
+
+class ConsumerScenario(Scenario):
+    """Offsets follow an @. `fetch 1 t0@5 s2/1 -t1` goes to broker 1, is the request 1 of session 2, forgets t1;
+    without the s it opens a session."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine: Fetcher
+
+    def machines(self) -> list:
+        return [self.routing, self.machine] if hasattr(self, "machine") else [self.routing]
+
+    def do_consumer(self, *words: str) -> None:
+        named = options(words)
+        reset = named.get("reset", "earliest")
+        self.machine = Fetcher(
+            self.routing,
+            ConsumerSettings(
+                auto_offset_reset=TIMES[reset] if reset in TIMES else int(reset),
+                isolation_level=COMMITTED if "committed" in words else 0,
+                max_partition_fetch_bytes=int(named.get("bytes", "1000")),
+                buffered_bytes_max=int(named.get("buffered", "100000")),
+                client_rack=named.get("rack", ""),
+            ),
+        )
+
+    @staticmethod
+    def where(word: str) -> tuple[TopicPartition, Position | None]:
+        name, _, position = word.partition("@")
+        offset, _, epoch = position.partition("e")
+        return TopicPartition(*partition_named(name)), Position(int(offset), int(epoch or -1)) if position else None
+
+    def do_assign(self, *words: str) -> None:
+        positions = dict(map(self.where, words))
+        self.machine.assign(positions, {at: position for at, position in positions.items() if position is not None})
+
+    def do_seek(self, word: str) -> None:
+        at, position = self.where(word)
+        assert position is not None
+        self.machine.seek(at, *position)
+
+    def do_seek_to(self, word: str, time: str) -> None:
+        self.machine.seek_to(TopicPartition(*partition_named(word)), TIMES[time] or 0 if time in TIMES else int(time))
+
+    def do_pause(self, word: str) -> None:
+        self.machine.pause([TopicPartition(*partition_named(word))])
+
+    def do_resume(self, word: str) -> None:
+        self.machine.resume([TopicPartition(*partition_named(word))])
+
+    def do_position(self, word: str) -> None:
+        at, position = self.where(word)
+        found = self.machine.position(at)
+        assert (found and found.offset) == (position and position.offset)
+
+    def do_lag(self, word: str, lag: str) -> None:
+        assert self.machine.lag(TopicPartition(*partition_named(word))) == (None if lag == "unknown" else int(lag))
+
+    def do_take(self, count: str = "100") -> None:
+        for at, records in self.machine.take(int(count)).items():
+            self.shown.append(f"{at.topic}{at.partition}:{','.join((r.value or b'').decode() for r in records)}")
+
+    def do_take_raises(self, name: str, *words: str) -> None:
+        with pytest.raises(ClientError) as caught:
+            self.machine.take(100)
+        assert type(caught.value).__name__ == name
+        if words:
+            assert isinstance(caught.value, PositionError)
+            assert f"@{caught.value.offset}" == words[0]
+
+    def do_listed(self, *words: str) -> None:
+        """An answer to ListOffsets: `t0=5e2 t1=not_leader_or_follower`."""
+        machine, send = self.take(ListOffsetsRequest)
+        topics = []
+        for word, value in options(words).items():
+            name, partition = partition_named(word)
+            offset, _, epoch = value.partition("e")
+            result = ListOffsetsPartitionResponse(partition_index=partition)
+            if offset.lstrip("-").isdecimal():
+                result.offset, result.leader_epoch = int(offset), int(epoch or 0)
+            else:
+                result.error_code = ErrorCode[value]
+            topics.append(ListOffsetsTopicResponse(name=name, partitions=[result]))
+        machine.answered(send, ListOffsetsResponse(topics=topics), self.now)
+
+    def do_ended(self, *words: str) -> None:
+        """An answer to OffsetForLeaderEpoch: `t0=5e2`, or an error."""
+        machine, send = self.take(OffsetForLeaderEpochRequest)
+        topics = []
+        for word, value in options(words).items():
+            name, partition = partition_named(word)
+            offset, _, epoch = value.partition("e")
+            result = EpochEndOffset(partition=partition)
+            if offset.lstrip("-").isdecimal():
+                result.end_offset, result.leader_epoch = int(offset), int(epoch or 0)
+            else:
+                result.error_code = ErrorCode[value]
+            topics.append(OffsetForLeaderTopicResult(topic=name, partitions=[result]))
+        machine.answered(send, OffsetForLeaderEpochResponse(topics=topics), self.now)
+
+    def do_not_understood(self) -> None:
+        machine, send = self.take(OffsetForLeaderEpochRequest)
+        machine.failed(send, self.now, ErrorCode.unsupported_version)
+
+    def do_fetched(self, node: str, *words: str) -> None:
+        """An answer to Fetch: `t0@5=a,b hw=9 session=2 epoch=3`, or `t0=an_error`; `near=2` names a nearer replica."""
+        machine, send = self.take(FetchRequest, node)
+        named = options(words)
+        high_watermark = int(named.pop("hw", "10"))
+        near, epoch = int(named.pop("near", "-1")), int(named.pop("epoch", "0"))
+        response = FetchResponse(session_id=int(named.pop("session", "0")))
+        if "error" in named:
+            response.error_code = ErrorCode[named.pop("error")]
+        hint = named.pop("hint", "")
+        for word, value in named.items():
+            at, position = self.where(word)
+            part = PartitionData(
+                partition_index=at.partition,
+                high_watermark=high_watermark,
+                last_stable_offset=high_watermark,
+                preferred_read_replica=near,
+            )
+            if position is not None:
+                records = [Record(position.offset + n, 1, None, v.encode()) for n, v in enumerate(value.split(","))]
+                part.records = build_batch(records, leader_epoch=epoch)
+            elif value:
+                part.error_code = ErrorCode[value]
+                if hint:
+                    leader, leader_epoch = map(int, hint.split("@"))
+                    part.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=leader_epoch)
+            response.responses.append(FetchableTopicResponse(topic_id=topic_id(at.topic), partitions=[part]))
+        machine.answered(send, response, self.now)
+
+    def request(self, node: int, request: Message) -> str:
+        words: list[str] = []
+        if isinstance(request, ListOffsetsRequest):
+            names = {value: name for name, value in TIMES.items()}
+            for topic in request.topics:
+                words += [
+                    f"{topic.name}{part.partition_index}:{names.get(part.timestamp, part.timestamp)}"
+                    for part in topic.partitions
+                ]
+            return f"list {node} {' '.join(words)}"
+        if isinstance(request, OffsetForLeaderEpochRequest):
+            for ended in request.topics:
+                words += [f"{ended.topic}{end.partition}e{end.leader_epoch}" for end in ended.partitions]
+            return f"end {node} {' '.join(words)}"
+        assert isinstance(request, FetchRequest)
+        for fetched in request.topics:
+            words += [f"{fetched.topic}{wanted.partition}@{wanted.fetch_offset}" for wanted in fetched.partitions]
+        if request.session_id:
+            words.append(f"s{request.session_id}/{request.session_epoch}")
+        for gone in request.forgotten_topics_data:
+            words += [f"-{gone.topic}{partition}" for partition in gone.partitions]
+        return f"fetch {node} {' '.join(words)}"
+
+
+@pytest.mark.parametrize("lines", scenarios("client_consumer.txt"))
+def test_scenario(lines):
+    ConsumerScenario().run(lines)
 
 
 class Run:
@@ -112,7 +305,7 @@ def test_after_a_seek_nothing_is_shown_but_what_stands_from_there_on(seed):
     run = Run(seed, ConsumerSettings(auto_offset_reset=EARLIEST, max_partition_fetch_bytes=200), trouble=0.05)
     run.machine.assign(run.places)
     run.client.pump()
-    since = {place: (0, 0) for place in run.places}
+    since = dict.fromkeys(run.places, (0, 0))
     for _ in range(15):
         run.write_some()
         run.client.run_for(run.chance.random() * 0.2)
@@ -243,9 +436,21 @@ def test_a_consumer_of_many_partitions_names_them_once():
         send(machine, action)
 
     run.client.send = watch  # type: ignore[method-assign]
-    run.cluster.versions = dict.fromkeys(run.cluster.nodes, next(iter(ModelCluster(1, {}, Random()).versions.values())))
+    run.cluster.versions = dict.fromkeys(run.cluster.nodes, MODERN)
     run.machine.assign(run.places)
     run.client.run_for(2)
     assert sum(named[:3]) == 60
     assert sum(named[3:]) == 0
     assert len(named) > 20
+
+
+@pytest.mark.parametrize("wrong", [{"auto_offset_reset": -3}, {"isolation_level": 2}])
+def test_settings_that_mean_nothing_are_refused(wrong):
+    with pytest.raises(BadSetting):
+        ConsumerSettings(**wrong)
+
+
+def test_what_is_not_assigned_has_no_position():
+    machine = Fetcher(Routing([("a", 1)]))
+    with pytest.raises(ClientError, match="t-0 is not assigned"):
+        machine.position(TopicPartition("t", 0))

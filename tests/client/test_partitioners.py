@@ -93,9 +93,7 @@ def urgent(priority: int, key: bytes | None = None) -> Record:
 
 def test_each_priority_has_partitions_of_its_own():
     bands = Priority((3, 2, 1))
-    chosen = {
-        priority: {bands.choose(topic(12), urgent(priority)) for _ in range(40)} for priority in (0, 1, 2, 9)
-    }
+    chosen = {priority: {bands.choose(topic(12), urgent(priority)) for _ in range(40)} for priority in (0, 1, 2, 9)}
     assert chosen == {0: set(range(5)), 1: set(range(5, 9)), 2: {9, 10, 11}, 9: {9, 10, 11}}
     assert bands.choose(topic(12), PLAIN) in chosen[0]
 

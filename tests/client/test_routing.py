@@ -42,9 +42,7 @@ def test_scenario(lines):
 
 def versions(**ranges: tuple[int, int]) -> Versions:
     keys = {"produce": 0, "fetch": 1, "metadata": 3}
-    apis = [
-        ApiVersion(api_key=keys[name], min_version=low, max_version=high) for name, (low, high) in ranges.items()
-    ]
+    apis = [ApiVersion(api_key=keys[name], min_version=low, max_version=high) for name, (low, high) in ranges.items()]
     features = [FinalizedFeatureKey(name="transaction.version", max_version_level=2)]
     return Versions(ApiVersionsResponse(api_keys=apis, finalized_features=features))
 
