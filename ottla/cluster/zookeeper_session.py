@@ -50,6 +50,22 @@ class _Answer:
         self._post(_fail, self._future, failure)
 
 
+class _Afterwards:
+    """Calls somebody on the loop once a request was answered."""
+
+    __slots__ = ("_act", "_post")
+
+    def __init__(self, act: Callable[[], None], post: Callable[..., None]) -> None:
+        self._act = act
+        self._post = post
+
+    def set(self, value: object) -> None:
+        self._post(self._act)
+
+    def set_exception(self, failure: Exception) -> None:
+        self._post(self._act)
+
+
 def _succeed(future: asyncio.Future[Any], value: object) -> None:
     if not future.done():
         future.set_result(value)
@@ -136,10 +152,10 @@ class ZooKeeperSession:
         self._client.call(request, _Answer(future, self.post))
         return future
 
-    def tell(self, request: Request) -> None:
-        """Ask, and wait for no answer."""
+    def tell(self, request: Request, then: Callable[[], None] | None = None) -> None:
+        """Ask, and wait for no answer; `then` is called when there is one, of whatever kind."""
         self.check()
-        self._client.call(request, NOBODY)
+        self._client.call(request, NOBODY if then is None else _Afterwards(then, self.post))
 
     def fault(self, trouble: Exception, meaning: str) -> Fault:
         return fault_of(trouble, str(self._address), meaning, self._client.reason)

@@ -1,8 +1,11 @@
 """The ZooKeeper store: the tree in a real ensemble (3.8 or newer), below a chroot.
 
 Requests go out in the order they are made and are answered in that order, so a watch that is set before a read misses
-nothing after it. Every read has a `sync` in front of it, for a server may lag behind its leader: it sees all that was
-committed, by whomever, before it was asked for.
+nothing after it. A server may lag behind its leader, so every read has a `sync` in front of it: through a follower it
+sees all that was committed, by whomever, before it was asked for. Through the leader it may miss, for a blink, what
+the leader has committed and not yet applied itself: there `sync` is no barrier. Whoever decides on what it read
+commits with versions, and a Conflict tells it. After a connection was lost a transaction that changes nothing goes
+first, which is a barrier: reads after it show for certain what became of a commit in doubt.
 
 What is durable: a commit that was answered. What can be lost: the answer, and then the Fault says so. While the
 session is suspended nothing is read or written: the cluster stays as it is.
@@ -15,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from ottla.cluster import zookeeper
-from ottla.cluster.store import COMMIT_BYTES_MAX, Create, Node, Op, SessionState
+from ottla.cluster.store import ANY_VERSION, COMMIT_BYTES_MAX, Check, Create, Node, Op, SessionState
 from ottla.cluster.zookeeper import Trouble
 from ottla.cluster.zookeeper_options import Address, ZooKeeperOptions
 from ottla.cluster.zookeeper_reads import GET_CHILDREN, GET_DATA, Failed, MultiRead, Read
@@ -181,31 +184,33 @@ class ZooKeeperStore:
         return answers
 
     def _session_changed(self, state: SessionState) -> None:
-        if state is SessionState.connected:  # watches went with the connection, and much may have happened
-            for path in self._watches:
+        if state is SessionState.connected:
+            barrier = zookeeper.operation(Check(self._at("/"), ANY_VERSION), self._at("/"))
+            self._session.tell(zookeeper.transaction([barrier]))
+            for path in self._watches:  # they went with the connection
                 self._arm(path, node=True, children=True)
         for tell in list(self._tell_state):
             tell(state)
-        if state is SessionState.connected:
-            for path in list(self._watches):
-                self._notify(path)
 
     def _arm(self, path: str, *, node: bool, children: bool) -> None:
-        """Set ZooKeeper's own watches, which fire once. On a node that is not there, that of its making suffices."""
+        """Set ZooKeeper's own watches, which fire once, and tell when they are set: not before, or a change that comes
+        in between would be told to nobody. On a node that is not there, the watch for its making suffices."""
         watcher = zookeeper.Watcher(path, self._fired)
+        requests = []
         if node:
-            self._session.tell(zookeeper.watch_node(self._at(path), watcher))
+            requests.append(zookeeper.watch_node(self._at(path), watcher))
         if children:
-            self._session.tell(zookeeper.watch_children(self._at(path), watcher))
+            requests.append(zookeeper.watch_children(self._at(path), watcher))
+        for request in requests[:-1]:
+            self._session.tell(request)
+        self._session.tell(requests[-1], lambda: self._notify(path))
 
     def _fired(self, path: str, children: bool, made: bool) -> None:
         self._session.post(self._seen, path, children, made)
 
     def _seen(self, path: str, children: bool, made: bool) -> None:
-        if path in self._watches:
-            if self.state is SessionState.connected:
-                self._arm(path, node=not children, children=children or made)
-            self._notify(path)
+        if path in self._watches and self.state is SessionState.connected:  # else it is set again on connecting
+            self._arm(path, node=not children, children=children or made)
 
     def _notify(self, path: str) -> None:
         for tell in list(self._watches.get(path, ())):

@@ -192,15 +192,42 @@ def test_kill_9_of_the_ensembles_leader_keeps_the_session(three_zookeepers, reco
 
 
 def test_a_read_sees_what_was_committed_through_another_server(three_zookeepers):
+    """At once through a follower; through the leader, where sync is no barrier, a moment later at the latest."""
+
     async def test(runtime):
-        addresses = three_zookeepers.connect.split(",")
-        stores = [await ZooKeeperStore.open(address, runtime) for address in addresses]
+        servers = three_zookeepers.servers
+        stores = [await ZooKeeperStore.open(f"127.0.0.1:{server.port}", runtime) for server in servers]
         await stores[0].commit([Create("/n", b"0")])
-        for n in range(60):
+        for n in range(90):
+            reader = (n + 1) % 3
             await stores[n % 3].commit([Set("/n", b"%d" % n)])
-            assert await data_of(stores[(n + 1) % 3], "/n") == b"%d" % n
+            if servers[reader].mode() == "follower":
+                assert await data_of(stores[reader], "/n") == b"%d" % n
+            else:
+                async with asyncio.timeout(5):
+                    while await data_of(stores[reader], "/n") != b"%d" % n:
+                        pass
         for store in stores:
             await store.close()
+
+    run(test)
+
+
+def test_what_became_of_commits_in_doubt_is_settled_when_the_connection_is_back(three_zookeepers):
+    async def test(runtime):
+        store = await ZooKeeperStore.open(three_zookeepers.connect, runtime, ZooKeeperOptions(6_000, 10_000))
+        await store.commit([Create("/counter")])
+        pending = [asyncio.ensure_future(store.commit([Set("/counter", b"")])) for _ in range(500)]
+        await until(lambda: pending[0].done())
+        three_zookeepers.leader.kill()
+        await asyncio.wait(pending)
+        done = [task for task in pending if task.exception() is None]
+        settled = (await succeeding(lambda: store.read("/counter"))).version
+        assert len(done) <= settled <= len(pending)
+        await asyncio.to_thread(three_zookeepers.start)
+        for _ in range(20):  # nothing of it comes in late
+            assert (await succeeding(lambda: store.read("/counter"))).version == settled
+        await store.close()
 
     run(test)
 
@@ -359,3 +386,23 @@ def test_authentication_with_sasl(tmp_path, caplog):
     finally:
         running.stop()
     assert "s3cret-word" not in caplog.text
+
+
+def test_no_change_falls_between_a_watch_that_fired_and_the_next(address):
+    """Every change comes from another session, right after the one before it was told."""
+
+    async def test(runtime):
+        writer = await ZooKeeperStore.open(address, runtime)
+        reader = await ZooKeeperStore.open(address, runtime)
+        await writer.commit([Create("/log")])
+        told = asyncio.Event()
+        reader.watch("/log", told.set)
+        await asyncio.wait_for(told.wait(), 10)  # the watch is set
+        for n in range(300):
+            told.clear()
+            await writer.commit([Create("/log/change-", sequential=True) if n % 3 else Set("/log", b"%d" % n)])
+            await asyncio.wait_for(told.wait(), 10)
+        await reader.close()
+        await writer.close()
+
+    run(test)

@@ -127,7 +127,7 @@ def test_clients_are_served_while_zookeeper_is_away(start_broker, tmp_path):
         zookeeper.stop()
 
 
-@pytest.mark.broker_may_log("stood still|session with ZooKeeper|out of touch|controller")
+@pytest.mark.broker_may_log("stood still|session with ZooKeeper|out of touch|controller|cannot follow the change log")
 def test_a_broker_paused_for_longer_than_its_session_registers_anew(start_broker, zookeeper_url, znodes):
     broker = start_broker(*on(zookeeper_url, 1_500))
     produce(broker.bootstrap, ["a"])
