@@ -120,7 +120,11 @@ class Coordinator(Generic[M]):
 
     async def _make_topic(self) -> None:
         spec = self._spec(self._broker.config)
-        (result,) = await self._broker.cluster.create_topics([spec])
+        try:
+            (result,) = await self._broker.cluster.create_topics([spec])
+        except Fault as fault:  # the store is out of reach: whoever asked tries again
+            log.warning("%s cannot be made yet: %s", self.topic, fault)
+            return
         if result.code == ErrorCode.invalid_replication_factor:
             if self._awaiting_brokers:
                 return  # said before, and asked for all the time
