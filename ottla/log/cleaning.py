@@ -29,7 +29,7 @@ from ottla.log.index import OffsetIndex, TimeIndex
 from ottla.log.offset_map import OffsetMap
 from ottla.log.scan import headers, whole
 from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, file_stem
-from ottla.runtime import Buffer, Child, Disk, File
+from ottla.runtime import Child, Disk, File
 from ottla.wire.batch import BatchHeader, read_header
 from ottla.wire.records import open_batch
 from ottla.wire.sift import Place, delete_horizon_ms, keep, keep_header, places
@@ -155,10 +155,8 @@ class _Pass:
         self._transactions = CleanedTransactions(job.aborted)
         self._mapped_end = self._fill_map()
         self._transactions = CleanedTransactions(job.aborted)
-        for group in grouped(self._disk, job, self._mapped_end):
-            cleaned = self._clean(group)
-            if cleaned is not None:
-                yield cleaned._asdict()
+        for cleaned in self._clean():
+            yield cleaned._asdict()
         yield Summary(
             self._mapped_end, self._read_bytes, self._written_bytes, self._seen, self._kept, self._without_key
         )._asdict()
@@ -224,22 +222,34 @@ class _Pass:
 
     # -- the new segments ------------------------------------------------------------------------------------
 
-    def _clean(self, group: list[Source]) -> CleanedSegment | None:
-        """Make one segment of a group; None when it would be the same as the only one in the group."""
-        output = _Output(self._child, self._job, group, self._file(group[0]) if len(group) == 1 else None)
-        self._transactions.kept = []
+    def _clean(self) -> Iterator[CleanedSegment]:
+        """The new segments, one by one: each takes up old ones for as long as it has room."""
+        output: _Output | None = None
         try:
-            for source in group:
-                for position, header, batch in self._batches(source):
-                    last = source is group[-1] and position + header.size == source.size
-                    self._sift(header, batch, output, bare=last or self._is_last_of_producer(header))
-            if not output.finish():
-                return None
+            for source in self._job.sources:
+                if source.base_offset >= self._mapped_end:
+                    break
+                if output is not None and not output.has_room_for(source):
+                    yield from self._finish(output)
+                    output = None
+                if output is None:
+                    output = _Output(self._child, self._job, source)
+                    self._transactions.kept = []
+                else:
+                    output.join(source)
+                for _, header, batch in self._batches(source):
+                    self._sift(header, batch, output)
+            if output is not None:
+                yield from self._finish(output)
         except (Fault, Refused):
-            output.discard()
+            if output is not None:
+                output.discard()
             raise
-        self._written_bytes += output.size
-        return CleanedSegment(group, output.size, self._transactions.kept)
+
+    def _finish(self, output: _Output) -> Iterator[CleanedSegment]:
+        if output.finish():
+            self._written_bytes += output.size
+            yield CleanedSegment(output.sources, output.size, self._transactions.kept)
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
         if header.producer_id < 0:
@@ -251,8 +261,8 @@ class _Pass:
             return header.last_offset == last.last_offset
         return header.is_control and header.producer_epoch == last.epoch
 
-    def _sift(self, header: BatchHeader, batch: memoryview, output: _Output, *, bare: bool) -> None:
-        """Put into the output what stays of a batch; if nothing does, its header where that has to (`bare`)."""
+    def _sift(self, header: BatchHeader, batch: memoryview, output: _Output) -> None:
+        """Put into the output what stays of a batch, or at least its header where that has to."""
         now_ms = self._job.now_ms
         horizon_ms = delete_horizon_ms(header)
         due = horizon_ms is not None and horizon_ms <= now_ms
@@ -275,14 +285,12 @@ class _Pass:
         self._kept += len(kept)
         if kept and waits and horizon_ms is None:
             output.add(keep(*opened, kept, horizon_ms=now_ms + self._job.delete_retention_ms))
-        elif len(kept) == header.record_count and (kept or bare):
+        elif not kept and not self._is_last_of_producer(header):
+            output.drop(header)
+        elif len(kept) == header.record_count:
             output.copy(header, batch)
-        elif kept:
-            output.add(keep(*opened, kept))
-        elif bare:
-            output.add(keep_header(header))
         else:
-            output.drop()
+            output.add(keep(*opened, kept) if kept else keep_header(header))
 
     def _choose(self, header: BatchHeader, data: bytes, *, due: bool) -> tuple[list[Place], bool]:
         """The records that stay, and whether there is a tombstone among them that waits for its time."""
@@ -308,23 +316,44 @@ class _Pass:
 
 
 class _Output:
-    """A segment in the making. Made from one segment alone, it is not written before it differs from it."""
+    """A segment in the making. As long as it is the same as the first one it is made from, nothing is written."""
 
-    def __init__(self, child: Child, job: Job, group: list[Source], same_as: File | None) -> None:
-        base = group[0].base_offset
+    def __init__(self, child: Child, job: Job, source: Source) -> None:
+        base = source.base_offset
         self._child = child
         self._disk: Disk = child.disk
-        self._same_as = same_as
+        self._job = job
+        self._same_as: File | None = self._disk.open(file_stem(job.path, base) + ".log")
         self._paths = [cleaned_path(job.path, base, kind, job.token) for kind in ("log", "index", "timeindex")]
-        self._path = job.path
         self._log = self._disk.open(self._paths[0], create=True)
         self._builder = IndexBuilder(base, job.index_interval_bytes)
-        self._pending: list[Buffer] = []
+        self._dropped: BatchHeader | None = None  # the batch before this place was left out
+        self._pending: list[bytes] = []
         self._pending_bytes = 0
+        self.sources = [source]
         self.size = 0
+
+    def has_room_for(self, source: Source) -> bool:
+        """Even if nothing goes."""
+        job = self._job
+        stem = file_stem(job.path, source.base_offset)
+        index_bytes = max(self._disk.open(f"{stem}.{kind}").size() for kind in ("index", "timeindex"))
+        return (
+            self.size + source.size <= job.segment_bytes
+            and len(self._builder.offsets) * TimeIndex.ENTRY_BYTES + index_bytes <= job.segment_index_bytes
+            and source.next_base - 1 - self.sources[0].base_offset <= RELATIVE_OFFSET_MAX
+        )
+
+    def join(self, source: Source) -> None:
+        """Go on with the next segment's batches."""
+        self._differ()
+        self.sources.append(source)
 
     def copy(self, header: BatchHeader, batch: memoryview) -> None:
         """A batch as it was."""
+        if self._dropped is not None:
+            self._differ()
+            self._dropped = None
         self._builder.add(self.size, header)
         self.size += len(batch)
         if self._same_as is None:
@@ -332,13 +361,20 @@ class _Output:
 
     def add(self, batch: bytes) -> None:
         """A batch that has changed."""
-        self.drop()
+        self._differ()
+        self._dropped = None
         self._builder.add(self.size, read_header(batch))
         self.size += len(batch)
         self._write(batch)
 
-    def drop(self) -> None:
-        """A batch is left out, or another one takes its place: from here on it is a segment of its own."""
+    def drop(self, header: BatchHeader) -> None:
+        """A batch is left out."""
+        self._dropped = header
+        if header.record_count:
+            self._differ()
+
+    def _differ(self) -> None:
+        """From here on it is a segment of its own: what was the same so far is written."""
         if self._same_as is None:
             return
         for position in range(0, self.size, _WRITE_BYTES):
@@ -365,6 +401,8 @@ class _Output:
         if self._same_as is not None:
             self._same_as.close()
             return False
+        if self._dropped is not None:
+            self.add(keep_header(self._dropped))
         self._flush()
         self._builder.finish()
         offsets, times = OffsetIndex(self._disk, self._paths[1]), TimeIndex(self._disk, self._paths[2])
@@ -373,34 +411,10 @@ class _Output:
         for file in (self._log, *offsets.unsynced(), *times.unsynced()):
             file.sync()
             file.close()
-        self._disk.sync_dir(self._path)
+        self._disk.sync_dir(self._job.path)
         return True
 
     def discard(self) -> None:
         self._log.close()
         for path in self._paths:
             self._disk.remove(path)
-
-
-def grouped(disk: Disk, job: Job, mapped_end: int) -> list[list[Source]]:
-    """Which segments shall become one: neighbours, as many as fit."""
-    groups: list[list[Source]] = []
-    size = index_bytes = 0
-    for source in job.sources:
-        if source.base_offset >= mapped_end:
-            break
-        stem = file_stem(job.path, source.base_offset)
-        index = max(disk.open(f"{stem}.index").size(), disk.open(f"{stem}.timeindex").size())
-        if (
-            groups
-            and size + source.size <= job.segment_bytes
-            and index_bytes + index <= job.segment_index_bytes
-            and source.next_base - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
-        ):
-            groups[-1].append(source)
-            size += source.size
-            index_bytes += index
-        else:
-            groups.append([source])
-            size, index_bytes = source.size, index
-    return groups
