@@ -14,6 +14,7 @@ from ottla.net.server import Connection, Limits, Pending, Server
 from ottla.runtime.real import RealRuntime
 
 DEADLINE = 20.0
+NO_LIMITS = Limits()
 
 
 def frame(body: bytes) -> bytes:
@@ -37,12 +38,12 @@ async def closed(reader: asyncio.StreamReader) -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
+    while not condition():  # noqa: ASYNC110 (what is waited for tells nobody)
         await asyncio.sleep(0.005)
 
 
 def serving(
-    serve: net.Serve, test: Callable[[Server, int], Awaitable[None]], limits: Limits = Limits()
+    serve: net.Serve, test: Callable[[Server, int], Awaitable[None]], limits: Limits = NO_LIMITS
 ) -> None:
     async def run() -> None:
         runtime = RealRuntime()
@@ -197,7 +198,7 @@ def test_a_client_that_never_reads_is_not_served_for_ever():
         return frame(b"x" * 100_000)
 
     async def test(server: Server, port: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(frame(b"request!") * 2000)
         before = -1

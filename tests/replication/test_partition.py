@@ -179,4 +179,5 @@ def test_whoever_watches_is_told_of_bytes_and_of_other_changes(partition):
 
 def test_a_batch_of_very_many_records_is_not_looked_at_one_by_one(partition):
     view = batch(*[b""] * 200_001)
-    assert refusal(partition(validate_records=True, bytes_max=10_000_000).append, view, 1, NOW_MS) == ErrorCode.message_too_large
+    p = partition(validate_records=True, bytes_max=10_000_000)
+    assert refusal(p.append, view, 1, NOW_MS) == ErrorCode.message_too_large

@@ -51,9 +51,9 @@ def test_reading_in_threads_while_descriptors_come_and_go(tmp_path):
     wrong: list[int] = []
 
     def read(number: int) -> None:
-        for _ in range(300):
-            if files[number].pread(1000, 0) != bytes([number]) * 1000:
-                wrong.append(number)
+        whole = bytes([number]) * 1000
+        if any(files[number].pread(1000, 0) != whole for _ in range(300)):
+            wrong.append(number)
 
     threads = [threading.Thread(target=read, args=(n,)) for n in range(8)]
     for thread in threads:

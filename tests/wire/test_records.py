@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ottla.errors import ErrorCode, Refused
 from ottla.wire.batch import CODECS, HEADER_BYTES, check, check_produced, read_header
 from ottla.wire.compression import compress, decompress
-from ottla.wire.records import Record, seal, build_batch, iterate, recompress, validate
+from ottla.wire.records import Record, build_batch, iterate, recompress, seal, validate
 
 MEBIBYTE = 1 << 20
 RECORDS = [
