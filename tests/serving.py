@@ -20,7 +20,7 @@ READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 
 
-def wait_for(condition: Callable[[], T], what: str, timeout_s: float = 15.0) -> T:
+def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = 15.0) -> T:
     """Poll until the condition holds; its value is the answer."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):

@@ -8,11 +8,12 @@ import pytest
 
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.errors import ErrorCode, Refused
-from ottla.wire.fetch import FetchPartition, FetchRequest
+from ottla.wire.fetch import FetchPartition, FetchRequest, Topic
 
 
 def request(session_id=0, epoch=-1, wanted=(), forgotten=()):
-    topics = [("t", [FetchPartition(index, -1, offset, -1, -1, 1000) for index, offset in wanted])] if wanted else []
+    topics: list[tuple[Topic, list[FetchPartition]]] = []
+    topics += [("t", [FetchPartition(index, -1, offset, -1, -1, 1000) for index, offset in wanted])] if wanted else []
     return FetchRequest(-1, -1, 500, 1, 1000, 0, session_id, epoch, topics, [("t", list(forgotten))], "")
 
 
@@ -111,7 +112,7 @@ def test_what_an_append_touches_is_looked_at_again_and_nothing_else():
     fetch = opened(sessions, wanted=[(index, 0) for index in range(1000)])
     entries = list(fetch.dirty)
     fetch.dirty.clear()
-    told = []
+    told: list[int] = []
     fetch.notify = told.append
     entries[500].touched(123)
     assert [entry.partition for entry in fetch.dirty] == [500]

@@ -383,7 +383,7 @@ class GroupScenario:
         for key, value in self.log:
             newest.pop(key, None)
             newest[key] = value
-        buried = [(key, value) for key, value in newest.items() if value is not None]
+        buried: list[tuple[bytes, bytes | None]] = [(key, value) for key, value in newest.items() if value is not None]
         for log in (self.log, list(newest.items()), buried):
             read = Groups(self.world)
             self._replay_into(read, log)

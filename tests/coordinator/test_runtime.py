@@ -216,7 +216,7 @@ def test_loading_gives_what_was_there_and_decodes_only_the_newest(on_disk: Fixtu
 
 
 def test_loading_keeps_the_order_of_the_records_of_a_group(on_disk: Fixture):
-    seen: list[tuple[str, int]] = []
+    seen: list[int] = []
     for number in (1, 2, 3, 1):
         on_disk.apply(Decision([committed(number, "g", number)]))
     machine = Notes()
