@@ -73,8 +73,10 @@ class Swap:
         old = self._old
         for segment in old:
             if not segment.deleted:
-                segment.delete()
-                self._old_are_going = True
+                try:
+                    segment.delete()
+                finally:
+                    self._old_are_going |= segment.deleted
         for kind in _INDEXES:
             if disk.exists(self._paths[kind]):
                 disk.rename(self._paths[kind], f"{self._stem}.{kind}")

@@ -1,0 +1,163 @@
+"""A compacted segment replaces others at once or not at all, whatever happens to the log meanwhile."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from ottla.errors import StorageFault
+from ottla.log.cleaning import CleanedSegment, clean, decode_report
+from ottla.log.log_config import LogConfig
+from ottla.log.partition_log import PartitionLog
+from ottla.log.swap import Swap
+from ottla.sim.disk import SimDisk
+from tests.log.batches import NOW
+from tests.log.compacting import InlineChild, contents, job_for, put
+
+PATH = "data/topic-0"
+CONFIG = LogConfig(cleanup_compact=True, cleanup_delete=False, file_delete_delay_ms=0)
+WRITTEN = [(at, b"k%d" % (at % 3), b"%d" % at) for at in range(8)]
+COMPACTED = WRITTEN[5:]
+
+
+@pytest.fixture
+def disk():
+    return SimDisk(Random(3))
+
+
+@pytest.fixture
+def log(disk):
+    """Four sealed segments of two records each, and an active one that is empty."""
+    log = PartitionLog.open(disk, PATH, CONFIG, now_ms=NOW)
+    for _, key, value in WRITTEN:
+        put(log, [(key, value)])
+        if log.log_end % 2 == 0:
+            log.roll(NOW)
+    log.sync()
+    return log
+
+
+def cleaned(log, **options) -> tuple[CleanedSegment, str]:
+    job = job_for(log, **options)
+    assert job is not None
+    report = decode_report(next(clean(InlineChild(log.disk), job.encode())))
+    assert isinstance(report, CleanedSegment)
+    return report, job.token
+
+
+def reopened(log) -> PartitionLog:
+    """As after kill -9: all that was written is there, and nothing was closed."""
+    return PartitionLog.open(log.disk, PATH, CONFIG, recovery_point=log.recovery_point, now_ms=NOW)
+
+
+def leftovers(disk) -> list[str]:
+    return [name for name in disk.listdir(PATH) if name.endswith((".cleaned", ".swap", ".deleted"))]
+
+
+def test_before_it_is_announced_a_crash_undoes_it(disk, log):
+    cleaned(log)
+    again = reopened(log)
+    assert contents(again) == WRITTEN
+    assert leftovers(disk) == []
+
+
+def test_once_it_is_announced_a_crash_finishes_it(disk, log):
+    assert Swap(log, *cleaned(log)).begin()
+    assert contents(log) == WRITTEN
+    again = reopened(log)
+    assert contents(again) == COMPACTED
+    assert [segment.base_offset for segment in again.segments] == [0, 8]
+    assert leftovers(disk) == []
+
+
+def test_readers_go_on_in_the_old_segment(log):
+    piece = log.read(2, 10_000, limit=8)
+    assert piece is not None
+    swap = Swap(log, *cleaned(log))
+    swap.begin()
+    old = swap.finish()
+    assert old is not None
+    data = piece.load()
+    assert b"k2" in bytes(data)
+    assert contents(log) == COMPACTED
+    for segment in old:
+        segment.unlink()
+    assert contents(log) == COMPACTED
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_it_is_off_when_the_log_was_truncated(disk, log, announced):
+    swap = Swap(log, *cleaned(log, last_stable=7))
+    if announced:
+        assert swap.begin()
+    log.truncate_to(7, NOW)
+    if not announced:
+        assert not swap.begin()
+    assert swap.finish() is None
+    assert contents(log) == WRITTEN[:7]
+    assert contents(reopened(log)) == WRITTEN[:7]
+    assert [name for name in leftovers(disk) if not name.endswith(".deleted")] == []
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_it_is_off_when_retention_took_a_segment(disk, log, announced):
+    swap = Swap(log, *cleaned(log))
+    if announced:
+        assert swap.begin()
+    log.raise_log_start(3)
+    assert [segment.base_offset for segment in log.retain(NOW, 8)] == [0]
+    if not announced:
+        assert not swap.begin()
+    assert swap.finish() is None
+    assert contents(log) == WRITTEN[3:]
+
+
+def test_it_goes_on_while_the_log_grows(log):
+    swap = Swap(log, *cleaned(log))
+    swap.begin()
+    put(log, [(b"k0", b"new")])
+    log.roll(NOW)
+    put(log, [(b"k0", b"newer")])
+    assert swap.finish() is not None
+    assert contents(log) == [*COMPACTED, (8, b"k0", b"new"), (9, b"k0", b"newer")]
+
+
+def test_it_can_be_tried_again_when_the_disk_refused(disk, log):
+    swap = Swap(log, *cleaned(log))
+    swap.begin()
+    disk.broken = True
+    with pytest.raises(StorageFault):
+        swap.finish()
+    assert contents(log) == WRITTEN
+    disk.broken = False
+    assert swap.finish() is not None
+    assert contents(log) == COMPACTED
+
+
+def test_it_cannot_be_called_off_when_an_old_segment_has_gone(disk, log):
+    swap = Swap(log, *cleaned(log))
+    swap.begin()
+    rename, renamed = disk.rename, []
+
+    def failing(old, new):
+        if len(renamed) == 2:
+            raise StorageFault("cannot rename: Input/output error")
+        renamed.append(new)
+        rename(old, new)
+
+    disk.rename = failing
+    with pytest.raises(StorageFault):
+        swap.finish()
+    disk.rename = rename
+    swap.abandon()
+    assert contents(reopened(log)) == COMPACTED
+
+
+def test_it_is_off_when_nobody_waits_for_it_any_more(disk, log):
+    swap = Swap(log, *cleaned(log))
+    swap.begin()
+    swap.abandon()
+    assert swap.finish() is None
+    assert leftovers(disk) == []
+    assert contents(log) == WRITTEN

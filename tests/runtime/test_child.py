@@ -1,0 +1,98 @@
+"""Work in a process of its own: reports come as they are made, and it ends when nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from ottla.errors import ErrorCode, Refused, StorageFault
+from ottla.runtime import ChildFailed, ChildKilled
+from ottla.runtime.child import LOWEST_PRIORITY, RealChild
+from ottla.runtime.processes import run_in_child
+from tests.serving import wait_for
+
+WORK = "tests.runtime.works"
+
+
+async def reports(work: str, job: dict, **options) -> list[dict]:
+    return [report async for report in run_in_child(f"{WORK}:{work}", job, **options)]
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_reports_come_one_by_one():
+    assert asyncio.run(reports("count", {"to": 3})) == [{"number": 0}, {"number": 1}, {"number": 2}]
+
+
+def test_it_runs_at_the_lowest_priority():
+    [report] = asyncio.run(reports("describe", {}))
+    assert report["priority"] == LOWEST_PRIORITY
+    assert not report["asyncio"]
+
+
+def test_what_it_raises_is_raised_to_whoever_waits():
+    with pytest.raises(Refused) as refused:
+        asyncio.run(reports("refuse", {}))
+    assert refused.value.code == ErrorCode.corrupt_message
+    with pytest.raises(StorageFault, match="no room"):
+        asyncio.run(reports("fail_to_store", {}))
+
+
+def test_a_failure_nobody_foresaw_is_told_apart_from_a_kill(capfd):
+    with pytest.raises(ChildFailed):
+        asyncio.run(reports("crash", {}))
+    assert "ZeroDivisionError" in capfd.readouterr().err
+    with pytest.raises(ChildKilled, match="SIGKILL"):
+        asyncio.run(reports("kill_itself", {}))
+
+
+def test_it_ends_when_nobody_waits_for_it():
+    async def look() -> int:
+        async with aclosing(run_in_child(f"{WORK}:never_end", {})) as running:
+            async for report in running:
+                return int(report["pid"])
+        raise AssertionError
+
+    assert gone(asyncio.run(look()))
+
+
+def test_it_ends_with_the_process_that_started_it(tmp_path):
+    script = (
+        "import asyncio\n"
+        "from ottla.runtime.processes import run_in_child\n"
+        "async def main():\n"
+        f"    async for report in run_in_child('{WORK}:never_end', {{}}):\n"
+        "        print(report['pid'], flush=True)\n"
+        "asyncio.run(main())\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=os.getcwd())
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    wait_for(lambda: gone(child), "the child to end with its parent", 5)
+
+
+def test_it_keeps_the_pace_it_is_given():
+    child = RealChild(bytes_per_second=1_000_000)
+    before = time.monotonic()
+    for _ in range(30):
+        child.pace(10_000)
+    assert 0.25 < time.monotonic() - before < 2
+    before = time.monotonic()
+    RealChild(bytes_per_second=None).pace(10**12)
+    assert time.monotonic() - before < 0.1
