@@ -15,7 +15,7 @@ from tests.serving import BrokerProcess
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONSTRAINTS = REPOSITORY / "constraints.txt"
-RUN_TIME = {"click", "cramjam", "crc32c", "ottla", "uvloop"}
+RUN_TIME = {"click", "cramjam", "crc32c", "google-re2", "ottla", "uvloop"}
 
 pytestmark = pytest.mark.timeout(300)
 
