@@ -128,9 +128,8 @@ class Cleaner:
             partition_log.finish_sync(sync)
         while (job := self._plan(partition)) is not None:
             since = self._runtime.now()
-            truncations = partition_log.truncations
             summary = await self._watch(partition, job)
-            if summary is None or partition_log.truncations != truncations:
+            if summary is None:
                 log.info("%s has changed while it was compacted: beginning again", partition)
                 self._rest(partition)
                 return
@@ -166,13 +165,17 @@ class Cleaner:
     # One pass.
 
     async def _watch(self, partition: Partition, job: Job) -> Summary | None:
-        """Run the pass, and stop it when its log is truncated or gone; None when nothing came of it."""
+        """Run the pass, and stop it when its log is truncated, cut or gone; None when nothing came of it."""
         truncations = partition.log.truncations
         running = asyncio.ensure_future(self._pass(partition, job))
         try:
             while not running.done():
                 await asyncio.wait({running}, timeout=WATCH_SECONDS)
-                if not self._hosts(partition) or partition.log.truncations != truncations:
+                if (
+                    not self._hosts(partition)
+                    or partition.log.truncations != truncations
+                    or partition.log.segments[0].base_offset != job.sources[0].base_offset
+                ):
                     return None
             return running.result()
         finally:

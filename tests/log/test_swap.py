@@ -138,7 +138,8 @@ def test_it_can_be_tried_again_when_the_disk_refused(disk, log):
 def test_it_cannot_be_called_off_when_an_old_segment_has_gone(disk, log):
     swap = Swap(log, *cleaned(log))
     swap.begin()
-    rename, renamed = disk.rename, []
+    rename = disk.rename
+    renamed: list[str] = []
 
     def failing(old, new):
         if len(renamed) == 2:
