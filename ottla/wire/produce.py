@@ -7,6 +7,7 @@ Versions 3 to 13; flexible from 9, topics by id from 13.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.errors import BadFrame, ErrorCode
@@ -44,6 +45,8 @@ class PartitionProduced(NamedTuple):
     message: str | None = None
     leader_id: int = -1
     leader_epoch: int = -1
+    record_errors: Sequence[tuple[int, str]] = ()
+    """Which records of the batch were at fault, by their place in it, and why."""
 
 
 class OneBatch(NamedTuple):
@@ -179,7 +182,7 @@ def _decode_flexible(view: memoryview, pos: int, version: int) -> ProduceRequest
 
 _RESULT_3 = struct.Struct(">ihqq")
 _RESULT_5 = struct.Struct(">ihqqq")
-_RESULT_8 = struct.Struct(">ihqqqi")  # ends in the empty array of record errors
+_RESULT_8 = struct.Struct(">ihqqqi")  # ends in the number of record errors
 _LEADER_TAG = struct.Struct(">bbbiib")
 _NOT_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 
@@ -196,7 +199,10 @@ def encode_response(version: int, topics: list[tuple[Topic, list[PartitionProduc
         parts.append(_INT.pack(len(results)))
         for result in results:
             if version >= 8:
-                parts.append(_RESULT_8.pack(*result[:5], 0))
+                parts.append(_RESULT_8.pack(*result[:5], len(result.record_errors)))
+                for at, why in result.record_errors:
+                    text = why.encode()
+                    parts.append(struct.pack(">ih", at, len(text)) + text)
                 if result.message is None:
                     parts.append(b"\xff\xff")
                 else:
@@ -226,8 +232,12 @@ def _encode_flexible(version: int, topics: list[tuple[Topic, list[PartitionProdu
             if result.error == 0:
                 parts.append(b"\x01\x00\x00")  # no record errors, no message, no tags
                 continue
+            parts.append(pack_uvarint(len(result.record_errors) + 1))
+            for at, why in result.record_errors:
+                text = why.encode()
+                parts.append(_INT.pack(at) + pack_uvarint(len(text) + 1) + text + b"\x00")
             text = (result.message or "").encode()
-            parts.append(b"\x01" + (pack_uvarint(len(text) + 1) + text if text else b"\x00"))
+            parts.append(pack_uvarint(len(text) + 1) + text if text else b"\x00")
             if version >= 10 and result.leader_epoch >= 0 and result.error in _NOT_LEADER:
                 # KIP-951: tell a client that came to the wrong broker where to go.
                 parts.append(_LEADER_TAG.pack(1, 0, 9, result.leader_id, result.leader_epoch, 0))

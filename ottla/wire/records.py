@@ -40,6 +40,9 @@ from ottla.wire.scan import pack_uvarint
 
 Headers = Sequence[tuple[str, bytes | None]]
 
+RECORD_ERRORS_MAX = 1000
+"""So many bad records of a batch are named."""
+
 RECORD_BYTES_MIN = 7
 """A length, attributes, two deltas, no key, no value, no headers."""
 
@@ -50,6 +53,14 @@ class Record(NamedTuple):
     key: bytes | None = None
     value: bytes | None = None
     headers: Headers = ()
+
+
+class RecordsRefused(Refused):
+    """Some records of a batch are at fault, and the whole batch is refused for it (KIP-467)."""
+
+    def __init__(self, indexes: Sequence[int], why: str) -> None:
+        super().__init__(ErrorCode.invalid_record, f"{why}: {len(indexes)} of the batch have none")
+        self.record_errors = [(index, why) for index in indexes[:RECORD_ERRORS_MAX]]
 
 
 def build_batch(
@@ -119,14 +130,17 @@ def validate(batch: Buffer, *, bytes_max: int, keys_required: bool = False) -> N
     """Refuse a produced batch whose records are not what its header promises: whole, and without gaps."""
     header = read_header(batch)
     offset = header.base_offset
+    keyless: list[int] = []
     for record in iterate(batch, bytes_max=bytes_max):
         if record.offset != offset:
             raise lie("the offsets of the records leave a gap")
         if keys_required and record.key is None:
-            raise lie("a record of a compacted topic needs a key")
+            keyless.append(offset - header.base_offset)
         offset += 1
     if offset != header.next_offset:
         raise lie("the record count and the last offset of the batch disagree")
+    if keyless:
+        raise RecordsRefused(keyless, "a record of a compacted topic needs a key")
 
 
 def recompress(batch: Buffer, codec: str, *, level: int | None = None, bytes_max: int) -> bytes:

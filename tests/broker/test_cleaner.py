@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -127,7 +128,7 @@ def test_a_child_that_is_killed_is_started_again(start_broker):
     for _ in range(3):
         child = at_work(broker)
         os.kill(child, signal.SIGKILL)
-        wait_for(lambda child=child: child not in children(broker.pid), "the broker to notice")
+        wait_for(partial(is_gone, child), "the broker to notice")
     set_config(broker, ResourceType.BROKER, "1", log_cleaner_io_max_bytes_per_second=1e9)
     os.kill(at_work(broker), signal.SIGKILL)
     wait_until_cleaned(broker, topic, 2000)

@@ -204,7 +204,12 @@ def test_a_batch_from_too_far_in_the_future_is_refused(connection, make_topic):
 
 def test_a_record_without_a_key_is_refused_by_a_compacted_topic(connection, make_topic):
     topic = make_topic(cleanup_policy="compact")
-    assert produce(connection, topic, batch([b"keyless"]))["error_code"] == INVALID_RECORD
+    mixed = batch([b"a", b"b", b"c"], records=record(0, b"a") + record(1, b"b", key=b"k") + record(2, b"c"))
+    for version in (8, 9):
+        refused = produce(connection, topic, mixed, version=version)
+        assert refused["error_code"] == INVALID_RECORD
+        assert [error["batch_index"] for error in refused["record_errors"]] == [0, 2]
+        assert all(error["batch_index_error_message"] for error in refused["record_errors"])
     keyed = batch([b"v"], records=record(0, b"v", key=b"k"))
     assert produce(connection, topic, keyed)["error_code"] == 0
 

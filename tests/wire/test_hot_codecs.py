@@ -97,7 +97,13 @@ def read_back(data, cls, version):
 def test_produce_answers_are_those_of_kio(version):
     first, second = names(version, produce.TOPIC_IDS_FROM)
     results = [
-        (first, [PartitionProduced(0, 0, 42, 1_700_000_000_000, 7), PartitionProduced(300, 87, message="no")]),
+        (
+            first,
+            [
+                PartitionProduced(0, 0, 42, 1_700_000_000_000, 7),
+                PartitionProduced(300, 87, message="no", record_errors=[(3, "no key"), (500, "no key")]),
+            ],
+        ),
         (second, [PartitionProduced(1, 6, message=None, leader_id=3, leader_epoch=9)]),
     ]
     data = produce.encode_response(version, results)
@@ -108,6 +114,8 @@ def test_produce_answers_are_those_of_kio(version):
     assert refused.error_code == 87
     if version >= 8:
         assert refused.error_message == "no"
+        found = [(error.batch_index, error.batch_index_error_message) for error in refused.record_errors]
+        assert found == [(3, "no key"), (500, "no key")]
     if version >= 10:
         leader = tree.responses[1].partition_responses[0].current_leader
         assert (leader.leader_id, leader.leader_epoch) == (3, 9)

@@ -16,6 +16,7 @@ from ottla.net.server import Pending, Reply
 from ottla.wire import produce
 from ottla.wire.apis import PRODUCE
 from ottla.wire.produce import PartitionProduced
+from ottla.wire.records import RecordsRefused
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -85,5 +86,10 @@ def _refused(broker: Broker, topic: produce.Topic, index: int, refused: Refused)
     if refused.code == ErrorCode.not_leader_or_follower:
         leader_id, leader_epoch = broker.leader_of(topic, index)
     return PartitionProduced(
-        index, refused.code, message=refused.message, leader_id=leader_id, leader_epoch=leader_epoch
+        index,
+        refused.code,
+        message=refused.message,
+        leader_id=leader_id,
+        leader_epoch=leader_epoch,
+        record_errors=refused.record_errors if isinstance(refused, RecordsRefused) else (),
     )
