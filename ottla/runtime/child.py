@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -54,9 +53,11 @@ class RealChild:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C means the broker, which knows how to stop
     os.nice(LOWEST_PRIORITY)
-    order = json.loads(sys.stdin.buffer.readline())
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        return  # the broker died before it had said what to do
+    order = json.loads(line)
     threading.Thread(target=_end_with_input, daemon=True).start()
     child = RealChild(order["bytes_per_second"])
     try:
@@ -75,8 +76,11 @@ def _end_with_input() -> None:
 
 
 def _say(message: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os._exit(0)  # nobody listens any more
 
 
 if __name__ == "__main__":

@@ -28,9 +28,18 @@ async def run_in_child(
     work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None
 ) -> AsyncGenerator[dict[str, Any], None]:
     """See `Runtime.offload_process`."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", CHILD, stdin=PIPE, stdout=PIPE, env=_environment(), limit=LINE_BYTES_MAX
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", CHILD),
+            stdin=PIPE,
+            stdout=PIPE,
+            env=_environment(),
+            limit=LINE_BYTES_MAX,
+            start_new_session=True,  # Ctrl-C means the broker, which knows how to stop
+        )
+    except OSError as failure:
+        raise ChildKilled(f"no process could be started for {work}: {failure.strerror or failure}") from failure
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -38,7 +47,7 @@ async def run_in_child(
         try:
             process.stdin.write(json.dumps(order).encode() + b"\n")
             await process.stdin.drain()
-        except ConnectionError:
+        except (ConnectionError, RuntimeError):  # the latter is what uvloop says
             pass  # it is dead already; its exit code says more
         while line := await process.stdout.readline():
             if not line.endswith(b"\n"):
