@@ -160,8 +160,10 @@ class Partition:
                 ErrorCode.message_too_large,
                 f"the batch has {header.record_count} records; where each is looked at, {RECORDS_MAX} are the most",
             )
-        if policy.keys_required or policy.validate_records:
+        if policy.validate_records:
             records.validate(view, keys_required=policy.keys_required, bytes_max=RECORDS_BYTES_MAX)
+        elif policy.keys_required:
+            records.check_keys(view, bytes_max=RECORDS_BYTES_MAX)
         if policy.codec is not None and policy.codec != batch.CODECS[header.codec]:
             return memoryview(bytearray(records.recompress(view, policy.codec, bytes_max=RECORDS_BYTES_MAX)))
         return view

@@ -40,8 +40,13 @@ from ottla.wire.scan import pack_uvarint
 
 Headers = Sequence[tuple[str, bytes | None]]
 
+NEEDS_KEY = "a record of a compacted topic needs a key"
+
 RECORD_ERRORS_MAX = 1000
 """So many bad records of a batch are named."""
+
+NULL = 1
+"""The length of what is not there, -1, as it is written."""
 
 RECORD_BYTES_MIN = 7
 """A length, attributes, two deltas, no key, no value, no headers."""
@@ -140,7 +145,59 @@ def validate(batch: Buffer, *, bytes_max: int, keys_required: bool = False) -> N
     if offset != header.next_offset:
         raise lie("the record count and the last offset of the batch disagree")
     if keyless:
-        raise RecordsRefused(keyless, "a record of a compacted topic needs a key")
+        raise RecordsRefused(keyless, NEEDS_KEY)
+
+
+def check_keys(batch: Buffer, *, bytes_max: int) -> None:
+    """Refuse a produced batch that a compacted log could not take: records without a key, or not to be told apart.
+
+    Every record for a compacted topic goes through here while the loop waits. So headers are not looked at, and numbers
+    of one byte, which most of them are, are read in place.
+    """
+    header, data = open_batch(batch, bytes_max)
+    keyless: list[int] = []
+    pos = 0
+    try:
+        for index in range(header.record_count):
+            size, pos = read_varint(data, pos)
+            stop = pos + size
+            pos += 1
+            while data[pos] >= 0x80:  # its time
+                pos += 1
+            doubled = data[pos + 1]
+            pos += 2
+            if doubled != index + index and (doubled < 0x80 or read_varint(data, pos - 1)[0] != index):
+                raise lie("the offsets of the records leave a gap")
+            while doubled >= 0x80:
+                doubled = data[pos]
+                pos += 1
+            size = data[pos]
+            if size == NULL:
+                keyless.append(index)
+                pos += 1
+            else:
+                pos = _skip_bytes(data, pos) if size >= 0x80 or size & 1 else pos + 1 + (size >> 1)
+            size = data[pos]
+            if size == NULL:
+                pos += 1
+            else:
+                pos = _skip_bytes(data, pos) if size >= 0x80 or size & 1 else pos + 1 + (size >> 1)
+            if pos > stop:
+                raise lie("a key or value is longer than its record")
+            pos = stop
+    except IndexError:
+        raise lie("a record is longer than its batch") from None
+    if pos != len(data) or header.record_count != header.last_offset_delta + 1:
+        raise lie("the records and the header of the batch disagree")
+    if keyless:
+        raise RecordsRefused(keyless, NEEDS_KEY)
+
+
+def _skip_bytes(data: bytes, pos: int) -> int:
+    size, pos = read_varint(data, pos)
+    if size < 0:
+        raise lie("a length in a record is negative")
+    return pos + size
 
 
 def recompress(batch: Buffer, codec: str, *, level: int | None = None, bytes_max: int) -> bytes:
