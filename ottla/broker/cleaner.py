@@ -19,7 +19,7 @@ from ottla.log.cleaning import WORK, CleanedSegment, Job, Summary, decode_report
 from ottla.log.compaction import Dirt
 from ottla.log.swap import Swap
 from ottla.replication.partition import Partition
-from ottla.runtime import ChildFailed
+from ottla.runtime import ChildFailed, ChildStarved
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -39,6 +39,7 @@ class Cleaner:
         self._housekeeping = housekeeping
         self._uncleanable: set[Partition] = set()
         self._resting: dict[Partition, float] = {}
+        self._insists = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -96,6 +97,10 @@ class Cleaner:
     async def _try(self, partition: Partition) -> None:
         try:
             await self._compact(partition)
+            self._insists = False
+        except ChildStarved as starved:
+            log.info("compacting %s: %s; now it takes its share", partition, starved)
+            self._insists = True
         except (Refused, ChildFailed) as failure:
             self._give_up(partition, failure)
         except Fault as fault:  # it was killed, or the disk is full
@@ -185,7 +190,10 @@ class Cleaner:
     async def _pass(self, partition: Partition, job: Job) -> Summary | None:
         limit = self._broker.config.log_cleaner_io_max_bytes_per_second
         reports = self._runtime.offload_process(
-            WORK, job.encode(), bytes_per_second=limit if limit < UNLIMITED_BYTES_PER_SECOND else None
+            WORK,
+            job.encode(),
+            bytes_per_second=limit if limit < UNLIMITED_BYTES_PER_SECOND else None,
+            insist=self._insists,
         )
         async with aclosing(reports):
             async for message in reports:

@@ -114,6 +114,10 @@ class ChildKilled(Fault):
     """The process that did the work was killed: it may be tried again."""
 
 
+class ChildStarved(ChildKilled):
+    """The machine is so busy that the work got nowhere: it may be tried again with more insistence."""
+
+
 class ChildFailed(Fault):
     """The process that did the work gave up, for a reason that will not go away; its log says which."""
 
@@ -145,13 +149,14 @@ class Runtime(Protocol):
         """Run a blocking call beside the loop."""
 
     def offload_process(
-        self, work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None
+        self, work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None, insist: bool = False
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Run a function in a process of its own, at low priority, and give its reports as they come.
 
         It is named `module:function`, takes a `Child` and the job, and is an iterator of reports, as JSON knows them.
-        What it raises is raised here: Refused, StorageFault, or ChildKilled and ChildFailed. Closing it ends the
-        process, and so does the end of this one.
+        It runs only when nobody else wants to, unless it insists on its share. What it raises is raised here: Refused,
+        StorageFault, or ChildKilled, ChildStarved and ChildFailed. Closing it ends the process, and so does the end of
+        this one.
         """
 
     async def listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:

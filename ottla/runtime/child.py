@@ -1,7 +1,7 @@
 """Work that would hold up the loop, done in a process of its own: the child's end. `processes` is the other one.
 
-It runs at the lowest priority, so that it takes only what the broker leaves, and ends with its standard input. Nothing
-is imported that it does not need: it is started for every piece of work.
+It takes only what the broker leaves, and ends with its standard input. Nothing is imported that it does not need: it is
+started for every piece of work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from ottla.errors import Fault, Refused
 from ottla.runtime import Child
 from ottla.runtime.disk import RealDisk
 
-LOWEST_PRIORITY = 19
+GIVE_WAY = "give-way"
+INSIST = "insist"
+_NICE = {GIVE_WAY: 19, INSIST: 10}
 
 Work = Callable[[Child, Mapping[str, Any]], Iterator[dict[str, Any]]]
 """Takes a job and gives reports, both as JSON knows them."""
@@ -53,7 +55,7 @@ class RealChild:
 
 
 def main() -> None:
-    _give_way()
+    _take_place(sys.argv[1])
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
         return  # the broker died before it had said what to do
@@ -69,10 +71,10 @@ def main() -> None:
         _say({"fault": str(fault)})
 
 
-def _give_way() -> None:
+def _take_place(priority: str) -> None:
     """Run only when nobody else wants to: where the system knows how, not even a moment later."""
-    os.nice(LOWEST_PRIORITY)
-    if hasattr(os, "SCHED_IDLE"):
+    os.nice(_NICE[priority])
+    if priority == GIVE_WAY and hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 

@@ -3,6 +3,9 @@
 The broker starts a fresh interpreter and keeps the child's standard input open for as long as it wants the work done:
 one line of JSON says what to do, and the end of input, which also comes when the broker dies, ends the child. The child
 answers with a line of JSON for every report, and one for what went wrong.
+
+A child runs only when nobody else wants to. On a machine that is busy for long that means never, so one that waits for
+a processor all the time is ended, and may be started again with a share of its own.
 """
 
 from __future__ import annotations
@@ -12,26 +15,31 @@ import json
 import os
 import signal
 import sys
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ottla.errors import ErrorCode, Refused, StorageFault
-from ottla.runtime import ChildFailed, ChildKilled
+from ottla.runtime import ChildFailed, ChildKilled, ChildStarved
+from ottla.runtime.child import GIVE_WAY, INSIST
 
 CHILD = "ottla.runtime.child"
 LINE_BYTES_MAX = 64 * 1024 * 1024
+WATCH_SECONDS = 1.0
+STARVED_SECONDS = 5.0
+STARVED_RATIO = 20
+"""It waited for a processor for so long, and so many times as long as it had one."""
 
 
 async def run_in_child(
-    work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None
+    work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None, insist: bool = False
 ) -> AsyncGenerator[dict[str, Any], None]:
     """See `Runtime.offload_process`."""
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", CHILD),
+            *("-m", CHILD, INSIST if insist else GIVE_WAY),
             stdin=PIPE,
             stdout=PIPE,
             env=_environment(),
@@ -49,7 +57,7 @@ async def run_in_child(
             await process.stdin.drain()
         except (ConnectionError, RuntimeError):  # the latter is what uvloop says
             pass  # it is dead already; its exit code says more
-        while line := await process.stdout.readline():
+        while line := await _next_line(process, watch=not insist):
             if not line.endswith(b"\n"):
                 break  # killed in the middle of a word
             yield _report(json.loads(line))
@@ -63,6 +71,25 @@ async def run_in_child(
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def _next_line(process: Process, *, watch: bool) -> bytes:
+    assert process.stdout is not None
+    while True:
+        try:
+            return await asyncio.wait_for(process.stdout.readline(), WATCH_SECONDS)
+        except TimeoutError:
+            if watch and _starves(process.pid):
+                raise ChildStarved("the machine is too busy for work that gives way to all other") from None
+
+
+def _starves(pid: int) -> bool:
+    """Linux tells how long a process ran and how long it waited to run, in nanoseconds."""
+    try:
+        ran, waited, _ = map(int, Path(f"/proc/{pid}/schedstat").read_bytes().split())
+    except (OSError, ValueError):
+        return False
+    return waited > max(STARVED_SECONDS * 1e9, STARVED_RATIO * ran)
 
 
 def _report(message: dict[str, Any]) -> dict[str, Any]:

@@ -70,9 +70,9 @@ class RealRuntime:
         return self._loop.run_in_executor(self._threads, act, *args)
 
     def offload_process(
-        self, work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None
+        self, work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None, insist: bool = False
     ) -> AsyncGenerator[dict[str, Any], None]:
-        return run_in_child(work, job, bytes_per_second=bytes_per_second)
+        return run_in_child(work, job, bytes_per_second=bytes_per_second, insist=insist)
 
     async def listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> RealListener:
         try:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ottla.errors import ErrorCode, Refused, StorageFault
-from ottla.runtime import ChildFailed, ChildKilled
-from ottla.runtime.child import LOWEST_PRIORITY, RealChild
+from ottla.runtime import ChildFailed, ChildKilled, ChildStarved, processes
+from ottla.runtime.child import RealChild
 from ottla.runtime.processes import run_in_child
 from tests.serving import wait_for
 
@@ -37,10 +37,23 @@ def test_reports_come_one_by_one():
     assert asyncio.run(reports("count", {"to": 3})) == [{"number": 0}, {"number": 1}, {"number": 2}]
 
 
-def test_it_runs_at_the_lowest_priority():
+def test_it_gives_way_to_all_other_work_unless_it_insists():
     [report] = asyncio.run(reports("describe", {}))
-    assert report["priority"] == LOWEST_PRIORITY
+    assert report["priority"] == 19
+    assert report["idle"] == hasattr(os, "SCHED_IDLE")
     assert not report["asyncio"]
+    [report] = asyncio.run(reports("describe", {}, insist=True))
+    assert 10 <= report["priority"] <= 19
+    assert not report["idle"]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="the system does not tell")
+def test_it_is_told_apart_when_it_gets_nowhere(monkeypatch):
+    monkeypatch.setattr(processes, "WATCH_SECONDS", 0.1)
+    monkeypatch.setattr(processes, "STARVED_SECONDS", -1.0)
+    monkeypatch.setattr(processes, "STARVED_RATIO", -1)
+    with pytest.raises(ChildStarved):
+        asyncio.run(reports("never_end", {}))
 
 
 def test_what_it_raises_is_raised_to_whoever_waits():

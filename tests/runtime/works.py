@@ -19,7 +19,11 @@ def count(child: Child, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def describe(child: Child, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    yield {"priority": os.getpriority(os.PRIO_PROCESS, 0), "asyncio": "asyncio" in sys.modules}
+    yield {
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "idle": hasattr(os, "SCHED_IDLE") and os.sched_getscheduler(0) == os.SCHED_IDLE,
+        "asyncio": "asyncio" in sys.modules,
+    }
 
 
 def refuse(child: Child, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
