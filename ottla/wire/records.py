@@ -45,9 +45,6 @@ NEEDS_KEY = "a record of a compacted topic needs a key"
 RECORD_ERRORS_MAX = 1000
 """So many bad records of a batch are named."""
 
-NULL = 1
-"""The length of what is not there, -1, as it is written."""
-
 RECORD_BYTES_MIN = 7
 """A length, attributes, two deltas, no key, no value, no headers."""
 
@@ -151,39 +148,47 @@ def validate(batch: Buffer, *, bytes_max: int, keys_required: bool = False) -> N
 def check_keys(batch: Buffer, *, bytes_max: int) -> None:
     """Refuse a produced batch that a compacted log could not take: records without a key, or not to be told apart.
 
-    Every record for a compacted topic goes through here while the loop waits. So headers are not looked at, and numbers
-    of one byte, which most of them are, are read in place.
+    Every record for a compacted topic goes through here while the loop waits. So nothing is looked at that compaction
+    does not ask for, and short numbers, which most of them are, are read in place: as they are written, that is doubled.
     """
     header, data = open_batch(batch, bytes_max)
     keyless: list[int] = []
-    pos = 0
+    pos = doubled_index = 0
     try:
-        for index in range(header.record_count):
-            size, pos = read_varint(data, pos)
-            stop = pos + size
+        for _ in range(header.record_count):
+            size = data[pos]
+            pos += 1
+            if size >= 0x80:
+                size += (data[pos] - 1) << 7
+                pos += 1
+                if size >= 0x4000:
+                    size, pos = read_varint(data, pos - 2)
+                    size += size
+            if size & 1 or size < 0:
+                raise lie("a length in a record is negative")
+            stop = pos + (size >> 1)
             pos += 1
             while data[pos] >= 0x80:  # its time
                 pos += 1
-            doubled = data[pos + 1]
-            pos += 2
-            if doubled != index + index and (doubled < 0x80 or read_varint(data, pos - 1)[0] != index):
-                raise lie("the offsets of the records leave a gap")
-            while doubled >= 0x80:
-                doubled = data[pos]
-                pos += 1
-            size = data[pos]
-            if size == NULL:
-                keyless.append(index)
+            pos += 1
+            if data[pos] == doubled_index < 0x80:
                 pos += 1
             else:
-                pos = _skip_bytes(data, pos) if size >= 0x80 or size & 1 else pos + 1 + (size >> 1)
+                delta, pos = read_varint(data, pos)
+                if delta + delta != doubled_index:
+                    raise lie("the offsets of the records leave a gap")
+            doubled_index += 2
             size = data[pos]
-            if size == NULL:
-                pos += 1
+            if size & 0x81:  # long, or null
+                size, pos = read_varint(data, pos)
+                if size < 0:
+                    keyless.append(doubled_index // 2 - 1)
+                    size = 0
+                pos += size
             else:
-                pos = _skip_bytes(data, pos) if size >= 0x80 or size & 1 else pos + 1 + (size >> 1)
-            if pos > stop:
-                raise lie("a key or value is longer than its record")
+                pos += 1 + (size >> 1)
+            if pos >= stop:
+                raise lie("a key is longer than its record")
             pos = stop
     except IndexError:
         raise lie("a record is longer than its batch") from None
@@ -191,13 +196,6 @@ def check_keys(batch: Buffer, *, bytes_max: int) -> None:
         raise lie("the records and the header of the batch disagree")
     if keyless:
         raise RecordsRefused(keyless, NEEDS_KEY)
-
-
-def _skip_bytes(data: bytes, pos: int) -> int:
-    size, pos = read_varint(data, pos)
-    if size < 0:
-        raise lie("a length in a record is negative")
-    return pos + size
 
 
 def recompress(batch: Buffer, codec: str, *, level: int | None = None, bytes_max: int) -> bytes:

@@ -26,6 +26,10 @@ from ottla.wire.compression import compress
 from ottla.wire.records import lie, pack_varint, read_varint, seal
 
 
+NULL = 1
+"""The length of what is not there, -1, as it is written."""
+
+
 class Place(NamedTuple):
     """Where a record lies in its batch's uncompressed bytes, and what compaction asks about it."""
 
@@ -58,10 +62,9 @@ def places(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int, int, in
             if size >= 0:
                 key = data[pos : pos + size]
                 pos += size
-            size, pos = read_varint(data, pos)
-            if pos > stop or pos + size > stop or stop > end:
-                raise lie("a record is longer than its batch, or a key or value longer than its record")
-            yield start, rest, stop, timestamp_delta, offset_delta, key, size >= 0
+            if pos >= stop or stop > end:
+                raise lie("a record is longer than its batch, or a key longer than its record")
+            yield start, rest, stop, timestamp_delta, offset_delta, key, data[pos] != NULL
             pos = stop
     except IndexError:
         raise lie("a record is longer than its batch") from None
