@@ -149,7 +149,7 @@ def check_keys(batch: Buffer, *, bytes_max: int) -> None:
     """Refuse a produced batch that a compacted log could not take: records without a key, or not to be told apart.
 
     Every record for a compacted topic goes through here while the loop waits. So nothing is looked at that compaction
-    does not ask for, and short numbers, which most of them are, are read in place: as they are written, that is doubled.
+    does not ask for, and short numbers, which most of them are, are read in place, as they are written: doubled.
     """
     header, data = open_batch(batch, bytes_max)
     keyless: list[int] = []

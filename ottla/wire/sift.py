@@ -25,7 +25,6 @@ from ottla.wire.batch import (
 from ottla.wire.compression import compress
 from ottla.wire.records import lie, pack_varint, read_varint, seal
 
-
 NULL = 1
 """The length of what is not there, -1, as it is written."""
 
