@@ -408,10 +408,14 @@ class _Output:
         offsets, times = OffsetIndex(self._disk, self._paths[1]), TimeIndex(self._disk, self._paths[2])
         offsets.replace(self._builder.offsets, self._builder.positions)
         times.replace(self._builder.timestamps, self._builder.timestamp_offsets)
-        for file in (self._log, *offsets.unsynced(), *times.unsynced()):
+        offsets.write()
+        times.write()
+        # An offset index that is cut short only costs time, but the end of the time index is taken for the newest
+        # record. Names are synced by whoever gives the next one.
+        for file in (self._log, times.file):
             file.sync()
+        for file in (self._log, offsets.file, times.file):
             file.close()
-        self._disk.sync_dir(self._job.path)
         return True
 
     def discard(self) -> None:
