@@ -40,6 +40,9 @@ WORK = "ottla.log.cleaning:clean"
 RECORDS_BYTES_MAX = 64 * 1024 * 1024
 """How far one batch is decompressed."""
 
+SOURCES_MAX = 64
+"""So many segments become one at most: the loop waits while their names change."""
+
 _SEGMENT_BYTES_MAX = 2**31 - 1
 _WRITE_BYTES = 1024 * 1024
 
@@ -339,7 +342,8 @@ class _Output:
         stem = file_stem(job.path, source.base_offset)
         index_bytes = max(self._disk.open(f"{stem}.{kind}").size() for kind in ("index", "timeindex"))
         return (
-            self.size + source.size <= job.segment_bytes
+            len(self.sources) < SOURCES_MAX
+            and self.size + source.size <= job.segment_bytes
             and len(self._builder.offsets) * TimeIndex.ENTRY_BYTES + index_bytes <= job.segment_index_bytes
             and source.next_base - 1 - self.sources[0].base_offset <= RELATIVE_OFFSET_MAX
         )

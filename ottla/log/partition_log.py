@@ -29,7 +29,7 @@ from ottla.log.epochs import LeaderEpochs
 from ottla.log.log_config import LogConfig
 from ottla.log.producers import Producers
 from ottla.log.retention import expired
-from ottla.log.segment import Segment
+from ottla.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.log.slice import Slice
 from ottla.log.snapshots import Snapshots
 from ottla.log.sync import SyncJob
@@ -178,7 +178,11 @@ class PartitionLog:
             ):
                 self._write_run(data, run, now_ms)
                 run, run_bytes = [], 0
-                self._make_room(header.base_offset, header.size, header.last_offset, header.max_timestamp, now_ms)
+                near = header.last_offset - next_offset <= RELATIVE_OFFSET_MAX
+                # A segment begins where the one before ends, even if the leader has nothing for these offsets any
+                # more: so after a crash a hole between two segments is known for one.
+                base_offset = next_offset if near else header.base_offset
+                self._make_room(base_offset, header.size, header.last_offset, header.max_timestamp, now_ms)
             run.append((position, header))
             run_bytes += header.size
             next_offset = header.next_offset

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ottla.errors import ErrorCode, Fault, Refused
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.scan import checked, headers
-from ottla.log.segment import IndexBuilder, Segment, file_stem
+from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, Segment, file_stem
 from ottla.runtime import Disk
 from ottla.wire.batch import BatchHeader
 
@@ -261,7 +261,8 @@ class _Repair:
     def _check(self, segment: Segment, following: int) -> str | None:
         """Read one segment through. Says what is wrong behind the last good batch, at which it is cut."""
         log = self._log
-        if segment.base_offset > max(self._next_offset, self._recovery_point) and not log.config.cleanup_compact:
+        hole = segment.base_offset - max(self._next_offset, self._recovery_point)
+        if 0 < hole <= RELATIVE_OFFSET_MAX:  # a larger one is a follower's: no segment can span it
             return f"offsets {self._next_offset}..{segment.base_offset} before it are missing"
         self._next_offset = max(self._next_offset, segment.base_offset)
         builder = IndexBuilder(segment.base_offset, log.config.index_interval_bytes)

@@ -320,8 +320,11 @@ class Segment:
 
     # -- leaving ---------------------------------------------------------------------------------------------
 
-    def delete(self) -> None:
-        """Out of the log's sight at once, off the disk later (`unlink`): readers may still be at it."""
+    def delete(self, *, indexes: bool = True) -> None:
+        """Out of the log's sight at once, off the disk later (`unlink`): readers may still be at it.
+
+        Indexes may keep their names if no other segment takes its own: without a log they mean nothing.
+        """
         deleted = self.log.path + DELETED_SUFFIX
         if self._disk.exists(self.log.path):
             self.log.rename(deleted)
@@ -329,8 +332,9 @@ class Segment:
             self.log = self._disk.open(deleted)
         self.deleted = True
         self.awake = False
-        self.offsets.rename_deleted()
-        self.times.rename_deleted()
+        if indexes:
+            self.offsets.rename_deleted()
+            self.times.rename_deleted()
 
     def unlink(self) -> None:
         assert self.deleted

@@ -74,7 +74,7 @@ class Swap:
         for segment in old:
             if not segment.deleted:
                 try:
-                    segment.delete()
+                    segment.delete(indexes=segment is old[0])
                 finally:
                     self._old_are_going |= segment.deleted
         for kind in _INDEXES:

@@ -352,3 +352,35 @@ def test_a_damaged_batch_ends_the_pass_and_leaves_the_log_as_it_is(disk, log):
         run(log, job)
     assert [name for name in disk.listdir(PATH) if "cleaned" in name or "swap" in name] == []
     assert len(log.segments) == 2
+
+
+# -- replicas and recovery
+
+
+def test_the_segments_of_a_follower_touch_even_where_the_leader_has_nothing_left(disk, open_log):
+    leader = open_log()
+    for at in range(60):
+        put(leader, [(b"k%d" % (at % 2), b"x" * 100)])
+    put(leader, [(b"other", b"x" * 100)])
+    compact(leader)
+    config = LogConfig(segment_bytes=180, cleanup_compact=True)
+    follower = PartitionLog.open(disk, "data/topic-1", config, now_ms=NOW)
+    for batch in stored(leader):
+        follower.append_replicated(memoryview(batch), NOW)
+    assert contents(follower) == contents(leader)
+    assert [segment.base_offset for segment in follower.segments] == [0, 59, 60]
+    follower.sync()
+    again = PartitionLog.open(disk, "data/topic-1", config, now_ms=NOW)
+    assert contents(again) == contents(leader)
+    assert again.recovery.notes == ()
+
+
+def test_a_hole_between_two_segments_ends_a_compacted_log_as_any_other(disk, open_log):
+    log = open_log()
+    for at in range(6):
+        put(log, [(b"k%d" % at, b"v")])
+        log.roll(NOW)
+    disk.open(log.segments[3].log.path).truncate(0)
+    again = open_log()
+    assert again.log_end == 3
+    assert [offset for offset, _, _ in contents(again)] == [0, 1, 2]
