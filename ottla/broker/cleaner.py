@@ -1,9 +1,9 @@
 """The log cleaner: finds the log that is most worth compacting, and has it compacted in a process of its own.
 
-One log at a time, the dirtiest first. The child reads and writes files; what it made enters the log here, on the loop,
-a segment at a time and only if the log still is what the child was told. A pass that was killed is tried again; a log
-whose records cannot be read is left alone until the next start, with a warning, for compaction must never be the reason
-that a broker stops or a record is lost.
+One log at a time, the dirtiest first, in turns. The child reads and writes files; what it made enters the log here,
+on the loop, a segment at a time and only if the log still is what the child was told. A pass that was killed is tried
+again; a log whose records cannot be read is left alone until the next start, with a warning, for compaction must
+never be the reason that a broker stops or a record is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ottla.errors import Fault, Refused
 from ottla.log import checkpoints, compaction
 from ottla.log.cleaning import WORK, CleanedSegment, Job, Summary, decode_report
-from ottla.log.compaction import Dirt
+from ottla.log.compaction import Dirt, Turns
 from ottla.log.swap import Swap
 from ottla.replication.partition import Partition
 from ottla.runtime import ChildFailed, ChildStarved
@@ -29,6 +29,7 @@ log = logging.getLogger("ottla.cleaner")
 
 WATCH_SECONDS = 1.0
 """How soon a child is stopped whose log is no more what it was."""
+BACKOFF_SECONDS_MIN = 0.01
 UNLIMITED_BYTES_PER_SECOND = 1e15
 
 
@@ -39,6 +40,7 @@ class Cleaner:
         self._housekeeping = housekeeping
         self._uncleanable: set[Partition] = set()
         self._resting: dict[Partition, float] = {}
+        self._turns: Turns[Partition] = Turns()
         self._insists = False
         self._task: asyncio.Task[None] | None = None
 
@@ -56,7 +58,7 @@ class Cleaner:
         while True:
             dirtiest = await self._find_dirtiest()
             if dirtiest is None:
-                await asyncio.sleep(self._broker.config.log_cleaner_backoff_ms / 1000)
+                await asyncio.sleep(max(self._broker.config.log_cleaner_backoff_ms / 1000, BACKOFF_SECONDS_MIN))
             else:
                 await self._try(dirtiest)
 
@@ -64,7 +66,7 @@ class Cleaner:
 
     async def _find_dirtiest(self) -> Partition | None:
         now_ms = self._runtime.wall_ms()
-        dirtiest: tuple[Dirt, Partition] | None = None
+        dirty: dict[Partition, float] = {}
         hosted = list(self._broker.replicas)
         self._uncleanable.intersection_update(hosted)
         for number, partition in enumerate(hosted):
@@ -74,12 +76,15 @@ class Cleaner:
                 continue
             try:
                 found = self._look_at(partition, now_ms)
-            except (Fault, Refused) as failure:
-                self._give_up(partition, failure)
+            except Refused as refused:
+                self._give_up(partition, refused)
                 continue
-            if found is not None and found.worthwhile and (dirtiest is None or found.ratio > dirtiest[0].ratio):
-                dirtiest = found, partition
-        return dirtiest[1] if dirtiest is not None else None
+            except Fault as fault:
+                self._postpone(partition, fault)
+                continue
+            if found is not None and found.worthwhile:
+                dirty[partition] = found.ratio
+        return self._turns.choose(dirty)
 
     def _look_at(self, partition: Partition, now_ms: int) -> Dirt | None:
         if compaction.must_roll(partition.log, now_ms):
@@ -104,9 +109,12 @@ class Cleaner:
         except (Refused, ChildFailed) as failure:
             self._give_up(partition, failure)
         except Fault as fault:  # it was killed, or the disk is full
-            if self._hosts(partition):
-                log.warning("compacting %s: %s; it will be tried again", partition, fault)
-                self._rest(partition)
+            self._postpone(partition, fault)
+
+    def _postpone(self, partition: Partition, fault: Fault) -> None:
+        if self._hosts(partition):
+            log.warning("compacting %s: %s; it will be tried again", partition, fault)
+            self._rest(partition)
 
     def _rest(self, partition: Partition) -> None:
         """Leave it for a while to whatever stands in the way."""

@@ -14,7 +14,8 @@ record has waited for `max.compaction.lag.ms`; for that even the active segment 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ottla.log.cleaning import Job, LastBatch, Source
 from ottla.wire.batch import HEADER_BYTES, read_header
@@ -59,6 +60,31 @@ def dirt(log: PartitionLog, last_stable: int, now_ms: int) -> Dirt | None:
         0 < _first_timestamp(segment) < now_ms - config.max_compaction_lag_ms for segment in dirty
     )
     return Dirt(first_dirty, end, ratio, overdue, overdue or ratio > config.min_cleanable_dirty_ratio)
+
+
+T = TypeVar("T")
+
+
+class Turns(Generic[T]):
+    """The dirtiest first, but nobody a second time before everybody else had a turn.
+
+    Or else a log that gets dirty faster than it is cleaned would leave nothing to the others.
+    """
+
+    def __init__(self) -> None:
+        self._served: set[T] = set()
+
+    def choose(self, dirty: Mapping[T, float]) -> T | None:
+        if not dirty:
+            self._served.clear()
+            return None
+        waiting = [each for each in dirty if each not in self._served]
+        if not waiting:
+            self._served.clear()
+            waiting = list(dirty)
+        chosen = max(waiting, key=lambda each: dirty[each])
+        self._served.add(chosen)
+        return chosen
 
 
 def must_roll(log: PartitionLog, now_ms: int) -> bool:
