@@ -114,6 +114,7 @@ class Confluent:
                 "bootstrap.servers": bootstrap,
                 "group.id": f"unused-{uuid.uuid4().hex[:8]}",
                 "enable.auto.commit": False,
+                "auto.offset.reset": "error",  # whoever reads by assignment says where: nothing is reset in silence
                 "fetch.message.max.bytes": RECORD_BYTES_MAX,
                 **settings,
             }
@@ -151,7 +152,13 @@ def take(consumer: Any, count: int) -> list[Record]:
     records: list[Record] = []
     deadline = time.monotonic() + TIMEOUT_S
     while len(records) < count:
-        assert time.monotonic() < deadline, f"read {len(records)} of {count} records in {TIMEOUT_S:g} s"
+        if time.monotonic() > deadline:
+            assigned = consumer.position(consumer.assignment())
+            bounds = [consumer.get_watermark_offsets(place, timeout=5) for place in assigned]
+            raise AssertionError(
+                f"read {len(records)} of {count} records in {TIMEOUT_S:g} s; the reader is at {assigned}, "
+                f"the partition has {bounds}"
+            )
         for message in consumer.consume(count - len(records), timeout=0.5):
             if message.error() is not None:
                 raise confluent_kafka.KafkaException(message.error())
