@@ -75,10 +75,6 @@ class Pending:
     def queue_on(self, connection: Connection) -> None:
         self._connection = connection
 
-    @property
-    def connection(self) -> Connection | None:
-        return self._connection
-
 
 Serve = Callable[["Connection", memoryview], "Reply | Pending"]
 
@@ -88,15 +84,13 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_filled", "_held", "_need", "_owed", "_read_bytes", "_reserved", "_resuming", "_server", "_stopped_reading",
-        "_transport", "_writable", "active_at", "address", "closed", "listener_name", "state",
+        "_transport", "_writable", "active_at", "address", "closed", "listener_name",
     )  # fmt: skip
 
     def __init__(self, server: Server, listener_name: str) -> None:
         self._server = server
         self.listener_name = listener_name
         self.address = "?"
-        self.state: object = None
-        """Whatever the layer above wants to remember of this client."""
         self.closed = False
         self.active_at = server.runtime.now()
         self._transport: asyncio.Transport
