@@ -59,7 +59,7 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def listdir(self, path: str) -> list[str]:
-        """Sorted names; none when the directory is not there."""
+        """Sorted names; none when there is no such directory, be it that a file has the name."""
 
     def mkdir(self, path: str) -> None: ...
 

@@ -241,7 +241,7 @@ class RealDisk:
     def listdir(self, path: str) -> list[str]:
         try:
             return sorted(os.listdir(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as failure:
             raise _fault("list", path, failure) from failure

@@ -230,3 +230,14 @@ def test_a_signal_stops_the_broker_cleanly(start_broker, number):
         connection.call("api_versions", 0)
         broker.process.send_signal(number)
         assert broker.process.wait(15) == 0
+
+
+def test_files_named_like_a_partition_are_left_alone(start_broker):
+    """The embedded store keeps such files beside the logs."""
+    broker = start_broker()
+    assert broker.stop() == 0
+    file = broker.data / "store.db-session-1460159442781289"
+    file.write_bytes(b"")
+    broker.start()
+    topic_on(broker)
+    assert file.read_bytes() == b""

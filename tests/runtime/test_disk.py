@@ -113,3 +113,9 @@ def test_an_atomic_write_replaces_the_whole_file(tmp_path):
     assert disk.listdir(str(tmp_path)) == ["checkpoint"]
     with pytest.raises(FileNotFoundError):
         disk.read(path + ".missing")
+
+
+def test_a_file_has_no_names_in_it(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    assert RealDisk().listdir(str(tmp_path / "file")) == []
+    assert RealDisk().listdir(str(tmp_path / "nothing")) == []
