@@ -123,7 +123,7 @@ class Server:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for us: we stop it in order
-                preexec_fn=_end_with(os.getpid()),
+                preexec_fn=end_with(os.getpid()),
             )
 
     def mode(self) -> str:
@@ -159,7 +159,7 @@ class Server:
         return "\n".join(lines[-LOG_LINES_SHOWN:])
 
 
-def _end_with(parent: int) -> Callable[[], None] | None:
+def end_with(parent: int) -> Callable[[], None] | None:
     """What a new process does first: ask to be killed when its parent ends."""
     if not sys.platform.startswith("linux"):
         return None

@@ -1,0 +1,1 @@
+"""A cluster on this machine: real broker processes that can be started, killed, paused and watched."""

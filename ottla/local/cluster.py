@@ -1,0 +1,141 @@
+"""Several brokers on this machine that share a store: the embedded one, or a ZooKeeper ensemble that runs beside them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from ottla.cluster.ensemble import HOST, Ensemble
+from ottla.errors import Fault
+from ottla.local.process import LOOK_SECONDS, STOP_SECONDS, BrokerProcess, State
+
+REPLICAS: Final = 3
+"""As many copies as Kafka keeps of its internal topics, where there are brokers for them."""
+
+
+def settings_for(brokers: int) -> dict[str, str]:
+    """What a local cluster of this size sets beyond the defaults: copies on as many brokers as there are, one of
+    which may be missing, and groups that start at once."""
+    copies = min(REPLICAS, brokers)
+    needed = max(1, copies - 1)
+    return {
+        "default.replication.factor": str(copies),
+        "min.insync.replicas": str(needed),
+        "offsets.topic.replication.factor": str(copies),
+        "transaction.state.log.replication.factor": str(copies),
+        "transaction.state.log.min.isr": str(needed),
+        "group.initial.rebalance.delay.ms": "0",
+    }
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+class LocalCluster:
+    """Brokers 1 to n. Launch them from a thread that lives on: on Linux they end with it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        brokers: int = REPLICAS,
+        *,
+        port: int = 0,
+        settings: Mapping[str, str] | None = None,
+        ensemble: Ensemble | None = None,
+    ) -> None:
+        """The first broker takes `port` and the others those after it, as far as they are free; 0 leaves it to them."""
+        self.directory = directory.resolve()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.ensemble = ensemble
+        self.settings = settings_for(brokers) | dict(settings or {})
+        self.brokers: dict[int, BrokerProcess] = {}
+        self.replaced_ports: dict[int, int] = {}
+        """Broker to the port it should have had, had that been free."""
+        for broker_id in range(1, brokers + 1):
+            wanted = port + broker_id - 1 if port else 0
+            if wanted and not is_free(wanted):
+                self.replaced_ports[broker_id] = wanted
+                wanted = 0
+            self.add(broker_id, port=wanted)
+
+    @property
+    def store(self) -> str:
+        if self.ensemble is not None:
+            return f"zookeeper:{self.ensemble.connect}/ottla"
+        return f"embedded:{self.directory / 'store.db'}"
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of the brokers that serve, or of all when none does."""
+        brokers = self.brokers.values()
+        serving = [broker.address for broker in brokers if broker.state is State.READY]
+        return ",".join(serving or [broker.address for broker in brokers if broker.port])
+
+    def add(self, broker_id: int, *, port: int = 0, settings: Mapping[str, str] | None = None) -> BrokerProcess:
+        """One more broker, which is not started by this."""
+        assert broker_id not in self.brokers
+        own = self.settings | dict(settings or {})
+        broker = BrokerProcess(broker_id, self.directory, self.store, port=port, settings=own)
+        self.brokers[broker_id] = broker
+        return broker
+
+    def __getitem__(self, broker_id: int) -> BrokerProcess:
+        if broker_id not in self.brokers:
+            raise Fault(f"there is no broker {broker_id}: the brokers are {', '.join(map(str, self.brokers))}")
+        return self.brokers[broker_id]
+
+    def start(self) -> None:
+        """Start every broker that does not run, and return when all serve; when one fails, none is left running."""
+        try:
+            if self.ensemble is not None:
+                self.ensemble.start()
+            for broker in self.brokers.values():
+                if not broker.running:
+                    broker.launch()
+            for broker in self.brokers.values():
+                while not broker.check_start():
+                    time.sleep(LOOK_SECONDS)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Stop all brokers, and ZooKeeper after them; whoever does not end in time is killed."""
+        self.tell_to_stop()
+        deadline = time.monotonic() + seconds
+        while not self.ended(deadline):
+            time.sleep(LOOK_SECONDS)
+        if self.ensemble is not None:
+            self.ensemble.stop()
+
+    def tell_to_stop(self) -> None:
+        for broker in self.brokers.values():
+            broker.tell_to_stop()
+
+    def ended(self, deadline: float) -> bool:
+        return all([broker.ended(deadline) for broker in self.brokers.values()])
+
+    def kill(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+        if self.ensemble is not None:
+            self.ensemble.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure is None:
+            self.stop()
+        else:
+            self.kill()
