@@ -1,4 +1,4 @@
-"""Several brokers on this machine that share a store: the embedded one, or a ZooKeeper ensemble that runs beside them."""
+"""Several brokers on this machine that share a store: the embedded one, or a ZooKeeper ensemble beside them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class LocalCluster:
             broker.tell_to_stop()
 
     def ended(self, deadline: float) -> bool:
-        return all([broker.ended(deadline) for broker in self.brokers.values()])
+        return not [broker for broker in self.brokers.values() if not broker.ended(deadline)]
 
     def kill(self) -> None:
         for broker in self.brokers.values():

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -143,8 +143,7 @@ class BrokerProcess:
             time.sleep(LOOK_SECONDS)
 
     async def until_ready(self) -> None:
-        while not self.check_start():
-            await asyncio.sleep(LOOK_SECONDS)
+        await _until(self.check_start)
 
     def kill(self) -> None:
         """kill -9: nothing is flushed, nothing is said to anybody."""
@@ -186,8 +185,7 @@ class BrokerProcess:
     async def until_stopped(self, seconds: float = STOP_SECONDS) -> None:
         self.tell_to_stop()
         deadline = time.monotonic() + seconds
-        while not self.ended(deadline):
-            await asyncio.sleep(LOOK_SECONDS)
+        await _until(lambda: self.ended(deadline))
 
     def resident_bytes(self) -> int:
         """Its memory; 0 when that cannot be said."""
@@ -212,3 +210,11 @@ class BrokerProcess:
             said.seek(self._log_from)
             lines = said.read().decode(errors="replace").splitlines()
         return "\n".join(lines[-LOG_LINES_SHOWN:])
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    """What becomes of a process is seen by looking."""
+    while True:
+        if holds():
+            return
+        await asyncio.sleep(LOOK_SECONDS)
