@@ -19,6 +19,7 @@ class Noun(NamedTuple):
 
 NOUNS: Final = {
     "serve": Noun("ottla.cli.serve", "Run a broker."),
+    "dev": Noun("ottla.cli.dev", "Run a cluster on this machine: watch it, break it."),
     "topics": Noun("ottla.cli.topics", "Create, list, describe and delete topics."),
     "zookeeper": Noun("ottla.cli.zookeeper", "Run a ZooKeeper ensemble, for development and tests."),
 }

@@ -1,0 +1,88 @@
+"""How another terminal reaches a running `ottla dev`: a Unix socket, and a file in the data directory that names it.
+
+One JSON object on a line each way: {"do": "kill", "broker": 2} is answered with {"ok": true, "said": "..."}. The socket
+lies in a directory that only its owner can enter, and not in the data directory: a socket's path has to be short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ottla.errors import Fault
+
+CONTROL_FILE: Final = "control.json"
+LINE_BYTES_MAX: Final = 1 << 20
+ANSWER_SECONDS: Final = 60.0
+
+Answer = dict[str, Any]
+Commanded = Callable[[Answer], Awaitable[Answer]]
+
+
+class ControlServer:
+    """Takes commands for as long as it is open."""
+
+    def __init__(self, directory: Path, commanded: Commanded) -> None:
+        self._file = directory / CONTROL_FILE
+        self._commanded = commanded
+        self._server: asyncio.Server | None = None
+        self._home = ""
+
+    async def open(self) -> None:
+        self._home = tempfile.mkdtemp(prefix="ottla-")  # which makes it for its owner alone
+        path = f"{self._home}/control"
+        self._server = await asyncio.start_unix_server(self._serve, path, limit=LINE_BYTES_MAX)
+        self._file.write_text(json.dumps({"socket": path, "pid": os.getpid()}) + "\n")
+
+    async def close(self) -> None:
+        self._file.unlink(missing_ok=True)
+        if self._server is not None:
+            self._server.close()
+        if self._home:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
+                await writer.drain()
+        except (OSError, ValueError):
+            pass  # whoever asked is gone, or sent a line without end
+        finally:
+            writer.close()
+
+    async def _answer(self, line: bytes) -> Answer:
+        try:
+            command = json.loads(line)
+        except ValueError:
+            command = None
+        if not isinstance(command, dict):
+            return {"ok": False, "said": "a command is a JSON object on one line"}
+        return await self._commanded(command)
+
+
+def command(directory: Path, asked: Answer) -> Answer:
+    """Ask the `ottla dev` that runs on this directory."""
+    try:
+        told = json.loads((directory / CONTROL_FILE).read_text())
+        path = str(told["socket"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise Fault(f"no `ottla dev` is running on {directory}: start one, or name its directory with --data") from None
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(ANSWER_SECONDS)
+            connection.connect(path)
+            connection.sendall(json.dumps(asked).encode() + b"\n")
+            with connection.makefile("rb") as lines:
+                answer = json.loads(lines.readline())
+    except (OSError, ValueError):
+        raise Fault(f"the `ottla dev` that ran on {directory} does not answer: start it again") from None
+    assert isinstance(answer, dict)
+    return answer

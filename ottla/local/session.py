@@ -1,0 +1,183 @@
+"""A local cluster while somebody looks at it: commands come in, what happens comes out as lines.
+
+Nothing here draws: a view is told of every event, and asked to draw itself again after every look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from ottla.errors import Fault
+from ottla.local.cluster import LocalCluster
+from ottla.local.control import Answer
+from ottla.local.process import STOP_SECONDS, BrokerProcess, State
+from ottla.local.sight import Sight, Watcher, differences
+
+LOOK_SECONDS: Final = 0.2
+MEGABYTE: Final = 1 << 20
+
+Told = Callable[[str], None]
+
+
+class Session:
+    """Everything runs on one loop in the main thread, which the brokers live as long as."""
+
+    def __init__(self, cluster: LocalCluster, told: Told, drawn: Callable[[], None] = lambda: None) -> None:
+        self.cluster = cluster
+        self.sight = Sight()
+        self.stop = asyncio.Event()
+        self._told = told
+        self._drawn = drawn
+        self._watcher = Watcher()
+        self._states: dict[int, State] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Start all brokers, look after them until told to stop, and stop them."""
+        try:
+            for broker in self.cluster.brokers.values():
+                broker.launch()
+            await self._look_until(self._all_started)
+            await self._look_until(self.stop.is_set)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await self._watcher.close()
+            await self._stop_all()
+
+    def _all_started(self) -> bool:
+        return not [broker for broker in self.cluster.brokers.values() if not broker.check_start()]
+
+    async def _look_until(self, holds: Callable[[], bool]) -> None:
+        while not self.stop.is_set() and not holds():
+            await self._look()
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self.stop.wait()
+            except TimeoutError:
+                pass
+
+    async def _look(self) -> None:
+        for broker in self.cluster.brokers.values():
+            self._note_state(broker)
+        serving = [each.address for each in self.cluster.brokers.values() if each.state is State.READY]
+        sight = await self._watcher.look(serving) if serving else None
+        if sight is not None:
+            for line in differences(self.sight, sight):
+                self._told(line)
+            self.sight = sight
+        self._drawn()
+
+    def _note_state(self, broker: BrokerProcess) -> None:
+        before, now = self._states.get(broker.id), broker.state
+        self._states[broker.id] = now
+        if before is now:
+            return
+        line = f"{broker} {_words(now)}"
+        if now is State.READY and before is not State.PAUSED:
+            line += f" on {broker.address} after {broker.ready_seconds:.2f} s, {megabytes(broker)}, pid {broker.pid}"
+        elif now is State.FAILED:
+            line += f"; the end of its log ({broker.log}):\n{broker.last_words()}"
+        self._told(line)
+
+    async def _stop_all(self) -> None:
+        self.cluster.tell_to_stop()
+        deadline = time.monotonic() + STOP_SECONDS
+        while not self.cluster.ended(deadline):
+            await asyncio.sleep(LOOK_SECONDS / 10)
+            self._drawn()
+
+    # Commands, from keys or from another terminal.
+
+    async def commanded(self, asked: Answer) -> Answer:
+        try:
+            return await self._obey(str(asked.get("do")), asked.get("broker"))
+        except Fault as fault:
+            return {"ok": False, "said": str(fault)}
+
+    async def _obey(self, verb: str, broker_id: object) -> Answer:
+        if verb == "status":
+            return {"ok": True, **self.status()}
+        if verb not in ("kill", "pause", "resume", "restart", "stop"):
+            raise Fault(f"there is no command {verb!r}")
+        if not isinstance(broker_id, int):
+            raise Fault(f"{verb} which broker? They are {', '.join(map(str, self.cluster.brokers))}")
+        broker = self.cluster[broker_id]
+        return {"ok": True, "said": await self._do(verb, broker)}
+
+    async def _do(self, verb: str, broker: BrokerProcess) -> str:
+        pid = broker.pid
+        if verb == "restart":
+            if pid:
+                await broker.until_stopped()
+            broker.launch()
+            await broker.until_ready()
+            return f"{broker} restarted, ready after {broker.ready_seconds:.2f} s (pid {broker.pid})"
+        if not pid:
+            raise Fault(f"{broker} does not run ({broker.state.value}): ottla dev restart {broker.id} starts it")
+        if verb == "kill":
+            broker.kill()
+            return f"{broker} killed with kill -9 (pid {pid})"
+        if verb == "pause":
+            broker.pause()
+            return f"{broker} paused with SIGSTOP (pid {pid})"
+        if verb == "resume":
+            if broker.state is not State.PAUSED:
+                raise Fault(f"{broker} is not paused")
+            broker.resume()
+            return f"{broker} goes on (pid {pid})"
+        await broker.until_stopped()
+        return f"{broker} stopped"
+
+    def command_soon(self, verb: str, broker_id: int) -> None:
+        """From a key: the outcome is told, nobody waits for it."""
+
+        async def obey() -> None:
+            answer = await self.commanded({"do": verb, "broker": broker_id})
+            if not answer["ok"]:
+                self._told(str(answer["said"]))
+
+        task = asyncio.get_running_loop().create_task(obey(), name=f"{verb} broker {broker_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def status(self) -> dict[str, Any]:
+        """All that a view shows, as JSON has it."""
+        return {
+            "bootstrap": self.cluster.bootstrap,
+            "store": self.cluster.store,
+            "controller": self.sight.controller,
+            "brokers": [
+                {
+                    "id": broker.id,
+                    "address": broker.address,
+                    "pid": broker.pid,
+                    "memory_bytes": broker.resident_bytes(),
+                    "state": broker.state.value,
+                    "log": str(broker.log),
+                }
+                for broker in self.cluster.brokers.values()
+            ],
+            "partitions": [
+                {"topic": topic, "partition": index, **state._asdict()}
+                for (topic, index), state in self.sight.partitions.items()
+            ],
+        }
+
+
+def megabytes(broker: BrokerProcess) -> str:
+    held = broker.resident_bytes()
+    return f"{held / MEGABYTE:.0f} MB" if held else "-"
+
+
+def _words(state: State) -> str:
+    return {
+        State.READY: "is ready",
+        State.FAILED: "ended by itself",
+        State.KILLED: "was killed",
+        State.STOPPED: "has stopped",
+        State.PAUSED: "is paused",
+    }.get(state, f"is {state.value}")

@@ -1,0 +1,122 @@
+"""What a cluster looks like from outside: asked of its brokers as any client may, compared, told in words. Pure but for
+the asking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from ottla.client.connection import Connection
+from ottla.client.errors import ClientError
+from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
+
+ANSWER_SECONDS: Final = 1.0
+NOBODY: Final = -1
+
+
+class Replicas(NamedTuple):
+    """One partition: who leads it, who has it, who has all of it."""
+
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+class Sight(NamedTuple):
+    """The cluster at one moment, as one broker tells it."""
+
+    controller: int = NOBODY
+    brokers: tuple[int, ...] = ()
+    """Those that are registered."""
+    partitions: dict[tuple[str, int], Replicas] = {}  # noqa: RUF012 (never written to)
+    internal: frozenset[str] = frozenset()
+    """Topics that the cluster keeps for itself."""
+
+
+def differences(old: Sight, new: Sight) -> Iterator[str]:
+    """What happened between two sights, a line each; internal topics only in sum."""
+    if new.controller not in (old.controller, NOBODY):
+        yield f"broker {new.controller} is the controller"
+    made = [topic for topic in _topics(new) if topic not in _topics(old)]
+    gone = [topic for topic in _topics(old) if topic not in _topics(new)]
+    for topic in made:
+        yield f"topic {topic} was created"
+    for topic in gone:
+        yield f"topic {topic} was deleted"
+    for (topic, index), now in new.partitions.items():
+        before = old.partitions.get((topic, index))
+        if before is None or before == now or topic in new.internal:
+            continue
+        yield f"{topic}-{index}: {', '.join(_changes(before, now))}"
+
+
+def _topics(sight: Sight) -> dict[str, None]:
+    return dict.fromkeys(topic for topic, _ in sight.partitions)
+
+
+def _changes(old: Replicas, new: Replicas) -> Iterator[str]:
+    if new.leader != old.leader:
+        was = "" if old.leader == NOBODY else f" (was {old.leader})"
+        yield (f"broker {new.leader} leads" if new.leader != NOBODY else "nobody leads") + was
+    if new.replicas != old.replicas:
+        yield f"kept on {_listed(new.replicas)}"
+    if set(new.in_sync) != set(old.in_sync):
+        yield f"in sync {_listed(new.in_sync)}"
+    elif new.leader == old.leader and new.replicas == old.replicas:
+        yield "order of replicas changed"
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(brokers))) or "nobody"
+
+
+class Watcher:
+    """Asks brokers for the cluster's metadata: whoever answered last is asked first."""
+
+    def __init__(self) -> None:
+        self._connections: dict[str, Connection] = {}
+
+    async def look(self, addresses: Iterable[str]) -> Sight | None:
+        """What the first that answers sees; None when nobody does."""
+        for address in sorted(addresses, key=lambda each: each not in self._connections):
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    return await self._ask(address)
+            except (ClientError, TimeoutError):
+                await self._forget(address)
+        return None
+
+    async def _ask(self, address: str) -> Sight:
+        connection = self._connections.get(address)
+        if connection is None:
+            host, _, port = address.rpartition(":")
+            connection = await Connection.open(host, int(port), client_id="ottla-watch")
+            self._connections[address] = connection
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        return seen(await connection.call(request, MetadataResponse, timeout_s=ANSWER_SECONDS))
+
+    async def _forget(self, address: str) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            await connection.close()
+
+    async def close(self) -> None:
+        for address in list(self._connections):
+            await self._forget(address)
+
+
+def seen(answer: MetadataResponse) -> Sight:
+    topics = sorted((topic for topic in answer.topics if topic.name), key=lambda topic: topic.name or "")
+    return Sight(
+        controller=answer.controller_id,
+        brokers=tuple(sorted(broker.node_id for broker in answer.brokers)),
+        partitions={
+            (topic.name or "", each.partition_index): Replicas(
+                each.leader_id, tuple(each.replica_nodes), tuple(each.isr_nodes)
+            )
+            for topic in topics
+            for each in sorted(topic.partitions, key=lambda partition: partition.partition_index)
+        },
+        internal=frozenset(topic.name or "" for topic in topics if topic.is_internal),
+    )
