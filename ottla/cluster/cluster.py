@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from ottla.cluster import config_edits, controller, layout
@@ -31,6 +31,11 @@ SESSION_FILE: Final = "zookeeper.session"
 PRODUCER_ID_BLOCK: Final = 1000
 PRODUCER_ID_MAX: Final = 2**63 - 1
 ATTEMPTS_MAX: Final = 20
+
+OpenStore = Callable[[str, Runtime, str, ZooKeeperOptions | None], Awaitable[Store]]
+STORES: Final[dict[str, OpenStore]] = {}
+"""Further kinds of store, by the word before the colon: what opens them takes the rest of the name, the runtime, the
+broker's data directory and its options."""
 
 
 class Cluster:
@@ -161,6 +166,8 @@ async def _open_store(url: str, runtime: Runtime, data_dir: str, zookeeper: ZooK
         except ModuleNotFoundError as missing:
             raise Fault(f"{missing.name} is not installed: pip install 'ottla[zookeeper]'") from missing
         return await ZooKeeperStore.open(where, runtime, zookeeper, session_file=f"{data_dir}/{SESSION_FILE}")
+    if kind in STORES:
+        return await STORES[kind](where, runtime, data_dir, zookeeper)
     raise Fault(
         f"there is no store of the kind {url!r}: use embedded:PATH or zookeeper:HOST:PORT[,HOST:PORT...][/chroot]"
     )
