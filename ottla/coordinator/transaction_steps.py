@@ -1,0 +1,232 @@
+"""What one transactional id can go through, as functions from one value to the next (KIP-98, KIP-360, KIP-890).
+
+    EMPTY ----------add----------> ONGOING --end or timeout--> PREPARE_x ---all markers written--> COMPLETE_x
+      ^                             ^                                                                |    |
+      +----------init---------------|----------------------------init--------------------------------+    |
+                                    +------------------------------add------------------------------------+
+
+A prepared transaction is decided: its markers are written to every partition, however often it takes, and only then
+is it complete. Under version 2 of the protocol an abort also leads from EMPTY and COMPLETE_x to PREPARE_ABORT, for a
+producer that cannot know whether anything of its transaction has reached the broker.
+
+Who may speak is told by producer id and epoch. A new producer that takes over the transactional id gets a higher epoch
+and so fences the one before (`init`); under version 2 every transaction ends with a higher one, so that nothing said
+late, about the transaction before, can touch the next (`end`). A request may also be a repetition whose answer was
+lost: it then carries the epoch before the last bump, if it was its own sender that had it bumped (`last_epoch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ottla.coordinator.transaction_records import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    State,
+    TopicPartition,
+    TransactionValue,
+)
+from ottla.errors import ErrorCode, Refused
+
+EPOCH_MAX = 2**15 - 1
+EPOCH_USABLE_MAX = EPOCH_MAX - 1
+"""The last epoch a producer gets: one more is needed to fence it."""
+EPOCH_BUMPS_FROM = 2
+"""From this version of the protocol on."""
+
+PREPARED = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+COMPLETE = (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+
+
+class Identity(NamedTuple):
+    producer_id: int
+    epoch: int
+
+
+class ProducerIdNeeded(Exception):
+    """The step takes a new producer id: ask again with one."""
+
+
+def init(
+    value: TransactionValue | None, expected: Identity | None, timeout_ms: int, spare_id: int | None, now_ms: int
+) -> TransactionValue:
+    """A producer begins, or begins again with the identity it believes to have (KIP-360).
+
+    The next value; if that is prepared, an open transaction stands in the way and is aborted first.
+    """
+    if value is None:
+        return TransactionValue(_take(spare_id), 0, timeout_ms, updated_ms=now_ms)
+    if expected is not None and not _may_be(expected, value):
+        raise Refused(ErrorCode.producer_fenced)
+    if value.state in PREPARED:
+        raise Refused(ErrorCode.concurrent_transactions)
+    if value.state is State.ONGOING:
+        if expected is not None and expected.epoch != value.producer_epoch:
+            raise Refused(ErrorCode.producer_fenced)
+        return fence(value, now_ms, by_itself=expected is not None)
+    producer_id, epoch = value.producer_id, value.producer_epoch
+    asks_again = expected is not None and expected.epoch != epoch
+    if expected is not None and asks_again and expected.epoch != value.last_epoch:
+        raise Refused(ErrorCode.producer_fenced)
+    last_epoch = NO_PRODUCER_EPOCH if expected is None else expected.epoch
+    if epoch > EPOCH_USABLE_MAX or (epoch == EPOCH_USABLE_MAX and not asks_again):
+        producer_id, epoch = _take(spare_id), 0
+    elif asks_again:  # the bump it wants has happened
+        return value._replace(timeout_ms=timeout_ms, state=State.EMPTY, updated_ms=now_ms, started_ms=NO_TIMESTAMP)
+    else:
+        epoch += 1
+    return value._replace(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        last_epoch=last_epoch,
+        timeout_ms=timeout_ms,
+        state=State.EMPTY,
+        partitions=(),
+        updated_ms=now_ms,
+        started_ms=NO_TIMESTAMP,
+        previous_producer_id=value.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+    )
+
+
+def _take(spare_id: int | None) -> int:
+    if spare_id is None:
+        raise ProducerIdNeeded
+    return spare_id
+
+
+def _may_be(expected: Identity, value: TransactionValue) -> bool:
+    """Its id is the current one, or was until all of its epochs were used up."""
+    return expected.producer_id == value.producer_id or (
+        expected.producer_id == value.previous_producer_id and expected.epoch >= EPOCH_USABLE_MAX
+    )
+
+
+def check_speaker(value: TransactionValue | None, speaker: Identity) -> TransactionValue:
+    """The value, if it is its producer who speaks."""
+    if value is None or value.producer_id != speaker.producer_id:
+        raise Refused(ErrorCode.invalid_producer_id_mapping)
+    if value.producer_epoch != speaker.epoch:
+        raise Refused(ErrorCode.producer_fenced)
+    return value
+
+
+def add(
+    value: TransactionValue, partitions: Iterable[TopicPartition], version: int, now_ms: int
+) -> TransactionValue | None:
+    """Partitions become part of the transaction, which begins with the first. None: they are already."""
+    if value.state in PREPARED:
+        raise Refused(ErrorCode.concurrent_transactions)
+    wanted = set(partitions)
+    if value.state is State.ONGOING and wanted.issubset(value.partitions):
+        return None
+    return value._replace(
+        state=State.ONGOING,
+        partitions=tuple(sorted(wanted.union(value.partitions))),
+        started_ms=value.started_ms if value.state is State.ONGOING else now_ms,
+        updated_ms=now_ms,
+        previous_producer_id=value.producer_id,
+        version=version,
+    )
+
+
+def fence(value: TransactionValue, now_ms: int, *, by_itself: bool = False) -> TransactionValue:
+    """An open transaction is aborted over its producer's head: that one's epoch counts no more.
+
+    Unless it was the producer who wanted it (`by_itself`): then it may come and ask for the new one.
+    """
+    assert value.state is State.ONGOING
+    assert value.producer_epoch < EPOCH_MAX
+    return value._replace(
+        state=State.PREPARE_ABORT,
+        producer_epoch=value.producer_epoch + 1,
+        last_epoch=value.producer_epoch if by_itself else NO_PRODUCER_EPOCH,
+        updated_ms=now_ms,
+        previous_producer_id=value.producer_id,
+    )
+
+
+def end(value: TransactionValue | None, speaker: Identity, now_ms: int, *, committed: bool) -> TransactionValue | None:
+    """The end of a transaction under version 1, where the epoch stays. None: it has ended like that already.
+
+    A request that comes late may thus end the transaction after the one it was meant for: version 2 is the remedy.
+    """
+    value = check_speaker(value, speaker)
+    prepare, complete = _ends(committed)
+    if value.state is State.ONGOING:
+        return value._replace(state=prepare, updated_ms=now_ms, previous_producer_id=value.producer_id)
+    _check_ended(value, prepare, complete)
+    return None
+
+
+def _ends(committed: bool) -> tuple[State, State]:
+    if committed:
+        return State.PREPARE_COMMIT, State.COMPLETE_COMMIT
+    return State.PREPARE_ABORT, State.COMPLETE_ABORT
+
+
+def _check_ended(value: TransactionValue, prepare: State, complete: State) -> None:
+    if value.state is prepare:
+        raise Refused(ErrorCode.concurrent_transactions)
+    if value.state is not complete:
+        raise Refused(ErrorCode.invalid_txn_state, f"the transaction is in state {value.state.label}")
+
+
+def end_and_bump(
+    value: TransactionValue | None, speaker: Identity, spare_id: int | None, now_ms: int, *, committed: bool
+) -> TransactionValue | None:
+    """The end of a transaction under version 2: with it the epoch rises. None: it has ended like that already."""
+    if value is None:
+        raise Refused(ErrorCode.invalid_producer_id_mapping)
+    prepare, complete = _ends(committed)
+    if _asks_again(speaker, value):
+        _check_ended(value, prepare, complete)
+        return None
+    value = check_speaker(value, speaker)
+    if value.state in PREPARED:
+        raise Refused(ErrorCode.producer_fenced)  # the epoch it has is not for use before this is complete
+    if value.state is not State.ONGOING and committed:
+        raise Refused(ErrorCode.invalid_txn_state, f"the transaction is in state {value.state.label}")
+    exhausted = value.producer_epoch >= EPOCH_USABLE_MAX
+    return value._replace(
+        state=prepare,
+        producer_epoch=value.producer_epoch + 1,
+        last_epoch=value.producer_epoch,
+        next_producer_id=_take(spare_id) if exhausted else NO_PRODUCER_ID,
+        started_ms=value.started_ms if value.state is State.ONGOING else now_ms,
+        updated_ms=now_ms,
+        previous_producer_id=value.producer_id,
+        version=max(value.version, EPOCH_BUMPS_FROM),
+    )
+
+
+def _asks_again(speaker: Identity, value: TransactionValue) -> bool:
+    """Whether it speaks of a transaction whose end has raised its epoch already."""
+    if value.state not in PREPARED + COMPLETE or speaker.epoch != value.last_epoch:
+        return False
+    rotated = value.state in COMPLETE and value.producer_epoch == 0
+    return speaker.producer_id == (value.previous_producer_id if rotated else value.producer_id)
+
+
+def complete(value: TransactionValue, now_ms: int) -> TransactionValue:
+    """All markers are written."""
+    assert value.state in PREPARED
+    identity = after(value)
+    return value._replace(
+        state=State.COMPLETE_COMMIT if value.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        previous_producer_id=value.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+        partitions=(),
+        updated_ms=now_ms,
+    )
+
+
+def after(value: TransactionValue) -> Identity:
+    """The identity the producer goes on with when its transaction is complete."""
+    if value.next_producer_id != NO_PRODUCER_ID:
+        return Identity(value.next_producer_id, 0)
+    return Identity(value.producer_id, value.producer_epoch)
