@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, Self
 
+from ottla.client.addresses import parse_bootstrap
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientError, Unreachable, error_of
 from ottla.wire.schema.create_partitions import (
@@ -42,9 +43,10 @@ from ottla.wire.schema.metadata import (
     MetadataResponseTopic,
 )
 
-DEFAULT_PORT: Final = 9092
 _SET: Final = 0
 _DELETE: Final = 1
+
+__all__ = ["Admin", "ConfigEntry", "NewTopic", "Outcomes", "Partition", "ResourceKind", "Topic", "parse_bootstrap"]
 
 Outcomes = Mapping[str, ClientError | None]
 """What became of each thing a call was about: None is success."""
@@ -90,21 +92,6 @@ class ConfigEntry(NamedTuple):
     source: int
     read_only: bool
     sensitive: bool
-
-
-def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """`host:port,host:port`; the port may be left out. ValueError says what is wrong."""
-    addresses: list[tuple[str, int]] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        host, colon, port = part.rpartition(":")
-        if not colon or part.endswith("]") or (":" in host and not host.startswith("[")):
-            host, port = part, str(DEFAULT_PORT)
-        if not (port.isascii() and port.isdecimal()) or not 0 < int(port[:6]) <= 65535 or not host.strip("[]"):
-            raise ValueError(f"{part!r} is not host:port")
-        addresses.append((host.strip("[]"), int(port)))
-    if not addresses:
-        raise ValueError("no address is given")
-    return addresses
 
 
 class Admin:

@@ -28,8 +28,8 @@ from ottla.client.member import (
     MemberSettings,
     NameTopics,
     Revoke,
-    code_of,
 )
+from ottla.client.routing import code_of
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.schema.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

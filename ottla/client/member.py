@@ -5,8 +5,7 @@ failed, a callback returned, the user polled, its deadline has passed), always w
 is to be done, in order. It never waits: `deadline` says until when nothing needs to be done if nothing happens.
 
 The shell's part of the contract
-- `Send`: to the coordinator named, or to any broker if none is. Then `answered`, or `failed` after a lost
-  connection or when `timeout_s` is over. Requests to one coordinator go out in order.
+- `Send`: as in `routing`, with `answered` and `failed` told by the request. FindCoordinator goes to ANYBODY.
 - `Revoke`, `Assign`, `Lose`: one after another, each with the user's callback; after a `Revoke` or a `Lose` (not an
   `Assign`) `called_back`. Revoked partitions may still be committed, lost ones may be somebody else's by now.
 - `CountPartitions`, `NameTopics`: look it up in fresh metadata, then `counted` or `named`.
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.embedded import TopicPartition
+from ottla.client.routing import ANYBODY, Broker, Send, backoff_s, code_of
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.schema.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.tree import Message
@@ -43,20 +43,6 @@ class MemberSettings:
     request_timeout_ms: int = 30_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Coordinator:
-    node_id: int
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Send:
-    request: Message
-    to: Coordinator | None
-    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +81,6 @@ class Fail:
 Action = Send | Revoke | Assign | Lose | CountPartitions | NameTopics | Fail
 
 
-def code_of(number: int) -> ErrorCode:
-    """A code that this release does not know is as bad as one that says nothing."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.unknown_server_error
-
-
 class GroupMember(ABC):
     """One member of one group; see `ClassicMember` and `ConsumerMember`.
 
@@ -111,7 +89,7 @@ class GroupMember(ABC):
 
     def __init__(self, settings: MemberSettings) -> None:
         self.settings = settings
-        self.coordinator: Coordinator | None = None
+        self.coordinator: Broker | None = None
         self.member_id = ""
         self.owned: frozenset[TopicPartition] = frozenset()
         """What the user reads, or is in the middle of giving up."""
@@ -241,7 +219,8 @@ class GroupMember(ABC):
 
     def _send(self, request: Message, timeout_ms: int | None = None) -> Message:
         timeout = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        to = None if isinstance(request, FindCoordinatorRequest) else self.coordinator
+        to = ANYBODY if isinstance(request, FindCoordinatorRequest) else self.coordinator
+        assert to is not None, "a coordinator has to be found before it is spoken to"
         self._out.append(Send(request, to, timeout / 1000))
         return request
 
@@ -262,7 +241,7 @@ class GroupMember(ABC):
         found = response.coordinators[0] if response.coordinators else response
         code = code_of(found.error_code)
         if code is ErrorCode.none:
-            self.coordinator = Coordinator(found.node_id, found.host, found.port)
+            self.coordinator = Broker(found.node_id, found.host, found.port)
         elif code in RETRIABLE:
             self._back_off(now)
         else:
@@ -273,9 +252,9 @@ class GroupMember(ABC):
         self._back_off(now)
 
     def _back_off(self, now: float) -> None:
-        delay_ms = min(self.settings.retry_backoff_ms << min(self._retries, 16), self.settings.retry_backoff_max_ms)
+        delay_s = backoff_s(self._retries, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
         self._retries += 1
-        self._retry_at = now + delay_ms / 1000
+        self._retry_at = now + delay_s
 
     def _succeeded(self) -> None:
         self._retries = 0

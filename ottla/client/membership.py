@@ -43,8 +43,8 @@ from ottla.client.member import (
     Lose,
     MemberSettings,
     Revoke,
-    code_of,
 )
+from ottla.client.routing import code_of
 from ottla.errors import RETRIABLE, BadFrame, ErrorCode
 from ottla.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse

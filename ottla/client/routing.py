@@ -10,9 +10,10 @@ All machines of a client share one `Routing`. The contract between a machine and
 `accumulator` and `fetching`:
 - `decide(now)` gives what is to be done, after whatever happened (to any of the machines) and when `deadline` has
   passed. It never waits.
-- `Send`: to that broker, in order with other requests to it, in the highest common version (`Versions`). Then
-  `answered`, or `failed` when the connection is lost or `timeout_s` is over. A shell that gives up on one
-  request closes the connection, and fails everything that was sent on it, before it connects anew.
+- `Send`: to that broker (or to `any_broker`, if it is for ANYBODY), in order with other requests of its kind, in the
+  highest common version (`Versions`). Then `answered`, or `failed` when the connection is lost or `timeout_s` is
+  over. A shell that gives up on one request closes the connection, and fails everything that was sent on it, before
+  it connects anew.
 - `Send.awaited` false: no answer comes. `answered` is not called; `failed` need not be.
 """
 
@@ -75,6 +76,10 @@ class Broker(NamedTuple):
     host: str
     port: int
     rack: str | None = None
+
+
+ANYBODY: Final = Broker(-(2**31), "", 0)
+"""Whoever can be reached: for questions that every broker can answer."""
 
 
 class Leader(NamedTuple):

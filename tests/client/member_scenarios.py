@@ -39,9 +39,9 @@ from ottla.client.member import (
     MemberSettings,
     NameTopics,
     Revoke,
-    Send,
 )
 from ottla.client.membership import ClassicMember
+from ottla.client.routing import ANYBODY, Send
 from ottla.errors import ErrorCode
 from ottla.wire.schema import find_coordinator, join_group
 from ottla.wire.schema.consumer_group_heartbeat import (
@@ -297,7 +297,7 @@ class Scenario:
     def shown_action(self, action: Action) -> str:
         match action:
             case Send(request=request, to=to):
-                assert (to is None) == isinstance(request, FindCoordinatorRequest)
+                assert (to is ANYBODY) == isinstance(request, FindCoordinatorRequest)
                 self.in_flight.append(request)
                 return " ".join(self.shown_request(request))
             case Revoke() | Assign() | Lose():

@@ -13,15 +13,14 @@ from ottla.client.errors import ClientError
 from ottla.client.member import (
     Action,
     Assign,
-    Coordinator,
     CountPartitions,
     Fail,
     GroupMember,
     Lose,
     NameTopics,
     Revoke,
-    Send,
 )
+from ottla.client.routing import ANYBODY, Broker, Send
 from ottla.wire.messages import message_class
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
 from ottla.wire.tree import Message
@@ -91,9 +90,9 @@ class Shell:
         else:
             self.tell(self.machine.answered, send.request, response)
 
-    async def call(self, request: Message, to: Coordinator | None, timeout_s: float) -> Message:
+    async def call(self, request: Message, to: Broker, timeout_s: float) -> Message:
         """The coordinator has a connection of its own: a join that waits holds up what comes behind it."""
-        place = (to.host, to.port, True) if to else (self.broker.host, self.broker.port, False)
+        place = (to.host, to.port, True) if to is not ANYBODY else (self.broker.host, self.broker.port, False)
         opening = self.connections.get(place)
         if opening is None:
             opening = self.connections[place] = self.loop.create_task(Connection.open(*place[:2]))
@@ -112,7 +111,7 @@ class Shell:
             self.tell(self.machine.named, action, {key: names[key] for key in action.ids & names.keys()})
 
     async def metadata(self) -> tuple[dict[str, int], dict[bytes, str]]:
-        answer = await self.call(MetadataRequest(topics=None), None, 10)
+        answer = await self.call(MetadataRequest(topics=None), ANYBODY, 10)
         assert isinstance(answer, MetadataResponse)
         counts = {topic.name or "": len(topic.partitions) for topic in answer.topics if not topic.error_code}
         return counts, {topic.topic_id: topic.name or "" for topic in answer.topics if not topic.error_code}

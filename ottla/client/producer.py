@@ -1,0 +1,213 @@
+"""The producer: `accumulator` decides, this carries it out and keeps the user's promises.
+
+    async with Producer("localhost:9092") as producer:
+        metadata = await producer.send_and_wait("orders", b"two oranges", key=b"alice")
+
+`send` hands a record over and returns a future; the record leaves with others, when a batch is full or has lingered.
+What was acknowledged with acks=all (the default) is in the log once, in order, even if a leader dies meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Unpack
+
+from ottla.client.accumulator import Accumulator
+from ottla.client.client import Client
+from ottla.client.deliveries import Delivered, ProducerSettings, RecordMetadata, Undelivered, Verdict
+from ottla.client.errors import ClientError, TimedOut, error_of
+from ottla.client.options import ProducerOptions
+from ottla.client.partitioners import Function, Partitioner, partitioner_of
+from ottla.client.routing import RoutingSettings
+from ottla.client.settings import ClientSettings, SendSettings, Settings
+from ottla.wire.records import Headers
+
+if TYPE_CHECKING:
+    from ottla.runtime import Runtime
+
+Serializer = Callable[[Any], bytes | None]
+HeadersGiven = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
+
+PARTS: Final = (ClientSettings, RoutingSettings, ProducerSettings, SendSettings)
+
+
+class Producer(Client):
+    """Writes records. Settings have Kafka's names with `_`; `config` takes them with `.`, as confluent-kafka does."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        partitioner: str | Function | Partitioner = "sticky",
+        runtime: Runtime | None = None,
+        **settings: Unpack[ProducerOptions],
+    ) -> None:
+        super().__init__(Settings(bootstrap_servers, config, settings, PARTS), runtime, auto_create=True)
+        self._producer_settings = self._settings.part(ProducerSettings)
+        self._max_block_s = self._settings.part(SendSettings).max_block_ms / 1000
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._partitioner = partitioner
+        if isinstance(partitioner, str):
+            partitioner_of(partitioner)  # a name that nobody knows is refused here, not at the start
+        self._accumulator: Accumulator
+
+    async def start(self) -> None:
+        driver = await self._open()
+        self._accumulator = Accumulator(driver.routing, self._chosen_partitioner(), self._producer_settings)
+        self._runtime = driver.runtime
+        self._unyielded = 0
+        self._new_future = asyncio.get_running_loop().create_future
+        driver.attach(self._accumulator, self._tell)
+        try:
+            await driver.start()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def stop(self) -> None:
+        """Deliver what was sent, as far as it can be delivered, and close."""
+        if self._driver_or_none is None or self._stopped:
+            return
+        self._stopped = True
+        try:
+            await self._flushed(self._accumulator.close())
+        finally:
+            await self._close()
+
+    async def flush(self) -> None:
+        """Until everything sent so far is delivered or has failed; each future says which."""
+        self._driver  # noqa: B018 (not started: says so)
+        await self._flushed(self._accumulator.flush())
+
+    async def _flushed(self, mark: int) -> None:
+        driver = self._driver
+        driver.wake()
+        while not self._accumulator.flushed(mark):
+            await driver.changed()
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        deadline = self._driver.runtime.now() + self._max_block_s
+        return set((await self._driver.topic(topic, deadline)).leaders)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: HeadersGiven = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Until the record is in the log, as safe as acks says."""
+        sent = await self.send(topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+        return await sent
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: HeadersGiven = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Hand a record over. Waits only while memory is full or the topic's partitions are not known yet; the future
+        has where the record is, once it is there."""
+        driver = self._driver
+        if self._key_serializer is not None:
+            key = self._key_serializer(key)
+        if self._value_serializer is not None:
+            value = self._value_serializer(value)
+        if type(key) is not bytes or type(value) is not bytes:
+            key, value = _bytes("key", key), _bytes("value", value)
+        plain: Headers = tuple(headers.items()) if isinstance(headers, Mapping) else headers
+        future: asyncio.Future[RecordMetadata] = self._new_future()
+        stamp = self._runtime.wall_ms() if timestamp_ms is None else timestamp_ms
+        append = self._accumulator.append
+        verdict = append(
+            topic,
+            value,
+            self._runtime.now(),
+            timestamp_ms=stamp,
+            key=key,
+            headers=plain,
+            partition=partition,
+            token=future,
+        )
+        if verdict is not Verdict.ACCEPTED:
+            deadline = self._runtime.now() + self._max_block_s
+            while verdict is not Verdict.ACCEPTED:
+                await self._wait_for(verdict, topic, partition, deadline)
+                now = self._runtime.now()
+                verdict = append(
+                    topic, value, now, timestamp_ms=stamp, key=key, headers=plain, partition=partition, token=future
+                )
+        if not driver.pump_due:
+            self._unyielded = 0
+            driver.wake()
+        self._unyielded += 1
+        if not self._unyielded & 63:
+            # Whoever sends in a tight loop never lets it turn: then nothing would leave before memory is full.
+            await asyncio.sleep(0)
+        return future
+
+    async def _wait_for(self, verdict: Verdict, topic: str, partition: int | None, deadline: float) -> None:
+        driver = self._driver
+        driver.wake()
+        if driver.runtime.now() < deadline:
+            await driver.changed(deadline)
+            return
+        waited = f"waited {self._max_block_s:g} s"
+        if verdict is Verdict.FULL:
+            raise TimedOut(f"topic {topic}: {waited} for memory; buffer_memory is full of records not yet delivered")
+        error = error_of(driver.routing.error(topic), f"topic {topic}")
+        if error is None and partition is not None and driver.routing.topic(topic) is not None:
+            error = ClientError(f"topic {topic} has no partition {partition}; {waited} for it")
+        raise error or TimedOut(f"topic {topic}: {waited} to be told where it is")
+
+    def _tell(self, action: Delivered | Undelivered) -> None:
+        if isinstance(action, Delivered):
+            for token, metadata in action.results():
+                assert isinstance(token, asyncio.Future)
+                if not token.done():
+                    token.set_result(metadata)
+            return
+        for at, token in enumerate(action.tokens):
+            assert isinstance(token, asyncio.Future)
+            if not token.done():
+                token.set_exception(_failure(action, at))
+
+    def _chosen_partitioner(self) -> Partitioner:
+        chosen = self._partitioner
+        if isinstance(chosen, str) or callable(chosen):
+            seed = self._driver.runtime.random.getrandbits(32)
+            return partitioner_of(chosen, seed=seed, batch_size=self._producer_settings.batch_size)
+        return chosen
+
+
+def _bytes(what: str, given: Any) -> bytes | None:
+    if given is None or isinstance(given, bytes):
+        return given
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    if isinstance(given, str):
+        return given.encode()
+    kind = type(given).__name__
+    raise TypeError(f"a {what} is bytes or a str, not {kind}; {what}_serializer turns others into bytes")
+
+
+def _failure(batch: Undelivered, at: int) -> ClientError:
+    """A record's own fault if it has one, else the batch's."""
+    detail = batch.details.get(at)
+    if detail is None:
+        return batch.error
+    error = ClientError(f"{batch.topic}-{batch.partition}: {detail}", code=batch.error.code)
+    error.hint = batch.error.hint
+    return error
