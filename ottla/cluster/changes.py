@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from ottla.cluster import layout
-from ottla.cluster.model import Broker, Endpoint, Partition
+from ottla.cluster.model import NO_BROKER, NO_EPOCH, Broker, Endpoint, Partition, with_epochs
 
 
 class TopicCreated(NamedTuple):
@@ -32,7 +32,7 @@ class PartitionsAdded(NamedTuple):
 
 
 class PartitionChanged(NamedTuple):
-    """A partition's new state: its leader, or the set of replicas in sync."""
+    """A partition's new state: its leader, or the set of replicas in sync. With `replicas`, a new assignment too."""
 
     topic_id: bytes
     partition: int
@@ -41,6 +41,24 @@ class PartitionChanged(NamedTuple):
     in_sync: tuple[int, ...]
     partition_epoch: int
     broker_epoch: int
+    in_sync_epochs: tuple[int, ...] = ()
+    eligible: tuple[int, ...] = ()
+    eligible_epochs: tuple[int, ...] = ()
+    last_leader: int = NO_BROKER
+    replicas: tuple[int, ...] | None = None
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    def applied_to(self, old: Partition) -> Partition:
+        if self.replicas is None:
+            replicas, adding, removing = old.replicas, old.adding, old.removing
+        else:
+            replicas, adding, removing = self.replicas, self.adding, self.removing
+        new = Partition(
+            replicas, self.leader, self.leader_epoch, self.in_sync, self.partition_epoch, self.broker_epoch,
+            adding, removing, self.in_sync_epochs, self.eligible, self.eligible_epochs, self.last_leader,
+        )  # fmt: skip
+        return with_epochs(new)
 
 
 class TopicConfigChanged(NamedTuple):
@@ -82,6 +100,8 @@ class BrokerRegistered(NamedTuple):
     epoch: int
     endpoints: tuple[Endpoint, ...]
     rack: str | None
+    draining: bool = False
+    clean_since: int = NO_EPOCH
 
 
 class BrokerGone(NamedTuple):
@@ -125,16 +145,21 @@ class UnknownChange(Exception):
     """A change that a newer Ottla made. The reader loads the image instead, which it can read as far as it goes."""
 
 
-def partition_changed(topic_id: bytes, index: int, state: Partition) -> PartitionChanged:
-    return PartitionChanged(
-        topic_id,
-        index,
-        state.leader,
-        state.leader_epoch,
-        state.in_sync,
-        state.partition_epoch,
-        state.broker_epoch,
-    )
+def partition_changed(
+    topic_id: bytes, index: int, state: Partition, before: Partition | None = None
+) -> PartitionChanged:
+    """The new state, and the new assignment where it is not that of `before`."""
+    change = PartitionChanged(
+        topic_id, index, state.leader, state.leader_epoch, state.in_sync, state.partition_epoch, state.broker_epoch,
+        state.in_sync_epochs, state.eligible, state.eligible_epochs, state.last_leader,
+    )  # fmt: skip
+    if before is None or assignment_of(before) == assignment_of(state):
+        return change
+    return change._replace(replicas=state.replicas, adding=state.adding, removing=state.removing)
+
+
+def assignment_of(partition: Partition) -> tuple[tuple[int, ...], ...]:
+    return partition.replicas, partition.adding, partition.removing
 
 
 def registered(broker: Broker) -> BrokerRegistered:
@@ -142,7 +167,12 @@ def registered(broker: Broker) -> BrokerRegistered:
 
 
 def to_json(change: Change) -> dict[str, object]:
-    fields: dict[str, object] = change._asdict()
+    unsaid = change._field_defaults
+    fields: dict[str, object] = {
+        name: value
+        for name, value in zip(change._fields, change, strict=True)
+        if name not in unsaid or value != unsaid[name]
+    }
     if "topic_id" in fields:
         fields["topic_id"] = layout.id_text(fields["topic_id"])  # type: ignore[arg-type]
     return {"type": type(change).__name__, **fields}

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from ottla.cluster import config_edits, controller, layout
+from ottla.cluster import changes as c
+from ottla.cluster import config_edits, controller, in_sync, layout
 from ottla.cluster.controller_loop import ControllerLoop
-from ottla.cluster.image import Image
+from ottla.cluster.image import Broker, Image
+from ottla.cluster.persist import replica_erased
 from ottla.cluster.requests import (
+    AlterPartitionResult,
     BrokerRegistration,
     ConfigAlteration,
     ConfigResult,
     Decision,
+    InSyncProposal,
     PartitionsSpec,
     Rules,
     TopicResult,
     TopicSpec,
 )
-from ottla.cluster.store import Conflict, Create, Op, Set, Store
+from ottla.cluster.store import Conflict, Create, Op, Set, Store, Why, sequence_of
 from ottla.cluster.view import ClusterView, Subscriber
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.errors import Fault
@@ -28,9 +32,12 @@ R = TypeVar("R")
 
 DEFAULT_FILE: Final = "store.db"
 SESSION_FILE: Final = "zookeeper.session"
+SECRET_BYTES: Final = 32
 PRODUCER_ID_BLOCK: Final = 1000
 PRODUCER_ID_MAX: Final = 2**63 - 1
 ATTEMPTS_MAX: Final = 20
+ERASED_MAX: Final = 200
+"""Deleted topics that are confirmed in one commit."""
 
 OpenStore = Callable[[str, Runtime, str, ZooKeeperOptions | None], Awaitable[Store]]
 STORES: Final[dict[str, OpenStore]] = {}
@@ -39,13 +46,15 @@ broker's data directory and its options."""
 
 
 class Cluster:
-    def __init__(self, store: Store, view: ClusterView, runtime: Runtime, rules: Rules) -> None:
+    def __init__(self, store: Store, view: ClusterView, runtime: Runtime, rules: Rules, secret: bytes) -> None:
+        self.secret: Final = secret
+        """What brokers of this cluster know and nobody else: they prove themselves to each other with it."""
         self.rules = rules
         """What the controller judges by; set anew when the broker's settings change."""
         self._store = store
         self._view = view
         self._runtime = runtime
-        self._controller = ControllerLoop(store, view, runtime)
+        self._controller = ControllerLoop(store, view, runtime, lambda: self.rules)
         self._broker_id = -1
 
     @classmethod
@@ -63,12 +72,13 @@ class Cluster:
         store = await _open_store(store_url, runtime, data_dir, zookeeper)
         try:
             await _found(store, runtime)
+            secret = await _secret(store, runtime)
             view = ClusterView(store, runtime)
             await view.open()
         except BaseException:
             await store.close()
             raise
-        return cls(store, view, runtime, rules or Rules())
+        return cls(store, view, runtime, rules or Rules(), secret)
 
     @property
     def image(self) -> Image:
@@ -77,6 +87,11 @@ class Cluster:
     @property
     def cluster_id(self) -> str:
         return self._view.image.cluster_id
+
+    @property
+    def registration(self) -> Broker | None:
+        """This broker as it registered last; its epoch and `clean_since` belong into the mark of a clean stop."""
+        return self._controller.broker
 
     @property
     def is_controller(self) -> bool:
@@ -103,7 +118,7 @@ class Cluster:
     async def create_partitions(
         self, specs: Sequence[PartitionsSpec], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        return await self._decide(lambda image: controller.create_partitions(image, specs), validate_only)
+        return await self._decide(lambda image: controller.create_partitions(image, specs, self.rules), validate_only)
 
     async def alter_topic_configs(
         self, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
@@ -119,10 +134,46 @@ class Cluster:
             lambda image: config_edits.alter_broker_configs(image, alterations, self.rules), validate_only
         )
 
+    async def alter_partitions(
+        self, broker_id: int, broker_epoch: int, proposals: Sequence[InSyncProposal]
+    ) -> list[AlterPartitionResult]:
+        """A leader's proposals for the in-sync sets of its partitions."""
+        return await self._decide(
+            lambda image: in_sync.alter_partitions(image, broker_id, broker_epoch, proposals, self.rules)
+        )
+
     async def replicas_erased(self, topic_ids: Iterable[bytes]) -> None:
-        """This broker has removed its files of these deleted topics (`image.tombstones` names them)."""
-        ids = list(topic_ids)
-        await self._decide(lambda image: Decision[None](controller.replicas_erased(image, self._broker_id, ids), []))
+        """This broker has removed its files of these deleted topics (`image.tombstones` names them). Every broker says
+        so for itself: nobody else has a say in it, and the controller need not be there."""
+        ids = sorted(set(topic_ids))
+        for start in range(0, len(ids), ERASED_MAX):
+            await self._replicas_erased(ids[start : start + ERASED_MAX])
+
+    async def _replicas_erased(self, topic_ids: Sequence[bytes]) -> None:
+        for _ in range(ATTEMPTS_MAX):
+            changes: list[c.ReplicaErased] = []
+            ops: list[Op] = []
+            for topic_id in topic_ids:
+                node = await self._store.read(layout.tombstone_path(topic_id))
+                if node is None or self._broker_id not in (tombstone := layout.tombstone_of(node.data)).replicas:
+                    continue
+                changes.append(c.ReplicaErased(topic_id, self._broker_id))
+                ops.append(replica_erased(changes[-1], tombstone, node.version))
+            if not changes:
+                return
+            try:
+                paths = await self._store.commit([*ops, Create(layout.CHANGE, c.encoded((*changes,)), sequential=True)])
+            except Conflict:
+                continue  # another broker said the same of one of them
+            if not self._view.committed(sequence_of(paths[-1]), (*changes,)):
+                await self._view.catch_up()
+            return
+        raise Fault(f"deleted topics not confirmed in {ATTEMPTS_MAX} attempts: the store is too busy")
+
+    async def drain(self) -> None:
+        """Say that this broker is about to stop. The controller then moves its leaders and takes it out of the in-sync
+        sets, as far as others can take over; `image` shows how far that is. May be said by any registered broker."""
+        await self._controller.drain()
 
     async def allocate_producer_ids(self) -> range:
         """A block of producer ids that nobody else will ever get."""
@@ -141,6 +192,10 @@ class Cluster:
                 continue  # another broker took that block
             return block
         raise Fault(f"no producer ids in {ATTEMPTS_MAX} attempts: the store is too busy")
+
+    async def catch_up(self) -> None:
+        """Return when everything that was committed before the call, by whomever, is in the image."""
+        await self._view.catch_up()
 
     async def close(self) -> None:
         """Leave: the registration goes with the session."""
@@ -188,3 +243,17 @@ async def _found(store: Store, runtime: Runtime) -> None:
             f"the cluster's metadata was written by a newer Ottla (layout {version}, this one knows up to "
             f"{layout.FORMAT_VERSION}); use that version"
         )
+
+
+async def _secret(store: Store, runtime: Runtime) -> bytes:
+    """The cluster's secret, made by whoever looks for it first: older releases had none."""
+    while (node := await store.read(layout.SECRET)) is None:
+        try:
+            await store.commit([Create(layout.SECRET, layout.secret_data(runtime.entropy(SECRET_BYTES)))])
+        except Conflict as conflict:
+            if conflict.why is not Why.exists:
+                raise Fault(f"the store takes no secret of the cluster: {conflict}") from conflict
+    try:
+        return layout.secret_of(node.data)
+    except (KeyError, TypeError, ValueError) as failure:
+        raise Fault(f"the store's node {layout.SECRET} cannot be read: {failure!r}") from failure

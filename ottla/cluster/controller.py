@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ottla.cluster import changes as c
-from ottla.cluster.elections import elections, erasure, unfinished
+from ottla.cluster.elections import Census, elections, erasure
 from ottla.cluster.image import Draft, Image
 from ottla.cluster.model import Broker, Topic
 from ottla.cluster.placement import place, start_after
@@ -53,6 +53,7 @@ class _Creation:
 
     def __init__(self, image: Image, rules: Rules) -> None:
         self._brokers = image.brokers
+        self._census = Census(image.brokers)
         self._rules = rules
         self._draft = Draft(image)
         self._placed = image.partition_count()
@@ -94,7 +95,7 @@ class _Creation:
         topic = self._draft.topic(topic_id)
         assert topic is not None
         changes.append(created)
-        changes.extend(elections(topic, self._brokers))
+        changes.extend(elections(topic, self._census, self._rules))
         return topic
 
     def _check_free(self, name: str) -> None:
@@ -189,7 +190,7 @@ def _unknown(ref: str | bytes) -> TopicResult:
     return TopicResult("", ref, code=ErrorCode.unknown_topic_id, message="This server does not host this topic ID.")
 
 
-def create_partitions(image: Image, specs: Sequence[PartitionsSpec]) -> Decision[TopicResult]:
+def create_partitions(image: Image, specs: Sequence[PartitionsSpec], rules: Rules) -> Decision[TopicResult]:
     """Grow topics, each for itself."""
     decision: Decision[TopicResult] = Decision([], [])
     times = Counter(spec.name for spec in specs)
@@ -197,7 +198,7 @@ def create_partitions(image: Image, specs: Sequence[PartitionsSpec]) -> Decision
         try:
             if times[spec.name] > 1:
                 raise Refused(ErrorCode.invalid_request, "Duplicate topic name.")
-            decision.changes.extend(_growth(image, spec))
+            decision.changes.extend(_growth(image, spec, rules))
         except Refused as refused:
             decision.results.append(TopicResult(spec.name, code=refused.code, message=refused.message))
         else:
@@ -206,7 +207,7 @@ def create_partitions(image: Image, specs: Sequence[PartitionsSpec]) -> Decision
     return decision
 
 
-def _growth(image: Image, spec: PartitionsSpec) -> Iterable[c.Change]:
+def _growth(image: Image, spec: PartitionsSpec, rules: Rules) -> Iterable[c.Change]:
     topic = image.topic(spec.name)
     if topic is None:
         raise Refused(ErrorCode.unknown_topic_or_partition, f"The topic '{spec.name}' does not exist.")
@@ -234,7 +235,7 @@ def _growth(image: Image, spec: PartitionsSpec) -> Iterable[c.Change]:
         added = tuple(place(alive, more, len(model), start=start, first_partition=have))
     change = c.PartitionsAdded(topic.id, have, added)
     grown = image.apply(change).topics[spec.name]
-    return [change, *elections(grown, image.brokers, first=have)]
+    return [change, *elections(grown, Census(image.brokers), rules, first=have)]
 
 
 def replicas_erased(image: Image, broker: int, topic_ids: Iterable[bytes]) -> list[c.Change]:
@@ -246,15 +247,14 @@ def replicas_erased(image: Image, broker: int, topic_ids: Iterable[bytes]) -> li
     ]
 
 
-def brokers_seen(image: Image, live: Sequence[tuple[int, int]]) -> list[c.Change]:
-    """The store shows these registrations (id, epoch): say who is gone, and elect where that leaves work."""
+def brokers_gone(image: Image, live: Sequence[tuple[int, int]]) -> list[c.Change]:
+    """The store shows these registrations (id, epoch): say who is gone."""
     alive = set(live)
-    gone = [
+    return [
         c.BrokerGone(broker.id, broker.epoch)
         for broker in image.brokers.values()
         if (broker.id, broker.epoch) not in alive
     ]
-    return [*gone, *unfinished(image.apply(*gone))]
 
 
 def _check_partitions_max(partitions: int) -> None:

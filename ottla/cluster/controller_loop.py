@@ -14,15 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Final, TypeVar
 
 from ottla.cluster import changes as c
 from ottla.cluster import controller, layout
-from ottla.cluster.elections import unfinished
+from ottla.cluster.elections import Outlook
 from ottla.cluster.image import Image
 from ottla.cluster.model import Broker, Endpoint
 from ottla.cluster.persist import Step, steps
-from ottla.cluster.requests import BrokerRegistration, Decision
+from ottla.cluster.registration import clean_since
+from ottla.cluster.requests import BrokerRegistration, Decision, Rules
 from ottla.cluster.store import (
     Check,
     Conflict,
@@ -55,11 +57,16 @@ RETRY_SECONDS: Final = 0.5
 class ControllerLoop:
     """`active` while this broker is the controller, as far as it knows; the fence knows for certain."""
 
-    def __init__(self, store: Store, view: ClusterView, runtime: Runtime) -> None:
+    def __init__(self, store: Store, view: ClusterView, runtime: Runtime, rules: Callable[[], Rules]) -> None:
         self.active = False
+        self.broker: Broker | None = None
+        """This broker as it registered last."""
         self._store = store
         self._view = view
         self._runtime = runtime
+        self._rules = rules
+        self._outlook = Outlook()
+        self._draining = False
         self._turn = asyncio.Lock()  # a decision and its commits are one: the next decision sees them applied
         self._registration: BrokerRegistration | None = None
         self._fence: Check | None = None
@@ -76,8 +83,9 @@ class ControllerLoop:
             epoch = await self._register(registration)
             self._registration = registration
             if self.active:
-                await self._commit(unfinished(self._view.image))
+                await self._settle()
         self._store.on_state(self._session_changed)
+        self._unwatch.append(self._view.subscribe(self._changed))
         for path in (layout.CONTROLLER, layout.BROKERS):
             self._unwatch.append(self._store.watch(path, self._news.set))
         self._news.set()  # whatever changed before the watches were set
@@ -100,9 +108,36 @@ class ControllerLoop:
             if not self.active:
                 raise Refused(ErrorCode.not_controller, "This is not the correct controller for this cluster.")
             await self._clear_doubt()
+            await self._settle()
             decision = decide(self._view.image)
             await self._commit(decision.changes)
+            await self._settle()  # what it led to, such as a setting by which another replica may lead
             return decision.results
+
+    async def _settle(self) -> None:
+        await self._commit(self._outlook.unfinished(self._view.image, self._rules()))
+
+    async def drain(self) -> None:
+        """Say that this broker is about to stop, so that the controller gives its work to others."""
+        self._draining = True
+        async with self._turn:
+            for _ in range(ATTEMPTS_MAX):
+                assert self.broker is not None, "a broker that never registered cannot drain"
+                path = layout.broker_path(self.broker.id)
+                node = await self._store.read(path)
+                if node is None or layout.broker_of(self.broker.id, node.data).epoch != self.broker.epoch:
+                    break  # registers again, and then as draining
+                broker = self.broker._replace(draining=True)
+                op = Set(path, layout.broker_data(broker, self._runtime.wall_ms()), node.version)
+                change = c.registered(broker)
+                try:
+                    paths = await self._store.commit([op, _change_node((change,))])
+                except Conflict:
+                    continue
+                self.broker = broker
+                await self._applied(paths[-1], (change,))
+                break
+        self._news.set()
 
     async def _commit(self, changes: Iterable[c.Change]) -> None:
         with self._view.writing():
@@ -163,12 +198,12 @@ class ControllerLoop:
     async def _register(self, registration: BrokerRegistration) -> int:
         """One commit registers the broker and, if there is no controller, makes it that."""
         for _ in range(ATTEMPTS_MAX):
+            await self._view.catch_up()
             paths = (layout.BROKER_EPOCH, layout.CONTROLLER, layout.CONTROLLER_EPOCH, layout.BROKERS)
             nodes = {node.path: node for node in await self._store.tree(*paths)}
             counter = nodes[layout.BROKER_EPOCH]
             epoch = int(counter.data) + 1
-            endpoints = tuple(Endpoint(*endpoint) for endpoint in registration.endpoints)
-            broker = Broker(registration.id, epoch, endpoints, registration.rack)
+            broker = self._registered(registration, epoch)
             here = layout.broker_path(broker.id)
             wall_ms = self._runtime.wall_ms()
             ops: list[Op] = [
@@ -188,11 +223,18 @@ class ControllerLoop:
                 if conflict.op.path == here and conflict.why is Why.exists:
                     raise self._already_there(broker.id, await self._store.read(here)) from conflict
                 continue  # another broker was faster at something: look again
+            self.broker = broker
             await self._applied(paths_made[-1], tuple(changes))
             if campaign:
                 await self._won(nodes[layout.CONTROLLER_EPOCH], broker.id)
             return epoch
         raise Fault(f"broker {registration.id} could not register in {ATTEMPTS_MAX} attempts: the store is too busy")
+
+    def _registered(self, registration: BrokerRegistration, epoch: int) -> Broker:
+        """As long as it runs a broker loses nothing, so it stays as clean as it was when it registered first."""
+        since = clean_since(self._view.image, registration, epoch) if self.broker is None else self.broker.clean_since
+        endpoints = tuple(Endpoint(*endpoint) for endpoint in registration.endpoints)
+        return Broker(registration.id, epoch, endpoints, registration.rack, self._draining, since)
 
     def _already_there(self, broker_id: int, node: Node | None) -> Fault:
         where = ""
@@ -231,6 +273,10 @@ class ControllerLoop:
             self._resign("the session has ended")
         self._news.set()
 
+    def _changed(self, old: Image, new: Image, change: c.Change) -> None:
+        if isinstance(change, c.BrokerRegistered | c.BrokerConfigChanged):
+            self._news.set()
+
     async def _run(self) -> None:
         """Whenever something may have changed: be registered, have a controller, and as controller look after it."""
         while True:
@@ -266,7 +312,9 @@ class ControllerLoop:
             await self._view.catch_up()
             self._in_doubt = False
             live = _live(await self._store.tree(layout.BROKERS))
-            await self._commit(controller.brokers_seen(self._view.image, live))
+            gone = controller.brokers_gone(self._view.image, live)
+            left = self._view.image.apply(*gone) if gone else self._view.image
+            await self._commit(chain(gone, self._outlook.unfinished(left, self._rules())))
 
 
 def _live(nodes: Iterable[Node]) -> tuple[tuple[int, int], ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ottla.cluster import changes as c
 from ottla.cluster.image import Image
-from ottla.cluster.model import Topic
+from ottla.cluster.model import Partition, Topic
 
 
 def changes_between(old: Image, new: Image) -> Iterator[c.Change]:
@@ -58,4 +58,5 @@ def _topic(old: Topic | None, new: Topic) -> Iterator[c.Change]:
             yield c.TopicConfigChanged(new.id, new.configs)
     for index, partition in enumerate(new.partitions):
         if partition.has_state and (index >= len(known) or known[index] != partition):
-            yield c.partition_changed(new.id, index, partition)
+            before = known[index] if index < len(known) else Partition(partition.replicas)
+            yield c.partition_changed(new.id, index, partition, before)

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from ottla.cluster import changes as c
 from ottla.cluster import layout
-from ottla.cluster.model import NO_BROKER, Broker, Endpoint, Partition, Tombstone, Topic
+from ottla.cluster.model import NO_BROKER, NO_EPOCH, Broker, Endpoint, Partition, Tombstone, Topic
 from ottla.cluster.store import Node
 from ottla.errors import Fault
 
@@ -207,11 +207,7 @@ class Draft:
         if partitions is None:
             partitions = self._partitions[name] = list(self.topics.map[name].partitions)
         if change.partition < len(partitions):
-            old = partitions[change.partition]
-            partitions[change.partition] = Partition(
-                old.replicas, change.leader, change.leader_epoch, change.in_sync, change.partition_epoch,
-                change.broker_epoch, old.adding, old.removing,
-            )  # fmt: skip
+            partitions[change.partition] = change.applied_to(partitions[change.partition])
 
     def _topic_config_changed(self, change: c.TopicConfigChanged) -> None:
         topic = self.topic(change.topic_id)
@@ -249,7 +245,10 @@ class Draft:
             self.tombstones.drop(change.topic_id)
 
     def _broker_registered(self, change: c.BrokerRegistered) -> None:
-        self.brokers.put(change.id, Broker(*change))
+        broker = Broker(*change)
+        if broker.clean_since == NO_EPOCH:  # as an older Ottla says it, which did not know
+            broker = broker._replace(clean_since=broker.epoch)
+        self.brokers.put(change.id, broker)
 
     def _broker_gone(self, change: c.BrokerGone) -> None:
         broker = self.brokers.map.get(change.id)
@@ -331,8 +330,10 @@ class _Loader:
             # A store that is read piece by piece may show a state whose topic it did not show: the log says the rest.
             _, partitions = self._topics.get(topic, (b"", []))
             if index < len(partitions):
-                replicas, *_, adding, removing = partitions[index]
-                partitions[index] = state._replace(replicas=replicas, adding=adding, removing=removing)
+                assigned = partitions[index]
+                partitions[index] = state._replace(
+                    replicas=assigned.replicas, adding=assigned.adding, removing=assigned.removing
+                )
 
     def image(self, version: int) -> Image:
         topics = {

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from ottla.cluster import changes as c
 from ottla.cluster import layout
 from ottla.cluster.image import Draft, Image
-from ottla.cluster.model import Partition, Tombstone
-from ottla.cluster.store import COMMIT_BYTES_MAX, COMMIT_OPS_MAX, Create, Delete, Op, Set
+from ottla.cluster.model import Partition, Tombstone, Topic
+from ottla.cluster.store import ANY_VERSION, COMMIT_BYTES_MAX, COMMIT_OPS_MAX, Create, Delete, Op, Set
 
 STEP_OPS_MAX: Final = COMMIT_OPS_MAX - 10
 """Room for the fence, the change node and a registration."""
@@ -33,27 +33,65 @@ class Step(NamedTuple):
 def steps(image: Image, changes: Iterable[c.Change]) -> Iterator[Step]:
     """Cut changes into commits, in order; lazily, so that a long list is not worked off in one go."""
     draft = Draft(image)
-    step_changes: list[c.Change] = []
-    step_ops: list[Op] = []
-    size = 0
+    step = _Step()
     for change in changes:
-        ops = ops_of(draft, change)
-        change_size = sum(len(op.data) for op in ops if isinstance(op, Create | Set))
+        ops = _OPS[type(change)](draft, change)
+        size = sum(len(op.data) for op in ops if isinstance(op, Create | Set))
+        moved = _assignment_moved(draft, change)
         assert len(ops) <= STEP_OPS_MAX, change
-        if step_changes and (len(step_ops) + len(ops) > STEP_OPS_MAX or size + change_size > STEP_BYTES_MAX):
-            yield Step(tuple(step_changes), tuple(step_ops))
-            step_changes, step_ops, size = [], [], 0
-        step_changes.append(change)
-        step_ops += ops
-        size += change_size
+        if step.changes and step.full(len(ops), size, moved):
+            yield step.finished(draft)
+            step = _Step()
+        step.add(change, ops, size, moved)
         draft.apply(change)
-    if step_changes:
-        yield Step(tuple(step_changes), tuple(step_ops))
+    if step.changes:
+        yield step.finished(draft)
 
 
-def ops_of(before: Draft, change: c.Change) -> list[Op]:
-    """The operations for a change that is about to be applied to `before`."""
-    return _OPS[type(change)](before, change)
+class _Step:
+    """A commit in the making. The node of a topic holds the assignments of all its partitions: it is written once,
+    however many of them have moved."""
+
+    __slots__ = ("changes", "moved", "ops", "size")
+
+    def __init__(self) -> None:
+        self.changes: list[c.Change] = []
+        self.ops: list[Op] = []
+        self.size = 0
+        self.moved: dict[bytes, int] = {}
+
+    def full(self, ops: int, size: int, moved: Topic | None) -> bool:
+        if moved is not None and moved.id not in self.moved:
+            ops += 1
+            size += _assignment_size(moved)
+        return len(self.ops) + len(self.moved) + ops > STEP_OPS_MAX or self.size + size > STEP_BYTES_MAX
+
+    def add(self, change: c.Change, ops: list[Op], size: int, moved: Topic | None) -> None:
+        self.changes.append(change)
+        self.ops += ops
+        self.size += size
+        if moved is not None and moved.id not in self.moved:
+            self.moved[moved.id] = _assignment_size(moved)
+            self.size += self.moved[moved.id]
+
+    def finished(self, after: Draft) -> Step:
+        for topic_id in self.moved:
+            topic = after.topic(topic_id)
+            if topic is not None:
+                self.ops.append(Set(layout.topic_path(topic.name), layout.topic_data(topic.id, topic.partitions)))
+        return Step(tuple(self.changes), tuple(self.ops))
+
+
+def _assignment_moved(before: Draft, change: c.Change) -> Topic | None:
+    """The topic whose node this change has to rewrite for the sake of one partition's assignment."""
+    if not isinstance(change, c.PartitionChanged) or change.replicas is None:
+        return None
+    return before.topics.map[before.names.map[change.topic_id]]
+
+
+def _assignment_size(topic: Topic) -> int:
+    """About as large as the topic's node."""
+    return 80 + len(topic.partitions) * (12 + 6 * len(topic.partitions[0].replicas))
 
 
 def _topic_created(before: Draft, change: c.TopicCreated) -> list[Op]:
@@ -77,15 +115,7 @@ def _partition_changed(before: Draft, change: c.PartitionChanged) -> list[Op]:
     name = before.names.map[change.topic_id]
     old = before.partition(change.topic_id, change.partition)
     assert change.partition_epoch == old.partition_epoch + 1, "every change of a state is counted"
-    state = Partition(
-        old.replicas,
-        change.leader,
-        change.leader_epoch,
-        change.in_sync,
-        change.partition_epoch,
-        change.broker_epoch,
-    )
-    data = layout.state_data(state, before.controller_epoch)
+    data = layout.state_data(change.applied_to(old), before.controller_epoch)
     path = layout.state_path(name, change.partition)
     if old.has_state:
         return [Set(path, data, old.partition_epoch)]
@@ -126,10 +156,14 @@ def _topic_erased(before: Draft, change: c.TopicErased) -> list[Op]:
 
 
 def _replica_erased(before: Draft, change: c.ReplicaErased) -> list[Op]:
-    tombstone = before.tombstones.map[change.topic_id]
+    return [replica_erased(change, before.tombstones.map[change.topic_id], ANY_VERSION)]
+
+
+def replica_erased(change: c.ReplicaErased, tombstone: Tombstone, version: int) -> Op:
+    """The one change that every broker may commit for itself: hence the version of the tombstone it has read."""
     left = tombstone._replace(replicas=tuple(b for b in tombstone.replicas if b != change.broker))
     path = layout.tombstone_path(change.topic_id)
-    return [Set(path, layout.tombstone_data(left)) if left.replicas else Delete(path)]
+    return Set(path, layout.tombstone_data(left), version) if left.replicas else Delete(path, version)
 
 
 def _broker_config_changed(before: Draft, change: c.BrokerConfigChanged) -> list[Op]:

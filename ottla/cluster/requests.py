@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from ottla.cluster.changes import Change
-from ottla.cluster.model import Endpoint
+from ottla.cluster.model import NO_EPOCH, Endpoint, Partition
 from ottla.errors import ErrorCode
 
 R = TypeVar("R")
@@ -17,9 +17,14 @@ ZERO_ID: Final = bytes(16)
 
 
 class BrokerRegistration(NamedTuple):
+    """What a broker says of itself. `clean_epoch` and `clean_since` are what the mark of its last clean stop said (-1:
+    there was none): the registration under which it stopped, and the oldest since which every stop was clean."""
+
     id: int
     endpoints: Sequence[Endpoint]
     rack: str | None = None
+    clean_epoch: int = NO_EPOCH
+    clean_since: int = NO_EPOCH
 
 
 class TopicSpec(NamedTuple):
@@ -79,6 +84,26 @@ class ConfigResult(NamedTuple):
     message: str | None = None
 
 
+class InSyncProposal(NamedTuple):
+    """What a leader asks the controller to make of its partition: `in_sync` are replicas with the registration under
+    which each has caught up. The epochs are those that the leader knows."""
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    in_sync: Sequence[tuple[int, int]]
+
+
+class AlterPartitionResult(NamedTuple):
+    """The partition as it is now, or why it was not changed."""
+
+    topic_id: bytes
+    partition: int
+    code: ErrorCode = ErrorCode.none
+    state: Partition | None = None
+
+
 class Decision(NamedTuple, Generic[R]):
     """What is to be changed, in order, and one result for each thing that was asked, in order."""
 
@@ -96,6 +121,14 @@ def _no_list(name: str) -> str | None:
     return None
 
 
+def _one(configs: Mapping[str, str]) -> int:
+    return 1
+
+
+def _never(configs: Mapping[str, str]) -> bool:
+    return False
+
+
 class Rules(NamedTuple):
     """What the broker's settings say. The checks raise Refused(invalid_config)."""
 
@@ -106,3 +139,7 @@ class Rules(NamedTuple):
     topic_list: Callable[[str], str | None] = _no_list
     """The default of a topic setting that is a list; None when it is not one."""
     broker_list: Callable[[str], str | None] = _no_list
+    min_in_sync: Callable[[Mapping[str, str]], int] = _one
+    """min.insync.replicas of a topic with these configs."""
+    unclean: Callable[[Mapping[str, str]], bool] = _never
+    """unclean.leader.election.enable of a topic with these configs."""

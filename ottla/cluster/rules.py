@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from ottla.cluster.requests import Rules
 from ottla.config.broker import BrokerConfig
@@ -11,6 +12,9 @@ from ottla.config.dynamic import validate_broker_overrides
 from ottla.config.setting import Kind, text_of
 from ottla.config.topic import resolve, validate_topic_overrides
 from ottla.config.topic_settings import TOPIC_SETTINGS
+
+_MIN_IN_SYNC: Final = TOPIC_SETTINGS["min.insync.replicas"]
+_UNCLEAN: Final = TOPIC_SETTINGS["unclean.leader.election.enable"]
 
 
 def rules_of(config: BrokerConfig) -> Rules:
@@ -32,6 +36,14 @@ def rules_of(config: BrokerConfig) -> Rules:
             return None
         return text_of(config.get(name)) or ""
 
+    def min_in_sync(configs: Mapping[str, str]) -> int:
+        text = configs.get(_MIN_IN_SYNC.name)
+        return config.min_insync_replicas if text is None else int(text)
+
+    def unclean(configs: Mapping[str, str]) -> bool:
+        text = configs.get(_UNCLEAN.name)
+        return config.unclean_leader_election_enable if text is None else bool(_UNCLEAN.parse(text))
+
     return Rules(
         config.num_partitions,
         config.default_replication_factor,
@@ -39,4 +51,6 @@ def rules_of(config: BrokerConfig) -> Rules:
         check_broker,
         topic_list,
         broker_list,
+        min_in_sync,
+        unclean,
     )

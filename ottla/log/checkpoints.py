@@ -3,7 +3,7 @@
 In the data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`,
 `replication-offset-checkpoint` (high watermarks) and `cleaner-offset-checkpoint`, one line per partition;
 `meta.properties` (whose directory this is); `.kafka_cleanshutdown` (present only between a
-clean stop and the next start; KIP-966 keeps the broker epoch in it). In a partition's directory:
+clean stop and the next start; KIP-966 keeps the broker epoch in it, `cleanSince` is ours). In a partition's directory:
 `partition.metadata` (which topic id it belongs to) and `leader-epoch-checkpoint`.
 
 All are replaced atomically. A damaged one is a Fault that names the file and says what may be done about it:
@@ -17,6 +17,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from ottla.errors import Fault
 from ottla.runtime import Disk, File
@@ -170,14 +171,22 @@ def write_meta_properties(disk: Disk, directory: str, properties: Mapping[str, s
     disk.write_atomic(f"{directory}/{META_PROPERTIES}", text.encode())
 
 
-def write_clean_shutdown(disk: Disk, directory: str, broker_epoch: int) -> None:
+class CleanShutdown(NamedTuple):
+    """`epoch` is the registration under which the broker stopped, `since` the oldest since which every stop was clean.
+    -1 where the mark does not say."""
+
+    epoch: int = -1
+    since: int = -1
+
+
+def write_clean_shutdown(disk: Disk, directory: str, mark: CleanShutdown) -> None:
     """The last thing a clean stop writes."""
-    content = json.dumps({"version": _VERSION, "broker_epoch": str(broker_epoch)})
+    content = json.dumps({"version": 0, "brokerEpoch": mark.epoch, "cleanSince": mark.since})
     disk.write_atomic(f"{directory}/{CLEAN_SHUTDOWN}", content.encode())
 
 
-def take_clean_shutdown(disk: Disk, directory: str) -> int | None:
-    """The broker epoch of the clean stop before this start, -1 if it did not say; None if there was none.
+def take_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
+    """What the clean stop before this start left; None if there was none.
 
     Taking removes it, durably and before anything is written, so that a crash from here on counts as one.
     """
@@ -189,6 +198,8 @@ def take_clean_shutdown(disk: Disk, directory: str) -> int | None:
     disk.remove(path)
     disk.sync_dir(directory)
     try:
-        return int(json.loads(data)["broker_epoch"])
-    except (ValueError, KeyError, TypeError):
-        return -1  # as an older Kafka writes it: empty
+        said = json.loads(data)
+        epoch = int(said["brokerEpoch"] if "brokerEpoch" in said else said["broker_epoch"])
+        return CleanShutdown(epoch, int(said.get("cleanSince", epoch)))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return CleanShutdown()  # as an older Kafka writes it: empty

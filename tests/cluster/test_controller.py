@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 
 from ottla.cluster import config_edits, controller, layout
-from ottla.cluster.elections import unfinished
 from ottla.cluster.image import Broker, Endpoint, Image
 from ottla.cluster.placement import place
 from ottla.cluster.requests import (
@@ -50,7 +49,7 @@ class Story:
         return self.show(show)
 
     def settle(self, show: str = "") -> str:
-        self.world.commit(unfinished(self.world.image))
+        self.world.settle()
         return self.show(show)
 
     def create(self, name: str, *options: str) -> str:
@@ -71,7 +70,7 @@ class Story:
     def grow(self, name: str, partitions: str, on: str = "") -> str:
         assignments = [ids(part) for part in on.removeprefix("on=").split("|")] if on else None
         spec = PartitionsSpec(name, int(partitions), assignments)
-        decision = controller.create_partitions(self.world.image, [spec])
+        decision = controller.create_partitions(self.world.image, [spec], self.rules)
         self.world.commit(decision.changes)
         return self.answer(decision.results[0], name)
 

@@ -62,6 +62,7 @@ class World:
         self.log = []
         self.random = random.Random(1)
         self.epoch = 0
+        self.rules = Rules()
 
     def commit(self, changes):
         for step in steps(self.image, changes):
@@ -77,17 +78,23 @@ class World:
         self.history.append(self.image)
         assert self.image == self.tree.image()
 
-    def register(self, broker):
+    def register(self, broker, since=0):
+        """With `since` 0 it has never lost anything; None: it may just have."""
         self.epoch += 1
         endpoints = (Endpoint("A", "::1", 9092, "SSL"), Endpoint("B", "host", 1))
         new = Broker(broker, self.epoch, endpoints, f"r{broker % 2}" if self.racks else None)
+        new = new._replace(clean_since=self.epoch if since is None else since)
         self.tree.nodes[layout.broker_path(broker)] = (layout.broker_data(new, 0), 0)
         self.announce(c.registered(new))
 
     def lose(self, broker):
         if self.tree.nodes.pop(layout.broker_path(broker), None) is not None:
             live = [(b.id, b.epoch) for b in self.image.brokers.values() if b.id != broker]
-            self.commit(controller.brokers_seen(self.image, live))
+            self.commit(controller.brokers_gone(self.image, live))
+            self.settle()
+
+    def settle(self):
+        self.commit(unfinished(self.image, self.rules))
 
     def campaign(self, broker):
         epoch = self.image.controller_epoch + 1
@@ -95,7 +102,7 @@ class World:
         self.tree.nodes[layout.CONTROLLER_EPOCH] = (str(epoch).encode(), 0)
         live = tuple((b.id, b.epoch) for b in self.image.brokers.values())
         self.announce(c.ControllerChanged(broker, epoch, live))
-        self.commit(unfinished(self.image))
+        self.settle()
 
     def create(self, name, partitions, factor):
         spec = TopicSpec(name, partitions, factor, configs={"k": "v"})
@@ -111,7 +118,7 @@ class World:
         self.commit(changes[:1])
 
     def grow(self, name, partitions):
-        self.commit(controller.create_partitions(self.image, [PartitionsSpec(name, partitions)]).changes)
+        self.commit(controller.create_partitions(self.image, [PartitionsSpec(name, partitions)], self.rules).changes)
 
     def configure(self, name, value):
         edit = [ConfigEdit("k", value)]
@@ -260,8 +267,9 @@ def test_the_nodes_read_like_kafkas():
         "removing_replicas": {},
     }
     state = node("/brokers/topics/orders/partitions/0/state")
-    assert state.pop("broker_epoch") == 1
-    assert state == {"controller_epoch": 1, "leader": 1, "version": 1, "leader_epoch": 0, "isr": [1]}
+    ours = {"broker_epoch": 1, "isr_epochs": [1], "eligible": [], "eligible_epochs": [], "last_leader": 1}
+    kafkas = {"controller_epoch": 1, "leader": 1, "version": 1, "leader_epoch": 0, "isr": [1]}
+    assert state == kafkas | ours
     assert node("/config/topics/orders") == {"version": 1, "config": {"k": "v"}}
     assert world.tree.nodes["/controller_epoch"][0] == b"1"
     assert node("/controller")["brokerid"] == 1

@@ -103,12 +103,26 @@ def test_damaged_meta_properties_are_a_fault(directory):
 
 def test_a_clean_stop_is_believed_once(directory):
     assert checkpoints.take_clean_shutdown(disk, directory) is None
-    checkpoints.write_clean_shutdown(disk, directory, 42)
-    assert disk.read(f"{directory}/.kafka_cleanshutdown") == b'{"version": "0", "broker_epoch": "42"}'
-    assert checkpoints.take_clean_shutdown(disk, directory) == 42
+    mark = checkpoints.CleanShutdown(epoch=42, since=40)
+    checkpoints.write_clean_shutdown(disk, directory, mark)
+    expected = b'{"version": 0, "brokerEpoch": 42, "cleanSince": 40}'
+    assert disk.read(f"{directory}/.kafka_cleanshutdown") == expected
+    assert checkpoints.take_clean_shutdown(disk, directory) == mark
     assert checkpoints.take_clean_shutdown(disk, directory) is None
 
 
 def test_an_old_kafka_s_empty_clean_shutdown_file_counts(directory):
     put(directory, checkpoints.CLEAN_SHUTDOWN, "")
-    assert checkpoints.take_clean_shutdown(disk, directory) == -1
+    assert checkpoints.take_clean_shutdown(disk, directory) == checkpoints.CleanShutdown(-1, -1)
+
+
+@pytest.mark.parametrize("content", ['{"version":0,"brokerEpoch":7}', '{"version": "0", "broker_epoch": "7"}'])
+def test_a_mark_that_says_less_was_clean_since_the_stop_it_marks(directory, content):
+    put(directory, checkpoints.CLEAN_SHUTDOWN, content)
+    assert checkpoints.take_clean_shutdown(disk, directory) == checkpoints.CleanShutdown(7, 7)
+
+
+@pytest.mark.parametrize("content", ["[]", "7", '{"version":0}', '{"brokerEpoch":[]}'])
+def test_a_mark_that_cannot_be_read_says_nothing(directory, content):
+    put(directory, checkpoints.CLEAN_SHUTDOWN, content)
+    assert checkpoints.take_clean_shutdown(disk, directory) == checkpoints.CleanShutdown(-1, -1)
