@@ -18,6 +18,7 @@ from ottla.errors import StorageFault
 from ottla.runtime import Buffer
 
 _SECTOR_BYTES = 512
+UNLIMITED = 2**62
 
 
 class _Inode:
@@ -116,7 +117,7 @@ class SimLock:
 class SimDisk:
     """One machine's disk. It outlives the processes that use it: `crash` ends them all."""
 
-    def __init__(self, random: Random, *, capacity_bytes: int = 2**62) -> None:
+    def __init__(self, random: Random, *, capacity_bytes: int = UNLIMITED) -> None:
         self.random = random
         self.capacity_bytes = capacity_bytes
         self.broken = False
@@ -140,6 +141,11 @@ class SimDisk:
         for path in sorted(self._files):
             self._files[path].crash(self.random)
 
+    def process_died(self) -> None:
+        """Nothing is lost, but nobody holds a file or a lock any more."""
+        self.life += 1
+        self._locks.clear()
+
     def flip_bit(self, path: str, position: int | None = None) -> int:
         """Damage one bit for good. Returns the position of the byte."""
         inode = self._files[path]
@@ -152,7 +158,7 @@ class SimDisk:
         """How many bytes may still be written; StorageFault when nothing may be changed at all."""
         if self.broken:
             raise StorageFault(f"cannot write to {path}: Input/output error")
-        return max(self.capacity_bytes - self._used(), 0)
+        return UNLIMITED if self.capacity_bytes == UNLIMITED else max(self.capacity_bytes - self._used(), 0)
 
     def _used(self) -> int:
         return sum(len(inode.content) for inode in self._files.values())

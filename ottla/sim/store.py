@@ -1,0 +1,505 @@
+"""The store of a simulated cluster: one server with the tree in memory, and a session for every broker.
+
+It behaves as ZooKeeper does. A session lives as long as the server hears of it once in its timeout; a client that hears
+nothing is `suspended` long before that, and learns only when it is back in touch whether its session is `lost`.
+Requests and answers of one connection keep their order, and so does the news that a watch brings. An outage of the
+server loses nothing but connections, and gives every session its whole timeout anew. `prompt` sessions end with
+their process, as those of the embedded store do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from ottla.cluster.store import (
+    ANY_VERSION,
+    Check,
+    Conflict,
+    Create,
+    Delete,
+    Node,
+    Op,
+    SessionLost,
+    SessionState,
+    Set,
+    Why,
+    parent_of,
+)
+from ottla.errors import Fault
+from ottla.sim.network import Network, Wire
+from ottla.sim.runtime import SimRuntime
+
+T = TypeVar("T")
+
+STORE: Final = "store"
+"""The machine on which the server runs."""
+OPEN_SECONDS: Final = 18.0
+CLOSE_SECONDS: Final = 2.0
+
+
+class _Kept:
+    """A node as the server keeps it."""
+
+    __slots__ = ("children", "children_made", "data", "session", "version")
+
+    def __init__(self, data: bytes, session: int | None) -> None:
+        self.data = data
+        self.version = 0
+        self.session = session
+        self.children: dict[str, None] = {}
+        self.children_made = 0
+
+
+class Tree:
+    """The nodes, and what can be done to them."""
+
+    def __init__(self) -> None:
+        self._nodes = {"/": _Kept(b"", None)}
+
+    def read(self, path: str) -> Node | None:
+        kept = self._nodes.get(path)
+        return None if kept is None else Node(path, kept.data, kept.version)
+
+    def children(self, path: str) -> list[str]:
+        kept = self._nodes.get(path)
+        return [] if kept is None else sorted(kept.children)
+
+    def children_from(self, path: str, first: str) -> list[Node]:
+        above = path.rstrip("/")
+        found = [self.read(f"{above}/{name}") for name in self.children(path) if name >= first]
+        return [node for node in found if node is not None]
+
+    def tree(self, *paths: str) -> list[Node]:
+        nodes: dict[str, Node] = {}
+        queue = list(paths)
+        while queue:
+            path = queue.pop()
+            node = self.read(path)
+            if node is not None and path not in nodes:
+                nodes[path] = node
+                above = path.rstrip("/")
+                queue += [f"{above}/{name}" for name in self._nodes[path].children]
+        return sorted(nodes.values())
+
+    def commit(self, session: int, ops: Sequence[Op]) -> list[str]:
+        undo: list[Callable[[], object]] = []
+        try:
+            return [self._perform(session, index, op, undo) for index, op in enumerate(ops)]
+        except Conflict:
+            for step in reversed(undo):
+                step()
+            raise
+
+    def ephemeral(self, session: int) -> list[str]:
+        return [path for path, kept in self._nodes.items() if kept.session == session]
+
+    def _perform(self, session: int, index: int, op: Op, undo: list[Callable[[], object]]) -> str:
+        if isinstance(op, Create):
+            return self._create(session, index, op, undo)
+        kept = self._nodes.get(op.path)
+        if kept is None:
+            raise Conflict(index, op, Why.missing)
+        if op.version not in (ANY_VERSION, kept.version):
+            raise Conflict(index, op, Why.version)
+        if isinstance(op, Set):
+            undo.append(lambda was=(kept.data, kept.version): self._put(kept, *was))  # type: ignore[misc]
+            self._put(kept, op.data, kept.version + 1)
+        elif isinstance(op, Delete):
+            if kept.children:
+                raise Conflict(index, op, Why.not_empty)
+            undo.append(lambda: self._link(op.path, kept))
+            self._unlink(op.path)
+        else:
+            assert isinstance(op, Check)
+        return op.path
+
+    def _create(self, session: int, index: int, op: Create, undo: list[Callable[[], object]]) -> str:
+        path = op.path
+        parent = self._nodes.get(parent_of(path))
+        if parent is None:
+            raise Conflict(index, op, Why.missing)
+        if parent.session is not None:
+            raise Conflict(index, op, Why.ephemeral_parent)
+        if op.sequential:
+            path += f"{parent.children_made:010d}"
+        if path in self._nodes:
+            raise Conflict(index, op, Why.exists)
+        if op.sequential:
+            parent.children_made += 1
+            undo.append(lambda: setattr(parent, "children_made", parent.children_made - 1))
+        self._link(path, _Kept(op.data, session if op.ephemeral else None))
+        undo.append(lambda: self._unlink(path))
+        return path
+
+    def _put(self, kept: _Kept, data: bytes, version: int) -> None:
+        kept.data, kept.version = data, version
+
+    def _link(self, path: str, kept: _Kept) -> None:
+        self._nodes[path] = kept
+        self._nodes[parent_of(path)].children[path[path.rindex("/") + 1 :]] = None
+
+    def _unlink(self, path: str) -> None:
+        del self._nodes[path]
+        del self._nodes[parent_of(path)].children[path[path.rindex("/") + 1 :]]
+
+
+class _Session:
+    def __init__(self, key: int, timeout_s: float, owner: str) -> None:
+        self.key = key
+        self.timeout_s = timeout_s
+        self.owner = owner
+        self.heard_at = 0.0
+        self.line: Line | None = None
+        self.watches: dict[str, None] = {}
+
+
+class Line:
+    """A connection of a client to the server."""
+
+    def __init__(self, server: StoreServer, client: str, heard: Callable[[tuple[Any, ...]], None]) -> None:
+        self.open = True
+        self.up = Wire(server.network, client, STORE, self._asked)
+        self.down = Wire(server.network, STORE, client, self._told)
+        self._server = server
+        self._heard = heard
+
+    def _asked(self, message: tuple[Any, ...]) -> None:
+        if self.open:
+            self._server.asked(self, message)
+
+    def _told(self, message: tuple[Any, ...]) -> None:
+        self._heard(message)
+
+    def reset(self) -> None:
+        """By the server's machine: the client learns of it."""
+        if self.open:
+            self.open = False
+            self.down.send(("reset",))
+
+
+class StoreServer:
+    """Runs on the kernel's loop of the network: it is never paused, but may be away."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.tree = Tree()
+        self.away = False
+        self.prompt = False
+        self.commits = 0
+        self._clock = network.kernel.time
+        self._sessions: dict[int, _Session] = {}
+        self._last_key = 0
+        self._checking = False
+
+    # Faults.
+
+    def go_away(self) -> None:
+        self.away = True
+        for session in self._sessions.values():
+            if session.line is not None:
+                session.line.reset()
+                session.line = None
+
+    def come_back(self) -> None:
+        self.away = False
+        for session in self._sessions.values():
+            session.heard_at = self._clock()
+        self._check_later()
+
+    def expire(self, owner: str) -> None:
+        """End the sessions of a client as if nothing had been heard of it."""
+        for session in [session for session in self._sessions.values() if session.owner == owner]:
+            self._end(session)
+
+    def process_died(self, owner: str) -> None:
+        """What it had sent may still arrive."""
+        if self.prompt and not self.away:
+            self.expire(owner)
+
+    # Requests.
+
+    def asked(self, line: Line, message: tuple[Any, ...]) -> None:
+        if self.away:
+            return
+        match message:
+            case ("connect",):
+                line.down.send(("connected",))
+            case ("begin", key, timeout_s, owner):
+                self._begin(line, key, timeout_s, owner)
+            case ("end", key):
+                if (ended := self._sessions.get(key)) is not None:
+                    self._end(ended)
+                line.down.send(("ended",))
+            case (kind, key, *rest):
+                session = self._sessions.get(key)
+                if session is None or session.line is not line:
+                    line.reset()
+                    return
+                session.heard_at = self._clock()
+                self._serve(session, line, kind, rest)
+
+    def _begin(self, line: Line, key: int | None, timeout_s: float, owner: str) -> None:
+        session = self._sessions.get(key) if key is not None else None
+        if key is not None and session is None:
+            line.down.send(("expired",))
+            return
+        if session is None:
+            self._last_key += 1
+            session = self._sessions[self._last_key] = _Session(self._last_key, timeout_s, owner)
+        elif session.line is not None and session.line is not line:
+            session.line.open = False
+        session.line = line
+        session.heard_at = self._clock()
+        self._check_later()
+        line.down.send(("begun", session.key))
+
+    def _serve(self, session: _Session, line: Line, kind: str, rest: list[Any]) -> None:
+        if kind == "ping":
+            line.down.send(("pong",))
+        elif kind == "watch":
+            session.watches[rest[0]] = None
+        elif kind == "commit":
+            number, ops = rest
+            try:
+                paths = self.tree.commit(session.key, ops)
+            except Conflict as conflict:
+                line.down.send(("failed", number, conflict))
+                return
+            self.commits += 1
+            self._changed(path for path, op in zip(paths, ops, strict=True) if not isinstance(op, Check))
+            self.network.trace.line(STORE, f"{session.owner} commits {_summary(ops, paths)}")
+            line.down.send(("answer", number, paths))
+        else:
+            number, *arguments = rest
+            line.down.send(("answer", number, getattr(self.tree, kind)(*arguments)))
+
+    def _changed(self, paths: Iterable[str]) -> None:
+        touched = {path: None for written in paths for path in (written, parent_of(written) if written != "/" else "/")}
+        for session in self._sessions.values():
+            if session.line is not None:
+                for path in touched:
+                    if path in session.watches:
+                        session.line.down.send(("changed", path))
+
+    # Sessions.
+
+    def _end(self, session: _Session) -> None:
+        del self._sessions[session.key]
+        paths = self.tree.ephemeral(session.key)
+        for path in paths:
+            self.tree.commit(session.key, [Delete(path)])
+        self.network.trace.line(STORE, f"the session of {session.owner} ends: {' '.join(paths) or 'it had nothing'}")
+        if session.line is not None:
+            session.line.reset()
+        self._changed(paths)
+
+    def _check_later(self) -> None:
+        if not self._checking:
+            self._checking = True
+            self.network.kernel.call_later(0.25, self._check)
+
+    def _check(self) -> None:
+        self._checking = False
+        if self.away:
+            return
+        now = self._clock()
+        for session in [each for each in self._sessions.values() if now - each.heard_at > each.timeout_s]:
+            self._end(session)
+        if self._sessions:
+            self._check_later()
+
+
+def _summary(ops: Sequence[Op], paths: Sequence[str]) -> str:
+    shown = [f"{type(op).__name__.lower()} {path}" for op, path in zip(ops, paths, strict=True)]
+    return ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
+
+
+class SimStore:
+    """A broker's session, or one after the other."""
+
+    def __init__(self, server: StoreServer, runtime: SimRuntime, timeout_s: float) -> None:
+        self._server = server
+        self._runtime = runtime
+        self._timeout_s = timeout_s
+        self._state = SessionState.lost
+        self._tell_state: list[Callable[[SessionState], None]] = []
+        self._watches: list[tuple[str, Callable[[], None]]] = []
+        self._line: Line | None = None
+        self._key: int | None = None
+        self._heard_at = 0.0
+        self._underway: dict[int, asyncio.Future[Any]] = {}
+        self._number = 0
+        self._began: asyncio.Future[tuple[Any, ...]] | None = None
+        self._closed = False
+        self._keeper: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls, server: StoreServer, runtime: SimRuntime, *, timeout_s: float = 6.0, session_file: str | None = None
+    ) -> SimStore:
+        """The session whose key is in the file is ended first: this process takes the place of the one that had it."""
+        store = cls(server, runtime, timeout_s)
+        disk = runtime.disk
+        old = int(disk.read(session_file)) if session_file is not None and disk.exists(session_file) else None
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                while not await store._begin(None):
+                    pass
+        except TimeoutError:
+            raise Fault(f"no store answers within {OPEN_SECONDS:g} s") from None
+        if old is not None:
+            assert store._line is not None
+            store._line.up.send(("end", old))
+        if session_file is not None:
+            disk.write_atomic(session_file, str(store._key).encode())
+        store._state = SessionState.connected
+        store._keeper = runtime.spawn(store._keep(), name="store-session")
+        return store
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    def on_state(self, tell: Callable[[SessionState], None]) -> None:
+        self._tell_state.append(tell)
+
+    def watch(self, path: str, tell: Callable[[], None]) -> Callable[[], None]:
+        watch = (path, tell)
+        self._watches.append(watch)
+        if self._state is SessionState.connected:
+            self._say("watch", path)
+        return lambda: self._watches.remove(watch)
+
+    async def read(self, path: str) -> Node | None:
+        return await self._ask("read", path)  # type: ignore[no-any-return]
+
+    async def children(self, path: str) -> list[str]:
+        return await self._ask("children", path)  # type: ignore[no-any-return]
+
+    async def children_from(self, path: str, first: str) -> list[Node]:
+        return await self._ask("children_from", path, first)  # type: ignore[no-any-return]
+
+    async def tree(self, *paths: str) -> list[Node]:
+        return await self._ask("tree", *paths)  # type: ignore[no-any-return]
+
+    async def commit(self, ops: Sequence[Op]) -> list[str]:
+        return await self._ask("commit", tuple(ops))  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        if self._line is not None and self._state is SessionState.connected:
+            self._began = self._runtime.loop.create_future()
+            self._say("end")
+            await asyncio.wait([self._began], timeout=CLOSE_SECONDS)
+        self._state = SessionState.lost
+        self._give_up(SessionLost("the session has ended"))
+
+    # Words with the server.
+
+    def _say(self, kind: str, *rest: object) -> None:
+        assert self._line is not None
+        self._line.up.send((kind, self._key, *rest))
+
+    async def _ask(self, kind: str, *rest: object) -> Any:
+        if self._state is SessionState.lost:
+            raise SessionLost("the session with the store has ended")
+        if self._state is SessionState.suspended:
+            raise Fault("the store is out of reach: try again when it is back")
+        self._number += 1
+        future = self._underway[self._number] = self._runtime.loop.create_future()
+        self._say(kind, self._number, *rest)
+        return await future
+
+    def _told(self, line: Line, message: tuple[Any, ...]) -> None:
+        if line is not self._line:
+            return  # of a connection that was given up
+        self._heard_at = self._runtime.now()
+        match message:
+            case ("answer", number, result):
+                if (future := self._underway.pop(number, None)) is not None and not future.done():
+                    future.set_result(result)
+            case ("failed", number, failure):
+                if (future := self._underway.pop(number, None)) is not None and not future.done():
+                    future.set_exception(failure)
+            case ("changed", path):
+                self._notify(path)
+            case ("connected",) | ("begun", _) | ("expired",) | ("ended",):
+                if self._began is not None and not self._began.done():
+                    self._began.set_result(message)
+            case ("reset",):
+                self._lose_touch()
+
+    def _notify(self, changed: str | None) -> None:
+        for path, tell in list(self._watches):
+            if changed in (None, path):
+                tell()
+
+    async def _begin(self, key: int | None) -> bool:
+        """Connect and begin a session, or take one up again. False: no answer, or it is over."""
+        loop = self._runtime.loop
+
+        def heard(message: tuple[Any, ...]) -> None:
+            loop.call_soon(self._told, line, message)
+
+        line = Line(self._server, self._runtime.machine.name, heard)
+        self._line = line
+        answer = await self._first_words(line, ("connect",))
+        if answer is not None:
+            answer = await self._first_words(line, ("begin", key, self._timeout_s, self._runtime.machine.name))
+        if answer is None:
+            return False
+        if answer[0] == "expired":
+            self._key = None
+            self._become(SessionState.lost)
+            return False
+        self._key = answer[1]
+        self._heard_at = self._runtime.now()
+        return True
+
+    async def _first_words(self, line: Line, words: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        self._began = self._runtime.loop.create_future()
+        line.up.send(words)
+        await asyncio.wait([self._began], timeout=self._timeout_s / 3)
+        return self._began.result() if self._began.done() else None
+
+    async def _keep(self) -> None:
+        """Let the server hear of us, and find a way back to it when nothing is heard."""
+        while True:
+            if self._state is SessionState.connected:
+                if self._runtime.now() - self._heard_at > self._timeout_s * 2 / 3:
+                    self._lose_touch()
+                    continue
+                self._say("ping")
+                await asyncio.sleep(self._timeout_s / 3)
+            elif await self._begin(self._key):
+                for path in dict.fromkeys(path for path, _ in self._watches):
+                    self._say("watch", path)
+                self._become(SessionState.connected)
+                self._notify(None)
+            elif self._state is SessionState.suspended:
+                await asyncio.sleep(0.1)
+
+    def _lose_touch(self) -> None:
+        if self._closed and self._began is not None and not self._began.done():
+            self._began.set_result(("ended",))
+        if self._state is SessionState.connected:
+            self._become(SessionState.suspended)
+            self._give_up(Fault("the store is out of reach; it is not known whether this happened"))
+
+    def _give_up(self, failure: Exception) -> None:
+        underway, self._underway = self._underway, {}
+        for future in underway.values():
+            if not future.done():
+                future.set_exception(failure)
+
+    def _become(self, state: SessionState) -> None:
+        self._state = state
+        for tell in list(self._tell_state):
+            tell(state)

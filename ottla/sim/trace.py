@@ -1,0 +1,38 @@
+"""What happened in a run, as lines to read, and all of it as one number: runs of one seed must agree on it."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Final
+from zlib import crc32
+
+LINES_KEPT: Final = 400
+_PACKET: Final = struct.Struct("<dII")
+
+
+class Trace:
+    """`show` gets every line as it comes; the last ones are kept for whoever asks afterwards."""
+
+    def __init__(self, clock: Callable[[], float], show: Callable[[str], object] | None = None) -> None:
+        self.last: deque[str] = deque(maxlen=LINES_KEPT)
+        self._clock = clock
+        self._show = show
+        self._hash = blake2b(digest_size=8)
+
+    def line(self, who: str, what: str) -> None:
+        text = f"{self._clock():10.4f}  {who:<10}  {what}"
+        self._hash.update(text.encode())
+        self.last.append(text)
+        if self._show is not None:
+            self._show(text)
+
+    def packet(self, data: bytes) -> None:
+        """Bytes arrived somewhere: too many to be shown."""
+        self._hash.update(_PACKET.pack(self._clock(), len(data), crc32(data)))
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
