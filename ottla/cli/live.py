@@ -6,6 +6,7 @@ A row for each partition, a column for each broker: leaders red, replicas blue, 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import termios
 import tty
@@ -147,7 +148,12 @@ def _keys(pressed: Callable[[str], None]) -> Iterator[None]:
     before = termios.tcgetattr(descriptor)
     loop = asyncio.get_running_loop()
     tty.setcbreak(descriptor)
-    loop.add_reader(descriptor, lambda: pressed(sys.stdin.read(1)))
+
+    def read() -> None:
+        for key in os.read(descriptor, 64).decode(errors="ignore"):
+            pressed(key)
+
+    loop.add_reader(descriptor, read)
     try:
         yield
     finally:

@@ -20,6 +20,7 @@ class Noun(NamedTuple):
 NOUNS: Final = {
     "serve": Noun("ottla.cli.serve", "Run a broker."),
     "dev": Noun("ottla.cli.dev", "Run a cluster on this machine: watch it, break it."),
+    "drill": Noun("ottla.cli.drill", "Break a small cluster on purpose, and check what becomes of it."),
     "topics": Noun("ottla.cli.topics", "Create, list, describe and delete topics."),
     "zookeeper": Noun("ottla.cli.zookeeper", "Run a ZooKeeper ensemble, for development and tests."),
 }

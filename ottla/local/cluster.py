@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -42,12 +42,12 @@ def is_free(port: int) -> bool:
 
 
 class LocalCluster:
-    """Brokers 1 to n. Launch them from a thread that lives on: on Linux they end with it."""
+    """Brokers 1 to n, or with the ids given. Launch them from a thread that lives on: on Linux they end with it."""
 
     def __init__(
         self,
         directory: Path,
-        brokers: int = REPLICAS,
+        brokers: int | Sequence[int] = REPLICAS,
         *,
         port: int = 0,
         settings: Mapping[str, str] | None = None,
@@ -57,12 +57,13 @@ class LocalCluster:
         self.directory = directory.resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
         self.ensemble = ensemble
-        self.settings = settings_for(brokers) | dict(settings or {})
+        ids = range(1, brokers + 1) if isinstance(brokers, int) else brokers
+        self.settings = settings_for(len(ids)) | dict(settings or {})
         self.brokers: dict[int, BrokerProcess] = {}
         self.replaced_ports: dict[int, int] = {}
         """Broker to the port it should have had, had that been free."""
-        for broker_id in range(1, brokers + 1):
-            wanted = port + broker_id - 1 if port else 0
+        for place, broker_id in enumerate(ids):
+            wanted = port + place if port else 0
             if wanted and not is_free(wanted):
                 self.replaced_ports[broker_id] = wanted
                 wanted = 0

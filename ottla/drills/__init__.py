@@ -1,0 +1,1 @@
+"""Drills: something breaks in a small cluster on purpose, told in plain words, and every outcome is checked."""

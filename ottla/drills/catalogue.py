@@ -1,0 +1,69 @@
+"""All drills by name, and how one is run: a cluster in a directory of its own, the story, and nothing left behind."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from ottla.cluster.ensemble import Ensemble
+from ottla.drills import failures
+from ottla.drills.stage import SETTINGS, Said, Stage
+from ottla.local.cluster import LocalCluster
+
+
+class Drill(NamedTuple):
+    """`zookeepers`: how many there are; with none the brokers share an embedded store."""
+
+    title: str
+    play: Callable[[Stage], Awaitable[None]]
+    brokers: tuple[int, ...] = (1, 2, 3)
+    zookeepers: int = 0
+    settings: Mapping[str, str] = {}
+
+
+FOUR: Final = (1, 2, 3, 4)
+
+DRILLS: Final = {
+    "replica-fails": Drill("One replica fails: writing goes on, and it falls behind.", failures.replica_fails),
+    "two-replicas-fail": Drill("A second one fails: the leader alone is in sync.", failures.two_replicas_fail),
+    "leader-fails-last": Drill("Then the leader fails: nobody can take a write.", failures.leader_fails_last, FOUR),
+    "recover-clean": Drill("Wait for the leader to come back: nothing is lost.", failures.recover_clean, FOUR),
+    "recover-unclean": Drill(
+        "Elect whoever comes back first: what it missed is lost.", failures.recover_unclean, FOUR
+    ),
+    "start-from-zero": Drill("Elect a replica that has nothing: all is lost.", failures.start_from_zero, FOUR),
+    "eligible-leader": Drill(
+        "A replica that left with everything acknowledged may lead.", failures.eligible_leader, FOUR
+    ),
+    "no-replication": Drill("Without copies, a lost disk is a lost partition.", failures.no_replication),
+}
+
+
+async def run(name: str, said: Said, *, jars: str | None = None) -> None:
+    """Play one drill. Differs or Fault end it; the processes and files of its cluster are gone in any case."""
+    drill = DRILLS[name]
+    begun = time.monotonic()
+    said(f"Drill {name}: {drill.title}")
+    with tempfile.TemporaryDirectory(prefix="ottla-drill-") as directory:
+        ensemble = Ensemble(Path(directory) / "zookeeper", drill.zookeepers, jars=jars) if drill.zookeepers else None
+        cluster = LocalCluster(
+            Path(directory), drill.brokers, settings={**SETTINGS, **drill.settings}, ensemble=ensemble
+        )
+        stage = Stage(cluster, said)
+        try:
+            cluster.start()
+            stage.say(f"{len(drill.brokers)} brokers are ready{_beside(drill)}.")
+            await drill.play(stage)
+        finally:
+            await stage.probe.close()
+            cluster.kill()
+    said(f"Passed in {time.monotonic() - begun:.1f} s.")
+
+
+def _beside(drill: Drill) -> str:
+    if not drill.zookeepers:
+        return ", and share an embedded store"
+    return ", beside one ZooKeeper" if drill.zookeepers == 1 else f", beside {drill.zookeepers} ZooKeepers"

@@ -1,0 +1,243 @@
+"""Single questions to a cluster, each asked once and answered as it is: a drill wants to see the refusal that a
+producer would try its way around."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from ottla.client.connection import Connection
+from ottla.client.errors import ClientError
+from ottla.errors import ErrorCode
+from ottla.local.cluster import LocalCluster
+from ottla.local.process import State
+from ottla.local.sight import NOBODY, Replicas, Sight, seen
+from ottla.wire.batch import batches
+from ottla.wire.records import Record, build_batch, iterate
+from ottla.wire.schema import alter_partition_reassignments as reassign
+from ottla.wire.schema import create_topics as create
+from ottla.wire.schema import fetch, list_offsets, produce
+from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
+from ottla.wire.tree import Message
+
+R = TypeVar("R", bound=Message)
+
+ANSWER_SECONDS: Final = 5.0
+FETCH_BYTES: Final = 1 << 20
+RECORD_BYTES_MAX: Final = 1 << 24
+LATEST: Final = -1
+SESSIONLESS: Final = -1
+CONSUMER: Final = -1
+CONTROLLER_SECONDS: Final = 10.0
+
+
+class Acknowledged(NamedTuple):
+    """The offsets a write was given, half-open."""
+
+    base_offset: int
+    end: int
+
+
+class Probe:
+    """A client without patience. Connections are kept for as long as they last."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._connections: dict[str, Connection] = {}
+        self._topic_ids: dict[str, bytes] = {}
+
+    async def close(self) -> None:
+        for connection in self._connections.values():
+            await connection.close()
+        self._connections.clear()
+
+    async def sight(self) -> Sight:
+        """The cluster as the first broker that serves tells it."""
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        for broker in self._cluster.brokers.values():
+            if broker.state is State.READY:
+                try:
+                    answer = await self._call(broker.address, request, MetadataResponse)
+                except ClientError:
+                    continue
+                self._topic_ids = {topic.name or "": topic.topic_id for topic in answer.topics}
+                return seen(answer)
+        return Sight()
+
+    async def replicas(self, topic: str, partition: int = 0) -> Replicas:
+        sight = await self.sight()
+        return sight.partitions.get((topic, partition), Replicas(NOBODY, (), ()))
+
+    async def create(
+        self,
+        topic: str,
+        placed: Sequence[Sequence[int]] = (),
+        *,
+        partitions: int = -1,
+        copies: int = -1,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """`placed` names the brokers of each partition; otherwise the controller chooses them."""
+        assignments = [
+            create.CreatableReplicaAssignment(partition_index=index, broker_ids=list(each))
+            for index, each in enumerate(placed)
+        ]
+        request = create.CreateTopicsRequest(
+            topics=[
+                create.CreatableTopic(
+                    name=topic,
+                    num_partitions=partitions,
+                    replication_factor=copies,
+                    assignments=assignments,
+                    configs=[create.CreatableTopicConfig(name=k, value=v) for k, v in (configs or {}).items()],
+                )
+            ],
+            timeout_ms=int(ANSWER_SECONDS * 1000),
+        )
+        answer = await self.ask_controller(
+            request, create.CreateTopicsResponse, lambda answer: answer.topics[0].error_code
+        )
+        result = answer.topics[0]
+        if result.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+            raise ClientError(f"topic {topic}: {result.error_message or result.error_code}")
+
+    async def reassign(self, placed: Mapping[tuple[str, int], Sequence[int]]) -> None:
+        topics: dict[str, list[reassign.ReassignablePartition]] = {}
+        for (topic, index), brokers in placed.items():
+            wanted = reassign.ReassignablePartition(partition_index=index, replicas=list(brokers))
+            topics.setdefault(topic, []).append(wanted)
+        request = reassign.AlterPartitionReassignmentsRequest(
+            timeout_ms=int(ANSWER_SECONDS * 1000),
+            topics=[reassign.ReassignableTopic(name=name, partitions=each) for name, each in topics.items()],
+        )
+        answer = await self.ask_controller(
+            request, reassign.AlterPartitionReassignmentsResponse, lambda answer: answer.error_code
+        )
+        codes = [answer.error_code, *(each.error_code for topic in answer.responses for each in topic.partitions)]
+        if any(codes):
+            raise ClientError(f"the reassignment was refused: {ErrorCode(max(codes)).name}")
+
+    async def ask_controller(self, request: Message, answer: type[R], code_of: Callable[[R], int]) -> R:
+        """Ask whoever is the controller; after a change of controllers, the next one."""
+        deadline = time.monotonic() + CONTROLLER_SECONDS
+        while True:
+            controller = (await self.sight()).controller
+            broker = self._cluster.brokers.get(controller)
+            try:
+                if broker is not None and broker.state is State.READY:
+                    told = await self._call(broker.address, request, answer)
+                    if code_of(told) != ErrorCode.not_controller or time.monotonic() > deadline:
+                        return told
+            except ClientError:
+                if time.monotonic() > deadline:
+                    raise
+            if time.monotonic() > deadline:
+                raise ClientError("there is no controller")
+            await asyncio.sleep(0.05)
+
+    async def write(
+        self, topic: str, values: Sequence[str], partition: int = 0, *, acks: int = -1
+    ) -> Acknowledged | ErrorCode:
+        """One batch to the leader, without idempotence or retry."""
+        state = await self.replicas(topic, partition)
+        if state.leader == NOBODY:
+            return ErrorCode.leader_not_available
+        now = int(time.time() * 1000)
+        batch = build_batch([Record(n, now, None, value.encode()) for n, value in enumerate(values)])
+        data = produce.PartitionProduceData(index=partition, records=batch)
+        request = produce.ProduceRequest(
+            acks=acks,
+            timeout_ms=int(ANSWER_SECONDS * 800),
+            topic_data=[
+                produce.TopicProduceData(topic_id=self._topic_ids[topic], name=topic, partition_data=[data])
+            ],
+        )
+        try:
+            answer = await self._call_broker(state.leader, request, produce.ProduceResponse)
+        except ClientError as error:
+            return error.code
+        result = answer.responses[0].partition_responses[0]
+        if result.error_code:
+            return ErrorCode(result.error_code)
+        return Acknowledged(result.base_offset, result.base_offset + len(values))
+
+    async def read(self, topic: str, partition: int = 0) -> list[str] | ErrorCode:
+        """Every value that a consumer may see, from the first on."""
+        values: list[str] = []
+        offset, end = 0, await self.end(topic, partition)
+        while not isinstance(end, ErrorCode) and offset < end:
+            fetched = await self._fetch(topic, partition, offset)
+            if isinstance(fetched, ErrorCode):
+                return fetched
+            for pos, header in batches(fetched):
+                batch = memoryview(fetched)[pos : pos + header.size]
+                records = [each for each in iterate(batch, bytes_max=RECORD_BYTES_MAX) if each.offset >= offset]
+                values += [(each.value or b"").decode() for each in records]
+                offset = header.next_offset
+        return end if isinstance(end, ErrorCode) else values
+
+    async def end(self, topic: str, partition: int = 0) -> int | ErrorCode:
+        """The high watermark, from the leader."""
+        state = await self.replicas(topic, partition)
+        if state.leader == NOBODY:
+            return ErrorCode.leader_not_available
+        wanted = list_offsets.ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
+        request = list_offsets.ListOffsetsRequest(
+            replica_id=CONSUMER, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[wanted])]
+        )
+        try:
+            answer = await self._call_broker(state.leader, request, list_offsets.ListOffsetsResponse)
+        except ClientError as error:
+            return error.code
+        result = answer.topics[0].partitions[0]
+        return ErrorCode(result.error_code) if result.error_code else result.offset
+
+    async def _fetch(self, topic: str, partition: int, offset: int) -> bytes | ErrorCode:
+        state = await self.replicas(topic, partition)
+        wanted = fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+        request = fetch.FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES,
+            session_epoch=SESSIONLESS,
+            topics=[fetch.FetchTopic(topic_id=self._topic_ids[topic], topic=topic, partitions=[wanted])],
+        )
+        try:
+            answer = await self._call_broker(state.leader, request, fetch.FetchResponse)
+        except ClientError as error:
+            return error.code
+        if answer.error_code:
+            return ErrorCode(answer.error_code)
+        result = answer.responses[0].partitions[0]
+        return ErrorCode(result.error_code) if result.error_code else bytes(result.records or b"")
+
+    async def _call_broker(self, broker_id: int, request: Message, answer: type[R]) -> R:
+        return await self._call(self._cluster[broker_id].address, request, answer)
+
+    async def _call(self, address: str, request: Message, answer: type[R]) -> R:
+        connection = self._connections.get(address)
+        try:
+            if connection is None:
+                host, _, port = address.rpartition(":")
+                connection = await Connection.open(host, int(port), client_id="ottla-drill")
+                self._connections[address] = connection
+            return await connection.call(request, answer, timeout_s=ANSWER_SECONDS)
+        except ClientError:
+            lost = self._connections.pop(address, None)
+            if lost is not None:
+                await lost.close()
+            raise
+
+
+def values_on_disk(cluster: LocalCluster, broker_id: int, topic: str, partition: int = 0) -> list[str]:
+    """What a broker's own log holds, up to its last whole batch, whether or not the broker runs."""
+    directory = cluster[broker_id].data / f"{topic}-{partition}"
+    values: list[str] = []
+    for segment in sorted(directory.glob("*.log")):
+        data = segment.read_bytes()
+        for pos, header in batches(data):
+            records = iterate(memoryview(data)[pos : pos + header.size], bytes_max=RECORD_BYTES_MAX)
+            values += [(record.value or b"").decode() for record in records]
+    return values
