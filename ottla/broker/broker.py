@@ -19,6 +19,7 @@ from ottla.broker.dispatch import Dispatch
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers.producer_ids import ProducerIds
 from ottla.broker.housekeeping import Housekeeping
+from ottla.broker.peers import Peers
 from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.controller import check_topic_name
@@ -59,9 +60,11 @@ class Broker:
         self.fetch_sessions = FetchSessions(runtime.random, config.max_incremental_fetch_session_cache_slots)
         self.producer_ids = ProducerIds(self)
         self.groups = GroupCoordinator(self)
+        self.peers = Peers(self)
         self.metadata_cache: dict[tuple[int, str, tuple[bool, bool]], bytes] = {}
         self.metadata_version = -1
         self.listeners: list[Listener] = []
+        """Where clients come in."""
         self._housekeeping = Housekeeping(self)
         self._cleaner = Cleaner(self, self._housekeeping)
         self._lock: Lock | None = None
@@ -106,10 +109,11 @@ class Broker:
         for listener in self.config.endpoints:
             bound = await self._server.listen(listener.name, listener.host, listener.port)
             self.listeners.append(listener.bound(bound.port))
+        endpoints = [*self.listeners, *await self.peers.listen(self._server)]
         self._broker_epoch = await self.cluster.register(
             BrokerRegistration(
                 self.id,
-                [Endpoint(e.name, e.advertised_host, e.advertised_port, e.protocol) for e in self.listeners],
+                [Endpoint(e.name, e.advertised_host, e.advertised_port, e.protocol) for e in endpoints],
                 self.config.broker_rack,
             )
         )
@@ -122,6 +126,7 @@ class Broker:
     async def stop(self) -> None:
         """Leave everything so that the next start is quick and nothing is missing."""
         self.groups.close()
+        self.peers.close()
         await self._server.close()
         await self._cleaner.stop()
         await self._housekeeping.stop()
@@ -135,6 +140,7 @@ class Broker:
 
     async def abandon(self) -> None:
         """Starting failed: let go of what was taken."""
+        self.peers.close()
         await self._server.close()
         if hasattr(self, "cluster"):
             await self.cluster.close()

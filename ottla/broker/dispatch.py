@@ -3,6 +3,10 @@
 A handler registers itself with `@serves(API)` and sees version-blind trees; what a version lacks, the codec drops.
 Plain functions are answered at once; coroutines hold the connection's next request back until they are done. The two
 hot APIs register with `@serves_raw` and read their frames themselves.
+
+Who may ask what. On a guarded listener nobody is answered anything before it has proved to be a broker of this cluster.
+What brokers ask each other is refused to everybody else on all listeners. Where a request says for which broker it
+speaks, handlers ask `Request.check_speaks_for`: a client speaks for none, and a broker only for itself.
 """
 
 from __future__ import annotations
@@ -10,13 +14,14 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ottla.broker.refusals import refusal
 from ottla.errors import BadFrame, ErrorCode, Refused
 from ottla.net.server import Connection, Pending, Reply
 from ottla.runtime import Buffer
 from ottla.wire import messages
-from ottla.wire.apis import API_VERSIONS, APIS, Api
+from ottla.wire.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
 from ottla.wire.frame import parse_request_header
 from ottla.wire.tree import Message
 
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.broker")
 
+R = TypeVar("R", bound=Message)
+
 _HEADER = struct.Struct(">hhih")
 _REPLY = struct.Struct(">ii")
 _REPLY_FLEXIBLE = struct.Struct(">iix")  # the pad byte is an empty set of tagged fields
@@ -32,15 +39,16 @@ _REPLY_FLEXIBLE = struct.Struct(">iix")  # the pad byte is an empty set of tagge
 TREE_BYTES_MAX = 16 * 1024 * 1024
 """Requests that become trees of objects: many times smaller than a Produce request may be."""
 
+_FOR_STRANGERS: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
+"""What a guarded listener answers to those who have not proved themselves."""
+
 
 class Request:
     """What a handler may know beside the message itself."""
 
     __slots__ = ("client_id", "connection", "correlation_id", "route", "version")
 
-    def __init__(
-        self, route: Route, connection: Connection, correlation_id: int, client_id: str | None
-    ) -> None:
+    def __init__(self, route: Route, connection: Connection, correlation_id: int, client_id: str | None) -> None:
         self.route = route
         self.version = route.version
         self.connection = connection
@@ -50,6 +58,17 @@ class Request:
     @property
     def listener_name(self) -> str:
         return self.connection.listener_name
+
+    @property
+    def peer_broker(self) -> int | None:
+        """The broker that asks; None when it is a client."""
+        return self.connection.peer_broker
+
+    def check_speaks_for(self, broker_id: int) -> None:
+        """Whoever fetches as a replica moves the high watermark (CVE-2018-1288): not on anybody's mere word. Below 0
+        stands for no broker at all."""
+        if broker_id >= 0 and self.peer_broker != broker_id:
+            raise Refused(ErrorCode.cluster_authorization_failed, "Only a broker can ask this, and only for itself.")
 
     def frame(self, body: bytes) -> bytes:
         """The body of an answer with everything that goes before it."""
@@ -64,6 +83,27 @@ class Request:
         else:
             body.insert(0, _REPLY.pack(size + 4, self.correlation_id))
         return body
+
+
+class OwnRequest(Request):
+    """What this broker asks itself, as it would ask another one."""
+
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: Broker, route: Route) -> None:
+        self.route = route
+        self.version = route.version
+        self.correlation_id = 0
+        self.client_id = f"broker-{broker.id}"
+        self._broker = broker
+
+    @property
+    def listener_name(self) -> str:
+        return self._broker.config.inter_broker_endpoint.name
+
+    @property
+    def peer_broker(self) -> int:
+        return self._broker.id
 
 
 Response = Message | bytes
@@ -96,8 +136,19 @@ def serves_raw(api_key: int) -> Callable[[RawHandler], RawHandler]:
 
 
 def served_apis() -> list[Api]:
-    """What ApiVersions advertises: everything that has a handler."""
+    """Everything that has a handler."""
     return [APIS[key] for key in sorted(_TREES.keys() | _RAW.keys())]
+
+
+async def ask_here(broker: Broker, message: Message, answer: type[R]) -> R:
+    """Let this broker's own handler answer. What it raises is raised."""
+    route = Route(APIS[message.API_KEY], APIS[message.API_KEY].max)
+    assert route.handler is not None, f"{route.api.name} has no handler"
+    response = route.handler(broker, message, OwnRequest(broker, route))
+    if not isinstance(response, Message | bytes):
+        response = await response
+    assert isinstance(response, answer)
+    return response
 
 
 class Route:
@@ -126,9 +177,10 @@ class Dispatch:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        served = {api.key: api for api in (*served_apis(), *(api for api in APIS.values() if api.between_brokers))}
         self._routes = {
             api.key << 16 | version: Route(api, version)
-            for api in served_apis()
+            for api in served.values()
             for version in range(api.min, api.max + 1)
         }
 
@@ -137,6 +189,8 @@ class Dispatch:
             key, version, correlation_id, name_length = _HEADER.unpack_from(frame)
         except struct.error:
             raise BadFrame("the request ends within its header") from None
+        if connection.guarded and connection.peer_broker is None and key not in _FOR_STRANGERS:
+            raise BadFrame(f"API {key} before it has said who it is")
         route = self._routes.get(key << 16 | version)
         if route is None:
             return self._unserved(connection, key, version, correlation_id)
@@ -170,21 +224,25 @@ class Dispatch:
 
     def _serve_tree(self, request: Request, message: Message) -> Reply | Pending:
         handler = request.route.handler
-        assert handler is not None
         try:
+            if request.route.api.between_brokers and request.peer_broker is None:
+                raise Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
+            if handler is None:
+                raise BadFrame(f"{request.route.api.name} is not served")
             response = handler(self._broker, message, request)
             if isinstance(response, Message | bytes):
                 return request.frame(request.route.encode(response))
         except BadFrame:
             raise
         except Exception as failure:
-            return self._refusal(request, failure)
+            return self._refusal(request, message, failure)
         pending = Pending()
-        self._broker.runtime.spawn(self._answer_later(request, response, pending), name=request.route.api.name)
+        work = self._answer_later(request, message, response, pending)
+        self._broker.runtime.spawn(work, name=request.route.api.name)
         return pending
 
     async def _answer_later(
-        self, request: Request, work: Coroutine[object, object, Response], pending: Pending
+        self, request: Request, message: Message, work: Coroutine[object, object, Response], pending: Pending
     ) -> None:
         """What was begun is finished even if the client goes away meanwhile."""
         reply: Reply = None
@@ -194,25 +252,22 @@ class Dispatch:
             request.connection.close(str(failure))
         except Exception as failure:
             try:
-                reply = self._refusal(request, failure)
+                reply = self._refusal(request, message, failure)
             except BadFrame as nameless:
                 request.connection.close(str(nameless))
         finally:
             pending.resolve(reply)
 
-    def _refusal(self, request: Request, failure: Exception) -> bytes:
+    def _refusal(self, request: Request, message: Message, failure: Exception) -> bytes:
         """An answer that carries only an error, for APIs that have a place for one."""
         if isinstance(failure, Refused):
             code, text = failure.code, failure.message
         else:
             log.error("%s failed", request.route.api.name, exc_info=failure)
             code, text = ErrorCode.unknown_server_error, None
-        response = messages.message_class(request.route.key, "response")()
-        if not hasattr(response, "error_code"):
+        response = refusal(message, code, text)
+        if response is None:
             raise BadFrame(f"{request.route.api.name} failed and has no place to say so")
-        setattr(response, "error_code", int(code))  # noqa: B010
-        if hasattr(response, "error_message"):
-            setattr(response, "error_message", text)  # noqa: B010
         return request.frame(request.route.encode(response))
 
     def _unserved(self, connection: Connection, key: int, version: int, correlation_id: int) -> Reply:
@@ -223,4 +278,3 @@ class Dispatch:
 
         body = messages.encode_response(API_VERSIONS, 0, unsupported_version(self._broker))
         return _REPLY.pack(len(body) + 4, correlation_id) + body
-

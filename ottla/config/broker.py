@@ -42,7 +42,9 @@ class BrokerConfig:
     )
 
     endpoints: tuple[Listener, ...]
+    """Where clients come in."""
     inter_broker_endpoint: Listener
+    """Where brokers come in: one of `endpoints`, or one more that is theirs alone."""
     inert: tuple[str, ...]
     """Names of settings that were given, and are accepted without effect."""
 
@@ -200,13 +202,9 @@ class BrokerConfig:
             self.listener_security_protocol_map,
             self.controller_listener_names,
         )
-        inter_broker = inter_broker_listener(endpoints, self.inter_broker_listener_name)
-        if inter_broker is None and not problems:
-            names = ", ".join(listener.name for listener in endpoints)
-            problems.append(
-                f"inter.broker.listener.name: {self.inter_broker_listener_name} "
-                f"is not among listeners, which are {names}"
-            )
+        inter_broker = None
+        if not problems:
+            inter_broker, problems = inter_broker_listener(endpoints, self.inter_broker_listener_name)
         problems.extend(_conflicts(self))
         if problems:
             raise BadConfig(problems)

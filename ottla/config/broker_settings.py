@@ -92,7 +92,12 @@ _NETWORK = (
         ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
         "The security protocol of each listener name. Only PLAINTEXT can be used yet.",
     ),
-    Setting("inter.broker.listener.name", _STRING, None, "The listener that brokers use among themselves."),
+    Setting(
+        "inter.broker.listener.name",
+        _STRING,
+        None,
+        "The listener that brokers use among themselves. Unset: one of their own, beside the first, on any free port.",
+    ),
     Setting(
         "security.inter.broker.protocol",
         _STRING,

@@ -4,6 +4,9 @@ A listener has a name, an address to bind and an address to advertise. Clients c
 then sent to the advertised address of the partition's leader, on the listener of the name they came in by. So
 an advertised address must be one that clients can reach: binding to all interfaces says nothing about that,
 and is refused unless an address to advertise comes with it.
+
+Brokers talk among themselves on the listener that inter.broker.listener.name names, which clients may use as well; when
+it names none, on one more that is theirs alone, beside the first, on a port that the system chooses.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ from typing import Final, NamedTuple
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SUPPORTED_PROTOCOLS: Final = ("PLAINTEXT",)
+
+REPLICATION: Final = "REPLICATION"
+"""The name of the listener that only brokers use."""
 
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")
 
@@ -86,12 +92,22 @@ def parse_listeners(
     return tuple(opened), problems
 
 
-def inter_broker_listener(listeners: Sequence[Listener], name: str | None) -> Listener | None:
-    """The listener brokers use among themselves: the one named, else the plaintext one, else the first."""
+def inter_broker_listener(listeners: Sequence[Listener], name: str | None) -> tuple[Listener | None, list[str]]:
+    """The listener brokers use among themselves, and what is wrong: the one named, else one of their own."""
+    names = [listener.name for listener in listeners]
     if name:
-        return next((listener for listener in listeners if listener.name == name.upper()), None)
-    plain = (listener for listener in listeners if listener.name == "PLAINTEXT")
-    return next(plain, listeners[0] if listeners else None)
+        found = next((listener for listener in listeners if listener.name == name.upper()), None)
+        if found is None:
+            return None, [f"inter.broker.listener.name: {name} is not among listeners, which are {', '.join(names)}"]
+        return found, []
+    if REPLICATION in names:
+        problem = (
+            f"listeners: {REPLICATION} is what brokers call the listener of their own: "
+            f"set inter.broker.listener.name={REPLICATION}, or give it another name"
+        )
+        return None, [problem]
+    first = listeners[0]
+    return Listener(REPLICATION, first.host, 0, "SASL_PLAINTEXT", first.advertised_host, 0), []
 
 
 def with_address(

@@ -8,6 +8,9 @@ done when `serve` returns, only the acknowledgement is outstanding).
 Buffers. While nothing is held back, all connections read into one scratch buffer: frames in it are served before the
 next read, and only the part of a frame at its end is copied away. A large frame then gets a buffer of its own, which
 grows with what has arrived, never with what the length prefix promises, and the socket reads straight into it.
+
+Strangers. A guarded listener is for brokers only. Until `welcome` says which broker it is, a connection there may send
+small frames only, has little time, and is one of few; from then on no limit on clients applies to it.
 """
 
 from __future__ import annotations
@@ -35,6 +38,9 @@ FRAMES_PER_TURN = 128
 TURN_BYTES = 1024 * 1024
 """How much is served of one connection before the others have their turn."""
 WRITE_BUFFER_HIGH = 512 * 1024
+STRANGER_BYTES_MAX = 16 * 1024
+STRANGER_SECONDS_MAX = 10.0
+STRANGERS_MAX = 200
 
 Reply = bytes | list[Buffer] | None
 
@@ -55,7 +61,7 @@ class Limits(NamedTuple):
 class Pending:
     """An answer that comes later. Unless `overlaps`, the connection's next request waits for it."""
 
-    __slots__ = ("_connection", "abandoned", "overlaps", "reply", "resolved")
+    __slots__ = ("_connection", "abandoned", "hurry", "overlaps", "reply", "resolved")
 
     def __init__(self, *, overlaps: bool = False) -> None:
         self.overlaps = overlaps
@@ -63,6 +69,8 @@ class Pending:
         self.reply: Reply = None
         self.abandoned: Callable[[], object] | None = None
         """Called when the peer goes away before the answer."""
+        self.hurry: Callable[[], object] | None = None
+        """Called when the next request has arrived behind it."""
         self._connection: Connection | None = None
 
     def resolve(self, reply: Reply) -> None:
@@ -84,12 +92,19 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_filled", "_held", "_need", "_owed", "_read_bytes", "_reserved", "_resuming", "_server", "_stopped_reading",
-        "_transport", "_writable", "active_at", "address", "closed", "listener_name",
+        "_transport", "_writable", "active_at", "address", "authentication", "closed", "frame_bytes_max", "guarded",
+        "listener_name", "peer_broker",
     )  # fmt: skip
 
-    def __init__(self, server: Server, listener_name: str) -> None:
+    def __init__(self, server: Server, listener_name: str, *, guarded: bool = False) -> None:
         self._server = server
         self.listener_name = listener_name
+        self.guarded = guarded
+        self.peer_broker: int | None = None
+        """The broker at the other end, once it has proved that it is that; None for everybody else."""
+        self.authentication: object = None
+        """How far it has come with that; of concern only to the handlers of SaslHandshake and SaslAuthenticate."""
+        self.frame_bytes_max = STRANGER_BYTES_MAX if guarded else server.limits.frame_bytes_max
         self.address = "?"
         self.closed = False
         self.active_at = server.runtime.now()
@@ -160,6 +175,12 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = True
         self._proceed()
 
+    def welcome(self, broker_id: int) -> None:
+        """The other end has proved to be this broker."""
+        self.peer_broker = broker_id
+        self.frame_bytes_max = self._server.limits.frame_bytes_max
+        self._server.welcomed(self)
+
     # Requests in.
 
     @property
@@ -182,9 +203,9 @@ class Connection(asyncio.BufferedProtocol):
                 break
             (size,) = _LENGTH.unpack_from(data, pos)
             start = pos + 4
-            if not 8 <= size <= server.limits.frame_bytes_max:
+            if not 8 <= size <= self.frame_bytes_max:
                 self._write(replies)
-                return self.close(f"a frame of {size} bytes (at most {server.limits.frame_bytes_max} are taken)")
+                return self.close(f"a frame of {size} bytes (at most {self.frame_bytes_max} are taken)")
             if end - start < size:
                 need = size + 4
                 break
@@ -240,6 +261,8 @@ class Connection(asyncio.BufferedProtocol):
             self._stop_reading()
         if self._blocked:
             need = 0
+            if self._owed and (hurry := self._owed[-1].hurry) is not None:
+                self._server.runtime.call_soon(hurry)
             if filled >= min(BACKLOG_BYTES_MAX, self._server.limits.pending_bytes_max):
                 self._stop_reading()
         size = max(HELD_BYTES_MIN, filled * GROWTH)
@@ -347,16 +370,19 @@ class Server:
         self.serve = serve
         self.limits = limits
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}  # in the order in which they came
+        self.guests: dict[Connection, None] = {}
+        """Connections on guarded listeners."""
         self._per_address: dict[str, int] = {}
         self._listeners: list[Listener] = []
         self._held_bytes = 0
         self._waiting: dict[Connection, int] = {}
+        self._strangers: dict[Connection, Handle] = {}
         self._sweep: Handle | None = None
 
-    async def listen(self, name: str, host: str, port: int) -> Listener:
+    async def listen(self, name: str, host: str, port: int, *, guarded: bool = False) -> Listener:
         """Bind an address, so that its port is known; nobody is accepted before `start`."""
-        listener = await self.runtime.listen(lambda: Connection(self, name), host, port)
+        listener = await self.runtime.listen(lambda: Connection(self, name, guarded=guarded), host, port)
         self._listeners.append(listener)
         return listener
 
@@ -372,10 +398,12 @@ class Server:
             await listener.close()
         if self._sweep is not None:
             self._sweep.cancel()
-        for connection in list(self.connections):
+        for connection in [*self.connections, *self.guests]:
             connection.hang_up()
 
     def admit(self, connection: Connection) -> bool:
+        if connection.guarded:
+            return self._admit_stranger(connection)
         if len(self.connections) >= self.limits.connections_max:
             log.warning("refusing a connection: there are %d already (max.connections)", len(self.connections))
             return False
@@ -387,14 +415,31 @@ class Server:
             )  # fmt: skip
             return False
         self._per_address[connection.address] = from_there + 1
-        self.connections.add(connection)
+        self.connections[connection] = None
         return True
+
+    def _admit_stranger(self, connection: Connection) -> bool:
+        """Brokers are not counted among the clients: whatever clients do, replication goes on."""
+        if len(self._strangers) >= STRANGERS_MAX:
+            log.warning("refusing a connection from %s: too many have not said who they are", connection.address)
+            return False
+        deadline = self.runtime.now() + STRANGER_SECONDS_MAX
+        self._strangers[connection] = self.runtime.call_at(deadline, connection.close, "it has not said who it is")
+        self.guests[connection] = None
+        return True
+
+    def welcomed(self, connection: Connection) -> None:
+        timer = self._strangers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
 
     def gone(self, connection: Connection) -> None:
         self._waiting.pop(connection, None)
+        self.welcomed(connection)
+        self.guests.pop(connection, None)
         if connection not in self.connections:
             return
-        self.connections.discard(connection)
+        del self.connections[connection]
         left = self._per_address[connection.address] - 1
         if left:
             self._per_address[connection.address] = left
@@ -434,7 +479,8 @@ class Server:
 
     def _close_idle(self) -> None:
         since = self.runtime.now() - self.limits.idle_ms_max / 1000
-        idle: Iterable[Connection] = [c for c in self.connections if c.active_at < since and c.idle]
+        everybody = (*self.connections, *self.guests)
+        idle: Iterable[Connection] = [c for c in everybody if c.active_at < since and c.idle]
         for connection in idle:
             log.debug("closing the connection from %s: idle", connection.address)
             connection.abort()

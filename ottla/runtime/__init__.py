@@ -131,6 +131,9 @@ class Runtime(Protocol):
     @property
     def random(self) -> Random: ...
 
+    def entropy(self, count: int) -> bytes:
+        """Bytes that nobody can guess, for secrets; `random` is for everything else."""
+
     def now(self) -> float:
         """Monotonic seconds, for timeouts: never jumps."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,7 @@ class RealRuntime:
         self._tasks: set[asyncio.Task[object]] = set()
         self.disk = RealDisk(open_files_max=open_files_max)
         self.random = Random()
+        self.entropy = os.urandom
         # The loop's own methods, without a frame in between: these are called on the hot path.
         self.now = self._loop.time
         self.call_soon = self._loop.call_soon

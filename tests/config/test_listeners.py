@@ -3,6 +3,7 @@
 import pytest
 
 from ottla.config.listeners import (
+    REPLICATION,
     Listener,
     inter_broker_listener,
     is_loopback,
@@ -170,12 +171,27 @@ def test_loopback_is_told_from_what_others_can_reach(host, loopback):
     assert is_loopback(host) is loopback
 
 
-def test_brokers_meet_on_the_listener_that_is_named_else_on_the_plaintext_one():
+def test_brokers_meet_on_the_listener_that_is_named():
     opened = listeners(["A://127.0.0.1:1", "PLAINTEXT://127.0.0.1:2"], (), (*MAP, "A:PLAINTEXT"))
-    assert inter_broker_listener(opened, "a") is opened[0]
-    assert inter_broker_listener(opened, None) is opened[1]
-    assert inter_broker_listener(opened[:1], None) is opened[0]
-    assert inter_broker_listener(opened, "B") is None
+    assert inter_broker_listener(opened, "a") == (opened[0], [])
+    missing, problems = inter_broker_listener(opened, "B")
+    assert missing is None
+    assert problems == ["inter.broker.listener.name: B is not among listeners, which are A, PLAINTEXT"]
+
+
+def test_brokers_meet_on_a_listener_of_their_own_when_none_is_named():
+    opened = listeners(["A://:1", "PLAINTEXT://127.0.0.1:2"], ["A://broker.example:1"], (*MAP, "A:PLAINTEXT"))
+    own, problems = inter_broker_listener(opened, None)
+    assert not problems
+    assert own == Listener(REPLICATION, "0.0.0.0", 0, "SASL_PLAINTEXT", "broker.example", 0)
+    assert own.bound(4711).advertised_address == "broker.example:4711"
+
+
+def test_the_name_of_the_brokers_own_listener_is_taken():
+    opened = listeners(["REPLICATION://127.0.0.1:1"], (), (*MAP, "REPLICATION:PLAINTEXT"))
+    assert inter_broker_listener(opened, "REPLICATION") == (opened[0], [])
+    _, problems = inter_broker_listener(opened, None)
+    assert "set inter.broker.listener.name=REPLICATION" in problems[0]
 
 
 def test_host_and_port_change_the_only_listener():

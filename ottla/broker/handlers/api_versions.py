@@ -1,4 +1,4 @@
-"""ApiVersions: what this broker speaks. Printed from the table of APIs that have a handler."""
+"""ApiVersions: what this broker speaks, with clients or with other brokers: all APIs that have a handler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def handle(broker: Broker, message: ApiVersionsRequest, request: Request) -> Api
     names_itself = request.route.api.flexible(request.version)  # KIP-511
     if names_itself and not all(map(_NAME.fullmatch, (message.client_software_name, message.client_software_version))):
         return ApiVersionsResponse(error_code=ErrorCode.invalid_request)
-    return ApiVersionsResponse(api_keys=[_row(api) for api in served_apis() if not api.between_brokers])
+    told = [api for api in served_apis() if request.peer_broker is not None or not api.between_brokers]
+    return ApiVersionsResponse(api_keys=[_row(api) for api in told])
 
 
 def unsupported_version(broker: Broker) -> ApiVersionsResponse:

@@ -1,11 +1,13 @@
-"""What a broker without authentication and authorisation says to those who ask for either."""
+"""Who is who. Brokers prove themselves to each other (`net.authentication`); clients need not, and hear so."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, serves
 from ottla.errors import ErrorCode
+from ottla.net.authentication import MECHANISM, NONCE_BYTES, Accepting, AuthenticationFailed
 from ottla.wire import apis
 from ottla.wire.schema.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -19,10 +21,13 @@ from ottla.wire.schema.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
+from ottla.wire.schema.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.wire.schema.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
+
+log = logging.getLogger("ottla.broker")
 
 _DISABLED = ErrorCode.security_disabled
 _WHY = "No authorizer is configured on the broker"
@@ -30,7 +35,39 @@ _WHY = "No authorizer is configured on the broker"
 
 @serves(apis.SASL_HANDSHAKE)
 def sasl_handshake(broker: Broker, message: SaslHandshakeRequest, request: Request) -> SaslHandshakeResponse:
-    return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state)
+    connection = request.connection
+    connection.authentication = None
+    for_brokers = request.listener_name == broker.config.inter_broker_endpoint.name
+    # Version 0 goes on with bytes that stand in no frame: we do not.
+    if not for_brokers or connection.peer_broker is not None or request.version == 0:
+        return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state)
+    if message.mechanism != MECHANISM:
+        return SaslHandshakeResponse(error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=[MECHANISM])
+    connection.authentication = Accepting(broker.peers.identity, broker.runtime.entropy(NONCE_BYTES))
+    return SaslHandshakeResponse(mechanisms=[MECHANISM])
+
+
+@serves(apis.SASL_AUTHENTICATE)
+def sasl_authenticate(broker: Broker, message: SaslAuthenticateRequest, request: Request) -> SaslAuthenticateResponse:
+    connection = request.connection
+    accepting = connection.authentication
+    if not isinstance(accepting, Accepting):
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.illegal_sasl_state, error_message="SaslHandshake comes first, and only once"
+        )
+    try:
+        answer, peer = accepting.receive(message.auth_bytes)
+    except AuthenticationFailed as failed:
+        connection.authentication = None
+        log.warning("a connection from %s is not that of a broker: %s", connection.address, failed)
+        broker.runtime.call_soon(connection.close, "it has not proved who it is")  # after the answer
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.sasl_authentication_failed, error_message="Authentication failed"
+        )
+    if peer is not None:
+        connection.authentication = None
+        connection.welcome(peer)
+    return SaslAuthenticateResponse(error_message=None, auth_bytes=answer)
 
 
 @serves(apis.DESCRIBE_ACLS)

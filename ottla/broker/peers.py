@@ -1,0 +1,216 @@
+"""The other brokers, as this one talks to them.
+
+A fetch loop opens a connection of its own. Everything else goes over shared ones, in three lanes to each broker: a
+connection is served in order, so what waits for replication must not stand before what makes replication move, and what
+clients sent before neither. A lane is connected when it is first used, and again, with growing pauses, after it broke;
+when its broker leaves the cluster or comes back as another registration, it is closed.
+
+A broker's address is the one it registered for the listener that brokers use. Who is connected to is asked to prove who
+it is, so an address that somebody else has taken meanwhile does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from enum import Enum
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ottla.broker.dispatch import ask_here
+from ottla.cluster import changes as c
+from ottla.cluster.image import NO_BROKER, Image
+from ottla.config.listeners import REPLICATION, Listener
+from ottla.errors import ErrorCode, Refused
+from ottla.net.authentication import Identity
+from ottla.net.peer import PeerConnection, PeerLost, Unreached
+from ottla.net.server import Server
+from ottla.runtime import Buffer
+from ottla.wire.tree import Message
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+log = logging.getLogger("ottla.broker.peers")
+
+R = TypeVar("R", bound=Message)
+
+PAUSE_S_MIN: Final = 0.05
+PAUSE_S_MAX: Final = 1.0
+CALL_TIMEOUT_S: Final = 30.0
+
+
+class Lane(Enum):
+    peers = "peers"
+    """What brokers ask each other; may wait for replication."""
+    controller = "controller"
+    """What brokers ask the controller for replication to go on; never waits for anything."""
+    clients = "clients"
+    """What clients asked and this broker cannot do."""
+
+
+class _Line:
+    """A shared connection to one broker: there, being made, or due to be tried again."""
+
+    __slots__ = ("broker_epoch", "connection", "failures", "opening", "retry_at")
+
+    def __init__(self, broker_epoch: int) -> None:
+        self.broker_epoch = broker_epoch
+        self.connection: PeerConnection | None = None
+        self.opening: asyncio.Task[PeerConnection | PeerLost] | None = None
+        self.failures = 0
+        self.retry_at = 0.0
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+        if self.opening is not None:
+            self.opening.cancel()
+
+
+class Peers:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._lines: dict[tuple[int, Lane], _Line] = {}
+        self._closed = False
+
+    async def listen(self, server: Server) -> list[Listener]:
+        """Take brokers in from now on, and notice who comes and goes. The listener that was bound for that, if it is
+        none of those for clients."""
+        self._broker.cluster.subscribe(self._changed)
+        own = self._broker.config.inter_broker_endpoint
+        if own in self._broker.config.endpoints:
+            return []
+        bound = await server.listen(own.name, own.host, own.port, guarded=True)
+        return [own.bound(bound.port)]
+
+    def close(self) -> None:
+        self._closed = True
+        while self._lines:
+            self._lines.popitem()[1].close()
+
+    @property
+    def identity(self) -> Identity:
+        """What this broker proves itself with."""
+        return Identity(self._broker.id, self._broker.cluster.secret)
+
+    async def open(self, broker_id: int) -> PeerConnection:
+        """A new connection to a broker; whoever asks closes it. Raises Unreached."""
+        host, port = self._address(broker_id)
+        return await PeerConnection.open(self._runtime, host, port, self.identity, broker_id)
+
+    async def call(
+        self,
+        broker_id: int,
+        message: Message,
+        answer: type[R],
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        lane: Lane = Lane.peers,
+    ) -> R:
+        """Ask a broker. Raises PeerLost; if it is Unreached, nothing was asked."""
+        connection = await self._connected(broker_id, lane, timeout_s)
+        return await connection.call(message, answer, timeout_s)
+
+    async def ask_controller(self, message: Message, answer: type[R], *, timeout_s: float = CALL_TIMEOUT_S) -> R:
+        """Ask whoever is controller, be it this broker. Raises Refused(not_controller) when nobody is."""
+        controller_id = self.controller_id
+        if controller_id == self._broker.id:
+            return await ask_here(self._broker, message, answer)
+        return await self.call(controller_id, message, answer, timeout_s=timeout_s, lane=Lane.controller)
+
+    async def forward(self, api_key: int, version: int, body: Buffer, *, timeout_s: float) -> memoryview:
+        """Have the controller, which is another broker, answer what a client sent here. The body of its answer."""
+        connection = await self._connected(self.controller_id, Lane.clients, timeout_s)
+        if not connection.speaks(api_key, version):
+            raise Refused(
+                ErrorCode.unsupported_version, "The controller does not speak this version yet."
+            )
+        return await connection.call_raw(api_key, version, [body], timeout_s)
+
+    @property
+    def controller_id(self) -> int:
+        """The controller, as far as this broker knows. Raises Refused(not_controller) when it knows of none."""
+        controller_id = self._broker.image.controller_id
+        if controller_id == NO_BROKER:
+            raise Refused(ErrorCode.not_controller, "The cluster has no controller at the moment.")
+        return controller_id
+
+    def _address(self, broker_id: int) -> tuple[str, int]:
+        live = self._broker.image.brokers.get(broker_id)
+        if live is None:
+            raise Unreached(f"broker {broker_id} is not there")
+        name = self._broker.config.inter_broker_endpoint.name
+        endpoint = live.endpoint(name) or live.endpoint(REPLICATION)
+        if endpoint is None:
+            raise Unreached(
+                f"broker {broker_id} has no listener {name}: "
+                "inter.broker.listener.name must name the same listener on all brokers"
+            )
+        return endpoint.host, endpoint.port
+
+    # Shared connections.
+
+    async def _connected(self, broker_id: int, lane: Lane, timeout_s: float) -> PeerConnection:
+        """The lane's connection, made if need be; those who come meanwhile wait for the same attempt."""
+        if self._closed:
+            raise Unreached("this broker is stopping")
+        line = self._line(broker_id, lane)
+        connection = line.connection
+        if connection is not None and not connection.closed and not self._stale(connection):
+            return connection
+        if line.opening is None:
+            line.opening = self._runtime.spawn(self._open_line(broker_id, line), name=f"connect to broker {broker_id}")
+        opening = line.opening
+        await asyncio.wait([opening], timeout=timeout_s)
+        if not opening.done():
+            raise Unreached(f"no connection to broker {broker_id} within {timeout_s:g} s")
+        if opening.cancelled():
+            raise Unreached(f"broker {broker_id} has gone")
+        opened = opening.result()
+        if isinstance(opened, PeerLost):
+            raise Unreached(str(opened))
+        return opened
+
+    def _line(self, broker_id: int, lane: Lane) -> _Line:
+        line = self._lines.get((broker_id, lane))
+        if line is None:
+            live = self._broker.image.brokers.get(broker_id)
+            if live is None:
+                raise Unreached(f"broker {broker_id} is not there")
+            line = self._lines[broker_id, lane] = _Line(live.epoch)
+        return line
+
+    def _stale(self, connection: PeerConnection) -> bool:
+        """Unused for so long that the other side may be about to close it."""
+        idle_ms_max = self._broker.config.connections_max_idle_ms
+        unused_ms = (self._runtime.now() - connection.used_at) * 1000
+        return connection.idle and 0 <= idle_ms_max <= unused_ms * 2
+
+    async def _open_line(self, broker_id: int, line: _Line) -> PeerConnection | PeerLost:
+        """The failure is returned: it is for those who wait, if there is anybody left."""
+        try:
+            if line.connection is not None:
+                line.connection.close()
+                line.connection = None
+            await asyncio.sleep(max(0.0, line.retry_at - self._runtime.now()))
+            line.connection = await self.open(broker_id)
+        except PeerLost as lost:
+            pause = min(PAUSE_S_MIN * 2**line.failures, PAUSE_S_MAX)
+            line.failures = min(line.failures + 1, 16)
+            line.retry_at = self._runtime.now() + pause
+            return lost
+        else:
+            line.failures = 0
+            return line.connection
+        finally:
+            line.opening = None
+
+    def _changed(self, old: Image, new: Image, change: c.Change) -> None:
+        """Whoever left, or came back, is not at the other end of what was opened before."""
+        if isinstance(change, c.BrokerGone | c.BrokerRegistered | c.ControllerChanged):
+            for key, line in list(self._lines.items()):
+                live = new.brokers.get(key[0])
+                if live is None or live.epoch != line.broker_epoch:
+                    del self._lines[key]
+                    line.close()
