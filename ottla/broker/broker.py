@@ -1,7 +1,9 @@
 """One broker, wired together. Starting and stopping are here; what it does for clients is in the handlers.
 
-    start   take the data directory -> join the cluster -> open the logs -> bind -> register -> coordinate -> accept
-    stop    hang up -> leave the cluster -> sync and close the logs -> leave the clean-shutdown mark
+    start   take the data directory -> join the cluster -> open the logs -> bind -> register -> follow -> coordinate
+            -> accept
+    stop    hand over what is led -> hang up -> leave the cluster -> sync and close the logs -> leave the
+            clean-shutdown mark
 
 The mark says that nothing needs to be checked at the next start. It carries the broker epoch under which the logs were
 closed, and is taken away as soon as the next start has begun.
@@ -19,7 +21,9 @@ from ottla.broker.dispatch import Dispatch
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers.producer_ids import ProducerIds
 from ottla.broker.housekeeping import Housekeeping
+from ottla.broker.in_sync import InSyncSets
 from ottla.broker.peers import Peers
+from ottla.broker.replication import Replication
 from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.controller import check_topic_name
@@ -41,6 +45,8 @@ log = logging.getLogger("ottla.broker")
 FETCH_BYTES_MAX = 16 * 1024 * 1024
 """Of one answer, all in memory at once. `fetch.max.bytes` may only make it smaller."""
 META_VERSION = "0"
+HAND_OVER_SECONDS_MAX = 30.0
+HAND_OVER_LOOK_SECONDS = 0.02
 
 
 class Broker:
@@ -65,12 +71,13 @@ class Broker:
         self.metadata_version = -1
         self.listeners: list[Listener] = []
         """Where clients come in."""
-        self._housekeeping = Housekeeping(self)
-        self._cleaner = Cleaner(self, self._housekeeping)
+        self.housekeeping = Housekeeping(self)
+        self.in_sync = InSyncSets(self)
+        self.replication = Replication(self)
+        self._cleaner = Cleaner(self, self.housekeeping)
         self._lock: Lock | None = None
         self._erasing: set[asyncio.Task[None]] = set()
         self._server = Server(runtime, Dispatch(self).serve, _limits(config))
-        self._broker_epoch = -1
 
     @property
     def image(self) -> Image:
@@ -103,40 +110,63 @@ class Broker:
         )
         self._check_owner(self.cluster.cluster_id)
         self._configure()
-        clean_epoch = checkpoints.take_clean_shutdown(disk, self.data_dir)
-        self.replicas.load(self.image, clean=clean_epoch is not None)
+        mark = checkpoints.take_clean_shutdown(disk, self.data_dir)
+        self.replicas.load(self.image, clean=mark is not None)
         self.cluster.subscribe(self._changed)
         for listener in self.config.endpoints:
             bound = await self._server.listen(listener.name, listener.host, listener.port)
             self.listeners.append(listener.bound(bound.port))
         endpoints = [*self.listeners, *await self.peers.listen(self._server)]
-        self._broker_epoch = await self.cluster.register(
+        await self.cluster.register(
             BrokerRegistration(
                 self.id,
                 [Endpoint(e.name, e.advertised_host, e.advertised_port, e.protocol) for e in endpoints],
                 self.config.broker_rack,
+                *(mark or checkpoints.CleanShutdown()),
             )
         )
         await self._confirm_erased()
         self.groups.start()
         await self._server.start()
-        self._housekeeping.start()
+        self.replication.start()
+        self.in_sync.start()
+        self.housekeeping.start()
         self._cleaner.start()
 
     async def stop(self) -> None:
         """Leave everything so that the next start is quick and nothing is missing."""
+        if self.config.controlled_shutdown_enable:
+            await self._hand_over()
         self.groups.close()
+        await self.in_sync.stop()
+        await self.replication.stop()
         self.peers.close()
         await self._server.close()
         await self._cleaner.stop()
-        await self._housekeeping.stop()
+        await self.housekeeping.stop()
         if self._erasing:
             await asyncio.wait(self._erasing)
         await self.cluster.close()
         await self.runtime.offload(self.replicas.close)
-        checkpoints.write_clean_shutdown(self.runtime.disk, self.data_dir, self._broker_epoch)
+        me = self.cluster.registration
+        assert me is not None
+        mark = checkpoints.CleanShutdown(me.epoch, me.clean_since)
+        checkpoints.write_clean_shutdown(self.runtime.disk, self.data_dir, mark)
         if self._lock is not None:
             self._lock.release()
+
+    async def _hand_over(self) -> None:
+        """Let others lead what they can lead; whoever produces here finds them before this broker is gone."""
+        deadline = self.runtime.now() + HAND_OVER_SECONDS_MAX
+        try:
+            await self.cluster.drain()
+            while self.runtime.now() < deadline:
+                if not any(p.leads and len(p.in_sync) > 1 for p in self.replicas):
+                    return
+                await asyncio.sleep(HAND_OVER_LOOK_SECONDS)
+            log.warning("broker %d stops although it still leads: nobody took over in time", self.id)
+        except (Fault, Refused) as failure:
+            log.warning("broker %d stops without handing over: %s", self.id, failure)
 
     async def abandon(self) -> None:
         """Starting failed: let go of what was taken."""
@@ -191,12 +221,16 @@ class Broker:
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
                     self.replicas.host(topic)
+                    for index in range(len(topic.partitions)):
+                        if (partition := self.replicas.get(topic.id, index)) is not None:
+                            self.replication.follow(partition)
                     self.groups.follow(topic)
             case c.PartitionChanged():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
-                    self.replicas.host_partition(topic, change.partition)
-                    self.groups.follow_partition(topic, change.partition)
+                    self._partition_changed(topic, change.partition)
+            case c.BrokerRegistered() if change.id == self.id:
+                self.replicas.broker_epoch = change.epoch
             case c.TopicConfigChanged():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
@@ -211,19 +245,35 @@ class Broker:
                 for topic in new.topics.values():
                     self.replicas.configure(topic)
 
+    def _partition_changed(self, topic: Topic, index: int) -> None:
+        partition = self.replicas.host_partition(topic, index)
+        if partition is not None:
+            self.replication.follow(partition)
+        elif (moved := self.replicas.get(topic.id, index)) is not None:
+            # The controller has said that others hold it now, all of them in sync: ours may go.
+            self.replication.leave(moved)
+            self._erase_later(topic, self.replicas.drop_partition(topic, index), deleted=False)
+        self.groups.follow_partition(topic, index)
+
     def _erase(self, topic: Topic) -> None:
         """Drop a deleted topic: nobody sees it from now on, its files go beside the loop."""
-        task = self.runtime.spawn(
-            self._erase_files(topic, self.replicas.drop(topic)), name=f"deleting {topic.name}"
-        )
+        for index in range(len(topic.partitions)):
+            partition = self.replicas.get(topic.id, index)
+            if partition is not None:
+                self.replication.leave(partition)
+        self._erase_later(topic, self.replicas.drop(topic), deleted=True)
+
+    def _erase_later(self, topic: Topic, directories: list[str], *, deleted: bool) -> None:
+        task = self.runtime.spawn(self._erase_files(topic, directories, deleted), name=f"deleting {topic.name}")
         self._erasing.add(task)
         task.add_done_callback(self._erasing.discard)
 
-    async def _erase_files(self, topic: Topic, directories: list[str]) -> None:
+    async def _erase_files(self, topic: Topic, directories: list[str], deleted: bool) -> None:
         try:
             for directory in directories:
                 await self.runtime.offload(self.runtime.disk.rmtree, directory)
-            await self.cluster.replicas_erased([topic.id])
+            if deleted:
+                await self.cluster.replicas_erased([topic.id])
         except (Fault, Refused) as fault:
             log.warning("deleting %s: %s; the rest is removed at the next start", topic.name, fault)
 

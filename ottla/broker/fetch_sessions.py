@@ -21,6 +21,7 @@ from ottla.wire.fetch import FetchPartition, FetchRequest, Topic
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
+NO_FOLLOWER = -1
 
 Resolve = Callable[[Topic, int], "Partition | None"]
 
@@ -29,8 +30,8 @@ class Fetching:
     """One partition of one fetch: where the reader is, and what it was told last."""
 
     __slots__ = (
-        "bytes_max", "fetch", "high_watermark", "leader_epoch", "log_start", "offset", "partition", "topic",
-        "watched",
+        "bytes_max", "fetch", "high_watermark", "last_epoch", "leader_epoch", "log_start", "offset", "partition",
+        "topic", "watched",
     )  # fmt: skip
 
     def __init__(self, fetch: Fetch, topic: Topic, wanted: FetchPartition) -> None:
@@ -45,6 +46,7 @@ class Fetching:
     def update(self, wanted: FetchPartition) -> None:
         self.offset = wanted.offset
         self.leader_epoch = wanted.leader_epoch
+        self.last_epoch = wanted.last_fetched_epoch
         self.bytes_max = wanted.bytes_max
 
     def touched(self, size: int) -> None:
@@ -55,21 +57,50 @@ class Fetching:
         if replica is self.watched:
             return
         if self.watched is not None:
-            self.watched.watchers.pop(self, None)
+            self._leave(self.watched)
         self.watched = replica
         if replica is not None:
-            replica.watchers[self] = None
+            self._join(replica)
+
+    def _join(self, replica: Partition) -> None:
+        replica.watchers[self] = None
+
+    def _leave(self, replica: Partition) -> None:
+        replica.watchers.pop(self, None)
+
+
+class Following(Fetching):
+    """One partition that a follower fetches. New records wake it; that some were committed it learns by the way."""
+
+    __slots__ = ()
+
+    def touched(self, size: int) -> None:
+        self.fetch.dirty[self] = None
+
+    def grown(self, size: int) -> None:
+        self.fetch.touched(self, size)
+
+    def _join(self, replica: Partition) -> None:
+        replica.watchers[self] = None
+        replica.tail_watchers[self] = None
+
+    def _leave(self, replica: Partition) -> None:
+        replica.watchers.pop(self, None)
+        replica.tail_watchers.pop(self, None)
 
 
 class Fetch:
     """What one client fetches: for one request, or for as long as its session lasts."""
 
-    __slots__ = ("_entries", "by_id", "dirty", "epoch", "id", "notify")
+    __slots__ = ("_entries", "_entry", "by_id", "dirty", "epoch", "follower", "id", "notify")
 
-    def __init__(self, session_id: int = 0, by_id: bool = False) -> None:
+    def __init__(self, session_id: int = 0, by_id: bool = False, follower: int = NO_FOLLOWER) -> None:
         self.id = session_id
         self.epoch = 1
         self.by_id = by_id
+        self.follower = follower
+        """The broker that fetches, if it is one."""
+        self._entry = Fetching if follower == NO_FOLLOWER else Following
         self._entries: dict[tuple[Topic, int], Fetching] = {}
         self.dirty: dict[Fetching, None] = {}
         """What may have news, in the order in which it is served: whoever got something goes to the end."""
@@ -89,7 +120,7 @@ class Fetch:
                 key = (topic, wanted.partition)
                 entry = self._entries.get(key)
                 if entry is None:
-                    entry = self._entries[key] = Fetching(self, topic, wanted)
+                    entry = self._entries[key] = self._entry(self, topic, wanted)
                 else:
                     entry.update(wanted)
                 self.dirty[entry] = None
@@ -136,11 +167,13 @@ class FetchSessions:
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id:
                 self.close(request.session_id)
-            fetch = self._open(by_id) if request.session_epoch == INITIAL_EPOCH else Fetch(by_id=by_id)
+            follower = max(request.replica_id, NO_FOLLOWER)
+            opens = request.session_epoch == INITIAL_EPOCH
+            fetch = self._open(by_id, follower) if opens else Fetch(by_id=by_id, follower=follower)
             fetch.want(request.topics)
             return fetch
         session = self._sessions.get(request.session_id)
-        if session is None:
+        if session is None or session.follower != max(request.replica_id, NO_FOLLOWER):
             raise Refused(ErrorCode.fetch_session_id_not_found)
         if session.by_id != by_id:
             raise Refused(ErrorCode.fetch_session_topic_id_error)
@@ -152,19 +185,19 @@ class FetchSessions:
         session.forget(request.forgotten)
         return session
 
-    def _open(self, by_id: bool) -> Fetch:
+    def _open(self, by_id: bool, follower: int) -> Fetch:
         if self._slots_max <= 0:
-            return Fetch(by_id=by_id)
+            return Fetch(by_id=by_id, follower=follower)
         if len(self._sessions) >= self._slots_max:
             # A request that is parked in it right now keeps its session.
             unused = next((id for id, session in self._sessions.items() if session.notify is None), None)
             if unused is None:
-                return Fetch(by_id=by_id)
+                return Fetch(by_id=by_id, follower=follower)
             self.close(unused)
         session_id = 0
         while not session_id or session_id in self._sessions:
             session_id = self._random.randrange(1, 2**31)
-        session = self._sessions[session_id] = Fetch(session_id, by_id)
+        session = self._sessions[session_id] = Fetch(session_id, by_id, follower)
         return session
 
     def close(self, session_id: int) -> None:

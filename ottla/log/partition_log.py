@@ -271,6 +271,11 @@ class PartitionLog:
             self.epochs.assign(epoch, self.log_end if start_offset is None else start_offset)
             self.latest_epoch = self.epochs.latest
 
+    def drop_empty_epochs(self) -> None:
+        """Forget epochs that began at the log end: reigns in which nothing was written, of which no other log knows."""
+        self.epochs.truncate_from_end(self.log_end)
+        self.latest_epoch = self.epochs.latest
+
     # -- reading ---------------------------------------------------------------------------------------------
 
     def read(self, offset: int, bytes_max: int, *, limit: int, whole_first_batch: bool = True) -> Slice | None:

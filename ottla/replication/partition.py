@@ -1,23 +1,31 @@
 """One replica of one partition: pure decisions over a log.
 
-The leader takes the writes, gives them their offsets and says how far they are committed. A record is committed when
-every replica in the in-sync set has it; the high watermark is the first offset that is not, and consumers read below
-it only. With this broker alone in the in-sync set a record is committed as soon as it stands in its log.
+    leader     takes the writes, gives them their offsets, says how far they are committed
+    follower   copies the leader's log; where the two part, its own end goes
+
+A record is committed when every replica in the in-sync set has it; the high watermark is the first offset that is not,
+and consumers read below it only. It never goes back, and it stands still while fewer replicas are in sync than
+`min.insync.replicas` asks for (KIP-966): what is called committed is always in so many logs.
 
 A leader epoch names one reign of one leader. Requests that carry another epoch are refused: from an older one the
-client has to learn who leads now, from a newer one we have.
+client has to learn who leads now, from a newer one we have. Every batch carries the epoch of the leader that took it,
+and so two replicas find where their logs part (KIP-101): never by the high watermark, which a follower learns late.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ottla.cluster.model import Partition as PartitionState
 from ottla.errors import ErrorCode, Refused
 from ottla.log.partition_log import PartitionLog
+from ottla.log.segment import Segment
 from ottla.log.slice import Slice
-from ottla.wire import batch, records
+from ottla.replication.admission import AppendPolicy
+from ottla.replication.in_sync import Follower, Proposal
+from ottla.wire import batch
 
 NO_LEADER = -1
 NO_EPOCH = -1
@@ -28,27 +36,6 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 """What coordinators remember. Clients may read them."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppendPolicy:
-    """What the topic's configuration asks of a batch."""
-
-    bytes_max: int = 1_048_588
-    in_sync_min: int = 1
-    log_append_time: bool = False
-    timestamp_before_ms_max: int = 2**63 - 1
-    timestamp_after_ms_max: int = 3_600_000
-    keys_required: bool = False
-    validate_records: bool = False
-    codec: str | None = None
-    """The codec records are kept in; None: as the producer chose."""
-    opens_batches: bool = field(init=False)
-    """Whether records have to be looked at one by one. Asked for every batch, so worked out once."""
-
-    def __post_init__(self) -> None:
-        opens = self.keys_required or self.validate_records or self.codec is not None
-        object.__setattr__(self, "opens_batches", opens)
-
-
 class Appended(NamedTuple):
     base_offset: int
     log_append_time_ms: int
@@ -56,16 +43,32 @@ class Appended(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Somebody who waits for the partition to move."""
+    """Somebody who waits for records to be readable."""
 
     def touched(self, size: int) -> None:
         """`size` more bytes became readable, or (0) something else changed that the watcher should look at."""
 
 
+class TailWatcher(Protocol):
+    """Somebody who waits for records to be there: a follower."""
+
+    def grown(self, size: int) -> None: ...
+
+
+class Waiter(Protocol):
+    """Somebody who waits for one record to be committed."""
+
+    def committed(self, partition: Partition) -> None: ...
+
+    def lost(self, partition: Partition) -> None:
+        """This broker does not lead any more: nobody here will ever know."""
+
+
 class Partition:
     __slots__ = (
-        "broker_id", "high_watermark", "in_sync", "index", "leader_epoch", "leader_id", "leads", "log",
-        "policy", "replicas", "topic", "topic_id", "watchers",
+        "_enough", "_policy", "_uncommitted_bytes", "_union", "_waiters", "broker_id", "epoch_start", "followers",
+        "high_watermark", "in_sync", "index", "leader_epoch", "leader_id", "leads", "log", "partition_epoch",
+        "proposed", "replicas", "tail_watchers", "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -76,41 +79,98 @@ class Partition:
         self.index = index
         self.broker_id = broker_id
         self.log = log
-        self.policy = policy
         self.leads = False
         self.leader_id = NO_LEADER
         self.leader_epoch = NO_EPOCH
+        self.partition_epoch = NO_EPOCH
         self.in_sync: tuple[int, ...] = ()
         self.replicas: tuple[int, ...] = ()
         self.high_watermark = log.log_start
+        self.epoch_start = 0
+        """Where this reign began: what is before it was written under others."""
+        self.followers: dict[int, Follower] = {}
+        self.proposed: tuple[int, ...] | None = None
+        """The in-sync set that the controller was asked for and has not decided on, as far as we know."""
         self.watchers: dict[Watcher, None] = {}
+        self.tail_watchers: dict[TailWatcher, None] = {}
+        self._union: tuple[Follower, ...] = ()  # all that the high watermark waits for
+        self._uncommitted_bytes = 0
+        self._waiters: deque[tuple[int, Waiter]] = deque()  # by offset
+        self.policy = policy
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
 
+    @property
+    def policy(self) -> AppendPolicy:
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: AppendPolicy) -> None:
+        self._policy = policy
+        self._count_in_sync()
+
+    def _count_in_sync(self) -> None:
+        """No partition can have more in sync than it has replicas, whatever its configuration asks for."""
+        in_sync_min = self._policy.in_sync_min
+        if len(self.replicas) < in_sync_min and self.replicas:
+            in_sync_min = len(self.replicas)
+        self._enough = len(self.in_sync) >= in_sync_min
+
+    @property
+    def enough_in_sync(self) -> bool:
+        return self._enough
+
     # Leadership.
 
-    def become(self, state: PartitionState) -> None:
-        """Take up what the controller decided."""
+    def become(self, state: PartitionState, *, leads: bool | None = None) -> None:
+        """Take up what the controller decided. `leads` is false for a leader whose reign ended with its process."""
+        if state.partition_epoch < self.partition_epoch:
+            return  # we know better already
+        if state.partition_epoch > self.partition_epoch:
+            self.proposed = None
+        begins = state.leader_epoch > self.leader_epoch
+        led = self.leads
+        self.partition_epoch = state.partition_epoch
         self.replicas = tuple(state.replicas)
         self.in_sync = tuple(state.in_sync)
         self.leader_id = state.leader
-        leads = state.leader == self.broker_id
-        if leads and state.leader_epoch > self.leader_epoch:
-            self.log.assign_epoch(state.leader_epoch)
         self.leader_epoch = state.leader_epoch
-        self.leads = leads
+        self.leads = state.leader == self.broker_id if leads is None else leads
+        self._count_in_sync()
+        if self.leads and (begins or not led):
+            self.log.assign_epoch(state.leader_epoch)
+            self.epoch_start = self.log.log_end
+            self.followers = {}
+        if self.leads:
+            others = [replica for replica in self.replicas if replica != self.broker_id]
+            self.followers = {replica: self.followers.get(replica) or Follower(replica) for replica in others}
+        else:
+            self.followers = {}
+        self._unite()
+        if not self.leads:
+            self.step_down()
         self.advance()
         self.wake()
 
+    def step_down(self) -> None:
+        """Whoever waits for a record to be committed has to ask the next leader."""
+        self.leads = False
+        waiters, self._waiters = self._waiters, deque()
+        for _, waiter in waiters:
+            waiter.lost(self)
+
     def check_leads(self, leader_epoch: int = NO_EPOCH) -> None:
         """Refuse what only the leader may answer, and requests from another reign."""
+        self._check_epoch(leader_epoch)
+        if not self.leads:
+            raise Refused(ErrorCode.not_leader_or_follower)
+
+    def _check_epoch(self, leader_epoch: int) -> None:
         if leader_epoch != NO_EPOCH and leader_epoch != self.leader_epoch:
             if leader_epoch < self.leader_epoch:
                 raise Refused(ErrorCode.fenced_leader_epoch)
             raise Refused(ErrorCode.unknown_leader_epoch)
-        if not self.leads:
-            raise Refused(ErrorCode.not_leader_or_follower)
 
     # Writing.
 
@@ -118,8 +178,8 @@ class Partition:
         """Write one produced batch. The view is stamped in place: nothing is copied."""
         if not self.leads:
             raise Refused(ErrorCode.not_leader_or_follower)
-        policy = self.policy
-        if acks == ACKS_ALL and len(self.in_sync) < policy.in_sync_min:
+        policy = self._policy
+        if acks == ACKS_ALL and not self._enough:
             raise Refused(ErrorCode.not_enough_replicas)
         header = batch.check_produced(view)
         if header.attributes & batch.TRANSACTIONAL:
@@ -131,12 +191,14 @@ class Partition:
             )
         log_append_time_ms = batch.NO_TIMESTAMP
         if policy.opens_batches:
-            view = self._open_batch(view, header)
+            if self.topic in INTERNAL_TOPICS:  # always compacted, so a batch for one always comes this way
+                raise Refused(ErrorCode.invalid_topic_exception, f"{self.topic} is written by coordinators only")
+            view = policy.opened(view, header)
         if policy.log_append_time:
             header = batch.stamp_log_append_time(view, now_ms)
             log_append_time_ms = now_ms
         else:
-            self._check_timestamps(header, now_ms)
+            policy.check_timestamps(header, now_ms)
             if policy.codec is not None:
                 header = batch.read_header(view)
         log = self.log
@@ -150,51 +212,157 @@ class Partition:
         self.advance(len(view))
         return Appended(base_offset, log_append_time_ms, base_offset + header.last_offset_delta + 1)
 
-    def _open_batch(self, view: memoryview, header: batch.BatchHeader) -> memoryview:
-        """Look at the records one by one: only where the topic's configuration needs it."""
-        policy = self.policy
-        if self.topic in INTERNAL_TOPICS:  # always compacted, so a batch for one always comes this way
-            raise Refused(ErrorCode.invalid_topic_exception, f"{self.topic} is written by coordinators only")
-        if header.record_count > RECORDS_MAX:
-            raise Refused(
-                ErrorCode.message_too_large,
-                f"the batch has {header.record_count} records; where each is looked at, {RECORDS_MAX} are the most",
-            )
-        if policy.validate_records:
-            records.validate(view, keys_required=policy.keys_required, bytes_max=RECORDS_BYTES_MAX)
-        elif policy.keys_required:
-            records.check_keys(view, bytes_max=RECORDS_BYTES_MAX)
-        if policy.codec is not None and policy.codec != batch.CODECS[header.codec]:
-            return memoryview(bytearray(records.recompress(view, policy.codec, bytes_max=RECORDS_BYTES_MAX)))
-        return view
-
-    def _check_timestamps(self, header: batch.BatchHeader, now_ms: int) -> None:
-        if header.attributes & batch.LOG_APPEND_TIME:
-            raise Refused(ErrorCode.invalid_timestamp, "a producer may not claim the time of append")
-        policy = self.policy
-        if header.max_timestamp - now_ms > policy.timestamp_after_ms_max:
-            raise Refused(
-                ErrorCode.invalid_timestamp,
-                f"timestamp {header.max_timestamp} is too far in the future (message.timestamp.after.max.ms)",
-            )
-        if header.base_timestamp >= 0 and now_ms - header.base_timestamp > policy.timestamp_before_ms_max:
-            raise Refused(
-                ErrorCode.invalid_timestamp,
-                f"timestamp {header.base_timestamp} is too old (message.timestamp.before.max.ms)",
-            )
-
     def advance(self, size: int = 0) -> None:
-        """Raise the high watermark as far as the in-sync set has come. It never goes back."""
-        if self.leads and self.in_sync == (self.broker_id,) and self.log.log_end > self.high_watermark:
-            self.high_watermark = self.log.log_end
-            if self.watchers:
-                for watcher in self.watchers:
-                    watcher.touched(size)
+        """The log may have grown, by so many bytes: tell the followers, and see what is committed now."""
+        self._uncommitted_bytes += size
+        if size and self.tail_watchers:
+            for watcher in self.tail_watchers:
+                watcher.grown(size)
+        if self.leads and self._enough:
+            committed = self.log.log_end
+            for follower in self._union:
+                if follower.log_end < committed:
+                    committed = follower.log_end
+            if committed > self.high_watermark:
+                self._commit(committed)
+
+    def _commit(self, offset: int) -> None:
+        self.high_watermark = offset
+        # Not all of these bytes need be committed; a reader that is woken too early waits again.
+        size, self._uncommitted_bytes = self._uncommitted_bytes, 0
+        if self.watchers:
+            for watcher in self.watchers:
+                watcher.touched(size)
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= offset:
+            waiters.popleft()[1].committed(self)
+
+    def await_committed(self, offset: int, waiter: Waiter) -> None:
+        """Tell the waiter when the high watermark has reached the offset. Those who wait come in order of offset."""
+        self._waiters.append((offset, waiter))
+
+    def give_up(self, waiter: Waiter) -> None:
+        self._waiters = deque(entry for entry in self._waiters if entry[1] is not waiter)
 
     def wake(self) -> None:
         """Something other than new records happened: whoever waits here looks again."""
         for watcher in list(self.watchers):
             watcher.touched(0)
+        for tail_watcher in list(self.tail_watchers):
+            tail_watcher.grown(0)
+
+    # The followers, as the leader sees them.
+
+    def fetched_by(self, replica: int, broker_epoch: int, offset: int, last_epoch: int) -> tuple[int, int] | None:
+        """A follower asks for `offset` behind a record of `last_epoch`: it has everything before. Unless its log is
+        another one: then the answer is the last epoch up to which both may agree, and where that ended here."""
+        follower = self.followers.get(replica)
+        if follower is None:
+            raise Refused(ErrorCode.not_leader_or_follower, f"broker {replica} has no replica of {self}")
+        parting = self._parting(offset, last_epoch)
+        if parting is not None:
+            return parting
+        follower.fetched(offset, broker_epoch)
+        if follower in self._union:
+            self.advance()
+        return None
+
+    def _parting(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
+        log = self.log
+        if last_epoch == NO_EPOCH or (last_epoch == log.latest_epoch and offset <= log.log_end):
+            return None
+        epoch, end = log.end_offset_for_epoch(last_epoch)
+        if epoch == NO_EPOCH:
+            raise Refused(ErrorCode.unknown_leader_epoch)
+        return (epoch, end) if epoch < last_epoch or end < offset else None
+
+    def caught_up(self, follower: Follower) -> bool:
+        """Whether it has all that is committed, and what this reign began with."""
+        return follower.log_end >= self.high_watermark and follower.log_end >= self.epoch_start
+
+    def propose(self, now: float, lag_s_max: float) -> bool:
+        """Whether the in-sync set should be another one; `proposed` says which. One change at a time."""
+        if not self.leads or self.proposed is not None:
+            return False
+        log_end = self.log.log_end
+        wanted = {self.broker_id}
+        for replica, follower in self.followers.items():
+            if replica in self.in_sync:
+                if not follower.lags(log_end, now, lag_s_max):
+                    wanted.add(replica)
+            elif self.caught_up(follower):
+                wanted.add(replica)
+        proposed = tuple(replica for replica in self.replicas if replica in wanted)
+        if wanted == set(self.in_sync):
+            return False
+        self.proposed = proposed
+        self._unite()
+        return True
+
+    def forgive(self) -> None:
+        """Time that passed unseen counts against nobody."""
+        for follower in self.followers.values():
+            follower.mark = None
+
+    def proposal(self, epoch_of: Callable[[int], int]) -> Proposal:
+        """What to ask the controller for. Who has not fetched in this reign is known by its present registration."""
+        assert self.proposed is not None
+        in_sync = []
+        for replica in self.proposed:
+            follower = self.followers.get(replica)
+            known = follower is not None and follower.epoch >= 0
+            in_sync.append((replica, follower.epoch if follower is not None and known else epoch_of(replica)))
+        return Proposal(self.topic_id, self.index, self.leader_epoch, self.partition_epoch, tuple(in_sync))
+
+    def withdraw(self) -> None:
+        """The controller has refused the proposal, and will not take it up."""
+        self.proposed = None
+        self._unite()
+        self.advance()
+
+    def _unite(self) -> None:
+        members = {*self.in_sync, *(self.proposed or ())}
+        self._union = tuple(follower for replica, follower in self.followers.items() if replica in members)
+
+    # Following.
+
+    def position(self) -> tuple[int, int, int]:
+        """What a follower asks its leader for: the reign, the offset, and the epoch of the record before it."""
+        log = self.log
+        last_epoch = log.epochs.epoch_of(log.log_end - 1) if log.log_end > log.log_start else NO_EPOCH
+        return self.leader_epoch, log.log_end, last_epoch
+
+    def replicate(self, records: memoryview, high_watermark: int, log_start: int, now_ms: int) -> None:
+        """Take over what the leader sent. Each batch is checked before it is appended: damage goes no further."""
+        log = self.log
+        if len(records):
+            log.append_replicated(records, now_ms)
+            self._uncommitted_bytes += len(records)
+        if log_start > log.log_start:
+            log.raise_log_start(min(log_start, log.log_end))
+        reached = min(high_watermark, log.log_end)
+        if reached > self.high_watermark:
+            self._commit(reached)
+
+    def truncate(self, epoch: int, end: int, now_ms: int) -> list[Segment]:
+        """Our log is not the leader's behind (at most) the end of this epoch: drop what follows. The segments that may
+        be unlinked. The next fetch shows whether the rest agrees."""
+        log = self.log
+        own_epoch, own_end = log.end_offset_for_epoch(epoch)
+        offset = min(end, log.log_end)
+        if own_epoch != NO_EPOCH:
+            offset = min(own_end, log.log_end) if own_epoch != epoch else min(own_end, end, log.log_end)
+        return self._cut(log.truncate_to(max(offset, log.log_start), now_ms))
+
+    def restart_at(self, offset: int, now_ms: int) -> list[Segment]:
+        """The leader has nothing before `offset` any more, and we have nothing from there on: begin anew there."""
+        return self._cut(self.log.truncate_fully_and_start_at(offset, now_ms))
+
+    def _cut(self, dropped: list[Segment]) -> list[Segment]:
+        self.log.drop_empty_epochs()
+        self.high_watermark = max(min(self.high_watermark, self.log.log_end), self.log.log_start)
+        self.wake()
+        return dropped
 
     # Reading.
 
@@ -206,14 +374,35 @@ class Partition:
     def readable_limit(self, isolation_level: int) -> int:
         return self.last_stable if isolation_level == READ_COMMITTED else self.high_watermark
 
+    @property
+    def established(self) -> bool:
+        """Whether a new leader knows what is committed. Before, it might answer with a latest offset lower than one its
+        predecessor gave (KIP-207)."""
+        return self.high_watermark >= self.epoch_start
+
     def read(
-        self, offset: int, bytes_max: int, *, isolation_level: int, leader_epoch: int, whole_first_batch: bool
+        self,
+        offset: int,
+        bytes_max: int,
+        *,
+        isolation_level: int,
+        leader_epoch: int,
+        whole_first_batch: bool,
+        from_follower: bool = False,
     ) -> Slice | None:
-        """A piece of the log for a consumer; None when it has read everything it may see."""
-        self.check_leads(leader_epoch)
+        """A piece of the log for a consumer; None when it has read everything it may see. A follower serves those who
+        know that it is one (KIP-392)."""
+        self._check_epoch(leader_epoch)
+        if not self.leads and not (from_follower and self.leader_id != NO_LEADER):
+            raise Refused(ErrorCode.not_leader_or_follower)
         return self.log.read(
             offset, bytes_max, limit=self.readable_limit(isolation_level), whole_first_batch=whole_first_batch
         )
+
+    def read_tail(self, offset: int, bytes_max: int, *, leader_epoch: int, whole_first_batch: bool) -> Slice | None:
+        """A piece of the log for a follower, up to its very end."""
+        self.check_leads(leader_epoch)
+        return self.log.read(offset, bytes_max, limit=self.log.log_end, whole_first_batch=whole_first_batch)
 
     def delete_before(self, offset: int) -> int:
         """DeleteRecords: what is below `offset` (-1: the high watermark) is not readable any more."""
@@ -225,9 +414,3 @@ class Partition:
         self.log.raise_log_start(offset)
         self.wake()
         return self.log.log_start
-
-
-RECORDS_MAX = 200_000
-"""How many records of one batch are looked at: everybody else waits meanwhile."""
-RECORDS_BYTES_MAX = 64 * 1024 * 1024
-"""How large one batch may become when it is decompressed to be looked at."""

@@ -16,7 +16,8 @@ from ottla.errors import ErrorCode, Fault, Refused
 from ottla.log import checkpoints
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
-from ottla.replication.partition import AppendPolicy, Partition
+from ottla.replication.admission import AppendPolicy
+from ottla.replication.partition import NO_EPOCH, NO_LEADER, Partition
 from ottla.runtime import Runtime
 
 log = logging.getLogger("ottla.replicas")
@@ -52,6 +53,8 @@ class Replicas:
         self._high_watermarks: dict[Key, int] = {}
         self._cleaned: dict[Key, int] = {}
         self._clean = False
+        self.broker_epoch = NO_EPOCH
+        """The registration of this broker; nothing is led before there is one, nor what was led under another."""
         self._written: dict[str, dict[Key, int]] = {}
 
     # Finding.
@@ -101,15 +104,16 @@ class Replicas:
             return  # no partition of ours
         topic_id = checkpoints.read_partition_metadata(self._disk, path)
         topic = image.topic(key[0])
-        if topic is not None and key[1] < len(topic.partitions) and topic_id in (None, topic.id):
+        known = topic is not None and key[1] < len(topic.partitions) and topic_id in (None, topic.id)
+        if topic is not None and known and self._broker_id in topic.partitions[key[1]].replicas:
             return
         if topic_id is not None and topic_id in image.tombstones:
             self._disk.rmtree(path)  # deleted while we were away
             return
         aside = f"{path[: NAME_BYTES_MAX - 60 + len(self._data_dir)]}.{(topic_id or bytes(16)).hex()}{STRAY}"
         log.warning(
-            "%s belongs to no topic of this cluster: set aside as %s. Move it back if the topic returns, "
-            "or delete it if you are sure.", path, aside,
+            "%s belongs to no partition that this broker holds: set aside as %s. Move it back if it shall be one "
+            "again, or delete it if you are sure.", path, aside,
         )  # fmt: skip
         self._disk.rename(path, aside)
 
@@ -121,15 +125,16 @@ class Replicas:
         for index in range(len(topic.partitions)):
             self.host_partition(topic, index)
 
-    def host_partition(self, topic: Topic, index: int) -> None:
+    def host_partition(self, topic: Topic, index: int) -> Partition | None:
         state = topic.partitions[index]
         if self._broker_id not in state.replicas:
-            return
+            return None
         partition = self._by_name.get((topic.name, index))
         if partition is None:
             partition = self._open(topic, index)
         if state.has_state:
-            partition.become(state)
+            partition.become(state, leads=state.leader == self._broker_id and state.broker_epoch == self.broker_epoch)
+        return partition
 
     def _open(self, topic: Topic, index: int) -> Partition:
         key = (topic.name, index)
@@ -168,24 +173,27 @@ class Replicas:
 
     def drop(self, topic: Topic) -> list[str]:
         """Forget a deleted topic. Gives the directories that may now be removed, beside the loop."""
-        doomed = []
-        for index in range(len(topic.partitions)):
-            partition = self._by_name.pop((topic.name, index), None)
-            self._by_id.pop((topic.id, index), None)
-            for known in (self._recovery_points, self._log_starts, self._high_watermarks, self._cleaned):
-                known.pop((topic.name, index), None)  # a topic that takes its name begins at 0
-            if partition is None:
-                continue
-            partition.leads = False
-            partition.wake()
-            path = f"{self._data_dir}/{topic.name}-{index}"
-            if self._disk.exists(path):  # made by the first append
-                partition.log.close()
-                name = f"{topic.name}-{index}"[: NAME_BYTES_MAX - 60]
-                renamed = f"{self._data_dir}/{name}.{topic.id.hex()}-{index}{DELETED}"
-                self._disk.rename(path, renamed)
-                doomed.append(renamed)
-        return doomed
+        return [path for index in range(len(topic.partitions)) for path in self.drop_partition(topic, index)]
+
+    def drop_partition(self, topic: Topic, index: int) -> list[str]:
+        """Forget one partition, which is deleted or whose replica is now on another broker."""
+        partition = self._by_name.pop((topic.name, index), None)
+        self._by_id.pop((topic.id, index), None)
+        for known in (self._recovery_points, self._log_starts, self._high_watermarks, self._cleaned):
+            known.pop((topic.name, index), None)  # a topic that takes its name begins at 0
+        if partition is None:
+            return []
+        partition.leader_id = NO_LEADER
+        partition.step_down()
+        partition.wake()
+        path = f"{self._data_dir}/{topic.name}-{index}"
+        if not self._disk.exists(path):  # made by the first append
+            return []
+        partition.log.close()
+        name = f"{topic.name}-{index}"[: NAME_BYTES_MAX - 60]
+        renamed = f"{self._data_dir}/{name}.{topic.id.hex()}-{index}{DELETED}"
+        self._disk.rename(path, renamed)
+        return [renamed]
 
     # Checkpoints.
 

@@ -58,6 +58,7 @@ class OneBatch(NamedTuple):
     """The topic as it stands in the request, and so as it stands in the answer."""
     partition: int
     records: memoryview
+    timeout_ms: int
 
 
 def decode_one(view: memoryview, pos: int, version: int) -> OneBatch | None:
@@ -65,7 +66,7 @@ def decode_one(view: memoryview, pos: int, version: int) -> OneBatch | None:
     try:
         if view[pos] or view[pos + 7] != 2:  # a transactional id, or not one topic
             return None
-        acks, _ = _ACKS_TIMEOUT.unpack_from(view, pos + 1)
+        acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(view, pos + 1)
         start = pos + 8
         topic: Topic
         if version >= TOPIC_IDS_FROM:
@@ -84,7 +85,7 @@ def decode_one(view: memoryview, pos: int, version: int) -> OneBatch | None:
         end = records_start + size - 1
         if not size or view[end] or view[end + 1] or view[end + 2]:  # no records, or tagged fields
             return None
-        return OneBatch(acks, topic, view[start:pos], partition, view[records_start:end])
+        return OneBatch(acks, topic, view[start:pos], partition, view[records_start:end], timeout_ms)
     except (struct.error, IndexError, UnicodeDecodeError, BadFrame):
         return None
 

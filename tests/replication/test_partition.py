@@ -8,7 +8,8 @@ from ottla.cluster.model import Partition as State
 from ottla.errors import ErrorCode, Refused
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
-from ottla.replication.partition import ACKS_ALL, AppendPolicy, Partition
+from ottla.replication.admission import AppendPolicy
+from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.runtime.disk import RealDisk
 from ottla.wire.batch import read_header
 from ottla.wire.records import Record, build_batch, iterate
@@ -89,7 +90,7 @@ def test_who_does_not_lead_takes_no_writes_and_serves_no_reads(partition):
 
 
 def test_acks_all_needs_enough_replicas_in_sync_and_acks_one_does_not(partition):
-    p = partition(in_sync_min=2)
+    p = partition(leading()._replace(replicas=(1, 2, 3)), in_sync_min=2)
     assert refusal(p.append, batch(b"a"), ACKS_ALL, NOW_MS) == ErrorCode.not_enough_replicas
     assert p.append(batch(b"a"), 1, NOW_MS).base_offset == 0
 

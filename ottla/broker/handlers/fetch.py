@@ -7,6 +7,7 @@ loop give one answer. Data that is not in the page cache is read beside the loop
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, serves_raw
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.broker.fetch")
 
+RACK_FROM = 11
+"""Clients of this version know that a follower may serve them."""
 WAIT_MS_MAX = 600_000
 """Nobody is parked for longer, whatever it asks for."""
 
@@ -32,14 +35,32 @@ WAIT_MS_MAX = 600_000
 @serves_raw(FETCH)
 def handle(broker: Broker, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
     message = wire.decode(frame, pos, request.version)
-    if message.replica_id >= 0:
+    follower = message.replica_id
+    if follower >= 0 and request.connection.peer_broker != follower:
         # Who claims to be a replica moves the high watermark (CVE-2018-1288): never on a client's word.
         return _refusal(request, message, ErrorCode.cluster_authorization_failed)
     try:
         fetch = broker.fetch_sessions.resolve(message, by_id=request.version >= wire.TOPIC_IDS_FROM)
     except Refused as refused:
         return _refusal(request, message, refused.code)
+    if follower >= 0:
+        _note_progress(broker, message)
+        return FollowerTurn(broker, request, message, fetch).begin()
     return Turn(broker, request, message, fetch).begin()
+
+
+def _note_progress(broker: Broker, message: FetchRequest) -> None:
+    """All that the follower has come to have, at once: what it is sent back may be cut short."""
+    for topic, partitions in message.topics:
+        for wanted in partitions:
+            partition = broker.replicas.get(topic, wanted.partition)
+            if partition is None or not partition.leads or wanted.leader_epoch != partition.leader_epoch:
+                continue  # it is told when the partition's turn comes
+            with suppress(Refused):
+                partition.fetched_by(
+                    message.replica_id, message.replica_epoch, wanted.offset, wanted.last_fetched_epoch
+                )
+                broker.in_sync.look_at(partition)
 
 
 def _refusal(request: Request, message: FetchRequest, code: ErrorCode) -> list[Buffer]:
@@ -96,18 +117,15 @@ class Turn:
                 partition = broker.replicas.find(entry.topic, entry.partition)
                 if fetch.is_session:
                     entry.watch(partition)
-                piece = partition.read(
-                    entry.offset,
-                    min(entry.bytes_max, room),
-                    isolation_level=level,
-                    leader_epoch=entry.leader_epoch,
-                    whole_first_batch=not size,
-                )
+                piece = self._read(entry, partition, min(entry.bytes_max, room), whole_first_batch=not size)
             except Refused as refused:
                 found.append((entry, _partition_refused(broker, entry, refused)))
                 urgent = True
                 continue
-            if piece is not None:
+            if isinstance(piece, PartitionFetched):
+                found.append((entry, piece))
+                urgent = True
+            elif piece is not None:
                 # What is not in memory has not been measured yet; it is there all the same.
                 size += piece.length if piece.placed else min(entry.bytes_max, room)
                 urgent = urgent or not piece.placed
@@ -117,6 +135,23 @@ class Turn:
             else:
                 found.append((entry, _state(entry, partition, b"", level)))
         return found, size, urgent
+
+    def _read(
+        self, entry: Fetching, partition: Partition, bytes_max: int, *, whole_first_batch: bool
+    ) -> Slice | PartitionFetched | None:
+        if self._message.rack and (nearer := self._nearer(partition, entry.offset)) is not None:
+            return _state(entry, partition, b"", self._message.isolation_level)._replace(preferred_replica=nearer)
+        return partition.read(
+            entry.offset,
+            bytes_max,
+            isolation_level=self._message.isolation_level,
+            leader_epoch=entry.leader_epoch,
+            whole_first_batch=whole_first_batch,
+            from_follower=self._request.version >= RACK_FROM,
+        )
+
+    def _nearer(self, partition: Partition, offset: int) -> int | None:
+        return self._broker.replication.nearer_replica(partition, self._message.rack, offset)
 
     def _told_nothing_new(self, entry: Fetching, partition: Partition) -> bool:
         """In a session a partition without records is mentioned only when its offsets moved."""
@@ -232,6 +267,36 @@ class Turn:
         return self._request.frame_buffers(
             wire.encode_response(self._request.version, list(topics.items()), session_id=fetch.id)
         )
+
+
+class FollowerTurn(Turn):
+    """A Fetch of a follower: it reads to the very end, and is told where its log is not ours."""
+
+    __slots__ = ()
+
+    def _park(self, short: int) -> None:
+        super()._park(short)
+        assert self._pending is not None
+        self._pending.hurry = self._answer  # a follower that has another partition to fetch need not wait for this one
+
+    def _read(
+        self, entry: Fetching, partition: Partition, bytes_max: int, *, whole_first_batch: bool
+    ) -> Slice | PartitionFetched | None:
+        partition.check_leads(entry.leader_epoch)
+        parting = partition.fetched_by(
+            self._message.replica_id, self._message.replica_epoch, entry.offset, entry.last_epoch
+        )
+        if parting is not None:
+            return _state(entry, partition, b"", 0)._replace(diverging=parting)
+        try:
+            return partition.read_tail(
+                entry.offset, bytes_max, leader_epoch=entry.leader_epoch, whole_first_batch=whole_first_batch
+            )
+        except Refused as refused:
+            if refused.code != ErrorCode.offset_out_of_range:
+                raise
+            # It needs to know where the log begins to go on from there.
+            return _state(entry, partition, b"", 0)._replace(error=refused.code)
 
 
 def _state(entry: Fetching, partition: Partition, data: Buffer, level: int) -> PartitionFetched:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from ottla.broker.dispatch import Request, serves_raw
 from ottla.errors import BadFrame, ErrorCode, Refused
 from ottla.net.server import Pending, Reply
+from ottla.replication.partition import ACKS_ALL, Partition
+from ottla.runtime import Handle
 from ottla.wire import produce
 from ottla.wire.apis import PRODUCE
 from ottla.wire.produce import PartitionProduced
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
 log = logging.getLogger("ottla.broker.produce")
+
+Produced = tuple[produce.Topic, list[PartitionProduced]]
 
 
 @serves_raw(PRODUCE)
@@ -33,7 +37,7 @@ def handle(broker: Broker, request: Request, frame: memoryview, pos: int) -> Rep
     return _handle_any(broker, request, frame, pos)
 
 
-def _handle_one(broker: Broker, request: Request, one: produce.OneBatch) -> bytes:
+def _handle_one(broker: Broker, request: Request, one: produce.OneBatch) -> bytes | Pending:
     """One batch for one partition: a third of the work of the general case, and nearly every request there is."""
     try:
         partition = broker.replicas.find(one.topic, one.partition)
@@ -41,7 +45,12 @@ def _handle_one(broker: Broker, request: Request, one: produce.OneBatch) -> byte
     except Refused as refused:
         results = [_refused(broker, one.topic, one.partition, refused)]
         return request.frame(produce.encode_response(request.version, [(one.topic, results)]))
-    base_offset, log_append_time_ms, _ = appended
+    base_offset, log_append_time_ms, next_offset = appended
+    if one.acks == ACKS_ALL and partition.high_watermark < next_offset:
+        produced = PartitionProduced(one.partition, 0, base_offset, log_append_time_ms, partition.log.log_start)
+        parked = Parked(broker, request, [(one.topic, [produced])])
+        parked.await_committed(partition, next_offset, 0, 0)
+        return parked.park(one.timeout_ms)
     return request.frame(
         produce.encode_one(
             one.topic_bytes, one.partition, base_offset, log_append_time_ms, partition.log.log_start
@@ -53,9 +62,10 @@ def _handle_any(broker: Broker, request: Request, frame: memoryview, pos: int) -
     message = produce.decode(frame, pos, request.version)
     acks = message.acks
     now_ms = broker.runtime.wall_ms()
-    answers: list[tuple[produce.Topic, list[PartitionProduced]]] = []
+    answers: list[Produced] = []
+    parked = Parked(broker, request, answers)
     for topic, partitions in message.topics:
-        results = []
+        results: list[PartitionProduced] = []
         for index, records in partitions:
             try:
                 if acks not in (-1, 0, 1):
@@ -64,6 +74,8 @@ def _handle_any(broker: Broker, request: Request, frame: memoryview, pos: int) -
                     raise Refused(ErrorCode.invalid_record, "there are no records")
                 partition = broker.replicas.find(topic, index)
                 appended = partition.append(records, acks, now_ms)
+                if acks == ACKS_ALL and partition.high_watermark < appended.next_offset:
+                    parked.await_committed(partition, appended.next_offset, len(answers), len(results))
                 results.append(
                     PartitionProduced(
                         index, 0, appended.base_offset, appended.log_append_time_ms, partition.log.log_start
@@ -78,7 +90,79 @@ def _handle_any(broker: Broker, request: Request, frame: memoryview, pos: int) -
                 if result.error:
                     raise BadFrame(f"Produce with acks=0 failed: {ErrorCode(result.error).name}")
         return None
+    if parked.awaited:
+        return parked.park(message.timeout_ms)
     return request.frame(produce.encode_response(request.version, answers))
+
+
+class Parked:
+    """A request whose records are in the leader's log, and not yet in those of all others that are in sync.
+
+    The connection goes on meanwhile: the next request has the next offsets, and its answer leaves after this one.
+    """
+
+    __slots__ = ("_answers", "_broker", "_pending", "_request", "_timer", "awaited")
+
+    def __init__(self, broker: Broker, request: Request, answers: list[Produced]) -> None:
+        self._broker = broker
+        self._request = request
+        self._answers = answers
+        self._pending: Pending | None = None
+        self._timer: Handle | None = None
+        self.awaited: list[tuple[Partition, int, int]] = []
+        """Partitions that have not committed their part, and where its answer stands."""
+
+    def await_committed(self, partition: Partition, offset: int, topic: int, place: int) -> None:
+        self.awaited.append((partition, topic, place))
+        partition.await_committed(offset, self)
+
+    def park(self, timeout_ms: int) -> Pending:
+        self._pending = Pending(overlaps=True)
+        runtime = self._broker.runtime
+        self._timer = runtime.call_at(runtime.now() + timeout_ms / 1000, self._expire)
+        return self._pending
+
+    def committed(self, partition: Partition) -> None:
+        # In sync when it was taken, and not any more: it is committed all the same, but the producer should know.
+        self._settle(partition, 0 if partition.enough_in_sync else ErrorCode.not_enough_replicas_after_append)
+
+    def lost(self, partition: Partition) -> None:
+        self._settle(partition, ErrorCode.not_leader_or_follower)
+
+    def _settle(self, partition: Partition, error: int) -> None:
+        for entry in self.awaited:
+            if entry[0] is partition:
+                self.awaited.remove(entry)
+                if error:
+                    self._fail(entry, error)
+                break
+        if not self.awaited:
+            self._finish()
+
+    def _fail(self, entry: tuple[Partition, int, int], error: int) -> None:
+        partition, topic, place = entry
+        leader_id = leader_epoch = -1
+        if error == ErrorCode.not_leader_or_follower:
+            leader_id, leader_epoch = partition.leader_id, partition.leader_epoch
+        results = self._answers[topic][1]
+        results[place] = PartitionProduced(
+            results[place].partition, error, leader_id=leader_id, leader_epoch=leader_epoch
+        )
+
+    def _expire(self) -> None:
+        for entry in self.awaited:
+            self._fail(entry, ErrorCode.request_timed_out)
+            entry[0].give_up(self)
+        self.awaited.clear()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        assert self._pending is not None
+        self._pending.resolve(
+            self._request.frame(produce.encode_response(self._request.version, self._answers))
+        )
 
 
 def _refused(broker: Broker, topic: produce.Topic, index: int, refused: Refused) -> PartitionProduced:

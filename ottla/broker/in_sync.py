@@ -1,0 +1,152 @@
+"""The leader's side of changing an in-sync set: what its partitions want, put to the controller in one request.
+
+Every so often each led partition is asked whether its set should be another one, and a partition whose follower has
+just caught up is asked at once. One request is under way at a time; what is wanted meanwhile goes with the next.
+
+An answer that does not come leaves it open whether the change was made. So the proposal stands (the high watermark
+waits for both sets) and is made again, until the controller refuses it or the partition's new state is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ottla.errors import ErrorCode, Fault, Refused
+from ottla.replication.in_sync import Proposal
+from ottla.replication.partition import Partition
+from ottla.wire.schema.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    AlterPartitionResponse,
+    BrokerState,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+log = logging.getLogger("ottla.replication")
+
+RETRY_SECONDS = 0.2
+TIMEOUT_SECONDS = 10.0
+PARTITIONS_MAX = 1000
+"""Of one request."""
+CHECKS_PER_LAG = 4
+"""How often within `replica.lag.time.max.ms` followers are looked at."""
+CHECK_SECONDS_MIN = 0.05
+
+_OVERTAKEN = frozenset(
+    {ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_version, ErrorCode.new_leader_elected}
+)
+"""The partition has another state than we know: it is on its way to us, and settles what became of the proposal."""
+
+
+class InSyncSets:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._wanted: dict[Partition, None] = {}
+        self._news = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [
+            self._runtime.spawn(self._check(), name="check followers"),
+            self._runtime.spawn(self._send(), name="change in-sync sets"),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def look_at(self, partition: Partition) -> None:
+        """A follower has come further: perhaps it is in sync again."""
+        if len(partition.in_sync) < len(partition.replicas):
+            self._propose(partition)
+
+    def _propose(self, partition: Partition) -> None:
+        if partition.propose(self._runtime.now(), self._lag_s_max):
+            self._wanted[partition] = None
+            self._news.set()
+
+    @property
+    def _lag_s_max(self) -> float:
+        return self._broker.config.replica_lag_time_max_ms / 1000
+
+    async def _check(self) -> None:
+        while True:
+            pause = max(self._lag_s_max / CHECKS_PER_LAG, CHECK_SECONDS_MIN)
+            due = self._runtime.now() + pause
+            await asyncio.sleep(pause)
+            late = self._runtime.now() - due > pause
+            for partition in list(self._broker.replicas):
+                if late:
+                    partition.forgive()  # it was us who stood still
+                elif partition.followers:
+                    self._propose(partition)
+
+    async def _send(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            partitions = [p for p in self._wanted if p.leads and p.proposed is not None][:PARTITIONS_MAX]
+            self._wanted = {p: None for p in self._wanted if p.leads and p.proposed is not None}
+            if not partitions:
+                continue
+            try:
+                await self._put(partitions)
+            except (Fault, Refused) as failure:
+                log.info("in-sync sets cannot be changed now: %s", failure)
+                await asyncio.sleep(RETRY_SECONDS)
+            if self._wanted:
+                self._news.set()
+
+    async def _put(self, partitions: list[Partition]) -> None:
+        broker = self._broker
+        image = broker.image
+        proposals = [
+            p.proposal(lambda replica: image.brokers[replica].epoch if replica in image.brokers else -1)
+            for p in partitions
+        ]
+        request = AlterPartitionRequest(
+            broker_id=broker.id, broker_epoch=broker.replicas.broker_epoch, topics=_by_topic(proposals)
+        )
+        answer = await broker.peers.ask_controller(request, AlterPartitionResponse, timeout_s=TIMEOUT_SECONDS)
+        if answer.error_code:
+            raise Refused(ErrorCode(answer.error_code))
+        codes = {
+            (topic.topic_id, result.partition_index): result.error_code
+            for topic in answer.topics
+            for result in topic.partitions
+        }
+        asked = dict(zip(partitions, proposals, strict=True))
+        for partition, proposal in asked.items():
+            self._wanted.pop(partition, None)
+            if partition.partition_epoch != proposal.partition_epoch:
+                continue  # its new state is here already
+            code = codes.get((partition.topic_id, partition.index), ErrorCode.unknown_server_error)
+            if code and code not in _OVERTAKEN:
+                log.info("%s: the controller refused %s: %s", partition, partition.proposed, ErrorCode(code).name)
+                partition.withdraw()
+
+
+def _by_topic(proposals: list[Proposal]) -> list[AlterPartitionRequestTopicData]:
+    topics: dict[bytes, list[AlterPartitionRequestPartitionData]] = {}
+    for proposal in proposals:
+        topics.setdefault(proposal.topic_id, []).append(
+            AlterPartitionRequestPartitionData(
+                partition_index=proposal.partition,
+                leader_epoch=proposal.leader_epoch,
+                partition_epoch=proposal.partition_epoch,
+                new_isr_with_epochs=[
+                    BrokerState(broker_id=replica, broker_epoch=epoch) for replica, epoch in proposal.in_sync
+                ],
+            )
+        )
+    return [
+        AlterPartitionRequestTopicData(topic_id=topic_id, partitions=partitions)
+        for topic_id, partitions in topics.items()
+    ]

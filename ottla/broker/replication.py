@@ -1,0 +1,83 @@
+"""Replication as one broker does it: which partitions it follows where, and what that needs of the rest of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.cluster.image import NO_BROKER
+from ottla.log import checkpoints
+from ottla.log.segment import Segment
+from ottla.replication.follower import Following, Link, Settings
+from ottla.replication.partition import Partition
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+RACK_AWARE = "RackAwareReplicaSelector"
+
+
+class Replication:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._following = Following(broker.runtime, self, self._settings)
+
+    def start(self) -> None:
+        """From now on follow; this broker has registered, so leaders know it."""
+        self._following.start()
+        for partition in self._broker.replicas:
+            self.follow(partition)
+
+    async def stop(self) -> None:
+        await self._following.stop()
+
+    def follow(self, partition: Partition) -> None:
+        """Its state has changed: fetch from whoever leads it now."""
+        leader = partition.leader_id
+        elsewhere = not partition.leads and leader not in (NO_BROKER, self._broker.id)
+        self._following.follow(partition, leader if elsewhere else None)
+
+    def leave(self, partition: Partition) -> None:
+        self._following.follow(partition, None)
+
+    def nearer_replica(self, partition: Partition, rack: str, offset: int) -> int | None:
+        """A replica in the consumer's rack that it should read from instead of here (KIP-392)."""
+        broker = self._broker
+        if not (broker.config.replica_selector_class or "").endswith(RACK_AWARE) or not partition.leads:
+            return None
+        if broker.config.broker_rack == rack:
+            return None
+        for replica, follower in partition.followers.items():
+            live = broker.image.brokers.get(replica)
+            in_reach = replica in partition.in_sync and follower.log_end >= offset
+            if in_reach and live is not None and live.rack == rack:
+                return replica
+        return None
+
+    def _settings(self) -> Settings:
+        config = self._broker.config
+        return Settings(
+            broker_id=config.broker_id,
+            wait_ms_max=config.replica_fetch_wait_max_ms,
+            bytes_min=config.replica_fetch_min_bytes,
+            bytes_max=config.replica_fetch_response_max_bytes,
+            partition_bytes_max=config.replica_fetch_max_bytes,
+            backoff_ms_max=config.replica_fetch_backoff_ms,
+        )
+
+    # What a follower needs.
+
+    @property
+    def broker_epoch(self) -> int:
+        return self._broker.replicas.broker_epoch
+
+    async def open_link(self, broker_id: int) -> Link:
+        return await self._broker.peers.open(broker_id)
+
+    async def was_cut(self, partition: Partition, dropped: list[Segment]) -> None:
+        broker = self._broker
+        if dropped:
+            broker.housekeeping.unlink_later(dropped, partition.log.config.file_delete_delay_ms)
+        for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.CLEANED):
+            write = broker.replicas.checkpoint(name)
+            if write is not None:
+                await broker.runtime.offload(write)

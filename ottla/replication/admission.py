@@ -1,0 +1,61 @@
+"""What the topic's configuration asks of a batch before it may be appended. Records are opened only where they must be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ottla.errors import ErrorCode, Refused
+from ottla.wire import batch, records
+
+RECORDS_MAX = 200_000
+"""How many records of one batch are looked at: everybody else waits meanwhile."""
+RECORDS_BYTES_MAX = 64 * 1024 * 1024
+"""How large one batch may become when it is decompressed to be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendPolicy:
+    bytes_max: int = 1_048_588
+    in_sync_min: int = 1
+    log_append_time: bool = False
+    timestamp_before_ms_max: int = 2**63 - 1
+    timestamp_after_ms_max: int = 3_600_000
+    keys_required: bool = False
+    validate_records: bool = False
+    codec: str | None = None
+    """The codec records are kept in; None: as the producer chose."""
+    opens_batches: bool = field(init=False)
+    """Whether records have to be looked at one by one. Asked for every batch, so worked out once."""
+
+    def __post_init__(self) -> None:
+        opens = self.keys_required or self.validate_records or self.codec is not None
+        object.__setattr__(self, "opens_batches", opens)
+
+    def opened(self, view: memoryview, header: batch.BatchHeader) -> memoryview:
+        """Look at the records one by one; the batch, in the codec the topic wants."""
+        if header.record_count > RECORDS_MAX:
+            raise Refused(
+                ErrorCode.message_too_large,
+                f"the batch has {header.record_count} records; where each is looked at, {RECORDS_MAX} are the most",
+            )
+        if self.validate_records:
+            records.validate(view, keys_required=self.keys_required, bytes_max=RECORDS_BYTES_MAX)
+        elif self.keys_required:
+            records.check_keys(view, bytes_max=RECORDS_BYTES_MAX)
+        if self.codec is not None and self.codec != batch.CODECS[header.codec]:
+            return memoryview(bytearray(records.recompress(view, self.codec, bytes_max=RECORDS_BYTES_MAX)))
+        return view
+
+    def check_timestamps(self, header: batch.BatchHeader, now_ms: int) -> None:
+        if header.attributes & batch.LOG_APPEND_TIME:
+            raise Refused(ErrorCode.invalid_timestamp, "a producer may not claim the time of append")
+        if header.max_timestamp - now_ms > self.timestamp_after_ms_max:
+            raise Refused(
+                ErrorCode.invalid_timestamp,
+                f"timestamp {header.max_timestamp} is too far in the future (message.timestamp.after.max.ms)",
+            )
+        if header.base_timestamp >= 0 and now_ms - header.base_timestamp > self.timestamp_before_ms_max:
+            raise Refused(
+                ErrorCode.invalid_timestamp,
+                f"timestamp {header.base_timestamp} is too old (message.timestamp.before.max.ms)",
+            )

@@ -1,0 +1,180 @@
+"""What a broker fetches from one leader, pure: which partitions its next request names, and what an answer means.
+
+One request fetches all partitions that follow the same broker, in an incremental session (KIP-227): it names only
+those whose position moved, and the leader answers only with those that have news. A partition that was refused, or
+could not take what it was sent, leaves the session and comes back after a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from ottla.replication.partition import Partition
+from ottla.wire.fetch import FetchPartition, PartitionFetched
+from ottla.wire.replica_fetch import Answer, Partitions
+
+BACKOFF_SECONDS_MIN: Final = 0.02
+EPOCH_MAX: Final = 2**31 - 1
+
+Key = tuple[bytes, int]
+
+
+class Followed:
+    """One partition in the plan."""
+
+    __slots__ = ("asked", "failures", "partition", "rests_until")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.asked: tuple[int, int, int] | None = None
+        """What the leader knows that we want: reign, offset, epoch before it. None: not in the session."""
+        self.failures = 0
+        self.rests_until = 0.0
+
+
+class Request(NamedTuple):
+    session_id: int
+    session_epoch: int
+    topics: Partitions
+    forgotten: dict[bytes, list[int]]
+
+
+class FetchPlan:
+    def __init__(self, *, partition_bytes_max: int, backoff_s_max: float) -> None:
+        self._partition_bytes_max = partition_bytes_max
+        self._backoff_s_max = backoff_s_max
+        self._followed: dict[Key, Followed] = {}
+        self._moved: dict[Key, None] = {}
+        self._resting: dict[Key, None] = {}
+        self._forgotten: dict[Key, None] = {}
+        self._session_id = 0
+        self._session_epoch = 0
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def __contains__(self, partition: Partition) -> bool:
+        followed = self._followed.get(_key(partition))
+        return followed is not None and followed.partition is partition
+
+    def add(self, partition: Partition) -> None:
+        """Follow it, or, if it is followed already, look at its position again: a new reign may have begun."""
+        key = _key(partition)
+        followed = self._followed.get(key)
+        if followed is None or followed.partition is not partition:
+            self._followed[key] = followed = Followed(partition)
+        followed.rests_until = 0.0
+        followed.failures = 0
+        self._resting.pop(key, None)
+        self._moved[key] = None
+
+    def remove(self, partition: Partition) -> None:
+        key = _key(partition)
+        followed = self._followed.pop(key, None)
+        if followed is None:
+            return
+        self._moved.pop(key, None)
+        self._resting.pop(key, None)
+        if followed.asked is not None:
+            self._forgotten[key] = None
+
+    def partitions(self) -> Iterator[Partition]:
+        for followed in list(self._followed.values()):
+            yield followed.partition
+
+    def begin(self) -> None:
+        """A new connection, or the leader has lost the session: name everything again."""
+        self._session_id = self._session_epoch = 0
+        self._forgotten.clear()
+        for key, followed in self._followed.items():
+            followed.asked = None
+            if key not in self._resting:
+                self._moved[key] = None
+
+    def deadline(self) -> float | None:
+        """When somebody has rested enough."""
+        return min((self._followed[key].rests_until for key in self._resting), default=None)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the leader should be told something now, and not when it answers."""
+        return any(_stale(self._followed[key]) for key in self._moved)
+
+    def request(self, now: float) -> Request | None:
+        """The next request; None when there is nothing to fetch."""
+        for key in [key for key in self._resting if self._followed[key].rests_until <= now]:
+            del self._resting[key]
+            self._moved[key] = None
+        if len(self._resting) == len(self._followed) and not self._session_epoch:
+            return None
+        topics: Partitions = {}
+        for key in self._moved:
+            followed = self._followed[key]
+            position = followed.partition.position()
+            if position != followed.asked:
+                followed.asked = position
+                reign, offset, last_epoch = position
+                wanted = FetchPartition(
+                    key[1], reign, offset, last_epoch, followed.partition.log.log_start, self._partition_bytes_max
+                )
+                topics.setdefault(key[0], []).append(wanted)
+            self._forgotten.pop(key, None)
+        self._moved.clear()
+        forgotten: dict[bytes, list[int]] = {}
+        for topic_id, index in self._forgotten:
+            forgotten.setdefault(topic_id, []).append(index)
+        self._forgotten.clear()
+        request = Request(self._session_id, self._session_epoch, topics, forgotten)
+        self._session_epoch = 1 if self._session_epoch == EPOCH_MAX else self._session_epoch + 1
+        return request
+
+    def answered(self, answer: Answer) -> Iterator[tuple[Partition, PartitionFetched]]:
+        """What the leader sent, for the partitions that still want it: an answer to what was asked in another reign, or
+        from another position, belongs to nobody."""
+        if answer.error:
+            self.begin()
+            return
+        self._session_id = answer.session_id
+        for topic_id, fetched in answer.partitions:
+            followed = self._followed.get((topic_id, fetched.partition))
+            if followed is None or followed.asked is None:
+                continue
+            if followed.asked != followed.partition.position():
+                self._moved[topic_id, fetched.partition] = None
+                continue
+            yield followed.partition, fetched
+        if not answer.session_id:
+            self.begin()  # it keeps none for us: every request is a full one
+
+    def took(self, partition: Partition) -> None:
+        """It has what it was sent."""
+        key = _key(partition)
+        followed = self._followed.get(key)
+        if followed is not None:
+            followed.failures = 0
+            self._moved[key] = None
+
+    def failed(self, partition: Partition, now: float) -> None:
+        """It was refused, or could not take what it was sent: let it rest, longer each time."""
+        key = _key(partition)
+        followed = self._followed.get(key)
+        if followed is None:
+            return
+        pause = min(BACKOFF_SECONDS_MIN * 2**followed.failures, self._backoff_s_max)
+        followed.failures = min(followed.failures + 1, 16)
+        followed.rests_until = now + pause
+        self._resting[key] = None
+        self._moved.pop(key, None)
+        if followed.asked is not None:
+            followed.asked = None
+            self._forgotten[key] = None
+
+
+def _stale(followed: Followed) -> bool:
+    """The leader does not know that we follow it, or not in which reign."""
+    return followed.asked is None or followed.asked[0] != followed.partition.leader_epoch
+
+
+def _key(partition: Partition) -> Key:
+    return partition.topic_id, partition.index

@@ -1,0 +1,271 @@
+"""Following: for every broker that leads a partition we hold, one loop that fetches from it.
+
+Who speaks: we ask the leader over a connection of our own (Fetch, as a replica); asking for an offset tells it that we
+have everything before. What is durable: what we appended, as far as our disk is (replication is the safety, not the
+disk). Where the leader says that the logs part, ours is cut, on the device before we ask again: else a crash would
+bring back what nobody else has. What can be lost: a connection, at any time; the next one begins a new session.
+
+While a request is parked at the leader another one may be sent after it, which the leader takes as a call to answer:
+so a partition that comes to follow that leader need not wait until the parked request has had its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from ottla.errors import BadFrame, ErrorCode, Fault, Refused
+from ottla.log.segment import Segment
+from ottla.replication.fetch_plan import FetchPlan, Request
+from ottla.replication.partition import Partition
+from ottla.runtime import Buffer, Handle, Runtime
+from ottla.wire.apis import FETCH
+from ottla.wire.fetch import PartitionFetched
+from ottla.wire.replica_fetch import VERSION, Wanted, decode_response, encode_request
+
+log = logging.getLogger("ottla.replication")
+
+ANSWER_SECONDS: Final = 30.0
+"""How long an answer may take beyond the time it was asked to wait."""
+RECONNECT_SECONDS_MIN: Final = 0.02
+RECONNECT_SECONDS_MAX: Final = 1.0
+TURN_PARTITIONS: Final = 200
+"""So many partitions take what they were sent before others have their turn."""
+
+_NOT_YET: Final = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.unknown_topic_or_partition,
+    }
+)
+"""One of us has not heard yet who leads. Nothing to worry about."""
+
+
+class Link(Protocol):
+    """A connection to the leader, on which we are known."""
+
+    def call_raw(
+        self, api_key: int, version: int, buffers: Sequence[Buffer], timeout_s: float
+    ) -> asyncio.Future[memoryview]: ...
+
+    def close(self) -> None: ...
+
+
+class Settings(NamedTuple):
+    broker_id: int
+    wait_ms_max: int = 500
+    bytes_min: int = 1
+    bytes_max: int = 10_485_760
+    partition_bytes_max: int = 1_048_576
+    backoff_ms_max: int = 1000
+
+
+class Surroundings(Protocol):
+    """What a follower needs of its broker."""
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+    async def open_link(self, broker_id: int) -> Link: ...
+
+    async def was_cut(self, partition: Partition, dropped: list[Segment]) -> None:
+        """The end of a log is gone: write down where it stands, and remove the files some time."""
+
+
+class Follower:
+    """The loop that fetches from one leader."""
+
+    def __init__(self, leader_id: int, runtime: Runtime, around: Surroundings, settings: Settings) -> None:
+        self.leader_id = leader_id
+        self._runtime = runtime
+        self._around = around
+        self._settings = settings
+        self._plan = FetchPlan(
+            partition_bytes_max=settings.partition_bytes_max, backoff_s_max=settings.backoff_ms_max / 1000
+        )
+        self._news = asyncio.Event()
+        self._link: Link | None = None
+        self._task = runtime.spawn(self._run(), name=f"follow broker {leader_id}")
+
+    def __len__(self) -> int:
+        return len(self._plan)
+
+    def __contains__(self, partition: Partition) -> bool:
+        return partition in self._plan
+
+    def add(self, partition: Partition) -> None:
+        self._plan.add(partition)
+        self._news.set()
+
+    def remove(self, partition: Partition) -> None:
+        self._plan.remove(partition)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if self._link is not None:
+            self._link.close()
+
+    async def _run(self) -> None:
+        pause = RECONNECT_SECONDS_MIN
+        while True:
+            try:
+                self._link = await self._around.open_link(self.leader_id)
+                pause = RECONNECT_SECONDS_MIN
+                self._plan.begin()
+                await self._fetch(self._link)
+            except (Fault, Refused, BadFrame) as failure:
+                log.info("following broker %d: %s; trying again", self.leader_id, failure)
+            if self._link is not None:
+                self._link.close()
+                self._link = None
+            await asyncio.sleep(pause * (0.5 + self._runtime.random.random() / 2))
+            pause = min(pause * 2, RECONNECT_SECONDS_MAX)
+
+    async def _fetch(self, link: Link) -> None:
+        """Ask and take, until something fails. At most one request is behind the one that is parked."""
+        asked: asyncio.Future[memoryview] | None = None
+        following: asyncio.Future[memoryview] | None = None
+        try:
+            while True:
+                if asked is None:
+                    asked = self._ask(link)
+                if asked is None:
+                    await self._rest()
+                    continue
+                if following is None and not asked.done():
+                    await self._news.wait()
+                    if not asked.done() and self._plan.has_news:
+                        following = self._ask(link)
+                answer = await asked
+                asked, following = following, None
+                await self._take(answer)
+        finally:
+            for future in (asked, following):
+                if future is not None and not future.cancel() and not future.cancelled():
+                    future.exception()  # what the other one met is known
+
+    def _ask(self, link: Link) -> asyncio.Future[memoryview] | None:
+        self._news.clear()
+        request = self._plan.request(self._runtime.now())
+        if request is None:
+            return None
+        wait_s = self._settings.wait_ms_max / 1000
+        asked = link.call_raw(FETCH, VERSION, [self._encoded(request)], wait_s + ANSWER_SECONDS)
+        asked.add_done_callback(lambda _: self._news.set())
+        return asked
+
+    def _encoded(self, request: Request) -> bytes:
+        settings = self._settings
+        wait_ms = settings.wait_ms_max
+        deadline = self._plan.deadline()
+        if deadline is not None:  # somebody comes back before that
+            wait_ms = min(wait_ms, max(int((deadline - self._runtime.now()) * 1000), 1))
+        wanted = Wanted(
+            settings.broker_id, self._around.broker_epoch, wait_ms, settings.bytes_min, settings.bytes_max
+        )
+        return encode_request(wanted, request.session_id, request.session_epoch, request.topics, request.forgotten)
+
+    async def _rest(self) -> None:
+        """Nothing to fetch: until a partition is added, or has rested enough."""
+        deadline = self._plan.deadline()
+        timer: Handle | None = None
+        if deadline is not None:
+            timer = self._runtime.call_at(deadline, self._news.set)
+        try:
+            await self._news.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _take(self, view: memoryview) -> None:
+        answer = decode_response(view)
+        if answer.error:
+            log.info("broker %d refused to be fetched from: %s", self.leader_id, ErrorCode(answer.error).name)
+            self._plan.begin()
+            await asyncio.sleep(RECONNECT_SECONDS_MIN)
+            return
+        for number, (partition, fetched) in enumerate(self._plan.answered(answer)):
+            if number % TURN_PARTITIONS == TURN_PARTITIONS - 1:
+                await asyncio.sleep(0)
+            try:
+                await self._take_one(partition, fetched)
+                self._plan.took(partition)
+            except (Refused, Fault) as failure:
+                if not isinstance(failure, Refused) or failure.code not in _NOT_YET:
+                    log.warning("%s does not follow broker %d: %s", partition, self.leader_id, failure)
+                self._plan.failed(partition, self._runtime.now())
+
+    async def _take_one(self, partition: Partition, fetched: PartitionFetched) -> None:
+        now_ms = self._runtime.wall_ms()
+        if fetched.error == ErrorCode.offset_out_of_range:
+            await self._begin_anew(partition, fetched.log_start, now_ms)
+        elif fetched.error:
+            raise Refused(ErrorCode(fetched.error))
+        elif fetched.diverging is not None:
+            before = partition.log.log_end
+            dropped = partition.truncate(*fetched.diverging, now_ms)
+            after = partition.log.log_end
+            log.info("%s: cut from %d to %d, as broker %d has it", partition, before, after, self.leader_id)
+            await self._around.was_cut(partition, dropped)
+        else:
+            assert isinstance(fetched.records, memoryview)
+            partition.replicate(fetched.records, fetched.high_watermark, fetched.log_start, now_ms)
+
+    async def _begin_anew(self, partition: Partition, log_start: int, now_ms: int) -> None:
+        if log_start < 0:
+            raise Refused(ErrorCode.offset_out_of_range)
+        log.warning(
+            "%s: broker %d has nothing at %d any more; beginning anew at %d",
+            partition, self.leader_id, partition.log.log_end, log_start,
+        )  # fmt: skip
+        await self._around.was_cut(partition, partition.restart_at(log_start, now_ms))
+
+
+class Following:
+    """All loops of one broker: each partition is followed at its leader, and nowhere else."""
+
+    def __init__(self, runtime: Runtime, around: Surroundings, settings: Callable[[], Settings]) -> None:
+        self._runtime = runtime
+        self._around = around
+        self._settings = settings
+        self._by_leader: dict[int, Follower] = {}
+        self._leader_of: dict[Partition, int] = {}
+        self._started = False
+
+    def start(self) -> None:
+        self._started = True
+
+    def follow(self, partition: Partition, leader_id: int | None) -> None:
+        """Fetch from this broker from now on; from nobody when it is None."""
+        if not self._started:
+            return
+        before = self._leader_of.pop(partition, None)
+        if before is not None and before != leader_id:
+            self._leave(before, partition)
+        if leader_id is None:
+            return
+        self._leader_of[partition] = leader_id
+        follower = self._by_leader.get(leader_id)
+        if follower is None:
+            follower = self._by_leader[leader_id] = Follower(leader_id, self._runtime, self._around, self._settings())
+        follower.add(partition)
+
+    def _leave(self, leader_id: int, partition: Partition) -> None:
+        follower = self._by_leader[leader_id]
+        follower.remove(partition)
+        if not len(follower):
+            del self._by_leader[leader_id]
+            self._runtime.spawn(follower.stop(), name=f"stop following broker {leader_id}")
+
+    async def stop(self) -> None:
+        self._started = False
+        followers, self._by_leader = list(self._by_leader.values()), {}
+        self._leader_of.clear()
+        for follower in followers:
+            await follower.stop()

@@ -1,0 +1,55 @@
+"""What a leader knows of its followers: how far each has come, and who is to be in the in-sync set. Pure.
+
+A follower says how far it has come by what it asks for: who fetches from offset 7 has everything before 7. It is in
+sync while it keeps up, and keeping up means: whatever the log end was `replica.lag.time.max.ms` ago, it has that by
+now. So a check every now and then sets each follower that is behind a mark, the log end of that moment, and one that
+has not reached its mark in time is out. (An append need not look at any clock, nor an idle follower at every
+partition.) A follower is in sync again when it has all that is committed, and reached where this reign began.
+
+The set itself is the controller's. A leader proposes another one and waits; what it may count as committed meanwhile
+has to hold for both, the set that is and the set that may be (KIP-497): the high watermark waits for their union.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+UNKNOWN: Final = -1
+
+
+class Follower:
+    """One replica as its leader sees it, in one reign."""
+
+    __slots__ = ("epoch", "id", "log_end", "mark", "marked_at")
+
+    def __init__(self, replica: int) -> None:
+        self.id = replica
+        self.epoch = UNKNOWN
+        """The registration under which it fetched last."""
+        self.log_end = UNKNOWN
+        self.mark: int | None = None
+        self.marked_at = 0.0
+
+    def fetched(self, offset: int, epoch: int) -> None:
+        self.epoch = epoch
+        self.log_end = offset
+        if self.mark is not None and offset >= self.mark:
+            self.mark = None
+
+    def lags(self, log_end: int, now: float, lag_s_max: float) -> bool:
+        if self.log_end >= log_end:
+            self.mark = None
+        elif self.mark is None:
+            self.mark = log_end
+            self.marked_at = now
+        return self.mark is not None and now - self.marked_at >= lag_s_max
+
+
+class Proposal(NamedTuple):
+    """A new in-sync set, put to the controller. Each replica with the registration it is known by."""
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    in_sync: tuple[tuple[int, int], ...]
