@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from ottla.cluster import config_edits, controller, layout
+from ottla.cluster import changes as c
+from ottla.cluster import config_edits, controller, in_sync, layout
 from ottla.cluster.controller_loop import ControllerLoop
-from ottla.cluster.image import Image
+from ottla.cluster.image import Broker, Image
+from ottla.cluster.persist import replica_erased
 from ottla.cluster.requests import (
+    AlterPartitionResult,
     BrokerRegistration,
     ConfigAlteration,
     ConfigResult,
     Decision,
+    InSyncProposal,
     PartitionsSpec,
     Rules,
     TopicResult,
     TopicSpec,
 )
-from ottla.cluster.store import Conflict, Create, Op, Set, Store, Why
+from ottla.cluster.store import Conflict, Create, Op, Set, Store, Why, sequence_of
 from ottla.cluster.view import ClusterView, Subscriber
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.errors import Fault
@@ -32,6 +36,8 @@ SECRET_BYTES: Final = 32
 PRODUCER_ID_BLOCK: Final = 1000
 PRODUCER_ID_MAX: Final = 2**63 - 1
 ATTEMPTS_MAX: Final = 20
+ERASED_MAX: Final = 200
+"""Deleted topics that are confirmed in one commit."""
 
 OpenStore = Callable[[str, Runtime, str, ZooKeeperOptions | None], Awaitable[Store]]
 STORES: Final[dict[str, OpenStore]] = {}
@@ -48,7 +54,7 @@ class Cluster:
         self._store = store
         self._view = view
         self._runtime = runtime
-        self._controller = ControllerLoop(store, view, runtime)
+        self._controller = ControllerLoop(store, view, runtime, lambda: self.rules)
         self._broker_id = -1
 
     @classmethod
@@ -83,6 +89,11 @@ class Cluster:
         return self._view.image.cluster_id
 
     @property
+    def registration(self) -> Broker | None:
+        """This broker as it registered last; its epoch and `clean_since` belong into the mark of a clean stop."""
+        return self._controller.broker
+
+    @property
     def is_controller(self) -> bool:
         return self._controller.active
 
@@ -107,7 +118,7 @@ class Cluster:
     async def create_partitions(
         self, specs: Sequence[PartitionsSpec], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        return await self._decide(lambda image: controller.create_partitions(image, specs), validate_only)
+        return await self._decide(lambda image: controller.create_partitions(image, specs, self.rules), validate_only)
 
     async def alter_topic_configs(
         self, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
@@ -123,10 +134,46 @@ class Cluster:
             lambda image: config_edits.alter_broker_configs(image, alterations, self.rules), validate_only
         )
 
+    async def alter_partitions(
+        self, broker_id: int, broker_epoch: int, proposals: Sequence[InSyncProposal]
+    ) -> list[AlterPartitionResult]:
+        """A leader's proposals for the in-sync sets of its partitions."""
+        return await self._decide(
+            lambda image: in_sync.alter_partitions(image, broker_id, broker_epoch, proposals, self.rules)
+        )
+
     async def replicas_erased(self, topic_ids: Iterable[bytes]) -> None:
-        """This broker has removed its files of these deleted topics (`image.tombstones` names them)."""
-        ids = list(topic_ids)
-        await self._decide(lambda image: Decision[None](controller.replicas_erased(image, self._broker_id, ids), []))
+        """This broker has removed its files of these deleted topics (`image.tombstones` names them). Every broker says
+        so for itself: nobody else has a say in it, and the controller need not be there."""
+        ids = sorted(set(topic_ids))
+        for start in range(0, len(ids), ERASED_MAX):
+            await self._replicas_erased(ids[start : start + ERASED_MAX])
+
+    async def _replicas_erased(self, topic_ids: Sequence[bytes]) -> None:
+        for _ in range(ATTEMPTS_MAX):
+            changes: list[c.ReplicaErased] = []
+            ops: list[Op] = []
+            for topic_id in topic_ids:
+                node = await self._store.read(layout.tombstone_path(topic_id))
+                if node is None or self._broker_id not in (tombstone := layout.tombstone_of(node.data)).replicas:
+                    continue
+                changes.append(c.ReplicaErased(topic_id, self._broker_id))
+                ops.append(replica_erased(changes[-1], tombstone, node.version))
+            if not changes:
+                return
+            try:
+                paths = await self._store.commit([*ops, Create(layout.CHANGE, c.encoded((*changes,)), sequential=True)])
+            except Conflict:
+                continue  # another broker said the same of one of them
+            if not self._view.committed(sequence_of(paths[-1]), (*changes,)):
+                await self._view.catch_up()
+            return
+        raise Fault(f"deleted topics not confirmed in {ATTEMPTS_MAX} attempts: the store is too busy")
+
+    async def drain(self) -> None:
+        """Say that this broker is about to stop. The controller then moves its leaders and takes it out of the in-sync
+        sets, as far as others can take over; `image` shows how far that is. May be said by any registered broker."""
+        await self._controller.drain()
 
     async def allocate_producer_ids(self) -> range:
         """A block of producer ids that nobody else will ever get."""

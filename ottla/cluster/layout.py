@@ -2,7 +2,8 @@
 
 The layout follows Apache Kafka 3.x where it says the same thing, so tools that read Kafka's znodes can read ours; what
 Kafka has no word for lies under /ottla. Fields that Kafka does not have (`epoch` of a broker, `broker_epoch` of a
-partition's leader) stand beside Kafka's. A name that somebody chose becomes a path only through `escaped`.
+partition's leader, the eligible replicas) stand beside Kafka's. A name that somebody chose becomes a path only through
+`escaped`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ottla.cluster.model import Broker, Endpoint, Partition, Tombstone
+from ottla.cluster.model import NO_BROKER, Broker, Endpoint, Partition, Tombstone, with_epochs
 from ottla.cluster.store import Create, Op
 
 CLUSTER_ID: Final = "/cluster/id"
@@ -176,6 +177,8 @@ def broker_data(broker: Broker, wall_ms: int) -> bytes:
         "listener_security_protocol_map": {e.listener: e.protocol for e in broker.endpoints},
         "features": {},
         "epoch": broker.epoch,
+        "clean_since": broker.clean_since,
+        "draining": broker.draining,
     }
     if broker.rack is not None:
         payload["rack"] = broker.rack
@@ -190,7 +193,15 @@ def broker_of(broker: int, data: bytes) -> Broker:
         listener, _, address = text.partition("://")
         host, _, port = address.rpartition(":")
         endpoints.append(Endpoint(listener, host.strip("[]"), int(port), protocols[listener]))
-    return Broker(broker, payload["epoch"], tuple(endpoints), payload.get("rack"))
+    epoch = payload["epoch"]
+    return Broker(
+        broker,
+        epoch,
+        tuple(endpoints),
+        payload.get("rack"),
+        payload.get("draining", False),
+        payload.get("clean_since", epoch),
+    )
 
 
 def _bracketed(host: str) -> str:
@@ -234,6 +245,10 @@ def state_data(partition: Partition, controller_epoch: int) -> bytes:
             "leader_epoch": partition.leader_epoch,
             "isr": partition.in_sync,
             "broker_epoch": partition.broker_epoch,
+            "isr_epochs": partition.in_sync_epochs,
+            "eligible": partition.eligible,
+            "eligible_epochs": partition.eligible_epochs,
+            "last_leader": partition.last_leader,
         }
     )
 
@@ -241,13 +256,19 @@ def state_data(partition: Partition, controller_epoch: int) -> bytes:
 def state_of(data: bytes, version: int) -> Partition:
     """A partition's state; its replicas stand in the topic's node."""
     payload = decode(data)
-    return Partition(
-        replicas=(),
-        leader=payload["leader"],
-        leader_epoch=payload["leader_epoch"],
-        in_sync=tuple(payload["isr"]),
-        broker_epoch=payload["broker_epoch"],
-        partition_epoch=version,
+    return with_epochs(
+        Partition(
+            replicas=(),
+            leader=payload["leader"],
+            leader_epoch=payload["leader_epoch"],
+            in_sync=tuple(payload["isr"]),
+            broker_epoch=payload["broker_epoch"],
+            partition_epoch=version,
+            in_sync_epochs=tuple(payload.get("isr_epochs", ())),
+            eligible=tuple(payload.get("eligible", ())),
+            eligible_epochs=tuple(payload.get("eligible_epochs", ())),
+            last_leader=payload.get("last_leader", NO_BROKER),
+        )
     )
 
 
