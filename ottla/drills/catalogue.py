@@ -55,15 +55,18 @@ async def run(name: str, said: Said, *, jars: str | None = None) -> None:
         stage = Stage(cluster, said)
         try:
             cluster.start()
-            stage.say(f"{len(drill.brokers)} brokers are ready{_beside(drill)}.")
+            await stage.until(
+                f"{len(drill.brokers)} brokers are ready{_beside(drill)}, and know each other",
+                stage.probe.everybody_knows,
+                lambda known: known == {drill.brokers},
+            )
             await drill.play(stage)
         finally:
-            await stage.probe.close()
             cluster.kill()
     said(f"Passed in {time.monotonic() - begun:.1f} s.")
 
 
 def _beside(drill: Drill) -> str:
     if not drill.zookeepers:
-        return ", and share an embedded store"
+        return ", share an embedded store"
     return ", beside one ZooKeeper" if drill.zookeepers == 1 else f", beside {drill.zookeepers} ZooKeepers"

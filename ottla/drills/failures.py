@@ -161,5 +161,5 @@ async def no_replication(stage: Stage) -> None:
         await stage.nothing_lost(TOPIC, partition)
     await stage.restart(2)
     await stage.led_by(TOPIC, 2, partition=1)
-    found = await stage.probe.read(TOPIC, 1)
+    found = await stage.read(TOPIC, 1)
     stage.check(found == [], f"it comes back with an empty disk: all {FIRST} records of {TOPIC}-1 are lost", found)

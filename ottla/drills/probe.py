@@ -41,30 +41,33 @@ class Acknowledged(NamedTuple):
 
 
 class Probe:
-    """A client without patience. Connections are kept for as long as they last."""
+    """A client without patience, and without a memory of connections that brokers lost meanwhile."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
-        self._connections: dict[str, Connection] = {}
         self._topic_ids: dict[str, bytes] = {}
 
-    async def close(self) -> None:
-        for connection in self._connections.values():
-            await connection.close()
-        self._connections.clear()
-
     async def sight(self) -> Sight:
-        """The cluster as the first broker that serves tells it."""
-        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-        for broker in self._cluster.brokers.values():
-            if broker.state is State.READY:
-                try:
-                    answer = await self._call(broker.address, request, MetadataResponse)
-                except ClientError:
-                    continue
-                self._topic_ids = {topic.name or "": topic.topic_id for topic in answer.topics}
-                return seen(answer)
+        """The cluster as the first broker that answers tells it."""
+        for broker_id in self._serving():
+            try:
+                return await self.sight_of(broker_id)
+            except ClientError:
+                continue
         return Sight()
+
+    async def sight_of(self, broker_id: int) -> Sight:
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        answer = await self._call_broker(broker_id, request, MetadataResponse)
+        self._topic_ids = {topic.name or "": topic.topic_id for topic in answer.topics}
+        return seen(answer)
+
+    async def everybody_knows(self) -> set[tuple[int, ...]]:
+        """The registered brokers, as each broker that serves has them: one answer when all agree."""
+        return {(await self.sight_of(broker_id)).brokers for broker_id in self._serving()}
+
+    def _serving(self) -> list[int]:
+        return [broker.id for broker in self._cluster.brokers.values() if broker.state is State.READY]
 
     async def replicas(self, topic: str, partition: int = 0) -> Replicas:
         sight = await self.sight()
@@ -124,10 +127,9 @@ class Probe:
         deadline = time.monotonic() + CONTROLLER_SECONDS
         while True:
             controller = (await self.sight()).controller
-            broker = self._cluster.brokers.get(controller)
             try:
-                if broker is not None and broker.state is State.READY:
-                    told = await self._call(broker.address, request, answer)
+                if controller in self._serving():
+                    told = await self._call_broker(controller, request, answer)
                     if code_of(told) != ErrorCode.not_controller or time.monotonic() > deadline:
                         return told
             except ClientError:
@@ -214,21 +216,16 @@ class Probe:
         return ErrorCode(result.error_code) if result.error_code else bytes(result.records or b"")
 
     async def _call_broker(self, broker_id: int, request: Message, answer: type[R]) -> R:
-        return await self._call(self._cluster[broker_id].address, request, answer)
+        return await _call(self._cluster[broker_id].address, request, answer)
 
-    async def _call(self, address: str, request: Message, answer: type[R]) -> R:
-        connection = self._connections.get(address)
-        try:
-            if connection is None:
-                host, _, port = address.rpartition(":")
-                connection = await Connection.open(host, int(port), client_id="ottla-drill")
-                self._connections[address] = connection
-            return await connection.call(request, answer, timeout_s=ANSWER_SECONDS)
-        except ClientError:
-            lost = self._connections.pop(address, None)
-            if lost is not None:
-                await lost.close()
-            raise
+
+async def _call(address: str, request: Message, answer: type[R]) -> R:
+    host, _, port = address.rpartition(":")
+    connection = await Connection.open(host, int(port), client_id="ottla-drill")
+    try:
+        return await connection.call(request, answer, timeout_s=ANSWER_SECONDS)
+    finally:
+        await connection.close()
 
 
 def values_on_disk(cluster: LocalCluster, broker_id: int, topic: str, partition: int = 0) -> list[str]:

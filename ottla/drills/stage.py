@@ -137,7 +137,7 @@ class Stage:
     async def nothing_lost(self, topic: str, partition: int = 0) -> None:
         """A consumer sees exactly what was acknowledged, in its order."""
         wanted = self.acknowledged[topic, partition]
-        found = await self._read(topic, partition)
+        found = await self.read(topic, partition)
         missing = len(set(wanted) - set(found))
         self.check(
             found == wanted,
@@ -145,7 +145,7 @@ class Stage:
             f"{len(found)} records, {missing} missing",
         )
 
-    async def _read(self, topic: str, partition: int) -> list[str]:
+    async def read(self, topic: str, partition: int = 0) -> list[str]:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             found = await self.probe.read(topic, partition)
