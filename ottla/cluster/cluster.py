@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from ottla.cluster import changes as c
-from ottla.cluster import config_edits, controller, in_sync, layout
+from ottla.cluster import config_edits, controller, in_sync, layout, leader_moves, reassignments
 from ottla.cluster.controller_loop import ControllerLoop
 from ottla.cluster.image import Broker, Image
 from ottla.cluster.persist import replica_erased
@@ -16,8 +16,11 @@ from ottla.cluster.requests import (
     ConfigAlteration,
     ConfigResult,
     Decision,
+    ElectionKind,
     InSyncProposal,
+    PartitionResult,
     PartitionsSpec,
+    Reassignment,
     Rules,
     TopicResult,
     TopicSpec,
@@ -140,6 +143,21 @@ class Cluster:
         """A leader's proposals for the in-sync sets of its partitions."""
         return await self._decide(
             lambda image: in_sync.alter_partitions(image, broker_id, broker_epoch, proposals, self.rules)
+        )
+
+    async def elect_leaders(
+        self, kind: ElectionKind, partitions: Sequence[tuple[str, int]] | None
+    ) -> list[PartitionResult]:
+        """Of these partitions (topic, number), or of all that need it."""
+        return await self._decide(lambda image: leader_moves.elect_leaders(image, kind, partitions, self.rules))
+
+    async def alter_reassignments(
+        self, wanted: Sequence[Reassignment], *, factor_may_change: bool = True
+    ) -> list[PartitionResult]:
+        return await self._decide(
+            lambda image: reassignments.alter_reassignments(
+                image, wanted, self.rules, factor_may_change=factor_may_change
+            )
         )
 
     async def replicas_erased(self, topic_ids: Iterable[bytes]) -> None:

@@ -7,7 +7,7 @@ the next controller goes on where this one stopped. `controller_loop` runs it an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ottla.cluster import changes as c
@@ -126,7 +126,7 @@ class _Creation:
             )
         _check_partitions_max(partitions)
         _check_enough_brokers(factor, self._brokers.values())
-        return tuple(place(self._brokers.values(), partitions, factor, start=self._placed))
+        return tuple(place(_hosts(self._brokers, factor), partitions, factor, start=self._placed))
 
     def _assigned(self, spec: TopicSpec) -> tuple[tuple[int, ...], ...]:
         for field, value in (
@@ -219,7 +219,8 @@ def _growth(image: Image, spec: PartitionsSpec, rules: Rules) -> Iterable[c.Chan
         raise Refused(ErrorCode.invalid_partitions, problem)
     _check_partitions_max(spec.partitions)
     more = spec.partitions - have
-    model = topic.partitions[0].replicas
+    first = topic.partitions[0]
+    model = tuple(replica for replica in first.replicas if replica not in first.adding)
     if spec.assignments is not None:
         added = tuple(tuple(replicas) for replicas in spec.assignments)
         if len(added) != more:
@@ -229,10 +230,9 @@ def _growth(image: Image, spec: PartitionsSpec, rules: Rules) -> Iterable[c.Chan
             )
         _check_assignments(added, len(model), image.brokers)
     else:
-        alive = image.brokers.values()
-        _check_enough_brokers(len(model), alive)
-        start = start_after(alive, model)
-        added = tuple(place(alive, more, len(model), start=start, first_partition=have))
+        _check_enough_brokers(len(model), image.brokers.values())
+        hosts = _hosts(image.brokers, len(model))
+        added = tuple(place(hosts, more, len(model), start=start_after(hosts, model), first_partition=have))
     change = c.PartitionsAdded(topic.id, have, added)
     grown = image.apply(change).topics[spec.name]
     return [change, *elections(grown, Census(image.brokers), rules, first=have)]
@@ -263,6 +263,12 @@ def _check_partitions_max(partitions: int) -> None:
             ErrorCode.invalid_partitions,
             f"A topic can have at most {TOPIC_PARTITIONS_MAX} partitions, not {partitions}.",
         )
+
+
+def _hosts(brokers: Mapping[int, Broker], factor: int) -> list[Broker]:
+    """Who may get new replicas: those about to stop only if there are too few others."""
+    staying = [broker for broker in brokers.values() if not broker.draining]
+    return staying if len(staying) >= factor else list(brokers.values())
 
 
 def _check_enough_brokers(factor: int, brokers: Iterable[Broker]) -> None:

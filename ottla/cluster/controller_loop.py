@@ -21,6 +21,7 @@ from ottla.cluster import changes as c
 from ottla.cluster import controller, layout
 from ottla.cluster.elections import Outlook
 from ottla.cluster.image import Image
+from ottla.cluster.leader_moves import balanced
 from ottla.cluster.model import Broker, Endpoint
 from ottla.cluster.persist import Step, steps
 from ottla.cluster.registration import clean_since
@@ -73,7 +74,7 @@ class ControllerLoop:
         self._changes_first = 0
         self._in_doubt = False  # a commit ended without an answer: look at the log before deciding anything
         self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._unwatch: list[Callable[[], None]] = []
 
     async def join(self, registration: BrokerRegistration) -> int:
@@ -89,17 +90,21 @@ class ControllerLoop:
         for path in (layout.CONTROLLER, layout.BROKERS):
             self._unwatch.append(self._store.watch(path, self._news.set))
         self._news.set()  # whatever changed before the watches were set
-        self._task = self._runtime.spawn(self._run(), name="controller")
+        self._tasks = [
+            self._runtime.spawn(self._run(), name="controller"),
+            self._runtime.spawn(self._balance(), name="leader balance"),
+        ]
         return epoch
 
     async def close(self) -> None:
         self.active = False
         while self._unwatch:
             self._unwatch.pop()()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+            self._tasks = []
 
     async def decide(self, decide: Callable[[Image], Decision[R]]) -> list[R]:
         """Let the controller decide on the image as it is when its turn comes, and commit that. The changes are in
@@ -289,6 +294,17 @@ class ControllerLoop:
                 log.warning("controller: %s", failure)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._news.set()
+
+    async def _balance(self) -> None:
+        """Every now and then give leadership back to the preferred replicas."""
+        while True:
+            await asyncio.sleep(self._rules().balance_seconds)
+            if not self.active or not self._rules().balance:
+                continue
+            try:
+                await self.decide(lambda image: Decision[None](balanced(image, self._rules().imbalance_percent), []))
+            except (Fault, Refused) as failure:
+                log.warning("leaders are not balanced: %s", failure)
 
     async def _look_around(self) -> None:
         assert self._registration is not None

@@ -78,9 +78,14 @@ def settled(partition: Partition, census: Census, terms: Terms) -> Partition:
         and tuple(map(staying.get, partition.in_sync)) == partition.in_sync_epochs
     ):
         return partition
+    return counted(partition, due(partition, census, terms))
+
+
+def due(partition: Partition, census: Census, terms: Terms) -> Partition:
+    """As it should be, its epochs not yet counted on."""
     if not partition.has_state:
-        return counted(partition, _first_state(partition, census))
-    return counted(partition, reassigned(_Election(partition, census, terms).state(), census, terms))
+        return _first_state(partition, census)
+    return reassigned(_Election(partition, census, terms).state(), census, terms)
 
 
 def counted(old: Partition, new: Partition) -> Partition:
@@ -154,17 +159,21 @@ class _Election:
         partition = self.partition
         candidates = self._alive(self.in_sync)
         staying = [replica for replica in candidates if replica in self.census.staying]
-        broker = self.census.brokers.get(partition.leader)
-        if broker is not None and broker.epoch == partition.broker_epoch and (not broker.draining or not staying):
+        if partition.leader in self.in_sync and self._goes_on(partition.leader, bool(staying)):
             return partition.leader
         for able in (staying or candidates, self._alive(self.eligible)):
             if able:
                 return next((replica for replica in able if replica != partition.leader), able[0])
         if self.terms.unclean and (replica := unclean_choice(partition, self.census)) != NO_BROKER:
             return replica
-        if not self.in_sync and not self.eligible and partition.last_leader in self.census.brokers:
-            return partition.last_leader
-        return NO_BROKER
+        hope = self._alive((partition.last_leader,))
+        return hope[0] if hope and not self.in_sync and not self.eligible else NO_BROKER
+
+    def _goes_on(self, leader: int, others: bool) -> bool:
+        broker = self.census.brokers.get(leader)
+        if broker is None or broker.epoch != self.partition.broker_epoch:
+            return False
+        return not broker.draining or not others
 
     def _alive(self, replicas: Iterable[int]) -> list[int]:
         """Those of them that are alive, in the order in which the partition prefers its replicas."""

@@ -104,6 +104,28 @@ class AlterPartitionResult(NamedTuple):
     state: Partition | None = None
 
 
+class ElectionKind(IntEnum):
+    """Kafka's numbers, as in ElectLeaders."""
+
+    preferred = 0
+    unclean = 1
+
+
+class Reassignment(NamedTuple):
+    """Where a partition's replicas shall be; None calls off the reassignment that is under way."""
+
+    topic: str
+    partition: int
+    replicas: Sequence[int] | None
+
+
+class PartitionResult(NamedTuple):
+    topic: str
+    partition: int
+    code: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+
 class Decision(NamedTuple, Generic[R]):
     """What is to be changed, in order, and one result for each thing that was asked, in order."""
 
@@ -143,3 +165,7 @@ class Rules(NamedTuple):
     """min.insync.replicas of a topic with these configs."""
     unclean: Callable[[Mapping[str, str]], bool] = _never
     """unclean.leader.election.enable of a topic with these configs."""
+    balance: bool = True
+    """Whether leadership goes back to the preferred replicas by itself."""
+    balance_seconds: float = 300
+    imbalance_percent: int = 10

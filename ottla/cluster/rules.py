@@ -53,4 +53,7 @@ def rules_of(config: BrokerConfig) -> Rules:
         broker_list,
         min_in_sync,
         unclean,
+        config.auto_leader_rebalance_enable,
+        config.leader_imbalance_check_interval_seconds,
+        config.leader_imbalance_per_broker_percentage,
     )
