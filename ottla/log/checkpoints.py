@@ -98,8 +98,8 @@ def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
         data = disk.read(path)
     except FileNotFoundError:
         return None
-    if not data.strip(b"\0"):
-        return None  # the machine went down before it was on the device
+    if _begins_partition_metadata(data.rstrip(b"\0")):
+        return None  # the machine went down before it was on the device, or before all of it was
     try:
         version, topic_id = (_value(line, ":") for line in data.decode("ascii").splitlines() if line)
         if version != _VERSION:
@@ -112,6 +112,22 @@ def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
         ) from problem
 
 
+def _partition_metadata_text(topic_id: bytes) -> bytes:
+    return f"version: {_VERSION}\ntopic_id: {format_uuid(topic_id)}".encode()
+
+
+_UUID_TEXT = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+def _begins_partition_metadata(data: bytes) -> bool:
+    """Whether these are the first bytes of such a text, and not all of it."""
+    whole = _partition_metadata_text(bytes(16))
+    head = whole[: -len(format_uuid(bytes(16)))]
+    if len(data) <= len(head):
+        return head.startswith(data)
+    return len(data) < len(whole) and data.startswith(head) and _UUID_TEXT.issuperset(data[len(head) :])
+
+
 def partition_metadata(disk: Disk, directory: str) -> File:
     return disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
 
@@ -119,7 +135,7 @@ def partition_metadata(disk: Disk, directory: str) -> File:
 def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> None:
     """Unless it is there. Does not wait for the device, for it is written with a partition's first append."""
     file = partition_metadata(disk, directory)
-    text = f"version: {_VERSION}\ntopic_id: {format_uuid(topic_id)}".encode()
+    text = _partition_metadata_text(topic_id)
     if file.size() != len(text):  # missing, or what a full disk left of it
         file.truncate(0)
         file.append(text)

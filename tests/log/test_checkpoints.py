@@ -74,13 +74,15 @@ def test_partition_metadata_that_a_full_disk_cut_short_is_written_again(director
     assert checkpoints.read_partition_metadata(disk, directory) == TOPIC_ID
 
 
-@pytest.mark.parametrize("text", [b"", bytes(43)])
+@pytest.mark.parametrize(
+    "text", [b"", bytes(43), b"vers", b"version: 0\n" + bytes(32), b"version: 0\ntopic_id: AAEC" + bytes(18)]
+)
 def test_partition_metadata_that_never_reached_the_device_says_nothing(directory, text):
     put(directory, checkpoints.PARTITION_METADATA, text)
     assert checkpoints.read_partition_metadata(disk, directory) is None
 
 
-@pytest.mark.parametrize("text", ["version: 0", "version: 0\ntopic_id: short", "version: 7\ntopic_id: x", "hello\nyou"])
+@pytest.mark.parametrize("text", ["version: 0\ntopic_id: %%%", "version: 0\ntopic_id: AAEC\n", "version: 7\ntopic_id: x", "hi"])
 def test_damaged_partition_metadata_is_a_fault_that_keeps_the_records(directory, text):
     put(directory, checkpoints.PARTITION_METADATA, text)
     with pytest.raises(Fault, match=r"partition\.metadata is damaged.*records are kept"):
