@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ottla.errors import Fault, StorageFault
 from ottla.runtime import ChildKilled, Handle
@@ -15,6 +15,9 @@ from ottla.runtime.child import find_work
 from ottla.sim.disk import SimDisk
 from ottla.sim.loop import SimLoop
 from ottla.sim.network import Host, Network, SimListener
+
+if TYPE_CHECKING:
+    from ottla.sim.store import StoreServer
 
 log = logging.getLogger("ottla.runtime")
 
@@ -62,6 +65,8 @@ class SimRuntime:
         self.loop = loop
         self.random = random
         self.disk = machine.disk
+        self.store: StoreServer | None = None
+        """The store that this process can reach, if there is one."""
         self.now = loop.time
         self.call_soon = loop.call_soon
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -69,6 +74,9 @@ class SimRuntime:
 
     def wall_ms(self) -> int:
         return WALL_START_MS + int(self.loop.time() * 1000) + self.machine.wall_skew_ms
+
+    def entropy(self, count: int) -> bytes:
+        return self.random.randbytes(count)
 
     def call_at(self, when: float, act: Callable[..., object], *args: object) -> Handle:
         return self.loop.call_at(when, act, *args)

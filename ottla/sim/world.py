@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from contextvars import ContextVar
 from random import Random
 from typing import Any, TypeVar
 
+from ottla.cluster.cluster import STORES
 from ottla.cluster.store import Store
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.runtime import Runtime
@@ -19,8 +19,6 @@ from ottla.sim.store import SimStore, StoreServer
 from ottla.sim.trace import Trace
 
 T = TypeVar("T")
-
-_world: ContextVar[World] = ContextVar("world")
 
 
 class Unfinished(Exception):
@@ -59,7 +57,9 @@ class World:
         """A new process on this machine."""
         self._processes += 1
         loop = new_loop(self.timeline, name, self.failed)
-        return SimRuntime(self.machine(name), loop, self.chance(f"process {name} {self._processes}"))
+        runtime = SimRuntime(self.machine(name), loop, self.chance(f"process {name} {self._processes}"))
+        runtime.store = self.store
+        return runtime
 
     def kill(self, runtime: SimRuntime, *, power: bool = False) -> None:
         """End a process as kill -9 does, or as a power cut that takes what its disk had not synced."""
@@ -77,11 +77,7 @@ class World:
 
     def run(self, done: Callable[[], bool], seconds: float) -> bool:
         """Let time go on until `done`, or so many seconds. Whether it is done."""
-        token = _world.set(self)
-        try:
-            return self.timeline.run(done, self.timeline.now + seconds)
-        finally:
-            _world.reset(token)
+        return self.timeline.run(done, self.timeline.now + seconds)
 
     def run_in(self, runtime: SimRuntime, work: Coroutine[Any, Any, T], seconds: float = 600.0) -> T:
         """Let time go on until this work is done, in this process."""
@@ -95,9 +91,12 @@ class World:
 async def open_store(where: str, runtime: Runtime, data_dir: str, options: ZooKeeperOptions | None) -> Store:
     """`simulated:`, the store of the world in which the broker lives."""
     assert isinstance(runtime, SimRuntime)
+    assert runtime.store is not None
     timeout_s = (options or ZooKeeperOptions()).session_timeout_ms / 1000
-    server = _world.get().store
-    return await SimStore.open(server, runtime, timeout_s=timeout_s, session_file=f"{data_dir}/store.session")
+    return await SimStore.open(runtime.store, runtime, timeout_s=timeout_s, session_file=f"{data_dir}/store.session")
+
+
+STORES["simulated"] = open_store
 
 
 class Log(logging.Handler):
