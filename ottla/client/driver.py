@@ -58,6 +58,8 @@ class Driver:
         self._timer: Handle | None = None
         self._timer_at = 0.0
         self._closed = False
+        self._news = False
+        """Something was answered, or was not, since those who wait were last told."""
 
     def attach(self, machine: Machine, act: Act = lambda _: None) -> None:
         """`act` does what a machine wants done beside sending."""
@@ -102,7 +104,7 @@ class Driver:
             now = self.runtime.now()
             for machine, act in self._machines:
                 for action in machine.decide(now):
-                    said = True
+                    said = self._news = True
                     if type(action) is Send:
                         self._send(machine, action)
                     else:
@@ -110,7 +112,9 @@ class Driver:
         for look in self._observers:
             look()
         self._set_timer()
-        self._tell_waiters()
+        if self._news:  # else whoever wakes the pump before it waits would be told of nothing, again and again
+            self._news = False
+            self._tell_waiters()
 
     def _set_timer(self) -> None:
         deadlines = [deadline for machine, _ in self._machines if (deadline := machine.deadline) is not None]
@@ -138,6 +142,7 @@ class Driver:
             else:
                 self._failures.pop(send.to.node_id, None)
                 machine.answered(send, received, self.runtime.now())
+            self._news = True
             self.wake()
 
         self.network.send(send, send.to, reply if send.awaited else None)
@@ -167,7 +172,7 @@ class Driver:
         """Beside the machines; what it says of the broker's health is noted all the same."""
         to = send.to if send.to is not ANYBODY else self.routing.any_broker(self.runtime.now())
         if to is None:
-            reply(self._nobody())
+            self.runtime.call_soon(reply, self._nobody())
             return
 
         def noted(received: Message | ClientError) -> None:
@@ -177,6 +182,7 @@ class Driver:
                 self._failures[to.node_id] = received
                 self.routing.lost(to.node_id, self.runtime.now())
             reply(received)
+            self._news = True
             self.wake()
 
         self.network.send(send, to, noted)
