@@ -82,7 +82,9 @@ def test_partition_metadata_that_never_reached_the_device_says_nothing(directory
     assert checkpoints.read_partition_metadata(disk, directory) is None
 
 
-@pytest.mark.parametrize("text", ["version: 0\ntopic_id: %%%", "version: 0\ntopic_id: A\n", "version: 7\ntopic_id: x", "hi"])
+@pytest.mark.parametrize(
+    "text", ["version: 0\ntopic_id: %%%", "version: 0\ntopic_id: A\n", "version: 7\ntopic_id: x", "hi"]
+)
 def test_damaged_partition_metadata_is_a_fault_that_keeps_the_records(directory, text):
     put(directory, checkpoints.PARTITION_METADATA, text)
     with pytest.raises(Fault, match=r"partition\.metadata is damaged.*records are kept"):
