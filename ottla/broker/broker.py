@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import ottla.broker.handlers  # noqa: F401 (registers them)
+from ottla.broker import forwarding
 from ottla.broker.cleaner import Cleaner
 from ottla.broker.coordinators import GroupCoordinator
 from ottla.broker.dispatch import Dispatch
@@ -28,7 +30,7 @@ from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.controller import check_topic_name
 from ottla.cluster.image import NO_BROKER, Endpoint, Image, Topic
-from ottla.cluster.requests import BrokerRegistration, TopicSpec
+from ottla.cluster.requests import BrokerRegistration, TopicResult, TopicSpec
 from ottla.cluster.rules import rules_of
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.config.broker import BrokerConfig
@@ -45,6 +47,11 @@ log = logging.getLogger("ottla.broker")
 FETCH_BYTES_MAX = 16 * 1024 * 1024
 """Of one answer, all in memory at once. `fetch.max.bytes` may only make it smaller."""
 META_VERSION = "0"
+NOT_YET = {
+    ErrorCode.invalid_replication_factor: ErrorCode.unknown_topic_or_partition,
+    ErrorCode.not_controller: ErrorCode.leader_not_available,
+}
+"""What a client is told of a topic that is to be made and cannot be made at the moment: it asks again."""
 HAND_OVER_SECONDS_MAX = 30.0
 HAND_OVER_LOOK_SECONDS = 0.02
 
@@ -283,14 +290,18 @@ class Broker:
         if gone:
             await self.cluster.replicas_erased(gone)
 
+    async def create_topics(self, specs: Sequence[TopicSpec]) -> list[TopicResult]:
+        """Have topics made, whoever is controller. Nothing is raised: what went wrong is in the results."""
+        return await forwarding.create_topics(self, specs)
+
     async def auto_create(self, names: list[str]) -> dict[str, ErrorCode]:
         """Make topics that a client asked about; says which could not be made."""
         if self.groups.topic in names:
             await self.groups.make_topic()  # whoever asks for it, it is made as it shall be
-        results = await self.cluster.create_topics([TopicSpec(name) for name in dict.fromkeys(names)])
+        results = await self.create_topics([TopicSpec(name) for name in dict.fromkeys(names)])
         codes = {result.name: result.code for result in results}
         return {
-            name: ErrorCode.unknown_topic_or_partition if code == ErrorCode.invalid_replication_factor else code
+            name: NOT_YET.get(code, code)
             for name, code in codes.items()
             if code not in (ErrorCode.none, ErrorCode.topic_already_exists)
         }

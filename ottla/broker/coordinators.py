@@ -120,12 +120,10 @@ class Coordinator(Generic[M]):
 
     async def _make_topic(self) -> None:
         spec = self._spec(self._broker.config)
-        try:
-            (result,) = await self._broker.cluster.create_topics([spec])
-        except Fault as fault:  # the store is out of reach: whoever asked tries again
-            log.warning("%s cannot be made yet: %s", self.topic, fault)
-            return
-        if result.code == ErrorCode.invalid_replication_factor:
+        (result,) = await self._broker.create_topics([spec])
+        if result.code == ErrorCode.not_controller:  # it is out of reach: whoever asked tries again
+            log.warning("%s cannot be made yet: %s", self.topic, result.message)
+        elif result.code == ErrorCode.invalid_replication_factor:
             if self._awaiting_brokers:
                 return  # said before, and asked for all the time
             self._awaiting_brokers = True

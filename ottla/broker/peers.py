@@ -112,20 +112,23 @@ class Peers:
         connection = await self._connected(broker_id, lane, timeout_s)
         return await connection.call(message, answer, timeout_s)
 
-    async def ask_controller(self, message: Message, answer: type[R], *, timeout_s: float = CALL_TIMEOUT_S) -> R:
+    async def ask_controller(
+        self, message: Message, answer: type[R], *, timeout_s: float = CALL_TIMEOUT_S, lane: Lane = Lane.controller
+    ) -> R:
         """Ask whoever is controller, be it this broker. Raises Refused(not_controller) when nobody is."""
         controller_id = self.controller_id
         if controller_id == self._broker.id:
             return await ask_here(self._broker, message, answer)
-        return await self.call(controller_id, message, answer, timeout_s=timeout_s, lane=Lane.controller)
+        return await self.call(controller_id, message, answer, timeout_s=timeout_s, lane=lane)
 
     async def forward(self, api_key: int, version: int, body: Buffer, *, timeout_s: float) -> memoryview:
         """Have the controller, which is another broker, answer what a client sent here. The body of its answer."""
-        connection = await self._connected(self.controller_id, Lane.clients, timeout_s)
+        controller_id = self.controller_id
+        if controller_id == self._broker.id:
+            raise Refused(ErrorCode.not_controller, "This broker is about to be, or was just now, the controller.")
+        connection = await self._connected(controller_id, Lane.clients, timeout_s)
         if not connection.speaks(api_key, version):
-            raise Refused(
-                ErrorCode.unsupported_version, "The controller does not speak this version yet."
-            )
+            raise Refused(ErrorCode.unsupported_version, "The controller does not speak this version yet.")
         return await connection.call_raw(api_key, version, [body], timeout_s)
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, serves
+from ottla.broker.forwarding import by_controller
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigResult
 from ottla.config.describe import Row, describe_broker, describe_dynamic, describe_topic
 from ottla.config.setting import Source
@@ -88,6 +89,7 @@ def _described(row: Row, synonyms: bool, documentation: bool) -> DescribeConfigs
 
 
 @serves(ALTER_CONFIGS)
+@by_controller
 async def alter(broker: Broker, message: full.AlterConfigsRequest, request: Request) -> full.AlterConfigsResponse:
     """All settings of a resource at once: what is not mentioned goes back to its default."""
     responses = []
@@ -106,6 +108,7 @@ async def alter(broker: Broker, message: full.AlterConfigsRequest, request: Requ
 
 
 @serves(INCREMENTAL_ALTER_CONFIGS)
+@by_controller
 async def alter_incrementally(
     broker: Broker, message: incremental.IncrementalAlterConfigsRequest, request: Request
 ) -> incremental.IncrementalAlterConfigsResponse:

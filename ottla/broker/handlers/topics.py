@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: asked of the controller, answered when this broker sees the change."""
+"""CreateTopics, DeleteTopics, CreatePartitions: done by the controller, answered when this broker sees the change."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, serves
+from ottla.broker.forwarding import by_controller
 from ottla.cluster.requests import PartitionsSpec, TopicResult, TopicSpec
 from ottla.config.describe import describe_topic
 from ottla.errors import ErrorCode
@@ -37,6 +38,7 @@ _DUPLICATE = "the request names this topic more than once"
 
 
 @serves(CREATE_TOPICS)
+@by_controller
 async def create_topics(broker: Broker, message: CreateTopicsRequest, request: Request) -> CreateTopicsResponse:
     duplicates = _twice([topic.name for topic in message.topics])
     wanted = [topic for topic in message.topics if topic.name not in duplicates]
@@ -84,6 +86,7 @@ def _created(broker: Broker, result: TopicResult) -> CreatableTopicResult:
 
 
 @serves(DELETE_TOPICS)
+@by_controller
 async def delete_topics(broker: Broker, message: DeleteTopicsRequest, request: Request) -> DeleteTopicsResponse:
     if not broker.config.delete_topic_enable:
         code, why = ErrorCode.topic_deletion_disabled, "delete.topic.enable is false"
@@ -112,6 +115,7 @@ async def delete_topics(broker: Broker, message: DeleteTopicsRequest, request: R
 
 
 @serves(CREATE_PARTITIONS)
+@by_controller
 async def create_partitions(
     broker: Broker, message: CreatePartitionsRequest, request: Request
 ) -> CreatePartitionsResponse:
