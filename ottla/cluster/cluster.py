@@ -111,6 +111,7 @@ class Cluster:
         return await self._controller.join(registration)
 
     async def create_topics(self, specs: Sequence[TopicSpec], *, validate_only: bool = False) -> list[TopicResult]:
+        await self._view.catch_up()  # a broker that has just said it is ready can be given replicas
         ids = [layout.new_id(self._runtime.random.randbytes(16)) for _ in specs]
         return await self._decide(lambda image: controller.create_topics(image, specs, ids, self.rules), validate_only)
 
