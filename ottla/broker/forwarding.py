@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.dispatch import Request, Response
+from ottla.broker.dispatch import Request, Response, TreeHandler
 from ottla.broker.peers import Lane
 from ottla.broker.refusals import refusal
 from ottla.cluster.requests import TopicResult, TopicSpec
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.broker")
 
-Handler = Callable[["Broker", Any, Request], Coroutine[object, object, Response]]
+Forwarded = Callable[["Broker", Any, Request], Coroutine[object, object, Response]]
 
 RETRY_SECONDS: Final = 0.1
 PATIENCE_SECONDS_MAX: Final = 30.0
@@ -55,16 +55,20 @@ _REPEATABLE: Final = frozenset(
 """Doing it twice is doing it once."""
 
 
-def by_controller(handler: Handler) -> Handler:
+def by_controller(handler: TreeHandler) -> Forwarded:
     """Have the controller run this handler."""
+
+    async def here(broker: Broker, message: Message, request: Request) -> Response:
+        response = handler(broker, message, request)
+        return response if isinstance(response, Message | bytes) else await response
 
     @wraps(handler)
     async def answered(broker: Broker, message: Message, request: Request) -> Response:
         if request.peer_broker is None:
-            return await _Errand(broker, message, request, handler).run()
+            return await _Errand(broker, message, request, here).run()
         if not broker.cluster.is_controller:  # whoever sent it on will find the right one
             raise Refused(ErrorCode.not_controller, _NOT_CONTROLLER)
-        return await handler(broker, message, request)
+        return await here(broker, message, request)
 
     return answered
 
@@ -72,11 +76,11 @@ def by_controller(handler: Handler) -> Handler:
 class _Errand:
     """One request of a client, until the controller has answered it."""
 
-    def __init__(self, broker: Broker, message: Message, request: Request, handler: Handler) -> None:
+    def __init__(self, broker: Broker, message: Message, request: Request, here: Forwarded) -> None:
         self._broker = broker
         self._message = message
         self._request = request
-        self._handler = handler
+        self._here = here
         asked_ms = getattr(message, "timeout_ms", broker.config.request_timeout_ms)
         self._deadline = broker.runtime.now() + min(max(asked_ms / 1000, 0.0), PATIENCE_SECONDS_MAX)
 
@@ -84,7 +88,7 @@ class _Errand:
         while True:
             try:
                 if self._broker.cluster.is_controller:
-                    return await self._handler(self._broker, self._message, self._request)
+                    return await self._here(self._broker, self._message, self._request)
                 return await self._sent_on()
             except Refused as refused:
                 if refused.code != ErrorCode.not_controller or self._left_s <= 0:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, serves
+from ottla.broker.forwarding import by_controller
 from ottla.cluster.reassignments import under_way
 from ottla.cluster.requests import (
     AlterPartitionResult,
@@ -81,6 +82,7 @@ def _altered(result: AlterPartitionResult) -> AlterPartitionResponsePartitionDat
 
 
 @serves(ELECT_LEADERS)
+@by_controller
 async def elect_leaders(
     broker: Broker, message: elect.ElectLeadersRequest, request: Request
 ) -> elect.ElectLeadersResponse:
@@ -107,6 +109,7 @@ async def elect_leaders(
 
 
 @serves(ALTER_PARTITION_REASSIGNMENTS)
+@by_controller
 async def alter_partition_reassignments(
     broker: Broker, message: AlterPartitionReassignmentsRequest, request: Request
 ) -> AlterPartitionReassignmentsResponse:
@@ -137,6 +140,7 @@ async def alter_partition_reassignments(
 
 
 @serves(LIST_PARTITION_REASSIGNMENTS)
+@by_controller
 def list_partition_reassignments(
     broker: Broker, message: ListPartitionReassignmentsRequest, request: Request
 ) -> ListPartitionReassignmentsResponse:
