@@ -72,7 +72,8 @@ def _everything(broker: Broker, message: MetadataRequest, request: Request) -> b
         broker.metadata_version = image.version
     body = broker.metadata_cache.get(key)
     if body is None:
-        topics = [_topic(image, topic, asked[0], request.listener_name) for topic in image.topics.values()]
+        seen = _Seen(image, request)
+        topics = [_topic(seen, topic, asked[0]) for topic in image.topics.values()]
         body = messages.encode(_response(image, message, request, topics), request.version)
         broker.metadata_cache[key] = body
     return body
@@ -94,14 +95,13 @@ def _some(
     refused: dict[str, ErrorCode],
 ) -> MetadataResponse:
     image = broker.image
+    seen = _Seen(image, request)
     topics = []
     for each in wanted:
         by_id = each.topic_id != ZERO_UUID
         topic = image.topic_by_id(each.topic_id) if by_id else image.topic(each.name or "")
         if topic is not None:
-            topics.append(
-                _topic(image, topic, message.include_topic_authorized_operations, request.listener_name)
-            )
+            topics.append(_topic(seen, topic, message.include_topic_authorized_operations))
         elif by_id:
             topics.append(
                 MetadataResponseTopic(error_code=ErrorCode.unknown_topic_id, topic_id=each.topic_id, name=None)
@@ -138,34 +138,49 @@ def reachable(image: Image, listener: str) -> Iterable[tuple[ClusterBroker, Endp
             yield live, endpoint
 
 
-def _topic(image: Image, topic: Topic, operations: bool, listener: str) -> MetadataResponseTopic:
+class _Seen:
+    """What of the cluster can be reached through the listener the client uses."""
+
+    __slots__ = ("_brokers", "_without", "reached")
+
+    def __init__(self, image: Image, request: Request) -> None:
+        self._brokers = image.brokers
+        self.reached = {live.id for live, _ in reachable(image, request.listener_name)}
+        # Before version 6 clients know of no listeners that a broker may lack.
+        old = request.route.key == METADATA and request.version < 6
+        self._without = ErrorCode.leader_not_available if old else ErrorCode.listener_not_found
+
+    def leader(self, state: Partition) -> tuple[int, ErrorCode]:
+        """The leader, if the client can go there; else nobody, and why."""
+        if state.leader in self.reached:
+            return state.leader, ErrorCode.none
+        return NO_BROKER, self._without if state.leader in self._brokers else ErrorCode.leader_not_available
+
+    def offline(self, state: Partition) -> list[int]:
+        return [replica for replica in state.replicas if replica not in self.reached]
+
+
+def _topic(seen: _Seen, topic: Topic, operations: bool) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(image, index, state, listener) for index, state in enumerate(topic.partitions)],
+        partitions=[_partition(seen, index, state) for index, state in enumerate(topic.partitions)],
         topic_authorized_operations=TOPIC_OPERATIONS if operations else NOT_ASKED,
     )
 
 
-def _partition(image: Image, index: int, state: Partition, listener: str) -> MetadataResponsePartition:
+def _partition(seen: _Seen, index: int, state: Partition) -> MetadataResponsePartition:
+    leader, code = seen.leader(state)
     return MetadataResponsePartition(
-        error_code=_leader_error(image, state, listener),
+        error_code=code,
         partition_index=index,
-        leader_id=state.leader,
+        leader_id=leader,
         leader_epoch=state.leader_epoch,
         replica_nodes=list(state.replicas),
         isr_nodes=list(state.in_sync),
-        offline_replicas=[replica for replica in state.replicas if replica not in image.brokers],
+        offline_replicas=seen.offline(state),
     )
-
-
-def _leader_error(image: Image, state: Partition, listener: str) -> ErrorCode:
-    if state.leader == NO_BROKER or state.leader not in image.brokers:
-        return ErrorCode.leader_not_available
-    if image.brokers[state.leader].endpoint(listener) is None:
-        return ErrorCode.listener_not_found
-    return ErrorCode.none
 
 
 @serves(DESCRIBE_CLUSTER)
@@ -199,6 +214,7 @@ def describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse:
     """As Metadata, in pages (KIP-966): topics by name, from the cursor on."""
     image = broker.image
+    seen = _Seen(image, request)
     names = sorted({each.name for each in message.topics} if message.topics else image.topics)
     first = 0
     if message.cursor is not None:
@@ -221,12 +237,10 @@ def describe_topic_partitions(
             break
         topic = image.topic(name)
         if topic is None:
-            response.topics.append(
-                DescribeTopicPartitionsResponseTopic(error_code=broker.why_unknown(name), name=name)
-            )
+            response.topics.append(DescribeTopicPartitionsResponseTopic(error_code=broker.why_unknown(name), name=name))
             continue
         shown = list(enumerate(topic.partitions))[first : first + room]
-        response.topics.append(_described(image, topic, shown, request.listener_name))
+        response.topics.append(_described(seen, topic, shown))
         room -= len(shown)
         if first + len(shown) < len(topic.partitions):
             response.next_cursor = DescribeTopicPartitionsResponseCursor(
@@ -237,26 +251,29 @@ def describe_topic_partitions(
     return response
 
 
-def _described(
-    image: Image, topic: Topic, shown: list[tuple[int, Partition]], listener: str
-) -> DescribeTopicPartitionsResponseTopic:
+def _described(seen: _Seen, topic: Topic, shown: list[tuple[int, Partition]]) -> DescribeTopicPartitionsResponseTopic:
+    partitions = []
+    for index, state in shown:
+        leader, code = seen.leader(state)
+        # Who led last is whom the partition waits for when nobody else holds all of it.
+        waited_for = leader == NO_BROKER and not state.eligible and state.last_leader != NO_BROKER
+        partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=code,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.in_sync),
+                eligible_leader_replicas=list(state.eligible),
+                last_known_elr=[state.last_leader] if waited_for else [],
+                offline_replicas=seen.offline(state),
+            )
+        )
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[
-            DescribeTopicPartitionsResponsePartition(
-                error_code=_leader_error(image, state, listener),
-                partition_index=index,
-                leader_id=state.leader,
-                leader_epoch=state.leader_epoch,
-                replica_nodes=list(state.replicas),
-                isr_nodes=list(state.in_sync),
-                eligible_leader_replicas=[],
-                last_known_elr=[],
-                offline_replicas=[replica for replica in state.replicas if replica not in image.brokers],
-            )
-            for index, state in shown
-        ],
+        partitions=partitions,
         topic_authorized_operations=TOPIC_OPERATIONS,
     )

@@ -29,7 +29,9 @@ def handle(broker: Broker, message: DescribeLogDirsRequest, request: Request) ->
         if wanted is None or (partition.topic, partition.index) in wanted:
             topics.setdefault(partition.topic, []).append(
                 DescribeLogDirsPartition(
-                    partition_index=partition.index, partition_size=partition.log.size_bytes, offset_lag=0
+                    partition_index=partition.index,
+                    partition_size=partition.log.size_bytes,
+                    offset_lag=max(0, partition.high_watermark - partition.log.log_end),
                 )
             )
     result = DescribeLogDirsResult(
