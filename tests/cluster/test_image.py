@@ -83,9 +83,11 @@ class World:
         self.epoch += 1
         endpoints = (Endpoint("A", "::1", 9092, "SSL"), Endpoint("B", "host", 1))
         new = Broker(broker, self.epoch, endpoints, f"r{broker % 2}" if self.racks else None)
-        new = new._replace(clean_since=self.epoch if since is None else since)
-        self.tree.nodes[layout.broker_path(broker)] = (layout.broker_data(new, 0), 0)
-        self.announce(c.registered(new))
+        self.put_broker(new._replace(clean_since=self.epoch if since is None else since))
+
+    def put_broker(self, broker):
+        self.tree.nodes[layout.broker_path(broker.id)] = (layout.broker_data(broker, 0), 0)
+        self.announce(c.registered(broker))
 
     def lose(self, broker):
         if self.tree.nodes.pop(layout.broker_path(broker), None) is not None:
