@@ -1,1 +1,1 @@
-"""Clients of a cluster. So far the administrative one, as much of it as the command line needs."""
+"""Clients of a cluster, Ottla's or any that speaks Kafka's protocol: producer, consumer, administration."""

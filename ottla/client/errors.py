@@ -1,19 +1,36 @@
 """What can go wrong for a client, as classes.
 
-`code` is the protocol's, `retriable` says that trying again may help, `hint` what else may.
+`code` is the protocol's, `retriable` says that trying again may help, `fatal` that this client is of no more use, and
+`hint` what else may help.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from ottla.errors import RETRIABLE, ErrorCode
+
+FATAL: Final = frozenset(
+    {
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.producer_fenced,
+        ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.fenced_instance_id,
+        ErrorCode.unsupported_version,
+        ErrorCode.unsupported_for_message_format,
+        ErrorCode.inconsistent_group_protocol,
+    }
+)
 
 
 class ClientError(Exception):
     """The base of all; also what the protocol says no with where no class below says it better."""
 
     hint: str | None = None
+    errors: Mapping[object, ClientError] = {}
+    """What became of the parts of a call that failed in parts, by what they were about."""
     words: str | None = None
     """What to say when the broker sends a code and no message."""
 
@@ -23,6 +40,11 @@ class ClientError(Exception):
         super().__init__(message)
         self.code = code
         self.retriable = retriable
+
+    @property
+    def fatal(self) -> bool:
+        """Whether nothing more will come of this client: make another."""
+        return self.code in FATAL
 
 
 class Unreachable(ClientError):
@@ -75,6 +97,35 @@ class BadName(ClientError):
 class BadSetting(ClientError):
     """A setting has no such name, or cannot have this value."""
 
+
+class CommitFailed(ClientError):
+    """The coordinator does not count on this member any more, or is about to deal out the partitions anew."""
+
+    hint = "Another member may read these partitions now, from the last commit on: process records faster, fetch fewer \
+at a time (max_poll_records), or raise max_poll_interval_ms."
+
+
+class Several(ClientError):
+    """A call about several things, of which some or all failed. `errors` says which, and why."""
+
+    @classmethod
+    def of(cls, what: str, errors: Mapping[object, ClientError]) -> ClientError:
+        """One error for one or many; worth trying again only if all of them are."""
+        first = next(iter(errors.values()))
+        if len(errors) == 1:
+            first.errors = dict(errors)
+            return first
+        shown = "; ".join(dict.fromkeys(str(error) for error in list(errors.values())[:SHOWN_MAX]))
+        more = f"; and {len(errors) - SHOWN_MAX} more" if len(errors) > SHOWN_MAX else ""
+        retriable = all(error.retriable for error in errors.values())
+        several = cls(f"{what}: {len(errors)} failed: {shown}{more}", code=first.code, retriable=retriable)
+        several.errors = dict(errors)
+        several.hint = first.hint
+        return several
+
+
+SHOWN_MAX: Final = 5
+"""So many of several errors are told in one message."""
 
 _CLASSES: Final[dict[ErrorCode, type[ClientError]]] = {
     ErrorCode.unknown_topic_or_partition: UnknownTopic,

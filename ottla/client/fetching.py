@@ -12,7 +12,7 @@ The contract with the shell stands in `routing`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from ottla.client.embedded import TopicPartition
@@ -117,6 +117,21 @@ class Fetcher:
         for place in partitions:
             self._reading(place).paused = False
 
+    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Neither ask nor show anything of them until `release`; positions stay, and may be set."""
+        for place in partitions:
+            self._reading(place).held = True
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        for place in partitions:
+            if place in self._readings:
+                self._readings[place].held = False
+
+    def turn(self, place: TopicPartition) -> int:
+        """Rises when the position is set: whoever found out a position in the meantime is too late then."""
+        reading = self._readings.get(place)
+        return -1 if reading is None else reading.turn
+
     def paused(self) -> list[TopicPartition]:
         return [place for place, reading in self._readings.items() if reading.paused]
 
@@ -142,14 +157,14 @@ class Fetcher:
 
     # Out: records.
 
-    def take(self, records_max: int) -> dict[TopicPartition, list[Record]]:
+    def take(self, records_max: int, among: Collection[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:
         """Records that have come, and the position moves behind them. A ClientError comes only when there are none."""
         taken: dict[TopicPartition, list[Record]] = {}
         error: ClientError | None = None
         for place, reading in list(self._readings.items()):
             if records_max <= 0:
                 break
-            if reading.paused:
+            if reading.paused or reading.held or (among and place not in among):
                 continue
             try:
                 records = self._taken(reading, records_max)
@@ -198,7 +213,7 @@ class Fetcher:
         room = sum(reading.buffered_bytes for reading in self._readings.values()) < self.settings.buffered_bytes_max
         for reading in self._readings.values():
             self._follow_leader(reading)
-            if reading.asking or now < reading.retry_at:
+            if reading.asking or reading.held or now < reading.retry_at:
                 continue
             if reading.state is State.READING and not (room and self._hungry(reading)):
                 continue
@@ -223,7 +238,7 @@ class Fetcher:
         return min((time for time in times if time > self._decided_at), default=None)
 
     def _times(self, reading: Reading) -> Iterator[float]:
-        if not reading.asking and reading.state is not State.STUCK:
+        if not reading.asking and not reading.held and reading.state is not State.STUCK:
             leader = self._routing.leader(*reading.place)
             yield max(reading.retry_at, self._routing.reachable_at(leader.node_id))
 

@@ -121,6 +121,7 @@ class Reading:
         "attempts",
         "buffer",
         "error",
+        "held",
         "high_watermark",
         "last_stable",
         "leader_epoch",
@@ -147,6 +148,8 @@ class Reading:
         self.buffer: deque[Fetched] = deque()
         self.reset_to = LATEST
         self.paused = False
+        self.held = False
+        """Nothing is asked or shown until somebody has said where it begins, or has let go of it."""
         self.turn = 0
         """Rises whenever answers that are on their way lose their meaning."""
         self.asking = False
