@@ -12,11 +12,11 @@ import gc
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ottla.broker.dispatch import Response
+from ottla.broker.dispatch import Request, Response
 from ottla.cluster.image import Image, Topic
 from ottla.cluster.requests import TopicSpec
 from ottla.config.broker import BrokerConfig
@@ -26,9 +26,9 @@ from ottla.coordinator.groups import Groups
 from ottla.coordinator.loader import Loader
 from ottla.coordinator.runtime import Codec, Machine, Phase, Shard
 from ottla.errors import ErrorCode, Fault, Refused
+from ottla.net.server import Pending
 from ottla.replication.partition import Partition
 from ottla.runtime import Handle
-from ottla.wire.tree import Message
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -46,22 +46,24 @@ Act = Callable[[M, ReplyTo, float, int], Decision]
 class Asking:
     """One request that wants an answer: it has it at once, or somebody waits for it."""
 
-    __slots__ = ("_future", "reply")
+    __slots__ = ("reply", "then")
 
     def __init__(self) -> None:
         self.reply: Reply | None = None
-        self._future: asyncio.Future[Reply] | None = None
+        self.then: Callable[[Reply], None] | None = None
+        """Called with the answer, if it was not there when somebody looked for it."""
 
     def answer(self, reply: Reply) -> None:
         assert self.reply is None, "a request is answered once"
         self.reply = reply
-        if self._future is not None and not self._future.done():
-            self._future.set_result(reply)
+        if self.then is not None:
+            self.then(reply)
 
     async def answered(self) -> Reply:
         if self.reply is None:
-            self._future = asyncio.get_running_loop().create_future()
-            return await self._future
+            future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            self.then = lambda reply: None if future.done() else future.set_result(reply)
+            return await future
         return self.reply
 
 
@@ -298,13 +300,26 @@ class Coordinator(Generic[M]):
             self._arm(slot)
 
 
-def respond(asking: Asking, shape: Callable[[Reply], Message]) -> Response | Coroutine[object, object, Response]:
+S = TypeVar("S", bound=Response)
+
+
+def respond(asking: Asking, request: Request, shape: Callable[[Reply], S]) -> S | Pending:
     """The answer in the shape the API wants it, now or when it is there."""
-    return _later(asking, shape) if asking.reply is None else shape(asking.reply)
+    if asking.reply is not None:
+        return shape(asking.reply)
+    pending = Pending()
 
+    def answered(reply: Reply) -> None:
+        framed = None
+        try:
+            framed = request.frame(request.route.encode(shape(reply)))
+        except Exception as failure:  # others wait for their answers, and the loop for us
+            log.error("%s failed", request.route.api.name, exc_info=failure)
+            request.connection.close(f"{request.route.api.name} failed")
+        pending.resolve(framed)
 
-async def _later(asking: Asking, shape: Callable[[Reply], Message]) -> Response:
-    return shape(await asking.answered())
+    asking.then = answered
+    return pending
 
 
 @lru_cache(maxsize=16384)

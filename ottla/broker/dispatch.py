@@ -110,11 +110,12 @@ Response = Message | bytes
 """A tree, or the body of the answer already encoded."""
 
 # Handlers are as different as the messages they take; the registry cannot be more precise than the protocol is.
-TreeHandler = Callable[["Broker", Any, Request], Response | Coroutine[object, object, Response]]
+TreeHandler = Callable[["Broker", Any, Request], Response | Pending | Coroutine[object, object, Response]]
 RawHandler = Callable[["Broker", Request, memoryview, int], Reply | Pending]
 
 _TREES: dict[int, TreeHandler] = {}
 _RAW: dict[int, RawHandler] = {}
+_BARE: dict[int, RawHandler] = {}
 
 
 def serves(api_key: int) -> Callable[[TreeHandler], TreeHandler]:
@@ -135,6 +136,17 @@ def serves_raw(api_key: int) -> Callable[[RawHandler], RawHandler]:
     return register
 
 
+def serves_bare(api_key: int) -> Callable[[RawHandler], RawHandler]:
+    """For an API that is not only served by a tree handler: its usual request is read by hand. None: it is another."""
+
+    def register(handler: RawHandler) -> RawHandler:
+        assert api_key not in _BARE
+        _BARE[api_key] = handler
+        return handler
+
+    return register
+
+
 def served_apis() -> list[Api]:
     """Everything that has a handler."""
     return [APIS[key] for key in sorted(_TREES.keys() | _RAW.keys())]
@@ -145,6 +157,7 @@ async def ask_here(broker: Broker, message: Message, answer: type[R]) -> R:
     route = Route(APIS[message.API_KEY], APIS[message.API_KEY].max)
     assert route.handler is not None, f"{route.api.name} has no handler"
     response = route.handler(broker, message, OwnRequest(broker, route))
+    assert not isinstance(response, Pending), f"{route.api.name} is answered on a connection"
     if not isinstance(response, Message | bytes):
         response = await response
     assert isinstance(response, answer)
@@ -154,7 +167,7 @@ async def ask_here(broker: Broker, message: Message, answer: type[R]) -> R:
 class Route:
     """One version of one API."""
 
-    __slots__ = ("api", "flexible_reply", "handler", "key", "raw", "version")
+    __slots__ = ("api", "bare", "flexible_reply", "handler", "key", "raw", "version")
 
     def __init__(self, api: Api, version: int) -> None:
         self.api = api
@@ -162,6 +175,7 @@ class Route:
         self.version = version
         self.flexible_reply = api.flexible(version) and api.key != API_VERSIONS
         self.raw = _RAW.get(api.key)
+        self.bare = _BARE.get(api.key)
         self.handler = _TREES.get(api.key)
 
     @property
@@ -195,7 +209,11 @@ class Dispatch:
         if route is None:
             return self._unserved(connection, key, version, correlation_id)
         if route.raw is not None:
-            return self._serve_raw(route, connection, correlation_id, frame, name_length)
+            return self._serve_raw(route.raw, route, connection, correlation_id, frame, name_length)
+        if route.bare is not None:
+            reply = self._serve_raw(route.bare, route, connection, correlation_id, frame, name_length)
+            if reply is not None:
+                return reply
         _, _, _, client_id, pos = parse_request_header(frame)
         if len(frame) > TREE_BYTES_MAX:
             raise BadFrame(f"a {route.api.name} request of {len(frame)} bytes (at most {TREE_BYTES_MAX} are taken)")
@@ -204,7 +222,13 @@ class Dispatch:
         return self._serve_tree(Request(route, connection, correlation_id, client_id), message)
 
     def _serve_raw(
-        self, route: Route, connection: Connection, correlation_id: int, frame: memoryview, name_length: int
+        self,
+        handler: RawHandler,
+        route: Route,
+        connection: Connection,
+        correlation_id: int,
+        frame: memoryview,
+        name_length: int,
     ) -> Reply | Pending:
         pos = 10 + name_length
         flexible = route.flexible_reply
@@ -212,10 +236,9 @@ class Dispatch:
             *_, pos = parse_request_header(frame)
         elif flexible:
             pos += 1  # the usual header, read without another call
-        assert route.raw is not None
         request = Request(route, connection, correlation_id, None)
         try:
-            return route.raw(self._broker, request, frame, pos)
+            return handler(self._broker, request, frame, pos)
         except BadFrame:
             raise
         except Exception as failure:
@@ -236,6 +259,8 @@ class Dispatch:
             raise
         except Exception as failure:
             return self._refusal(request, message, failure)
+        if isinstance(response, Pending):
+            return response
         pending = Pending()
         work = self._answer_later(request, message, response, pending)
         self._broker.runtime.spawn(work, name=request.route.api.name)

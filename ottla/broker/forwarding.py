@@ -21,6 +21,7 @@ from ottla.broker.refusals import refusal
 from ottla.cluster.requests import TopicResult, TopicSpec
 from ottla.errors import ErrorCode, Fault, Refused
 from ottla.net.peer import PeerLost, Unreached
+from ottla.net.server import Pending
 from ottla.wire import apis, messages
 from ottla.wire.schema.create_topics import (
     CreatableReplicaAssignment,
@@ -60,6 +61,7 @@ def by_controller(handler: TreeHandler) -> Forwarded:
 
     async def here(broker: Broker, message: Message, request: Request) -> Response:
         response = handler(broker, message, request)
+        assert not isinstance(response, Pending)
         return response if isinstance(response, Message | bytes) else await response
 
     @wraps(handler)

@@ -12,7 +12,9 @@ changes it as it pleases.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from ottla.wire.batch import BatchHeader
 
 ReplyTo: TypeAlias = object
 """One waiting request: made by whoever asks, opaque to the machines, answered once."""
@@ -36,17 +38,31 @@ class Producer(NamedTuple):
     epoch: int
 
 
+class Sealed(Protocol):
+    """Records that are bytes already, for what happens too often to make objects of it."""
+
+    data: bytearray
+    header: BatchHeader
+
+    def replay_into(self, machine: Any) -> None:
+        """Have the machine replay what it would read from `data`, by the same methods that loading uses."""
+
+
 class Decision(NamedTuple):
     records: Sequence[LogRecord] = ()
     """Appended as one batch: all or none."""
     replies: Sequence[tuple[ReplyTo, Reply]] = ()
     producer: Producer | None = None
     """Set when the records belong to a transaction and count only once it is committed."""
+    sealed: Sealed | None = None
+    """Instead of `records`."""
 
     def __add__(self, other: object) -> Decision:
         """Both, as one: the records of both stand or fall together."""
         assert isinstance(other, Decision)
         assert self.producer == other.producer
+        assert self.sealed is None
+        assert other.sealed is None
         if not other.records and not other.replies:
             return self
         return Decision((*self.records, *other.records), (*self.replies, *other.replies), self.producer)

@@ -11,7 +11,7 @@ and vanishes from there if nothing comes of it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ottla.coordinator import conversion
 from ottla.coordinator.consumer_group import ConsumerGroup
@@ -21,9 +21,16 @@ from ottla.coordinator.group import UNKNOWN_MEMBER, ClassicGroup
 from ottla.coordinator.group_kind import GroupKind
 from ottla.coordinator.offsets import Offsets
 from ottla.coordinator.record_values import GroupMetadataValue
-from ottla.coordinator.records import ConsumerGroupMetadataKey, GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
+from ottla.coordinator.records import (
+    Committed,
+    ConsumerGroupMetadataKey,
+    GroupMetadataKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 from ottla.coordinator.surroundings import Client, Surroundings
 from ottla.errors import ErrorCode, Refused
+from ottla.wire.offset_commit import Commit
 from ottla.wire.schema.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.wire.schema.delete_groups import DeletableGroupResult
@@ -139,18 +146,28 @@ class Groups:
     def commit_offsets(
         self, request: OffsetCommitRequest, version: int, reply_to: ReplyTo, now: float, now_ms: int
     ) -> Decision:
-        group = self._groups.get(request.group_id)
         generation = request.generation_id_or_member_epoch
+        self._check_commit(request.group_id, generation, request.member_id, request.group_instance_id, version, now)
+        records, response = self._offsets.commit(request, now_ms)
+        return Decision(records, ((reply_to, response),))
+
+    def commit_bare(self, commit: Commit, version: int, reply_to: ReplyTo, now: float, now_ms: int) -> Decision:
+        """Answered with the error code of each topic."""
+        group_id, generation, member_id, instance_id, _ = commit
+        self._check_commit(group_id, generation, member_id, instance_id, version, now)
+        batch, codes = self._offsets.commit_bare(commit, now_ms)
+        return Decision((), ((reply_to, codes),), None, batch)
+
+    def _check_commit(
+        self, group_id: str, generation: int, member_id: str, instance_id: str | None, version: int, now: float
+    ) -> None:
+        group = self._groups.get(group_id)
         if group is not None:
-            group.check_commit(
-                request.member_id, request.group_instance_id, generation, version=version, transactional=False
-            )
-            group.committed(request.member_id, now)
+            group.check_commit(member_id, instance_id, generation, version=version, transactional=False)
+            group.committed(member_id, now)
         elif generation >= 0:
             gone = ErrorCode.group_id_not_found if version >= GROUP_NOT_FOUND_FROM else ErrorCode.illegal_generation
             raise Refused(gone)
-        records, response = self._offsets.commit(request, now_ms)
-        return Decision(records, ((reply_to, response),))
 
     def fetch_offsets(self, request: OffsetFetchRequestGroup, reply_to: ReplyTo, *, stable: bool) -> Decision:
         if request.member_id is not None or request.member_epoch >= 0:
@@ -237,14 +254,23 @@ class Groups:
         """The one way in which anything durable changes."""
         if type(key) is OffsetCommitKey:
             assert value is None or isinstance(value, OffsetCommitValue)
+            if producer is None and value is not None:
+                self.replay_offsets(key.group_id, key.topic, {key.partition: value})
+                return
             self._offsets.replay(key, value, None if producer is None else producer.id)
             if producer is None:
-                self._replayed_offset(key.group_id, gone=value is None)
+                self._replayed_offset(key.group_id, gone=True)
         elif type(key) is GroupMetadataKey:
             assert value is None or isinstance(value, GroupMetadataValue)
             self._replay_classic(key.group_id, value)
         elif isinstance(key, tuple):
             self._replay_consumer(key, value)
+
+    def replay_offsets(self, group_id: str, topic: str, commits: Mapping[int, Committed]) -> None:
+        """One record after the other, or all of one commit at once."""
+        self._offsets.replay_all(group_id, topic, commits)
+        if group_id not in self._groups:
+            self._replayed_offset(group_id, gone=False)
 
     def replay_end(self, producer_id: int, *, committed: bool) -> None:
         for group_id in self._offsets.replay_end(producer_id, committed=committed):

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Final
 
 from crc32c import crc32c
 
 from ottla.coordinator.decision import Producer
+from ottla.runtime import Buffer
 from ottla.wire.batch import (
     CRC_FROM,
-    HEADER,
     HEADER_BYTES,
     LENGTH_OVERHEAD,
     MAGIC,
@@ -30,36 +31,43 @@ _LENGTHS: Final = tuple(pack_uvarint(number << 1) for number in range(512))
 _NULL: Final = b"\x01"
 _HEAD: Final = b"\0\0"  # no attributes, no difference in time
 _END: Final = b"\0"  # no headers
-_CRC_AT: Final = CRC_FROM - 4
+
+# The header in two parts, the checksum being the last of the first and of all of the second.
+_UNCHECKED = struct.Struct(">qiibI")
+_CHECKED = struct.Struct(">hiqqqhii")
+assert _UNCHECKED.size == CRC_FROM
+assert _UNCHECKED.size + _CHECKED.size == HEADER_BYTES
 
 
 def _length(number: int) -> bytes:
     return _LENGTHS[number] if number < 512 else pack_uvarint(number << 1)
 
 
+def record(place: int, key: bytes, value: bytes | None) -> bytes:
+    """The record at that place in its batch."""
+    offset_delta, key_length = _length(place), _length(len(key))
+    size = 3 + len(offset_delta) + len(key_length) + len(key)  # with _HEAD and _END
+    if value is None:
+        return b"".join((_length(size + 1), _HEAD, offset_delta, key_length, key, _NULL, _END))
+    value_length = _length(len(value))
+    size += len(value_length) + len(value)
+    return b"".join((_length(size), _HEAD, offset_delta, key_length, key, value_length, value, _END))
+
+
 def build(pairs: Sequence[Pair], now_ms: int, producer: Producer | None = None) -> tuple[bytearray, BatchHeader]:
-    """The bytes, and the header for those who want to read it. Base offset and leader epoch are stamped by the log."""
-    parts = [bytes(HEADER_BYTES)]
-    for offset, (key, value) in enumerate(pairs):
-        offset_delta, key_length = _length(offset), _length(len(key))
-        size = 3 + len(offset_delta) + len(key_length) + len(key)  # with _HEAD and _END
-        if value is None:
-            parts += (_length(size + 1), _HEAD, offset_delta, key_length, key, _NULL, _END)
-        else:
-            value_length = _length(len(value))
-            size += len(value_length) + len(value)
-            parts += (_length(size), _HEAD, offset_delta, key_length, key, value_length, value, _END)
-    data = bytearray().join(parts)
+    """A batch of these keys and values."""
+    return seal([record(place, *pair) for place, pair in enumerate(pairs)], len(pairs), now_ms, producer)
+
+
+def seal(
+    parts: Sequence[Buffer], count: int, now_ms: int, producer: Producer | None = None
+) -> tuple[bytearray, BatchHeader]:
+    """The batch of so many records, and its header for those who want to read it. Base offset and leader epoch are
+    stamped by the log."""
     producer_id, epoch = producer or _NO_ONE
-    last = len(pairs) - 1
-    length = len(data) - LENGTH_OVERHEAD
     attributes = 0 if producer is None else TRANSACTIONAL
-    HEADER.pack_into(
-        data, 0, 0, length, -1, MAGIC, 0, attributes, last, now_ms, now_ms, producer_id, epoch, -1, last + 1
-    )
-    crc = crc32c(memoryview(data)[CRC_FROM:])
-    data[_CRC_AT:CRC_FROM] = crc.to_bytes(4, "big")
-    header = BatchHeader(
-        0, length, -1, MAGIC, crc, attributes, last, now_ms, now_ms, producer_id, epoch, -1, last + 1
-    )
-    return data, header
+    checked = (attributes, count - 1, now_ms, now_ms, producer_id, epoch, -1, count)
+    rest = b"".join((_CHECKED.pack(*checked), *parts))
+    crc = crc32c(rest)
+    unchecked = (0, len(rest) + CRC_FROM - LENGTH_OVERHEAD, -1, MAGIC, crc)
+    return bytearray(_UNCHECKED.pack(*unchecked) + rest), BatchHeader._make(unchecked + checked)

@@ -7,12 +7,14 @@ and until then a reader that asks for stable offsets is told to come back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from ottla.coordinator.commit_batch import CommitBatch, Known
 from ottla.coordinator.decision import LogRecord
-from ottla.coordinator.records import NO_EPOCH, NO_TIMESTAMP, OffsetCommitKey, OffsetCommitValue
+from ottla.coordinator.records import NO_EPOCH, NO_TIMESTAMP, Committed, OffsetCommitKey, OffsetCommitValue
 from ottla.coordinator.surroundings import Surroundings
 from ottla.errors import ErrorCode
+from ottla.wire.offset_commit import Commit
 from ottla.wire.schema.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -30,7 +32,7 @@ from ottla.wire.tree import ZERO_UUID
 NO_OFFSET = -1
 NO_RETENTION = -1
 
-Topics = dict[str, dict[int, OffsetCommitValue]]
+Topics = dict[str, dict[int, Committed]]
 
 
 class Offsets:
@@ -77,7 +79,35 @@ class Offsets:
             topics.append(OffsetCommitResponseTopic(topic_id=topic.topic_id, name=topic.name, partitions=results))
         return records, OffsetCommitResponse(topics=topics)
 
+    def commit_bare(self, commit: Commit, now_ms: int) -> tuple[CommitBatch | None, list[int]]:
+        """The same for a commit that is not worth a tree: its batch, and what becomes of each topic."""
+        image = self._surroundings.image
+        known = []
+        codes: list[int] = []
+        for offsets in commit.topics:
+            name = offsets.topic if isinstance(offsets.topic, str) else image.names.get(offsets.topic, "")
+            topic = image.topics.get(name)
+            if topic is not None:
+                known.append(Known(name, topic.id, offsets))
+                codes.append(ErrorCode.none)
+            elif isinstance(offsets.topic, str) or offsets.topic == ZERO_UUID:
+                codes.append(ErrorCode.unknown_topic_or_partition)
+            else:
+                codes.append(ErrorCode.unknown_topic_id)
+        return CommitBatch(commit.group_id, known, now_ms) if known else None, codes
+
     # Replay.
+
+    def replay_all(self, group_id: str, name: str, commits: Mapping[int, Committed]) -> None:
+        """Offsets of one topic came to count."""
+        topics = self._committed.get(group_id)
+        if topics is None:
+            topics = self._committed[group_id] = {}
+        partitions = topics.get(name)
+        if partitions is None:
+            topics[name] = dict(commits)
+        else:
+            partitions.update(commits)
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int | None = None) -> None:
         if producer_id is not None and value is not None:
@@ -85,14 +115,7 @@ class Offsets:
             return
         group_id, name, index = key
         if value is not None:
-            topics = self._committed.get(group_id)
-            if topics is None:
-                topics = self._committed[group_id] = {}
-            partitions = topics.get(name)
-            if partitions is None:
-                topics[name] = {index: value}
-            else:
-                partitions[index] = value
+            self.replay_all(group_id, name, {index: value})
             return
         topics = self._committed.get(group_id, {})
         partitions = topics.get(name, {})
@@ -147,7 +170,7 @@ class Offsets:
     def partitions_of(self, group_id: str) -> Iterator[tuple[OffsetCommitKey, OffsetCommitValue]]:
         for name, partitions in self._committed.get(group_id, {}).items():
             for index, value in partitions.items():
-                yield OffsetCommitKey(group_id, name, index), value
+                yield OffsetCommitKey(group_id, name, index), OffsetCommitValue._make(value)
 
     def tombstones(
         self, group_id: str, topic: str | None = None, indexes: Iterable[int] | None = None
@@ -177,7 +200,8 @@ class Offsets:
         for name, partitions in self._committed.get(group_id, {}).items():
             if subscribes(name):
                 continue
-            for index, value in partitions.items():
+            for index, committed in partitions.items():
+                value = OffsetCommitValue._make(committed)
                 since_ms = kept_since_ms(value)
                 if since_ms is None or (name, index) in unstable:
                     continue
@@ -192,12 +216,13 @@ def _fetched(
     name: str,
     topic_id: bytes,
     indexes: Iterable[int],
-    partitions: dict[int, OffsetCommitValue],
+    partitions: dict[int, Committed],
     unstable: set[tuple[str, int]],
 ) -> OffsetFetchResponseTopics:
     results = []
     for index in indexes:
-        value = partitions.get(index)
+        committed = partitions.get(index)
+        value = None if committed is None else OffsetCommitValue._make(committed)
         if (name, index) in unstable:
             results.append(_nothing(index, ErrorCode.unstable_offset_commit))
         elif value is None or (topic_id != ZERO_UUID and value.topic_id not in (ZERO_UUID, topic_id)):

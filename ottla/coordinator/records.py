@@ -92,6 +92,9 @@ class OffsetCommitValue(NamedTuple):
     topic_id: bytes = ZERO_UUID
 
 
+Committed: TypeAlias = tuple[int, int, str, int, int, bytes]
+"""The same as a plain tuple, for where there are very many."""
+
 Key: TypeAlias = (
     OffsetCommitKey
     | GroupMetadataKey

@@ -22,6 +22,7 @@ from ottla.coordinator.decision import Decision, LogRecord, Producer, Reply, Rep
 from ottla.errors import ErrorCode, Refused
 from ottla.replication.partition import Partition
 from ottla.wire import batch, records
+from ottla.wire.batch import BatchHeader
 
 BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Of one decision. Far more than any group needs, and little enough to be loaded again."""
@@ -126,21 +127,28 @@ class Shard(Generic[M]):
 
     def apply(self, decision: Decision, now: float, now_ms: int) -> None:
         partition = self.partition
-        if decision.records:
+        records, replies, producer, sealed = decision
+        if records or sealed is not None:
             try:
-                self._append(decision.records, decision.producer, now_ms)
+                if sealed is None:
+                    self._append(*self._encoded(records, producer, now_ms), now_ms)
+                else:
+                    self._append(sealed.data, sealed.header, now_ms)
             except Refused as refused:
-                self._refuse(decision.replies, Refused(_APPEND_ERRORS.get(refused.code, refused.code), refused.message))
+                self._refuse(replies, Refused(_APPEND_ERRORS.get(refused.code, refused.code), refused.message))
                 return
-            replay = self.machine.replay
-            for key, value in decision.records:
-                replay(key, value, decision.producer)
+            if sealed is None:
+                replay = self.machine.replay
+                for key, value in records:
+                    replay(key, value, producer)
+            else:
+                sealed.replay_into(self.machine)
         if partition.high_watermark >= partition.log.log_end:
-            for reply_to, reply in decision.replies:
+            for reply_to, reply in replies:
                 self._tell(reply_to, reply)
-        elif decision.replies:
-            self._held.append(_Held(partition.log.log_end, now + self._held_s_max, decision.replies))
-        if decision.records:
+        elif replies:
+            self._held.append(_Held(partition.log.log_end, now + self._held_s_max, replies))
+        if records:
             for consequence in self.machine.settle(now, now_ms):
                 self.apply(consequence, now, now_ms)
 
@@ -148,18 +156,22 @@ class Shard(Generic[M]):
         for reply_to, _ in replies:
             self._tell(reply_to, refused)
 
-    def _append(self, changes: Sequence[LogRecord], producer: Producer | None, now_ms: int) -> None:
+    def _encoded(
+        self, changes: Sequence[LogRecord], producer: Producer | None, now_ms: int
+    ) -> tuple[bytearray, BatchHeader]:
+        encode_key, encode_value = self._codec.encode_key, self._codec.encode_value
+        return log_batch.build(
+            [(encode_key(key), None if value is None else encode_value(value)) for key, value in changes],
+            now_ms,
+            producer,
+        )
+
+    def _append(self, data: bytearray, header: BatchHeader, now_ms: int) -> None:
         partition = self.partition
         if not partition.leads:
             raise Refused(ErrorCode.not_leader_or_follower)
         if len(partition.in_sync) < partition.policy.in_sync_min:
             raise Refused(ErrorCode.not_enough_replicas)
-        encode_key, encode_value = self._codec.encode_key, self._codec.encode_value
-        data, header = log_batch.build(
-            [(encode_key(key), None if value is None else encode_value(value)) for key, value in changes],
-            now_ms,
-            producer,
-        )
         if len(data) > BATCH_BYTES_MAX:
             raise Refused(ErrorCode.record_list_too_large)
         if partition.policy.codec not in (None, "none"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from ottla.broker.coordinators import respond
@@ -13,6 +13,7 @@ from ottla.coordinator.assignors import ASSIGNORS
 from ottla.coordinator.consumer_member import JOINING, LEAVING, LEAVING_FOR_NOW
 from ottla.coordinator.decision import Reply
 from ottla.errors import ErrorCode, Refused
+from ottla.net.server import Pending
 from ottla.wire.apis import CONSUMER_GROUP_DESCRIBE, CONSUMER_GROUP_HEARTBEAT
 from ottla.wire.schema.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -32,13 +33,13 @@ PROTOCOL = "consumer"
 @serves(CONSUMER_GROUP_HEARTBEAT)
 def heartbeat(
     broker: Broker, message: ConsumerGroupHeartbeatRequest, request: Request
-) -> Response | Coroutine[object, object, Response]:
+) -> Response | Pending:
     check_heartbeat(message, request.version, broker.config)
     asking = broker.groups.ask(
         message.group_id,
         lambda groups, to, now, now_ms: groups.consumer_heartbeat(message, client_of(request), to, now, now_ms),
     )
-    return respond(asking, _heartbeat)
+    return respond(asking, request, _heartbeat)
 
 
 def _heartbeat(reply: Reply) -> Message:

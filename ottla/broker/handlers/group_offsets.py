@@ -6,9 +6,11 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
 from ottla.broker.coordinators import Asking, respond
-from ottla.broker.dispatch import Request, Response, serves
+from ottla.broker.dispatch import Request, Response, serves, serves_bare
 from ottla.coordinator.decision import Reply
 from ottla.errors import ErrorCode, Refused
+from ottla.net.server import Pending
+from ottla.wire import offset_commit
 from ottla.wire.apis import OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH
 from ottla.wire.schema.offset_commit import (
     OffsetCommitRequest,
@@ -31,7 +33,27 @@ from ottla.wire.tree import Message
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
-Answer = Response | Coroutine[object, object, Response]
+Answer = Response | Pending | Coroutine[object, object, Response]
+
+
+@serves_bare(OFFSET_COMMIT)
+def commit_bare(broker: Broker, request: Request, frame: memoryview, pos: int) -> bytes | Pending | None:
+    """The commit that nearly all are: from its frame to the log and back without a tree."""
+    version = request.version
+    bare = offset_commit.decode(frame, pos, version)
+    if bare is None:
+        return None
+
+    def shaped(reply: Reply) -> bytes:
+        codes = [reply.code] * len(bare.topics) if isinstance(reply, Refused) else reply
+        assert isinstance(codes, list)
+        return offset_commit.encode(version, bare.topics, codes)
+
+    asking = broker.groups.ask(
+        bare.group_id, lambda groups, to, now, now_ms: groups.commit_bare(bare, version, to, now, now_ms)
+    )
+    answer = respond(asking, request, shaped)
+    return request.frame(answer) if isinstance(answer, bytes) else answer
 
 
 @serves(OFFSET_COMMIT)
@@ -46,7 +68,7 @@ def commit(broker: Broker, message: OffsetCommitRequest, request: Request) -> An
         message.group_id,
         lambda groups, to, now, now_ms: groups.commit_offsets(message, request.version, to, now, now_ms),
     )
-    return respond(asking, shaped)
+    return respond(asking, request, shaped)
 
 
 def _refused(message: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
@@ -81,7 +103,7 @@ def fetch(broker: Broker, message: OffsetFetchRequest, request: Request) -> Answ
             for topic in message.topics
         ]
     group = OffsetFetchRequestGroup(group_id=message.group_id, topics=topics)
-    return respond(_fetch(broker, group, message.require_stable), lambda reply: _one_group(group, reply))
+    return respond(_fetch(broker, group, message.require_stable), request, lambda reply: _one_group(group, reply))
 
 
 def _fetch(broker: Broker, group: OffsetFetchRequestGroup, stable: bool) -> Asking:
@@ -157,4 +179,4 @@ def delete(broker: Broker, message: OffsetDeleteRequest, request: Request) -> An
         return reply
 
     asking = broker.groups.ask(message.group_id, lambda groups, to, now, now_ms: groups.delete_offsets(message, to))
-    return respond(asking, shaped)
+    return respond(asking, request, shaped)

@@ -6,7 +6,7 @@ JoinGroup or SyncGroup; the connection it came on waits with it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from ottla.broker.coordinators import Asking, respond
@@ -14,6 +14,7 @@ from ottla.broker.dispatch import Request, Response, serves
 from ottla.coordinator.decision import Reply
 from ottla.coordinator.surroundings import Client
 from ottla.errors import ErrorCode, Refused
+from ottla.net.server import Pending
 from ottla.wire.apis import (
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
@@ -35,7 +36,7 @@ from ottla.wire.tree import Message
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
-Answer = Response | Coroutine[object, object, Response]
+Answer = Response | Pending
 
 # Without an authorizer everybody may do everything: bits of the operations that exist for a group.
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
@@ -74,7 +75,7 @@ def join(broker: Broker, message: JoinGroupRequest, request: Request) -> Answer:
         message.group_id,
         lambda groups, to, now, now_ms: groups.join(message, request.version, client_of(request), to, now, now_ms),
     )
-    return respond(asking, shaped)
+    return respond(asking, request, shaped)
 
 
 @serves(SYNC_GROUP)
@@ -92,14 +93,14 @@ def sync(broker: Broker, message: SyncGroupRequest, request: Request) -> Answer:
     asking = broker.groups.ask(
         message.group_id, lambda groups, to, now, now_ms: groups.sync(message, to, now, now_ms)
     )
-    return respond(asking, shaped)
+    return respond(asking, request, shaped)
 
 
 @serves(HEARTBEAT)
 def heartbeat(broker: Broker, message: HeartbeatRequest, request: Request) -> Answer:
     check_group_id(message.group_id)
     asking = broker.groups.ask(message.group_id, lambda groups, to, now, now_ms: groups.heartbeat(message, to, now))
-    return respond(asking, _heartbeat)
+    return respond(asking, request, _heartbeat)
 
 
 def _heartbeat(reply: Reply) -> Message:
@@ -127,7 +128,7 @@ def leave(broker: Broker, message: LeaveGroupRequest, request: Request) -> Answe
     asking = broker.groups.ask(
         message.group_id, lambda groups, to, now, now_ms: groups.leave(message, to, now, now_ms)
     )
-    return respond(asking, shaped)
+    return respond(asking, request, shaped)
 
 
 @serves(DESCRIBE_GROUPS)

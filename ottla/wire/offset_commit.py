@@ -1,0 +1,194 @@
+"""OffsetCommit, by hand: the request that consumers send all day, read without an object for every partition.
+
+Nearly all commits are bare: no metadata, no retention of their own, no tagged fields. Then the entries of a topic are
+all of one size and stay bytes, `size` apart, in which every field is a column:
+
+    partition:4 offset:8 [leader_epoch:4, from version 6 on] no metadata:2, or from version 8 on :1 and no tags:1
+
+What stands before them in the request, the topic and the number of its partitions, stands before them in the answer
+too, and is copied. Versions 2 to 10; flexible from 8, topics by id from 10. Whatever is not bare becomes a tree.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ottla.errors import BadFrame
+from ottla.runtime import Buffer
+from ottla.wire.scan import compact_string, uvarint
+
+THROTTLES_FROM: Final = 3
+RETENTION_UNTIL: Final = 4
+EPOCHS_FROM: Final = 6
+INSTANCES_FROM: Final = 7
+FLEXIBLE_FROM: Final = 8
+TOPIC_IDS_FROM: Final = 10
+
+COUNT_MAX: Final = 8192
+"""More offsets in one request are no everyday commit."""
+PARTITION_BYTES: Final = 4
+_SIZE_BEFORE_EPOCHS: Final = 14
+_SIZE: Final = 18
+_UUID_BYTES: Final = 16
+
+_SHORT = struct.Struct(">h")
+_INT = struct.Struct(">i")
+_CODE_AT: Final = PARTITION_BYTES
+_NO_RETENTION: Final = b"\xff" * 8
+_THROTTLE: Final = b"\0\0\0\0"
+
+_DONE: Final = bytes(PARTITION_BYTES + 2)
+_DONE_FLEXIBLE: Final = bytes(PARTITION_BYTES + 3)
+
+
+class TopicOffsets(NamedTuple):
+    topic: str | bytes
+    """A name, or from version 10 on an id of 16 bytes."""
+    head: bytes
+    """What comes before the entries: in the request, and in the answer."""
+    entry_count: int
+    entries: bytes
+    entry_bytes: int
+
+    @property
+    def tells_epochs(self) -> bool:
+        return self.entry_bytes == _SIZE
+
+
+class Commit(NamedTuple):
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    topics: list[TopicOffsets]
+
+
+def decode(view: memoryview, pos: int, version: int) -> Commit | None:
+    """A bare commit; None when it is another one, whatever that may be."""
+    try:
+        read = _decode_flexible if version >= FLEXIBLE_FROM else _decode_plain
+        commit = read(bytes(view), pos, version)  # most of it is copied anyhow, and bytes are cut sooner than views
+    except (struct.error, IndexError, UnicodeDecodeError, BadFrame):
+        return None
+    if commit is None or (len(commit.topics) > 1 and sum(topic.entry_count for topic in commit.topics) > COUNT_MAX):
+        return None
+    return commit
+
+
+# Strings that are longer than the data are cut short here; but something follows each of them, and is not found then.
+
+
+def _compact_string(data: bytes, pos: int) -> tuple[str | None, int]:
+    """Of fewer than 127 bytes, as nearly all are."""
+    size = data[pos]
+    if not 0 < size < 0x80:
+        return compact_string(memoryview(data), pos)
+    end = pos + size
+    return data[pos + 1 : end].decode(), end
+
+
+def _string(data: bytes, pos: int) -> tuple[str | None, int]:
+    (size,) = _SHORT.unpack_from(data, pos)
+    pos += 2
+    if size < 0:
+        return None, pos
+    end = pos + size
+    return data[pos:end].decode(), end
+
+
+def _decode_flexible(data: bytes, pos: int, version: int) -> Commit | None:
+    group_id, pos = _compact_string(data, pos)
+    (generation,) = _INT.unpack_from(data, pos)
+    member_id, pos = _compact_string(data, pos + 4)
+    instance_id, start = _compact_string(data, pos)
+    if group_id is None or member_id is None:
+        return None
+    pos = start + 1
+    if data[start] > 0x7F:
+        return None
+    topics = []
+    topic: str | bytes | None
+    for _ in range(data[start] - 1):
+        if version >= TOPIC_IDS_FROM:
+            topic = data[pos : pos + _UUID_BYTES]
+            pos += _UUID_BYTES
+        else:
+            topic, pos = _compact_string(data, pos)
+        count = data[pos] - 1
+        pos += 1
+        if count >= 0x7F:
+            count, pos = uvarint(memoryview(data), pos - 1)
+            count -= 1
+        if topic is None or not 0 < count <= COUNT_MAX:
+            return None
+        head = data[start:pos]
+        start = pos + count * _SIZE
+        entries = data[pos:start]
+        if entries[16::_SIZE].strip(b"\0\1") or entries[17::_SIZE].strip(b"\0") or data[start]:
+            return None  # metadata, or tagged fields
+        pos = start = start + 1
+        topics.append(TopicOffsets(topic, head, count, entries, _SIZE))
+    if not topics or data[pos]:
+        return None
+    return Commit(group_id, generation, member_id, instance_id, topics)
+
+
+def _decode_plain(data: bytes, pos: int, version: int) -> Commit | None:
+    group_id, pos = _string(data, pos)
+    (generation,) = _INT.unpack_from(data, pos)
+    member_id, pos = _string(data, pos + 4)
+    instance_id = None
+    if version >= INSTANCES_FROM:
+        instance_id, pos = _string(data, pos)
+    elif version <= RETENTION_UNTIL:
+        if data[pos : pos + 8] != _NO_RETENTION:
+            return None
+        pos += 8
+    if group_id is None or member_id is None:
+        return None
+    size = _SIZE if version >= EPOCHS_FROM else _SIZE_BEFORE_EPOCHS
+    start = pos
+    (topic_count,) = _INT.unpack_from(data, pos)
+    pos += 4
+    topics = []
+    for _ in range(topic_count):
+        topic, pos = _string(data, pos)
+        (count,) = _INT.unpack_from(data, pos)
+        pos += 4
+        if topic is None or not 0 < count <= COUNT_MAX:
+            return None
+        head = data[start:pos]
+        start = pos + count * size
+        entries = data[pos:start]
+        if len(entries) != count * size:
+            return None
+        metadata = entries[size - 2 :: size]  # the length of none is 0, or -1
+        if metadata != entries[size - 1 :: size] or metadata.strip(b"\0\xff"):
+            return None
+        pos = start
+        topics.append(TopicOffsets(topic, head, count, entries, size))
+    return Commit(group_id, generation, member_id, instance_id, topics) if topics else None
+
+
+def encode(version: int, topics: Sequence[TopicOffsets], codes: Sequence[int]) -> bytes:
+    """The body of the answer: what became of each topic."""
+    flexible = version >= FLEXIBLE_FROM
+    parts: list[Buffer] = [_THROTTLE] if version >= THROTTLES_FROM else []
+    for (_, head, count, entries, size), code in zip(topics, codes, strict=True):
+        row = _DONE_FLEXIBLE if flexible else _DONE
+        if code:
+            row = row[:_CODE_AT] + code.to_bytes(2, "big", signed=True) + row[_CODE_AT + 2 :]
+        if count == 1:
+            parts += (head, entries[:PARTITION_BYTES], row[PARTITION_BYTES:])
+        else:
+            rows = bytearray(row * count)
+            for column in range(PARTITION_BYTES):
+                rows[column :: len(row)] = entries[column::size]
+            parts += (head, rows)
+        if flexible:
+            parts.append(b"\0")
+    if flexible:
+        parts.append(b"\0")
+    return b"".join(parts)
