@@ -1,0 +1,225 @@
+"""What is done to a running cluster: each fault happens, lasts a while, and is healed before the next one begins.
+
+Healed means that everything runs again, not that replicas have caught up: the next fault may meet a cluster that is
+still recovering from the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from random import Random
+
+from ottla.local.cluster import LocalCluster
+from ottla.local.process import BrokerProcess, State
+from ottla.local.sight import NOBODY, Sight, Watcher
+from tests.rounds.load import TOPIC, Writer
+
+KNOWN_SECONDS = 20.0
+
+
+class Arena:
+    """A cluster, those who write to it, and chance."""
+
+    def __init__(self, cluster: LocalCluster, writers: list[Writer], random: Random, session_s: float) -> None:
+        self.cluster = cluster
+        self.writers = writers
+        self.random = random
+        self.session_s = session_s
+        self.failovers_s: list[float] = []
+        """From the kill -9 of a leader until every partition was written to again."""
+
+    @property
+    def brokers(self) -> list[BrokerProcess]:
+        return list(self.cluster.brokers.values())
+
+    def rest(self, low: float, high: float) -> None:
+        time.sleep(self.random.uniform(low, high))
+
+    def sight(self) -> Sight:
+        """How the cluster looks to whoever answers first."""
+
+        async def look() -> Sight | None:
+            watcher = Watcher()
+            try:
+                return await watcher.look(each.address for each in self.brokers if each.state is State.READY)
+            finally:
+                await watcher.close()
+
+        return asyncio.run(look()) or Sight()
+
+    def whole(self) -> bool:
+        """Whether every partition of every topic has a leader and all its replicas in sync."""
+        sight = self.sight()
+        return bool(sight.partitions) and all(
+            state.leader != NOBODY and set(state.in_sync) == set(state.replicas) for state in sight.partitions.values()
+        )
+
+    def leader(self) -> BrokerProcess:
+        """Of some partition."""
+        leaders = sorted(
+            {state.leader for (topic, _), state in self.sight().partitions.items() if topic == TOPIC} - {NOBODY}
+        )
+        running = [self.cluster[each] for each in leaders if self.cluster[each].running]
+        return self.random.choice(running or self.brokers)
+
+    def controller(self) -> BrokerProcess:
+        controller = self.sight().controller
+        return self.cluster[controller] if controller in self.cluster.brokers else self.random.choice(self.brokers)
+
+    def acknowledged_since(self, moment: float) -> bool:
+        """Whether somebody was told of a record of each partition after this."""
+        return all(
+            max(writer.last_acknowledged[n] for writer in self.writers) > moment
+            for n in range(self.writers[0].partitions)
+        )
+
+
+def heal(arena: Arena) -> None:
+    """Everything runs again, and serves."""
+    if arena.cluster.ensemble is not None:
+        arena.cluster.ensemble.start()
+    for broker in arena.brokers:
+        if broker.state is State.PAUSED:
+            broker.resume()
+        if not broker.running:
+            broker.launch()
+    for broker in arena.brokers:
+        while not broker.check_start():
+            time.sleep(0.01)
+
+
+def kill_leader(arena: Arena) -> None:
+    arena.leader().kill()
+    arena.rest(0, 4)
+
+
+def kill_leader_of_a_whole_cluster(arena: Arena) -> None:
+    """With the clock running: who else has everything leads soon."""
+    deadline = time.monotonic() + KNOWN_SECONDS
+    while not arena.whole():
+        if time.monotonic() > deadline:
+            return  # which the end of the round looks after
+        time.sleep(0.05)
+    arena.leader().kill()
+    killed = time.monotonic()
+    deadline = killed + 3 * arena.session_s + 10
+    while not arena.acknowledged_since(killed + 0.05):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.005)
+    arena.failovers_s.append(time.monotonic() - killed)
+
+
+def kill_controller(arena: Arena) -> None:
+    arena.controller().kill()
+    arena.rest(0, 4)
+
+
+def kill_and_start_at_once(arena: Arena) -> None:
+    """Faster than anybody's session ends."""
+    broker = arena.random.choice(arena.brokers)
+    broker.kill()
+    broker.launch()
+
+
+def kill_two(arena: Arena) -> None:
+    for broker in arena.random.sample(arena.brokers, 2):
+        broker.kill()
+        arena.rest(0, 0.5)
+    arena.rest(0, 2)
+
+
+def kill_all(arena: Arena) -> None:
+    for broker in arena.random.sample(arena.brokers, len(arena.brokers)):
+        broker.kill()
+    arena.random.shuffle(order := arena.brokers)
+    for broker in order:
+        broker.launch()
+        arena.rest(0, 1)
+
+
+def pause_briefly(arena: Arena) -> None:
+    broker = arena.random.choice([arena.leader(), arena.random.choice(arena.brokers)])
+    broker.pause()
+    arena.rest(0.2 * arena.session_s, 0.8 * arena.session_s)
+    broker.resume()
+
+
+def pause_beyond_the_session(arena: Arena) -> None:
+    """A leader that wakes up when another has long taken its place."""
+    broker = arena.random.choice([arena.leader(), arena.controller()])
+    broker.pause()
+    arena.rest(1.2 * arena.session_s, 2.5 * arena.session_s)
+    broker.resume()
+
+
+def stop_and_start(arena: Arena) -> None:
+    broker = arena.random.choice(arena.brokers)
+    broker.stop()
+    arena.rest(0, 2)
+    broker.start()
+
+
+def rolling_restart(arena: Arena) -> None:
+    for broker in arena.random.sample(arena.brokers, len(arena.brokers)):
+        broker.stop()
+        broker.start()
+
+
+def kill_a_zookeeper(arena: Arena) -> None:
+    ensemble = arena.cluster.ensemble
+    assert ensemble is not None
+    arena.random.choice(ensemble.servers).kill()
+    arena.rest(1, 5)
+
+
+def kill_the_leading_zookeeper(arena: Arena) -> None:
+    ensemble = arena.cluster.ensemble
+    assert ensemble is not None
+    ensemble.leader.kill()
+    arena.rest(0, 3)
+
+
+def zookeeper_outage(arena: Arena) -> None:
+    """The whole ensemble away for longer than a session lasts."""
+    ensemble = arena.cluster.ensemble
+    assert ensemble is not None
+    for server in ensemble.servers:
+        server.kill()
+    arena.rest(arena.session_s, 2.5 * arena.session_s)
+
+
+def zookeeper_outage_and_kill(arena: Arena) -> None:
+    """A leader dies while nobody can be told."""
+    ensemble = arena.cluster.ensemble
+    assert ensemble is not None
+    for server in ensemble.servers:
+        server.kill()
+    arena.rest(0, 2)
+    arena.random.choice(arena.brokers).kill()
+    arena.rest(0, arena.session_s)
+
+
+Fault = Callable[[Arena], None]
+
+OF_BROKERS: tuple[Fault, ...] = (
+    kill_leader,
+    kill_leader_of_a_whole_cluster,
+    kill_leader_of_a_whole_cluster,
+    kill_controller,
+    kill_and_start_at_once,
+    kill_two,
+    kill_all,
+    pause_briefly,
+    pause_beyond_the_session,
+    stop_and_start,
+    rolling_restart,
+)
+OF_ZOOKEEPER: tuple[Fault, ...] = (
+    kill_a_zookeeper,
+    kill_the_leading_zookeeper,
+    zookeeper_outage,
+    zookeeper_outage_and_kill,
+)

@@ -1,0 +1,193 @@
+"""One round: a cluster under load, faults for a while, then peace, and a verdict.
+
+    safety     faults at random, one after the other, while producers write and a consumer reads along
+    liveness   everything runs again: within a limit every replica is in sync and every partition is written to
+    verdict    the log is read from start to end and compared with what clients were told; then the brokers stop and
+               the logs of all replicas are compared with each other
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from ottla.local.cluster import LocalCluster
+from ottla.wire.batch import batches
+from tests.rounds import faults
+from tests.rounds.history import Findings, History
+from tests.rounds.load import TOPIC, Reader, Writer, read_log
+
+PARTITIONS = 6
+WRITERS = 2
+RATE = 300
+LIVENESS_SECONDS = 60.0
+CATCH_UP_SECONDS = 30.0
+ZOOKEEPER_SESSION_S = 4.0
+EMBEDDED_SESSION_S = 4.0
+
+SETTINGS = {
+    "min.insync.replicas": "2",
+    "replica.lag.time.max.ms": "3000",
+    "zookeeper.session.timeout.ms": str(int(ZOOKEEPER_SESSION_S * 1000)),
+    "leader.imbalance.check.interval.seconds": "10",
+    "offsets.topic.num.partitions": "3",
+    "auto.create.topics.enable": "false",
+}
+
+Said = Callable[[str], None]
+
+
+@dataclass
+class Report:
+    seed: int
+    store: str
+    injected: Counter[str] = field(default_factory=Counter)
+    acknowledged: int = 0
+    read: int = 0
+    findings: Findings = field(default_factory=Findings)
+    failures: list[str] = field(default_factory=list)
+    failovers_s: list[float] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return self.findings.clean and not self.failures and self.acknowledged > 0
+
+    def lines(self) -> list[str]:
+        found = self.findings
+        told = [f"{self.store}, seed {self.seed}: {sum(self.injected.values())} faults"]
+        told[0] += "".join(f" · {name.replace('_', ' ')} {times}" for name, times in sorted(self.injected.items()))
+        told.append(
+            f"  acknowledged {self.acknowledged:,} · read along {self.read:,} · lost {found.lost} · "
+            f"duplicated {found.duplicated} · reordered {found.reordered} · inconsistent {found.inconsistent}"
+        )
+        if self.failovers_s:
+            middle = sorted(self.failovers_s)[len(self.failovers_s) // 2]
+            told.append(
+                f"  from kill -9 of a leader until every partition was written to again: {max(self.failovers_s):.2f} s "
+                f"at worst, {middle:.2f} s in the middle of {len(self.failovers_s)}"
+            )
+        told += [f"  {each}" for each in (*self.findings.examples, *self.failures[:10])]
+        return told
+
+
+class Round:
+    """Runs in the thread that lives as long as its brokers."""
+
+    def __init__(self, cluster: LocalCluster, seed: int, said: Said = lambda _: None) -> None:
+        self.cluster = cluster
+        self.random = Random(seed)
+        self.history = History()
+        self.report = Report(seed, "ZooKeeper" if cluster.ensemble else "embedded store")
+        self._said = said
+        self._began = time.monotonic()
+
+    def say(self, line: str) -> None:
+        self._said(f"{time.monotonic() - self._began:7.2f} {self.report.store}: {line}")
+
+    def run(self, seconds: float, chosen: Sequence[faults.Fault] = ()) -> Report:
+        """Faults for so many seconds, then the verdict."""
+        self.cluster.start()
+        self._create()
+        bootstrap = ",".join(broker.address for broker in self.cluster.brokers.values())
+        writers = [Writer(n, bootstrap, PARTITIONS, RATE // WRITERS, self.history) for n in range(WRITERS)]
+        reader = Reader(bootstrap, PARTITIONS, self.history)
+        session_s = ZOOKEEPER_SESSION_S if self.cluster.ensemble else EMBEDDED_SESSION_S
+        arena = faults.Arena(self.cluster, writers, self.random, session_s)
+        for thread in (*writers, reader):
+            thread.start()
+        try:
+            self._safety(arena, seconds, chosen)
+            self._liveness(arena)
+        finally:
+            for writer in writers:
+                writer.ended.set()
+            for writer in writers:
+                writer.join()
+            self._catch_up(reader)
+        self.report.failovers_s = arena.failovers_s
+        self._verdict(bootstrap)
+        return self.report
+
+    def _create(self) -> None:
+        command = [sys.executable, "-m", "ottla", "topics", "create", TOPIC, "--partitions", str(PARTITIONS)]
+        command += ["--replication-factor", "3", "--bootstrap-server", self.cluster.bootstrap]
+        deadline = time.monotonic() + 20
+        while (done := subprocess.run(command, capture_output=True, text=True, check=False)).returncode:
+            assert time.monotonic() < deadline, done.stderr
+
+    def _safety(self, arena: faults.Arena, seconds: float, chosen: Sequence[faults.Fault]) -> None:
+        possible = list(chosen or faults.OF_BROKERS)
+        if self.cluster.ensemble is not None and not chosen:
+            possible += faults.OF_ZOOKEEPER
+        bag: list[faults.Fault] = []
+        ending = time.monotonic() + seconds
+        while time.monotonic() < ending and not self.history.failures:
+            if not bag:  # each once before any comes again
+                bag = self.random.sample(possible, len(possible))
+            fault = bag.pop()
+            self.say(fault.__name__.replace("_", " "))
+            fault(arena)
+            self.report.injected[fault.__name__] += 1
+            faults.heal(arena)
+            arena.rest(0, 3)
+
+    def _liveness(self, arena: faults.Arena) -> None:
+        self.say("peace")
+        peace = time.monotonic()
+        deadline = peace + LIVENESS_SECONDS
+        while not (arena.whole() and arena.acknowledged_since(peace + 0.5)):
+            if time.monotonic() > deadline:
+                sight = arena.sight()
+                behind = {
+                    f"{topic}-{index}": tuple(state)
+                    for (topic, index), state in sight.partitions.items()
+                    if set(state.in_sync) != set(state.replicas)
+                }
+                self.history.fail(f"not well {LIVENESS_SECONDS:g} s after the last fault: {behind or 'no writes'}")
+                return
+            time.sleep(0.05)
+        self.say(f"all replicas in sync and all partitions written to after {time.monotonic() - peace:.2f} s")
+
+    def _catch_up(self, reader: Reader) -> None:
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while self.history.read_count() < self.history.acknowledged and time.monotonic() < deadline:
+            time.sleep(0.1)
+        reader.ended.set()
+        reader.join()
+
+    def _verdict(self, bootstrap: str) -> None:
+        report, history = self.report, self.history
+        report.findings = history.compare(read_log(bootstrap, PARTITIONS))
+        report.acknowledged, report.read = history.acknowledged, history.read_count()
+        if report.read < report.acknowledged:
+            history.fail(f"the reader saw {report.read} of {report.acknowledged} acknowledged records in time")
+        self.cluster.stop()
+        for partition in range(PARTITIONS):
+            logs = {each.id: _log_on_disk(each.data, partition) for each in self.cluster.brokers.values()}
+            if len({tuple(log) for log in logs.values()}) > 1:
+                told = {broker: f"{len(log)} batches" for broker, log in logs.items()}
+                history.fail(f"the replicas of partition {partition} differ: {_parting(logs)} ({told})")
+        report.failures = history.failures
+
+
+def _log_on_disk(data: Path, partition: int) -> list[tuple[int, int, int]]:
+    """Base offset, leader epoch and checksum of every batch."""
+    found = []
+    for segment in sorted((data / f"{TOPIC}-{partition}").glob("*.log")):
+        found += [(each.base_offset, each.leader_epoch, each.crc) for _, each in batches(segment.read_bytes())]
+    return found
+
+
+def _parting(logs: dict[int, list[tuple[int, int, int]]]) -> str:
+    """Where the logs cease to be the same."""
+    for place in range(max(map(len, logs.values()))):
+        at = {broker: log[place] if place < len(log) else None for broker, log in logs.items()}
+        if len(set(at.values())) > 1:
+            return f"batch {place}, (base offset, epoch, checksum) by broker: {at}"
+    return "nowhere"
