@@ -91,11 +91,11 @@ class Reader(threading.Thread):
         super().__init__(name="reader", daemon=True)
         self.ended = threading.Event()
         self.positions = [0] * partitions
-        self._bootstrap = bootstrap
+        self._servers = bootstrap
         self._history = history
 
     def run(self) -> None:
-        consumer = _consumer(self._bootstrap, "rounds-reader")
+        consumer = _consumer(self._servers, "rounds-reader")
         try:
             consumer.assign([TopicPartition(TOPIC, n, OFFSET_BEGINNING) for n in range(len(self.positions))])
             while not self.ended.is_set():
