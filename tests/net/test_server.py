@@ -42,9 +42,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-def serving(
-    serve: net.Serve, test: Callable[[Server, int], Awaitable[None]], limits: Limits = NO_LIMITS
-) -> None:
+def serving(serve: net.Serve, test: Callable[[Server, int], Awaitable[None]], limits: Limits = NO_LIMITS) -> None:
     async def run() -> None:
         runtime = RealRuntime()
         server = Server(runtime, serve, limits)
