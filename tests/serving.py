@@ -92,6 +92,13 @@ class BrokerProcess:
             os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait(STOP_TIMEOUT_S)
 
+    def pause(self) -> None:
+        """SIGSTOP: it lives, and does nothing."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
             try:

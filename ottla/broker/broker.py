@@ -26,6 +26,7 @@ from ottla.broker.housekeeping import Housekeeping
 from ottla.broker.in_sync import InSyncSets
 from ottla.broker.peers import Peers
 from ottla.broker.replication import Replication
+from ottla.broker.syncing import Syncing
 from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.controller import check_topic_name
@@ -81,6 +82,7 @@ class Broker:
         self.housekeeping = Housekeeping(self)
         self.in_sync = InSyncSets(self)
         self.replication = Replication(self)
+        self.syncing = Syncing(self)
         self._cleaner = Cleaner(self, self.housekeeping)
         self._lock: Lock | None = None
         self._erasing: set[asyncio.Task[None]] = set()
@@ -241,7 +243,7 @@ class Broker:
             case c.TopicConfigChanged():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
-                    self.replicas.configure(topic)
+                    self._configure_topic(topic)
             case c.TopicDeleted():
                 topic = old.topic_by_id(change.topic_id)
                 if topic is not None:
@@ -250,7 +252,11 @@ class Broker:
             case c.BrokerConfigChanged():
                 self._configure()
                 for topic in new.topics.values():
-                    self.replicas.configure(topic)
+                    self._configure_topic(topic)
+
+    def _configure_topic(self, topic: Topic) -> None:
+        for partition in self.replicas.configure(topic):
+            self.syncing.look_at(partition)
 
     def _partition_changed(self, topic: Topic, index: int) -> None:
         partition = self.replicas.host_partition(topic, index)

@@ -68,9 +68,13 @@ class InSyncSets:
             self._propose(partition)
 
     def _propose(self, partition: Partition) -> None:
-        if partition.propose(self._runtime.now(), self._lag_s_max):
+        if partition.propose(self._runtime.now(), self._lag_s_max, self._able):
             self._wanted[partition] = None
             self._news.set()
+
+    def _able(self, replica: int) -> bool:
+        live = self._broker.image.brokers.get(replica)
+        return live is not None and not live.draining
 
     @property
     def _lag_s_max(self) -> float:

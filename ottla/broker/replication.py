@@ -32,11 +32,13 @@ class Replication:
 
     def follow(self, partition: Partition) -> None:
         """Its state has changed: fetch from whoever leads it now."""
+        self._broker.syncing.look_at(partition)
         leader = partition.leader_id
         elsewhere = not partition.leads and leader not in (NO_BROKER, self._broker.id)
         self._following.follow(partition, leader if elsewhere else None)
 
     def leave(self, partition: Partition) -> None:
+        self._broker.syncing.forget(partition)
         self._following.follow(partition, None)
 
     def nearer_replica(self, partition: Partition, rack: str, offset: int) -> int | None:
@@ -72,6 +74,9 @@ class Replication:
 
     async def open_link(self, broker_id: int) -> Link:
         return await self._broker.peers.open(broker_id)
+
+    async def sync(self, partition: Partition) -> None:
+        await self._broker.syncing.sync(partition)
 
     async def was_cut(self, partition: Partition, dropped: list[Segment]) -> None:
         broker = self._broker

@@ -24,6 +24,8 @@ class AppendPolicy:
     validate_records: bool = False
     codec: str | None = None
     """The codec records are kept in; None: as the producer chose."""
+    synced: bool = False
+    """Whether a record counts for nothing before it is on the device (`flush.messages=1`)."""
     opens_batches: bool = field(init=False)
     """Whether records have to be looked at one by one. Asked for every batch, so worked out once."""
 

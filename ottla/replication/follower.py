@@ -73,6 +73,9 @@ class Surroundings(Protocol):
 
     async def open_link(self, broker_id: int) -> Link: ...
 
+    async def sync(self, partition: Partition) -> None:
+        """Return when the device has what was appended."""
+
     async def was_cut(self, partition: Partition, dropped: list[Segment]) -> None:
         """The end of a log is gone: write down where it stands, and remove the files some time."""
 
@@ -190,16 +193,34 @@ class Follower:
             self._plan.begin()
             await asyncio.sleep(RECONNECT_SECONDS_MIN)
             return
+        unsynced: list[Partition] = []
         for number, (partition, fetched) in enumerate(self._plan.answered(answer)):
             if number % TURN_PARTITIONS == TURN_PARTITIONS - 1:
                 await asyncio.sleep(0)
             try:
                 await self._take_one(partition, fetched)
-                self._plan.took(partition)
+                if partition.policy.synced and len(fetched.records):
+                    unsynced.append(partition)
+                else:
+                    self._plan.took(partition)
             except (Refused, Fault) as failure:
                 if not isinstance(failure, Refused) or failure.code not in _NOT_YET:
                     log.warning("%s does not follow broker %d: %s", partition, self.leader_id, failure)
                 self._plan.failed(partition, self._runtime.now())
+        if unsynced:
+            await self._sync(unsynced)
+
+    async def _sync(self, partitions: list[Partition]) -> None:
+        """The next request tells the leader that we have these records: not before they are on the device."""
+        outcomes = await asyncio.gather(*map(self._around.sync, partitions), return_exceptions=True)
+        for partition, outcome in zip(partitions, outcomes, strict=True):
+            if outcome is None:
+                self._plan.took(partition)
+            elif isinstance(outcome, Fault | Refused):
+                log.error("%s cannot be synced: %s", partition, outcome)
+                self._plan.failed(partition, self._runtime.now())
+            else:
+                raise outcome
 
     async def _take_one(self, partition: Partition, fetched: PartitionFetched) -> None:
         now_ms = self._runtime.wall_ms()

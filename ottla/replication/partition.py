@@ -219,12 +219,18 @@ class Partition:
             for watcher in self.tail_watchers:
                 watcher.grown(size)
         if self.leads and self._enough:
-            committed = self.log.log_end
+            committed = self.own_end
             for follower in self._union:
                 if follower.log_end < committed:
                     committed = follower.log_end
             if committed > self.high_watermark:
                 self._commit(committed)
+
+    @property
+    def own_end(self) -> int:
+        """How far this replica counts as having the log: where records are synced before they are acknowledged, as far
+        as the device has it."""
+        return self.log.recovery_point if self._policy.synced else self.log.log_end
 
     def _commit(self, offset: int) -> None:
         self.high_watermark = offset
@@ -280,8 +286,9 @@ class Partition:
         """Whether it has all that is committed, and what this reign began with."""
         return follower.log_end >= self.high_watermark and follower.log_end >= self.epoch_start
 
-    def propose(self, now: float, lag_s_max: float) -> bool:
-        """Whether the in-sync set should be another one; `proposed` says which. One change at a time."""
+    def propose(self, now: float, lag_s_max: float, able: Callable[[int], bool]) -> bool:
+        """Whether the in-sync set should be another one; `proposed` says which. One change at a time. Only those who
+        are able are asked for: whoever is gone, or about to go, would be waited for in vain."""
         if not self.leads or self.proposed is not None:
             return False
         log_end = self.log.log_end
@@ -290,7 +297,7 @@ class Partition:
             if replica in self.in_sync:
                 if not follower.lags(log_end, now, lag_s_max):
                     wanted.add(replica)
-            elif self.caught_up(follower):
+            elif self.caught_up(follower) and able(replica):
                 wanted.add(replica)
         proposed = tuple(replica for replica in self.replicas if replica in wanted)
         if wanted == set(self.in_sync):

@@ -162,14 +162,17 @@ class Replicas:
         self._by_id[topic.id, index] = partition
         return partition
 
-    def configure(self, topic: Topic) -> None:
-        """The topic's settings changed."""
+    def configure(self, topic: Topic) -> list[Partition]:
+        """The topic's settings changed. Its partitions that are here."""
         config = self._resolve(topic)
+        here = []
         for index in range(len(topic.partitions)):
             partition = self._by_name.get((topic.name, index))
             if partition is not None:
                 partition.log.config = log_config(config, self._producer_ids_max)
                 partition.policy = append_policy(config)
+                here.append(partition)
+        return here
 
     def drop(self, topic: Topic) -> list[str]:
         """Forget a deleted topic. Gives the directories that may now be removed, beside the loop."""
@@ -271,4 +274,5 @@ def append_policy(config: TopicConfig) -> AppendPolicy:
         keys_required=config.compact,
         validate_records=config.record_validation == "full",
         codec=codecs.get(config.compression_type, config.compression_type),
+        synced=config.flush_messages == 1,
     )

@@ -5,6 +5,7 @@ says. A record is one letter.
     produce 1 ab [acks=all]     each letter a batch of its own
     fetch 2 [leader=1]          a follower asks its leader once, and takes what it gets
     check 10s                   so much time has passed: what does the leader make of its followers (lag: 30 s)
+    gone 3                      these brokers are not registered, or about to go
     accept [told=1]             the controller commits what was proposed
     refuse                      it does not
     lose 1 2                    a broker restarts without the last two records it had
@@ -50,6 +51,7 @@ class World:
         self.now = 0.0
         self.min = 1
         self.state = State(REPLICAS)
+        self.gone: set[int] = set()
         self.waiting: list[str] = []
         self.happened: list[str] = []
         self.replicas = {broker: self._replica(broker) for broker in REPLICAS}
@@ -69,7 +71,7 @@ class World:
         except Refused as refused:
             self.happened.append(refused.code.name)
 
-    def do_state(self, *, leader: str, epoch: str, in_sync: str, min: str = "", told: str = "1,2,3") -> None:  # noqa: A002
+    def do_state(self, *, leader: str, epoch: str, in_sync: str, min: str = "", told: str = "1,2,3") -> None:
         self.min = int(min or self.min)
         self._decide(
             self.state._replace(
@@ -113,9 +115,12 @@ class World:
     def do_check(self, passed: str) -> None:
         self.now += float(passed.removesuffix("s"))
         for replica in self.replicas.values():
-            if replica.propose(self.now, LAG_S_MAX):
+            if replica.propose(self.now, LAG_S_MAX, lambda broker: broker not in self.gone):
                 assert replica.proposed is not None
                 self.happened.append(f"proposed {replica.broker_id}={_text(replica.proposed)}")
+
+    def do_gone(self, *brokers: str) -> None:
+        self.gone = set(map(int, brokers))
 
     def do_accept(self, *, told: str = "1,2,3") -> None:
         proposing = next(r for r in self.replicas.values() if r.proposed is not None)

@@ -40,6 +40,7 @@ EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
+OFFSET_NOT_AVAILABLE_FROM = 5
 CONSUMER = -1
 """The replica id of everybody who is no broker; -2 is a consumer that debugs."""
 
@@ -65,16 +66,25 @@ async def list_offsets(broker: Broker, message: ListOffsetsRequest, request: Req
                 found = await _find(broker, partition, wanted, message.isolation_level)
                 result.timestamp, result.offset, result.leader_epoch = found
             except Refused as refused:
-                result.error_code = refused.code
+                result.error_code = _known_to(request, refused.code)
             results.append(result)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return ListOffsetsResponse(topics=topics)
+
+
+def _known_to(request: Request, code: ErrorCode) -> ErrorCode:
+    """A client older than KIP-207 tries again after another error."""
+    if code == ErrorCode.offset_not_available and request.version < OFFSET_NOT_AVAILABLE_FROM:
+        return ErrorCode.leader_not_available
+    return code
 
 
 async def _find(broker: Broker, partition: Partition, wanted: ListOffsetsPartition, isolation_level: int) -> Found:
     log = partition.log
     limit = partition.readable_limit(isolation_level)
     if wanted.timestamp == LATEST:
+        if not partition.established:
+            raise Refused(ErrorCode.offset_not_available)
         return Found(-1, limit, partition.leader_epoch)
     if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
         return Found(-1, log.log_start, log.epochs.epoch_of(log.log_start))

@@ -1,0 +1,84 @@
+"""Syncing before acknowledging, for topics that ask for it (`flush.messages=1`).
+
+An append marks its partition; while the device works, further appends gather, and the next sync covers them all (group
+commit). The high watermark waits for it, here and at every follower, so what is acknowledged with acks=all survives
+even if the whole room loses power. A sync that failed is said and tried again; nothing is acknowledged meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ottla.errors import Fault, Refused
+from ottla.replication.partition import Partition
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+log = logging.getLogger("ottla.broker")
+
+RETRY_SECONDS = 1.0
+
+
+class Syncing:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._watches: dict[Partition, _Watch] = {}
+
+    def look_at(self, partition: Partition) -> None:
+        """Its settings may have changed: sync what is appended from now on, or do not."""
+        watch = self._watches.get(partition)
+        if partition.policy.synced and watch is None:
+            watch = self._watches[partition] = _Watch(self, partition)
+            partition.tail_watchers[watch] = None
+            watch.grown(0)
+        elif not partition.policy.synced and watch is not None:
+            self.forget(partition)
+            partition.advance()
+
+    def forget(self, partition: Partition) -> None:
+        watch = self._watches.pop(partition, None)
+        if watch is not None:
+            partition.tail_watchers.pop(watch, None)
+
+    async def sync(self, partition: Partition) -> None:
+        """Return when the device has all that is in the log by now."""
+        job = partition.log.prepare_sync()
+        if job is not None:
+            await self._runtime.offload(job.run)
+            partition.log.finish_sync(job)
+
+    def begin(self, watch: _Watch) -> None:
+        self._runtime.spawn(self._sync_all(watch), name=f"sync {watch.partition}")
+
+    async def _sync_all(self, watch: _Watch) -> None:
+        partition = watch.partition
+        try:
+            while partition in self._watches and partition.log.recovery_point < partition.log.log_end:
+                try:
+                    await self.sync(partition)
+                    partition.advance()
+                except (Fault, Refused) as failure:
+                    log.error("%s cannot be synced, so nothing is acknowledged: %s", partition, failure)
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            watch.syncing = False
+
+
+class _Watch:
+    """Is told when its partition grows."""
+
+    __slots__ = ("_owner", "partition", "syncing")
+
+    def __init__(self, owner: Syncing, partition: Partition) -> None:
+        self._owner = owner
+        self.partition = partition
+        self.syncing = False
+
+    def grown(self, size: int) -> None:
+        if not self.syncing and self.partition.leads:
+            self.syncing = True
+            self._owner.begin(self)

@@ -1,0 +1,157 @@
+"""What a follower's next request names, and what it makes of an answer."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from ottla.cluster.model import Partition as State
+from ottla.log.log_config import LogConfig
+from ottla.log.partition_log import PartitionLog
+from ottla.replication.admission import AppendPolicy
+from ottla.replication.fetch_plan import FetchPlan
+from ottla.replication.partition import Partition
+from ottla.sim.disk import SimDisk
+from ottla.wire.fetch import PartitionFetched
+from ottla.wire.records import Record, build_batch
+from ottla.wire.replica_fetch import Answer
+
+TOPIC = bytes(16)
+NOW_MS = 1_790_000_000_000
+
+
+def replica(index: int, epoch: int = 1) -> Partition:
+    log = PartitionLog.open(SimDisk(Random(1)), f"/t-{index}", LogConfig(), now_ms=NOW_MS)
+    partition = Partition("t", TOPIC, index, 2, log, AppendPolicy())
+    lead(partition, epoch)
+    return partition
+
+
+def lead(partition: Partition, epoch: int) -> None:
+    partition.become(State((1, 2), leader=1, leader_epoch=epoch, in_sync=(1, 2), partition_epoch=epoch))
+
+
+def grow(partition: Partition) -> None:
+    data = bytearray(build_batch([Record(0, NOW_MS, None, b"x")]))
+    data[:8] = partition.log.log_end.to_bytes(8, "big")
+    partition.replicate(memoryview(data), 0, 0, NOW_MS)
+
+
+@pytest.fixture
+def plan() -> FetchPlan:
+    return FetchPlan(partition_bytes_max=1000, backoff_s_max=1.0)
+
+
+def named(plan: FetchPlan, now: float = 0.0) -> list[int]:
+    request = plan.request(now)
+    assert request is not None
+    return [wanted.partition for wanted in request.topics.get(TOPIC, [])]
+
+
+def answer(*partitions: int, error: int = 0, session: int = 5) -> Answer:
+    return Answer(error, session, [(TOPIC, PartitionFetched(index)) for index in partitions])
+
+
+def test_everything_is_named_once_and_then_what_moved(plan):
+    first, second = replica(0), replica(1)
+    plan.add(first)
+    plan.add(second)
+    assert named(plan) == [0, 1]
+    for partition, _ in plan.answered(answer(0, 1)):
+        plan.took(partition)
+    assert named(plan) == []
+    grow(second)
+    plan.took(second)
+    assert named(plan) == [1]
+
+
+def test_session_epochs_count_the_requests(plan):
+    plan.add(replica(0))
+    epochs = []
+    for _ in range(3):
+        request = plan.request(0.0)
+        assert request is not None
+        epochs.append((request.session_id, request.session_epoch))
+        list(plan.answered(answer()))
+    assert epochs == [(0, 0), (5, 1), (5, 2)]
+
+
+def test_a_leader_that_has_lost_the_session_is_told_everything_again(plan):
+    plan.add(replica(0))
+    named(plan)
+    list(plan.answered(answer(error=70)))
+    request = plan.request(0.0)
+    assert request is not None
+    assert (request.session_id, request.session_epoch) == (0, 0)
+    assert list(request.topics) == [TOPIC]
+
+
+def test_a_leader_that_keeps_no_session_is_told_everything_each_time(plan):
+    plan.add(replica(0))
+    for _ in range(3):
+        assert named(plan) == [0]
+        list(plan.answered(answer(0, session=0)))
+
+
+def test_an_answer_from_another_position_belongs_to_nobody(plan):
+    partition = replica(0)
+    plan.add(partition)
+    named(plan)
+    grow(partition)  # by an answer before this one
+    assert list(plan.answered(answer(0))) == []
+    assert named(plan) == [0]
+
+
+def test_an_answer_from_another_reign_belongs_to_nobody(plan):
+    partition = replica(0)
+    plan.add(partition)
+    named(plan)
+    lead(partition, epoch=2)
+    plan.add(partition)
+    assert plan.has_news
+    assert list(plan.answered(answer(0))) == []
+    assert named(plan) == [0]
+    assert not plan.has_news
+
+
+def test_who_is_refused_rests_longer_each_time_and_the_others_go_on(plan):
+    first, second = replica(0), replica(1)
+    plan.add(first)
+    plan.add(second)
+    named(plan)
+    plan.failed(first, 10.0)
+    request = plan.request(10.0)
+    assert request is not None
+    assert request.forgotten == {TOPIC: [0]}
+    assert request.topics == {}
+    pauses = []
+    now = 10.0
+    for _ in range(8):
+        deadline = plan.deadline()
+        assert deadline is not None
+        pauses.append(round(deadline - now, 2))
+        assert named(plan, deadline) == [0]
+        now = deadline
+        plan.failed(first, now)
+    assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
+
+
+def test_who_is_followed_elsewhere_is_forgotten_here(plan):
+    first = replica(0)
+    plan.add(first)
+    named(plan)
+    plan.remove(first)
+    request = plan.request(0.0)
+    assert request is not None
+    assert request.forgotten == {TOPIC: [0]}
+    assert len(plan) == 0
+
+
+def test_nothing_to_fetch_is_no_request(plan):
+    assert plan.request(0.0) is None
+    resting = replica(0)
+    plan.add(resting)
+    plan.failed(resting, 0.0)
+    assert plan.request(0.01) is None
+    assert plan.request(0.02) is not None
