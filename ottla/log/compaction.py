@@ -119,7 +119,7 @@ def plan(log: PartitionLog, found: Dirt, *, token: str, now_ms: int, map_bytes: 
         map_bytes=map_bytes,
         map_load=map_load,
         producers=_last_batches(log.producers),
-        aborted=[],
+        aborted=log.transactions.aborted_before(end),
     )
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log import recovery
-from ottla.log.checkpoints import partition_metadata, write_partition_metadata
+from ottla.log.checkpoints import write_partition_metadata
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.log_config import LogConfig
@@ -32,8 +32,9 @@ from ottla.log.retention import expired
 from ottla.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.log.slice import Slice
 from ottla.log.snapshots import Snapshots
-from ottla.log.sync import SyncJob
-from ottla.runtime import Disk, File
+from ottla.log.sync import SyncJob, prepare
+from ottla.log.transactions import Transactions
+from ottla.runtime import Disk
 from ottla.wire.batch import LENGTH_OVERHEAD, BatchHeader, batches, check, stamp
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class PartitionLog:
     __slots__ = (
         "_bases", "_config", "_failure", "_hints", "_segment_bytes", "active", "cleaned", "disk", "epochs",
         "latest_epoch", "log_end", "log_start", "made_files", "path", "producers", "recovery", "recovery_point",
-        "segments", "snapshots", "swap", "topic_id", "truncations",
+        "segments", "snapshots", "swap", "topic_id", "transactions", "truncations",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, config: LogConfig) -> None:
@@ -68,6 +69,9 @@ class PartitionLog:
         self.epochs = LeaderEpochs()
         self.latest_epoch = self.epochs.latest
         self.producers = Producers(config.producer_ids_max)
+        self.transactions = Transactions(
+            disk, path, self.producers, lambda base: recovery.rebuild_transactions(self, base)
+        )
         self.snapshots = Snapshots(disk, path)
         self.topic_id: bytes | None = None
         self.recovery: Recovery
@@ -125,6 +129,7 @@ class PartitionLog:
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
+        self.transactions.adopt(self._bases)
         self._hints.clear()
 
     # -- appending -------------------------------------------------------------------------------------------
@@ -152,7 +157,7 @@ class PartitionLog:
         segment.note(size, last_offset, max_timestamp)
         self.log_end = last_offset + 1
         if header.producer_id >= 0:
-            self.producers.record(header, base_offset, now_ms)
+            self.transactions.record(header, view, base_offset, now_ms)
         return base_offset
 
     def append_replicated(self, data: memoryview, now_ms: int) -> int:
@@ -208,11 +213,11 @@ class PartitionLog:
             segment.log.append(data[start:end])
         except StorageFault as fault:
             self._undo(segment, fault)
-        for _, header in run:
+        for at, header in run:
             self.assign_epoch(header.leader_epoch, header.base_offset)
             segment.note(header.size, header.last_offset, header.max_timestamp)
             if header.producer_id >= 0:
-                self.producers.record(header, header.base_offset, now_ms)
+                self.transactions.record(header, data[at : at + header.size], header.base_offset, now_ms)
         self.log_end = run[-1][1].next_offset
 
     def _make_room(self, base_offset: int, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
@@ -328,6 +333,7 @@ class PartitionLog:
         loaded = [segment for segment in self.segments if segment.offsets.loaded and not segment.awake]
         for segment in loaded[:-_INDEXES_LOADED_MAX]:
             segment.drop_indexes()
+        self.transactions.release_memory()
 
     # -- rolling, syncing, closing ---------------------------------------------------------------------------
 
@@ -364,19 +370,7 @@ class PartitionLog:
         offset = self.active.base_offset if sealed_only else self.log_end
         if offset <= self.recovery_point and not (self.epochs.dirty and not sealed_only):
             return None
-        files: list[tuple[Segment, File]] = []
-        if self.made_files and self.topic_id is not None and self.disk.exists(self.path):
-            files.append((self.active, partition_metadata(self.disk, self.path)))
-        for segment, following in zip(self.segments, [*self._bases[1:], self.log_end], strict=True):
-            if following <= self.recovery_point or following > offset:
-                continue
-            if segment.size:
-                files.append((segment, segment.log))
-            if segment is not self.active:
-                segment.seal()
-                files += [(segment, file) for file in segment.unsynced_indexes()]
-                files += [(segment, file) for file in self.snapshots.unsynced(following)]
-        return SyncJob(self, offset, files)
+        return prepare(self, offset)
 
     def finish_sync(self, job: SyncJob) -> int:
         """The job has run. Returns the recovery point to be written into the checkpoint."""
@@ -406,7 +400,7 @@ class PartitionLog:
         self.sync()
         written = self.snapshots.unsynced(self.log_end)
         for segment in self.segments:
-            written += segment.unsynced_indexes()
+            written += segment.unsynced_indexes() + self.transactions.unsynced(segment.base_offset)
         for file in written:
             file.sync()
         if written:
@@ -445,6 +439,7 @@ class PartitionLog:
         self._failure = None
         self.epochs.truncate_from_end(self.log_end)
         self.snapshots.truncate(self.log_end)
+        self.transactions.truncate(self.log_end)
         recovery.reload_producers(self, now_ms)
         self._write_epochs()
         self.disk.sync_dir(self.path)
@@ -458,6 +453,7 @@ class PartitionLog:
             segment.delete()
         self.epochs.clear()
         self.producers.clear()
+        self.transactions.clear()
         self.snapshots.truncate(-1)
         fresh = Segment(self.disk, self.path, offset, created_ms=now_ms)
         self._make_directory()

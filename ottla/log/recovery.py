@@ -23,9 +23,14 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, Fault, Refused
+from ottla.log.cleaned_transactions import AbortedTransaction
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.scan import checked, headers
+from ottla.log.producers import Producers
+from ottla.log.scan import headers, whole
 from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, Segment, file_stem
+from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
+from ottla.log.transaction_index import TransactionIndexDamaged, decode, encode
+from ottla.log.transactions import Transactions
 from ottla.runtime import Disk
 from ottla.wire.batch import BatchHeader
 
@@ -52,10 +57,12 @@ class Recovery(NamedTuple):
 def load(log: PartitionLog, *, recovery_point: int, log_start: int, clean: bool, now_ms: int) -> None:
     """Fill a log that knows nothing yet from its directory."""
     notes: list[str] = []
-    bases, snapshot_offsets = _tidy(log.disk, log.path)
+    bases, snapshot_offsets, transaction_bases = _tidy(log.disk, log.path)
     segments = [Segment(log.disk, log.path, base, created_ms=now_ms) for base in bases]
     for offset in snapshot_offsets:
         log.snapshots.found(offset)
+    for base in transaction_bases:
+        log.transactions.found(base)
     log.adopt(segments or [Segment(log.disk, log.path, log_start, created_ms=now_ms)])
     log.epochs = _read_epochs(log, notes)
     log_end = _trusted_end(log.active) if clean else None
@@ -102,28 +109,44 @@ def header_at(segment: Segment, position: int) -> BatchHeader:
 
 def reload_producers(log: PartitionLog, now_ms: int) -> None:
     """The producers as of the log end: the newest snapshot, and the headers behind it."""
-    replay_producers(log, log.snapshots.load(log.producers, log.log_end, now_ms), log.log_end, now_ms)
+    _load_producers(log, log.producers, log.transactions, log.log_end, now_ms)
 
 
-def replay_producers(log: PartitionLog, start: int, end: int, now_ms: int) -> None:
-    """Replay the headers from `start` up to `end` into the log's producers."""
+def _load_producers(log: PartitionLog, producers: Producers, transactions: Transactions, end: int, now_ms: int) -> None:
+    """The producers as of `end`, and what they had open."""
+    start = log.snapshots.load(producers, end, now_ms)
+    transactions.load()
     if start >= end:
         return
     for segment in log.segments[max(bisect_right(log.segments, start, key=_base_offset) - 1, 0) :]:
         if segment.base_offset >= end or not segment.size:
             continue
         position = max(segment.find(start), 0) if start > segment.base_offset else 0
-        for _, header in headers(segment.log, position, segment.size):
+        for at, header in headers(segment.log, position, segment.size):
             if header.producer_id >= 0 and start <= header.base_offset < end:
-                log.producers.record(header, header.base_offset, now_ms)
+                batch = segment.log.pread(header.size, at) if header.is_control else b""
+                transactions.replay(header, batch, now_ms)
+
+
+def rebuild_transactions(log: PartitionLog, base_offset: int) -> None:
+    """The index of a segment's aborted transactions cannot be read: the segment tells what was in it."""
+    producers = Producers(log.config.producer_ids_max)
+    transactions = Transactions(log.disk, log.path, producers, log.transactions.forget_segment)
+    _load_producers(log, producers, transactions, base_offset, now_ms=0)
+    log.transactions.forget_segment(base_offset)
+    segment = log.segments[bisect_right(log.segments, base_offset, key=_base_offset) - 1]
+    for _, header, batch in whole(segment.log, 0, segment.size):
+        if header.producer_id >= 0:
+            transactions.record(header, batch, header.base_offset, 0, segment_base=base_offset)
+    log.transactions.take_index(transactions, base_offset)
 
 
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
-    """Finish or undo what was interrupted. Returns the offsets of segments, and of snapshots."""
+def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int], list[int]]:
+    """Finish or undo what was interrupted. Returns the offsets of segments, of snapshots, of transaction indexes."""
     names = disk.listdir(path)
     changed = False
     for name in names:
@@ -147,7 +170,8 @@ def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
             changed = True
     if changed:
         disk.sync_dir(path)
-    return sorted(bases), [base for base, kind, swap in found if kind == "snapshot" and not swap]
+    snapshots = [base for base, kind, swap in found if kind == "snapshot" and not swap]
+    return sorted(bases), snapshots, [base for base in bases if disk.exists(file_stem(path, base) + INDEX_SUFFIX)]
 
 
 def _finish_swap(disk: Disk, path: str, base: int, bases: list[int]) -> list[int]:
@@ -159,11 +183,28 @@ def _finish_swap(disk: Disk, path: str, base: int, bases: list[int]) -> list[int
         next_offset = header.next_offset
     swap.close()
     replaced = [old for old in bases if base <= old < next_offset]
+    _merge_transactions(disk, path, base, replaced)
     for old in replaced:
-        for kind in ("index", "timeindex", "txnindex") if old == base else ("log", "index", "timeindex", "txnindex"):
+        for kind in ("index", "timeindex") if old == base else ("log", "index", "timeindex", "txnindex"):
             disk.remove(f"{file_stem(path, old)}.{kind}")
     disk.rename(f"{stem}.log.swap", f"{stem}.log")
     return [*(old for old in bases if old not in replaced), base]
+
+
+def _merge_transactions(disk: Disk, path: str, base: int, replaced: list[int]) -> None:
+    """What was aborted in the old segments was aborted in the new one: compaction takes no marker away before its
+    transaction has left the index. The swap may have got as far as writing the first of them anew."""
+    entries: set[AbortedTransaction] = set()
+    for old in {base, *replaced}:
+        stem = file_stem(path, old)
+        if disk.exists(stem + INDEX_SUFFIX):
+            try:
+                entries.update(decode(disk.read(stem + INDEX_SUFFIX)))
+            except TransactionIndexDamaged:
+                disk.remove(stem + INDEX_SUFFIX)
+    if entries:
+        merged = sorted(entries, key=lambda entry: entry.last_offset)
+        disk.write_atomic(file_stem(path, base) + INDEX_SUFFIX, encode(merged))
 
 
 def _trusted_end(segment: Segment) -> int | None:
@@ -254,8 +295,7 @@ class _Repair:
         log = self._log
         self._next_offset = start
         log.epochs.truncate_from_end(start)
-        offset = log.snapshots.load(log.producers, start, self._now_ms)
-        replay_producers(log, offset, start, self._now_ms)
+        _load_producers(log, log.producers, log.transactions, start, self._now_ms)
         log.snapshots.truncate(start)
 
     def _check(self, segment: Segment, following: int) -> str | None:
@@ -266,15 +306,16 @@ class _Repair:
             return f"offsets {self._next_offset}..{segment.base_offset} before it are missing"
         self._next_offset = max(self._next_offset, segment.base_offset)
         builder = IndexBuilder(segment.base_offset, log.config.index_interval_bytes)
+        log.transactions.forget_segment(segment.base_offset)
         end = 0
         problem = None
         try:
-            for position, header in checked(segment.log, 0, segment.size):
+            for position, header, batch in whole(segment.log, 0, segment.size):
                 if not self._next_offset <= header.base_offset <= header.last_offset < following:
                     problem = f"offset {header.base_offset} stands where {self._next_offset} was expected"
                     break
                 builder.add(position, header)
-                self._note(header)
+                self._note(segment, header, batch)
                 end = position + header.size
         except Refused as refused:
             problem = str(refused)
@@ -289,12 +330,12 @@ class _Repair:
         segment.adopt(builder)
         return problem
 
-    def _note(self, header: BatchHeader) -> None:
+    def _note(self, segment: Segment, header: BatchHeader, batch: memoryview) -> None:
         log = self._log
         if header.leader_epoch > log.epochs.latest:
             log.epochs.assign(header.leader_epoch, header.base_offset)
         if header.producer_id >= 0:
-            log.producers.record(header, header.base_offset, self._now_ms)
+            log.transactions.record(header, batch, header.base_offset, self._now_ms, segment_base=segment.base_offset)
         self._next_offset = header.next_offset
 
     def _end_log(self, at: int, problem: str) -> None:

@@ -34,14 +34,8 @@ def headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader
         position += at
 
 
-def checked(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """As `headers`, with the checksum of every batch verified before it is handed out."""
-    for position, header, _ in whole(file, start, end):
-        yield position, header
-
-
 def whole(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """As `checked`, with the batch itself."""
+    """As `headers`, with the batch itself, its checksum verified before it is handed out."""
     position = start
     wanted = _CHECK_CHUNK_BYTES
     while end - position >= HEADER_BYTES:

@@ -80,6 +80,7 @@ class Swap:
         for kind in _INDEXES:
             if disk.exists(self._paths[kind]):
                 disk.rename(self._paths[kind], f"{self._stem}.{kind}")
+        log.transactions.replace(self._cleaned.base_offset, self._cleaned.aborted)
         disk.rename(self._swap_path, f"{self._stem}.log")
         log.swap = None
         fresh = Segment(disk, log.path, self._cleaned.base_offset, created_ms=old[-1].created_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.errors import StorageFault
+from ottla.log.checkpoints import partition_metadata
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.runtime import File
 
@@ -38,3 +39,26 @@ class SyncJob:
             log.disk.write_atomic(f"{log.path}/{EPOCHS_FILE}", self.epochs)
         elif self.made_files:
             log.disk.sync_dir(log.path)
+
+
+def prepare(log: PartitionLog, offset: int) -> SyncJob:
+    """What makes the log durable up to `offset`, which is its end or the start of its active segment."""
+    files: list[tuple[Segment, File]] = []
+    if log.made_files and log.topic_id is not None and log.disk.exists(log.path):
+        files.append((log.active, partition_metadata(log.disk, log.path)))
+    ends = [*(segment.base_offset for segment in log.segments[1:]), log.log_end]
+    for segment, following in zip(log.segments, ends, strict=True):
+        if following > offset:
+            continue
+        # What the segment's batches tell may have been written after they were synced: when it was sealed.
+        written = log.transactions.unsynced(segment.base_offset)
+        if segment is not log.active:
+            written += log.snapshots.unsynced(following)
+        if following > log.recovery_point:
+            if segment.size:
+                written.append(segment.log)
+            if segment is not log.active:
+                segment.seal()
+                written += segment.unsynced_indexes()
+        files += [(segment, file) for file in written]
+    return SyncJob(log, offset, files)

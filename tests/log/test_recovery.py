@@ -43,7 +43,7 @@ def test_a_clean_log_is_taken_on_trust(disk, open_log, monkeypatch):
     sent = idempotent(log, 9)
     producers, epochs = log.producers.encode(), log.epochs.entries
     log.close()
-    monkeypatch.setattr("ottla.log.recovery.checked", None)
+    monkeypatch.setattr("ottla.log.recovery.whole", None)
     log = open_log(clean=True, **SEGMENT)
     assert log.recovery.clean
     assert (log.log_end, log.recovery_point) == (18, 18)

@@ -1,0 +1,110 @@
+"""The aborted transactions that ended in one segment: `<base offset>.txnindex`, Kafka's format.
+
+    version:2 producer_id:8 first_offset:8 last_offset:8 last_stable:8
+
+`last_offset` is the marker's, `last_stable` the first offset that was not yet decided when the marker had been written:
+a reader of committed records that wants nothing behind it need not look further. Segments without an entry, nearly all
+of them, have no file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from ottla.errors import StorageFault
+from ottla.log.cleaned_transactions import AbortedTransaction
+from ottla.runtime import Disk, File
+
+SUFFIX = ".txnindex"
+
+_VERSION = 0
+_ENTRY = struct.Struct(">hqqqq")
+ENTRY_BYTES = _ENTRY.size
+
+
+class TransactionIndexDamaged(Exception):
+    """The bytes are no transaction index."""
+
+
+def encode(entries: Iterable[AbortedTransaction]) -> bytes:
+    return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
+
+
+def decode(data: bytes) -> list[AbortedTransaction]:
+    if len(data) % ENTRY_BYTES:
+        raise TransactionIndexDamaged(f"it has {len(data)} bytes, no multiple of {ENTRY_BYTES}")
+    entries: list[AbortedTransaction] = []
+    for version, *entry in _ENTRY.iter_unpack(data):
+        found = AbortedTransaction(*entry)
+        if version != _VERSION or not 0 <= found.first_offset <= found.last_offset:
+            raise TransactionIndexDamaged(f"an entry reads version {version}, {found}")
+        if entries and found.last_offset <= entries[-1].last_offset:
+            raise TransactionIndexDamaged("its entries are out of order")
+        entries.append(found)
+    return entries
+
+
+class TransactionIndex:
+    """In memory only while it is asked for; every entry is written at once, and synced with its segment."""
+
+    __slots__ = ("_disk", "_entries", "_path", "_torn", "_unsynced")
+
+    def __init__(self, disk: Disk, stem: str, *, found: bool = False) -> None:
+        self._disk = disk
+        self._path = stem + SUFFIX
+        self._entries: list[AbortedTransaction] | None = None if found else []
+        self._unsynced = False
+        self._torn = False
+
+    @property
+    def entries(self) -> list[AbortedTransaction]:
+        if self._entries is None:
+            self._entries = decode(self._disk.read(self._path))
+        return self._entries
+
+    def add(self, entry: AbortedTransaction) -> None:
+        """The batch stands in the log, so this cannot fail: if the disk refuses, it is asked again at the next sync."""
+        entries = self.entries
+        assert not entries or entries[-1].last_offset < entry.last_offset
+        entries.append(entry)
+        self._unsynced = True
+        file = self._disk.open(self._path, create=True)
+        try:
+            file.append(encode([entry]))
+        except StorageFault:
+            self._torn = True
+        finally:
+            file.close()
+
+    def truncate(self, log_end: int) -> None:
+        """Forget what ended behind the log end. Durable on return."""
+        entries = self.entries
+        kept = [entry for entry in entries if entry.last_offset < log_end]
+        if len(kept) < len(entries) or self._torn:
+            self.replace(kept)
+
+    def replace(self, entries: list[AbortedTransaction]) -> None:
+        """Durable on return."""
+        self._entries = entries
+        if entries:
+            self._disk.write_atomic(self._path, encode(entries))
+        else:
+            self._disk.remove(self._path)
+        self._unsynced = self._torn = False
+
+    def unsynced(self) -> list[File]:
+        """What has to be synced, written."""
+        if self._torn:
+            self.replace(self.entries)
+        if not self._unsynced:
+            return []
+        self._unsynced = False
+        return [self._disk.open(self._path)]
+
+    def remove(self) -> None:
+        self._disk.remove(self._path)
+
+    def release_memory(self) -> None:
+        if self._entries and not self._unsynced:
+            self._entries = None

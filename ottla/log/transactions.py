@@ -1,0 +1,281 @@
+"""What one log knows of transactions: which are open, which were aborted, and who may begin one.
+
+A transaction begins in a log with the first batch of its producer, and ends with a marker. Up to the first one that is
+open everything is decided: that is the last stable offset, and readers of committed records see no further. What was
+aborted stays in the log; such readers are told which producers' records to pass over, from which offset to the next
+marker (`aborted`), out of an index that every segment has of the transactions that ended in it.
+
+A marker that is not committed may yet be lost, and with it the end of its transaction: until the high watermark has
+passed it, the transaction counts as open (`last_stable`).
+
+Nobody may begin a transaction here that the coordinator does not know of, for no marker would ever come and end it
+(KIP-890). So the first batch needs a guard, taken before the coordinator is asked and shown with the append: it holds
+only if no marker was written in between, since then the coordinator's answer was about a transaction that is over.
+
+All of this is the log's own and follows from its batches: `record` is called for every batch of a producer, by a
+leader, a follower or recovery alike.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from ottla.errors import ErrorCode, Refused
+from ottla.log.cleaned_transactions import AbortedTransaction
+from ottla.log.producers import NO_EPOCH, NO_OFFSET, Producers
+from ottla.log.segment import file_stem
+from ottla.log.transaction_index import TransactionIndex, TransactionIndexDamaged
+from ottla.runtime import Buffer, Disk, File
+from ottla.wire import marker as markers
+from ottla.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from ottla.wire.marker import Marker
+
+INDEXES_LOADED_MAX = 2
+
+
+class Guard:
+    """Somebody is about to begin a transaction here. Compared by identity."""
+
+    __slots__ = ("producer_epoch", "producer_id")
+
+    def __init__(self, producer_id: int, producer_epoch: int) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+
+
+class _Ended(NamedTuple):
+    first_offset: int
+    marker_offset: int
+
+
+class Transactions:
+    __slots__ = ("_bases", "_disk", "_ended", "_guards", "_indexes", "_open", "_path", "_producers", "_rebuild")
+
+    def __init__(self, disk: Disk, path: str, producers: Producers, rebuild: Callable[[int], None]) -> None:
+        """`rebuild` makes the index of the segment with that base offset anew, from the log."""
+        self._disk = disk
+        self._path = path
+        self._producers = producers
+        self._rebuild = rebuild
+        self._open: dict[int, int] = {}  # producer id to first offset, in the order of offsets
+        self._ended: deque[_Ended] = deque()  # those whose marker may not be committed yet, in the markers' order
+        self._indexes: dict[int, TransactionIndex] = {}  # by base offset, where there are entries
+        self._bases: Sequence[int] = ()
+        self._guards: dict[int, Guard] = {}
+
+    # -- the log moves -----------------------------------------------------------------------------------------
+
+    def record(
+        self, header: BatchHeader, batch: Buffer, base_offset: int, now_ms: int, *, segment_base: int | None = None
+    ) -> None:
+        """A batch of a producer stands in the log, in the active segment unless told. Checks nothing."""
+        attributes = header.attributes
+        if not attributes & TRANSACTIONAL:
+            self._producers.record(header, base_offset, now_ms)
+        elif not attributes & CONTROL:
+            self._producers.record(header, base_offset, now_ms)
+            self._guards.pop(header.producer_id, None)
+            self._open.setdefault(header.producer_id, base_offset)
+        else:
+            marker = self._record_marker(header, batch, base_offset, now_ms)
+            first_offset = self._close(header.producer_id, base_offset)
+            if first_offset is not None and marker is not None and not marker.committed:
+                base = self._bases[-1] if segment_base is None else segment_base
+                self._add_aborted(header.producer_id, first_offset, base_offset, base)
+
+    def replay(self, header: BatchHeader, batch: Buffer, now_ms: int) -> None:
+        """As `record`, for a batch whose entry in an index is there already."""
+        if not header.attributes & CONTROL:
+            self.record(header, batch, header.base_offset, now_ms)
+        else:
+            self._record_marker(header, batch, header.base_offset, now_ms)
+            self._close(header.producer_id, header.base_offset)
+
+    def _record_marker(self, header: BatchHeader, batch: Buffer, base_offset: int, now_ms: int) -> Marker | None:
+        marker = markers.read(batch)
+        epoch = NO_EPOCH if marker is None else marker.coordinator_epoch
+        self._producers.record(header, base_offset, now_ms, coordinator_epoch=epoch)
+        return marker
+
+    def _close(self, producer_id: int, marker_offset: int) -> int | None:
+        """The first offset of the transaction that a marker ends."""
+        self._guards.pop(producer_id, None)
+        first_offset = self._open.pop(producer_id, None)
+        if first_offset is not None:
+            self._ended.append(_Ended(first_offset, marker_offset))
+        return first_offset
+
+    def _add_aborted(self, producer_id: int, first_offset: int, marker_offset: int, segment_base: int) -> None:
+        unstable = self.first_unstable
+        last_stable = marker_offset + 1 if unstable is None else unstable
+        index = self._indexes.get(segment_base)
+        if index is None:
+            index = self._indexes[segment_base] = TransactionIndex(self._disk, file_stem(self._path, segment_base))
+        index.add(AbortedTransaction(producer_id, first_offset, marker_offset, last_stable))
+
+    def load(self) -> None:
+        """The producers were read from a snapshot: what they have open is what is open."""
+        starts = [
+            (producer.transaction_start, producer_id)
+            for producer_id, producer in self._producers.items()
+            if producer.transaction_start != NO_OFFSET
+        ]
+        self._open = {producer_id: start for start, producer_id in sorted(starts)}
+        self._guards.clear()
+
+    def found(self, base_offset: int) -> None:
+        """The segment has an index."""
+        stem = file_stem(self._path, base_offset)
+        self._indexes[base_offset] = TransactionIndex(self._disk, stem, found=True)
+
+    def adopt(self, bases: Sequence[int]) -> None:
+        """These are the log's segments from now on, by base offset."""
+        self._bases = bases
+        for base in self._indexes.keys() - set(bases):
+            self._indexes.pop(base).remove()
+
+    def forget_segment(self, base_offset: int) -> None:
+        """The segment is read anew: so is its index."""
+        index = self._indexes.pop(base_offset, None)
+        if index is not None:
+            index.remove()
+
+    def take_index(self, other: Transactions, base_offset: int) -> None:
+        """The segment's index was made anew, by another that has read it."""
+        self._indexes[base_offset] = other._indexes.get(base_offset) or TransactionIndex(
+            self._disk, file_stem(self._path, base_offset)
+        )
+
+    def replace(self, base_offset: int, entries: list[AbortedTransaction]) -> None:
+        """The segment was compacted, and these are the entries of what is left. Durable on return."""
+        index = self._indexes.pop(base_offset, None)
+        if index is None and not entries:
+            return
+        index = index or TransactionIndex(self._disk, file_stem(self._path, base_offset))
+        index.replace(entries)
+        if entries:
+            self._indexes[base_offset] = index
+
+    def truncate(self, log_end: int) -> None:
+        """What ended behind the log end has not. Open ones follow from the producers (`load`, `replay`)."""
+        last = self._indexes.get(self._bases[-1])
+        if last is not None:
+            last.truncate(log_end)
+        self._ended = deque(ended for ended in self._ended if ended.marker_offset < log_end)
+
+    def clear(self) -> None:
+        for index in self._indexes.values():
+            index.remove()
+        self._indexes.clear()
+        self._open.clear()
+        self._ended.clear()
+        self._guards.clear()
+
+    def unsynced(self, base_offset: int) -> list[File]:
+        index = self._indexes.get(base_offset)
+        return [] if index is None else index.unsynced()
+
+    def release_memory(self) -> None:
+        """Give back the entries of all but the last segments: for housekeeping."""
+        for base in sorted(self._indexes)[:-INDEXES_LOADED_MAX]:
+            self._indexes[base].release_memory()
+
+    # -- readers -----------------------------------------------------------------------------------------------
+
+    @property
+    def first_unstable(self) -> int | None:
+        """Where the oldest open transaction began."""
+        for first_offset in self._open.values():
+            return first_offset
+        return None
+
+    def last_stable(self, high_watermark: int) -> int:
+        """Up to where everything is decided, and committed."""
+        ended = self._ended
+        while ended and ended[0].marker_offset < high_watermark:
+            ended.popleft()
+        limit = high_watermark
+        for first_offset in self._open.values():
+            limit = min(limit, first_offset)
+            break
+        for first_offset, _ in ended:
+            limit = min(limit, first_offset)
+        return limit
+
+    def aborted(self, from_offset: int, to_offset: int) -> list[tuple[int, int]]:
+        """Producer id and first offset of each aborted transaction with records in `from_offset..to_offset`."""
+        if not self._indexes:
+            return []
+        found = []
+        for entry in self._entries_from(from_offset):
+            if entry.last_offset >= from_offset and entry.first_offset < to_offset:
+                found.append((entry.producer_id, entry.first_offset))
+            if entry.last_stable >= to_offset:
+                break
+        return found
+
+    def _entries_from(self, offset: int) -> Iterator[AbortedTransaction]:
+        """In the order in which they ended, from the segment that holds the offset on."""
+        holder = self._bases[max(bisect_right(self._bases, offset) - 1, 0)]
+        bases = sorted(self._indexes)
+        for base in bases[bisect_left(bases, holder) :]:
+            try:
+                entries = self._indexes[base].entries
+            except TransactionIndexDamaged:
+                self._rebuild(base)
+                entries = self._indexes[base].entries
+            yield from entries
+
+    def aborted_before(self, end: int) -> list[AbortedTransaction]:
+        """All that began before `end`: what compaction must know."""
+        return [entry for entry in self._entries_from(0) if entry.first_offset < end] if self._indexes else []
+
+    # -- who may write -----------------------------------------------------------------------------------------
+
+    def guard(self, header: BatchHeader) -> Guard | None:
+        """To be shown with the append, if the coordinator agrees; None: there is nothing to ask it."""
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if self._has_open(producer_id, epoch):
+            return None
+        known = self._guards.get(producer_id)
+        if known is not None and known.producer_epoch > epoch:
+            raise Refused(ErrorCode.invalid_producer_epoch)
+        if known is None or known.producer_epoch < epoch:
+            if len(self._guards) >= self._producers.ids_max:
+                del self._guards[next(iter(self._guards))]
+            known = self._guards[producer_id] = Guard(producer_id, epoch)
+        return known
+
+    def _has_open(self, producer_id: int, epoch: int) -> bool:
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer.transaction_start != NO_OFFSET and producer.epoch == epoch
+
+    def check_append(self, header: BatchHeader, guard: Guard | None) -> None:
+        """Whether a batch from a producer may be appended, as far as transactions are concerned."""
+        if header.attributes & TRANSACTIONAL:
+            if self._has_open(header.producer_id, header.producer_epoch):
+                return
+            if guard is None or self._guards.get(header.producer_id) is not guard:
+                raise Refused(ErrorCode.invalid_txn_state, "there is no transaction this batch could belong to")
+        if header.producer_id in self._open:
+            raise Refused(ErrorCode.invalid_txn_state, f"producer {header.producer_id} is inside a transaction")
+
+    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> bool:
+        """Whether a marker has to be written. False: it stands in the log, or there was nothing to end."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return True
+        if producer_epoch < producer.epoch:
+            raise Refused(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {producer_id} has epoch {producer.epoch} by now, the marker has {producer_epoch}",
+            )
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise Refused(ErrorCode.transaction_coordinator_fenced)
+        if producer_epoch > producer.epoch or producer.transaction_start != NO_OFFSET:
+            return True
+        self._guards.pop(producer_id, None)
+        return False

@@ -1,0 +1,74 @@
+"""The end of a transaction in a partition's log: a control batch of one record (KIP-98).
+
+    key    version:2 kind:2        kind 0: aborted, 1: committed
+    value  version:2 coordinator_epoch:4
+
+The epoch is the leader epoch of the coordinator's own partition: a coordinator that was deposed is known by it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ottla.runtime import Buffer
+from ottla.wire.batch import (
+    CONTROL,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL,
+    BatchHeader,
+)
+
+ABORT = 0
+COMMIT = 1
+
+# length, attributes, timestamp delta, offset delta, key length, key, value length, value, number of headers; all
+# lengths fit one byte of a zigzag number
+_RECORD = struct.Struct(">BBBBBhhBhiB")
+_RECORD_LENGTH = (_RECORD.size - 1) << 1
+_KEY_LENGTH = 4 << 1
+_VALUE_LENGTH = 6 << 1
+_NO_SEQUENCE = -1
+
+
+class Marker(NamedTuple):
+    committed: bool
+    coordinator_epoch: int
+
+
+def build(producer_id: int, producer_epoch: int, marker: Marker, now_ms: int) -> tuple[bytearray, BatchHeader]:
+    """The batch and its header. Base offset and leader epoch are stamped by the log."""
+    kind = COMMIT if marker.committed else ABORT
+    data = bytearray(HEADER_BYTES + _RECORD.size)
+    _RECORD.pack_into(
+        data, HEADER_BYTES, _RECORD_LENGTH, 0, 0, 0, _KEY_LENGTH, 0, kind, _VALUE_LENGTH, 0, marker.coordinator_epoch, 0
+    )
+    length = len(data) - LENGTH_OVERHEAD
+    header = BatchHeader(
+        0, length, -1, MAGIC, 0, TRANSACTIONAL | CONTROL, 0, now_ms, now_ms, producer_id, producer_epoch,
+        _NO_SEQUENCE, 1,
+    )  # fmt: skip
+    HEADER.pack_into(data, 0, *header)
+    header = header._replace(crc=crc32c(memoryview(data)[CRC_FROM:]))
+    HEADER.pack_into(data, 0, *header)
+    return data, header
+
+
+def read(batch: Buffer) -> Marker | None:
+    """What a control batch says; None if it is empty (by compaction), or no end of a transaction."""
+    if len(batch) < HEADER_BYTES + _RECORD.size:
+        return None
+    length, _, _, _, key_length, _, kind, value_length, _, coordinator_epoch, _ = _RECORD.unpack_from(
+        batch, HEADER_BYTES
+    )
+    if (length, key_length, value_length) != (_RECORD_LENGTH, _KEY_LENGTH, _VALUE_LENGTH):
+        return None
+    if kind not in (ABORT, COMMIT):
+        return None
+    return Marker(kind == COMMIT, coordinator_epoch)
