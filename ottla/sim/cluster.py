@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from ottla.broker.broker import Broker
+from ottla.cluster import layout
+from ottla.cluster.image import Image
 from ottla.config.load import load_broker_config
 from ottla.errors import Fault
 from ottla.sim.runtime import SimRuntime
@@ -30,6 +32,8 @@ class Node:
         self.stopping = False
         self.tail_lost = False
         """It lost what its disk had not synced, and may not have it back yet."""
+        self.unclean = False
+        """It was killed, or lost power, since all replicas were in sync."""
         self.lives = 0
         self._cluster = cluster
         self._world = cluster.world
@@ -77,6 +81,7 @@ class Node:
         """kill -9; or a power cut, which takes what the disk had not synced."""
         if self._runtime is not None:
             self._say("loses power" if power else "is killed")
+            self.unclean = True
             self.tail_lost = self.tail_lost or power
             self._end(self._runtime, power=power)
 
@@ -120,8 +125,8 @@ class Node:
 
     def _give_up_stopping(self, runtime: SimRuntime) -> None:
         if self._runtime is runtime:
-            self._say("does not stop, and is killed")
-            self._end(runtime)
+            self._say("does not stop")
+            self.kill()
 
     def _say(self, what: str) -> None:
         self._world.trace.line(self.name, what)
@@ -151,3 +156,12 @@ class SimCluster:
     def start(self) -> None:
         for node in self.nodes:
             node.start()
+
+    def image(self) -> Image:
+        """What the store says, whoever has read it yet."""
+        return Image.load(self.world.store.tree.tree(*layout.IMAGE_PATHS), version=0)
+
+    def in_sync(self) -> bool:
+        """Whether every replica of every partition is."""
+        topics = self.image().topics.values()
+        return all(len(part.in_sync) == len(part.replicas) for topic in topics for part in topic.partitions)

@@ -158,9 +158,9 @@ class SimDisk:
         """How many bytes may still be written; StorageFault when nothing may be changed at all."""
         if self.broken:
             raise StorageFault(f"cannot write to {path}: Input/output error")
-        return UNLIMITED if self.capacity_bytes == UNLIMITED else max(self.capacity_bytes - self._used(), 0)
+        return UNLIMITED if self.capacity_bytes == UNLIMITED else max(self.capacity_bytes - self.used(), 0)
 
-    def _used(self) -> int:
+    def used(self) -> int:
         return sum(len(inode.content) for inode in self._files.values())
 
     # -- names -----------------------------------------------------------------------------------------------
@@ -253,4 +253,4 @@ class SimDisk:
         return SimLock(self._locks, path)
 
     def usage(self, path: str) -> tuple[int, int]:
-        return self.capacity_bytes, max(self.capacity_bytes - self._used(), 0)
+        return self.capacity_bytes, max(self.capacity_bytes - self.used(), 0)

@@ -223,7 +223,8 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if not self.dead:
-            self._failed(context.get("message", "a failure"), context.get("exception"))
+            what = context.get("message", "a failure").partition("<")[0]  # addresses differ from run to run
+            self._failed(f"{self.name}: {what}", context.get("exception"))
 
     default_exception_handler = call_exception_handler
 

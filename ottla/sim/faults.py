@@ -1,0 +1,286 @@
+"""What goes wrong in a simulation, and how much of it at once.
+
+The budget is that of the promise. Processes may be killed and paused, links cut, the store taken away, as often as one
+likes. What a disk had not synced may be lost by one broker at a time, and by the next only when all in-sync sets
+are whole again: a record that is acknowledged is on two machines, and one of them may lose it. As long as such a loss
+is not made good, one of the others stays up, because a broker cannot tell a kill from a power cut.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from ottla.sim.cluster import Node, SimCluster
+from ottla.sim.disk import UNLIMITED
+from ottla.sim.store import STORE
+from ottla.sim.workload import Client
+
+AT_ONCE_MAX: Final = 3
+WALL_JUMP_MS: Final = 3_600_000
+
+Undo = Callable[[], object]
+
+
+class Faults:
+    """`begin` lets faults come and go until `heal` ends all of them."""
+
+    def __init__(self, cluster: SimCluster, clients: list[Client], random: Random, every_s: float) -> None:
+        self.counts: Counter[str] = Counter()
+        self._cluster = cluster
+        self._world = cluster.world
+        self._network = cluster.world.network
+        self._clients = clients
+        self._random = random
+        self._every_s = every_s
+        self._active = False
+        self._underway: dict[int, tuple[str, Undo]] = {}
+        self._serial = 0
+        everything: dict[str, Callable[[], Undo | None]] = {
+            "kill": self._kill,
+            "power cut": self._power_cut,
+            "pause": self._pause,
+            "stop": self._stop,
+            "cut": self._cut,
+            "one-way cut": self._cut_one_way,
+            "isolation": self._isolate,
+            "cut from the store": self._cut_from_store,
+            "slow link": self._slow_link,
+            "lossy link": self._lossy_link,
+            "store outage": self._store_away,
+            "session expiry": self._expire,
+            "slow disk": self._slow_disk,
+            "full disk": self._full_disk,
+            "broken disk": self._broken_disk,
+            "clock jump": self._clock_jump,
+            "client killed": self._kill_client,
+            "client cut off": self._cut_client,
+        }
+        if len(cluster.nodes) == 1:
+            del everything["power cut"]  # there is nobody else to have it
+        # Not all of it in every run: some defects show only where nothing else disturbs.
+        count = random.randint(3, len(everything))
+        names = random.sample(list(everything), count)
+        self.kinds = {name: everything[name] for name in everything if name in names}
+
+    def begin(self) -> None:
+        self._active = True
+        self._later()
+
+    def heal(self) -> None:
+        self._active = False
+        for name, undo in list(self._underway.values()):
+            self._say(f"{name} ends")
+            undo()
+        self._underway.clear()
+        self._network.heal_all()
+        for node in self._cluster.nodes:
+            node.resume()
+            if not node.stopping:
+                node.start()
+
+    def _later(self) -> None:
+        self._world.kernel.call_later(self._random.expovariate(1 / self._every_s), self._strike)
+
+    def _strike(self) -> None:
+        if not self._active:
+            return
+        self._later()
+        if len(self._underway) >= AT_ONCE_MAX:
+            return
+        name = self._random.choice(list(self.kinds))
+        undo = self.kinds[name]()
+        if undo is None:
+            return  # nobody to whom it could be done now
+        self.counts[name] += 1
+        self._serial += 1
+        serial = self._serial
+        self._underway[serial] = name, undo
+        self._world.kernel.call_later(self._duration(), self._over, serial)
+
+    def _over(self, serial: int) -> None:
+        name, undo = self._underway.pop(serial, ("", None))
+        if undo is not None:
+            self._say(f"{name} ends")
+            undo()
+
+    def _duration(self) -> float:
+        low, high = self._random.choice([(0.01, 1.0), (1.0, 10.0), (1.0, 10.0), (10.0, 40.0)])
+        return self._random.uniform(low, high)
+
+    def _say(self, what: str) -> None:
+        self._world.trace.line("fault", what)
+
+    # Processes.
+
+    def _running(self) -> list[Node]:
+        return [node for node in self._cluster.nodes if node.running]
+
+    def _chosen(self, nodes: list[Node]) -> Node | None:
+        return self._random.choice(nodes) if nodes else None
+
+    def _kill(self) -> Undo | None:
+        node = self._chosen(self._running())
+        if node is None or not self._may_go(node):
+            return None
+        node.kill()
+        return node.start
+
+    def _stop(self) -> Undo | None:
+        node = self._chosen([node for node in self._running() if node.ready and not node.paused])
+        if node is None or not self._may_go(node):
+            return None
+        node.stop()
+        return node.start
+
+    def _pause(self) -> Undo | None:
+        node = self._chosen([node for node in self._running() if not node.paused])
+        if node is None:
+            return None
+        node.pause()
+        return node.resume
+
+    def _power_cut(self) -> Undo | None:
+        node = self._chosen(self._running())
+        if node is None or not self.whole():
+            return None
+        node.kill(power=True)
+        return node.start
+
+    def whole(self) -> bool:
+        """Whether every replica is in sync and up; then what was lost before is made good."""
+        if not all(node.ready and not node.paused and not node.stopping for node in self._cluster.nodes):
+            return False
+        if not self._cluster.in_sync():
+            return False
+        for node in self._cluster.nodes:
+            node.tail_lost = node.unclean = False
+        return True
+
+    def _may_go(self, node: Node) -> bool:
+        if not any(each.tail_lost for each in self._cluster.nodes) or self.whole():
+            return True
+        return any(each is not node and not each.unclean for each in self._running())
+
+    # The network.
+
+    def _pair(self) -> tuple[str, str]:
+        first, second = self._random.sample(self._cluster.nodes, 2)
+        return first.name, second.name
+
+    def _cut_links(self, links: list[tuple[str, str]]) -> Undo:
+        self._say("cut " + ", ".join(f"{source} -> {target}" for source, target in links))
+        for source, target in links:
+            self._network.cut(source, target)
+
+        def undo() -> None:
+            for source, target in links:
+                self._network.heal(source, target)
+
+        return undo
+
+    def _cut(self) -> Undo | None:
+        if len(self._cluster.nodes) < 2:
+            return None
+        first, second = self._pair()
+        return self._cut_links([(first, second), (second, first)])
+
+    def _cut_one_way(self) -> Undo | None:
+        if len(self._cluster.nodes) < 2:
+            return None
+        return self._cut_links([self._pair()])
+
+    def _isolate(self) -> Undo | None:
+        """One broker from all others, sometimes from the store too, but not from clients."""
+        alone = self._random.choice(self._cluster.nodes).name
+        others = [node.name for node in self._cluster.nodes if node.name != alone]
+        if self._random.random() < 0.5:
+            others.append(STORE)
+        return self._cut_links([link for other in others for link in ((alone, other), (other, alone))])
+
+    def _cut_from_store(self) -> Undo | None:
+        name = self._random.choice(self._cluster.nodes).name
+        links = [(name, STORE), (STORE, name)]
+        return self._cut_links(links if self._random.random() < 0.6 else [self._random.choice(links)])
+
+    def _slow_link(self) -> Undo | None:
+        source, target = self._any_link()
+        link = self._network.link(source, target)
+        delay_s, spread_s = link.delay_s, link.spread_s
+        link.delay_s, link.spread_s = self._random.uniform(0.01, 1.0), self._random.uniform(0.001, 0.5)
+        link.bytes_per_second = self._random.choice([None, 20_000.0])
+        self._say(f"{source} -> {target} takes {link.delay_s:.3f} s")
+
+        def undo() -> None:
+            link.delay_s, link.spread_s, link.bytes_per_second = delay_s, spread_s, None
+
+        return undo
+
+    def _lossy_link(self) -> Undo | None:
+        source, target = self._any_link()
+        link = self._network.link(source, target)
+        link.loss = self._random.choice([0.02, 0.2])
+        self._say(f"{source} -> {target} loses {link.loss:.0%}")
+        return lambda: setattr(link, "loss", 0.0)
+
+    def _any_link(self) -> tuple[str, str]:
+        names = [*(node.name for node in self._cluster.nodes), STORE, *(client.name for client in self._clients)]
+        source, target = self._random.sample(names, 2)
+        return source, target
+
+    # The store.
+
+    def _store_away(self) -> Undo | None:
+        if self._world.store.away:
+            return None
+        self._say("the store goes away")
+        self._world.store.go_away()
+        return self._world.store.come_back
+
+    def _expire(self) -> Undo | None:
+        node = self._chosen(self._running())
+        if node is None or self._world.store.away:
+            return None
+        self._world.store.expire(node.name)
+        return lambda: None
+
+    # Disks and clocks.
+
+    def _slow_disk(self) -> Undo | None:
+        machine = self._world.machine(self._random.choice(self._cluster.nodes).name)
+        before = machine.disk_delay_s
+        machine.disk_delay_s = self._random.choice([0.05, 0.5, 3.0])
+        self._say(f"{machine.name} has a slow disk: {machine.disk_delay_s} s")
+        return lambda: setattr(machine, "disk_delay_s", before)
+
+    def _full_disk(self) -> Undo | None:
+        disk = self._world.machine(self._random.choice(self._cluster.nodes).name).disk
+        disk.capacity_bytes = disk.used() + self._random.choice([0, 100, 5_000])
+        self._say("a disk is full")
+        return lambda: setattr(disk, "capacity_bytes", UNLIMITED)
+
+    def _broken_disk(self) -> Undo | None:
+        disk = self._world.machine(self._random.choice(self._cluster.nodes).name).disk
+        disk.broken = True
+        self._say("a disk refuses to write")
+        return lambda: setattr(disk, "broken", False)
+
+    def _clock_jump(self) -> Undo | None:
+        machine = self._world.machine(self._random.choice(self._cluster.nodes).name)
+        machine.wall_skew_ms = self._random.randint(-WALL_JUMP_MS, WALL_JUMP_MS)
+        self._say(f"the clock of {machine.name} is off by {machine.wall_skew_ms} ms")
+        return lambda: setattr(machine, "wall_skew_ms", 0)
+
+    # Clients.
+
+    def _kill_client(self) -> Undo | None:
+        client = self._random.choice(self._clients)
+        client.kill()
+        return client.start
+
+    def _cut_client(self) -> Undo | None:
+        client, node = self._random.choice(self._clients).name, self._random.choice(self._cluster.nodes).name
+        links = [(client, node), (node, client)]
+        return self._cut_links(links if self._random.random() < 0.5 else [self._random.choice(links)])

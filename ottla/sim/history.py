@@ -1,0 +1,180 @@
+"""What clients were told, and whether it can all be true.
+
+Every value that is written is unique and says who wrote it, where, and as which in a row. The promise (acks=all, three
+replicas, two in sync, an idempotent producer) is that of a log: what was acknowledged is there, once, at the place that
+was told, in the order of each producer; nobody ever sees another value at the same offset; whoever reads on
+misses nothing; the end of the log and the offsets that groups have committed never go back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from ottla.sim.trace import Trace
+
+NO_OFFSET: Final = -1
+VIOLATIONS_MAX: Final = 50
+
+
+class Value(NamedTuple):
+    """`number` counts what its producer wrote to its partition."""
+
+    producer: str
+    partition: int
+    number: int
+
+    def encode(self, size: int = 0) -> bytes:
+        return f"{self.producer}:{self.partition}:{self.number}:".encode().ljust(size, b".")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Value:
+        producer, partition, number, _ = data.split(b":", 3)
+        return cls(producer.decode(), int(partition), int(number))
+
+
+class Kind(Enum):
+    LOST = "lost"
+    DUPLICATED = "duplicated"
+    REORDERED = "reordered"
+    INCONSISTENT = "inconsistent"
+    INVENTED = "invented"
+    SKIPPED = "skipped"
+    BACKWARD = "backward"
+    MOVED = "moved"
+    SHRUNK = "shrunk"
+    FORGOTTEN = "forgotten"
+    DIVERGED = "diverged"
+    STUCK = "stuck"
+
+
+class Violation(NamedTuple):
+    kind: Kind
+    text: str
+
+
+class History:
+    def __init__(self, trace: Trace) -> None:
+        self.violations: list[Violation] = []
+        self.counts: Counter[str] = Counter()
+        self._trace = trace
+        self._sent: set[Value] = set()
+        self._acknowledged: dict[Value, int] = {}
+        self._values: dict[tuple[int, int], Value] = {}
+        self._places: dict[Value, int] = {}
+        self._positions: dict[tuple[str, int], int] = {}
+        self._ends: dict[int, int] = {}
+        self._committed: dict[tuple[str, int], int] = {}
+        self._in_doubt: dict[tuple[str, int], set[int]] = {}
+
+    def violated(self, kind: Kind, text: str) -> None:
+        self.counts[kind.value] += 1
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(Violation(kind, text))
+        self._trace.line("checker", f"{kind.value}: {text}")
+
+    # Writers.
+
+    def sent(self, value: Value) -> None:
+        self._sent.add(value)
+        self.counts["sent"] += 1
+
+    def acknowledged(self, value: Value, offset: int) -> None:
+        """The offset is -1 when the leader remembered only that it has the value."""
+        self.counts["acknowledged"] += 1
+        self._acknowledged[value] = offset
+        if offset != NO_OFFSET:
+            self._seen(value, offset, "the producer was told")
+            self._ends[value.partition] = max(self._ends.get(value.partition, 0), offset + 1)
+
+    def given_up(self, value: Value) -> None:
+        """It may be in the log or not."""
+        self.counts["given up"] += 1
+
+    # Readers.
+
+    def begins(self, reader: str, partition: int, offset: int) -> None:
+        """Whatever it read before, the reader goes on from here."""
+        self._positions[reader, partition] = offset
+
+    def read(self, reader: str, partition: int, offset: int, value: Value) -> None:
+        self.counts["read"] += 1
+        expected = self._positions.get((reader, partition), 0)
+        if offset < expected:
+            self.violated(Kind.BACKWARD, f"{reader} read {partition}@{offset} after {expected - 1}")
+        elif offset > expected:
+            self.violated(Kind.SKIPPED, f"{reader} read {partition}@{offset} but not {expected}..{offset - 1}")
+        self._positions[reader, partition] = offset + 1
+        self._ends[partition] = max(self._ends.get(partition, 0), offset + 1)
+        if value not in self._sent or value.partition != partition:
+            self.violated(Kind.INVENTED, f"{reader} read {value} at {partition}@{offset}, which nobody wrote there")
+        self._seen(value, offset, f"{reader} read")
+
+    def _seen(self, value: Value, offset: int, how: str) -> None:
+        partition = value.partition
+        other = self._values.setdefault((partition, offset), value)
+        if other != value:
+            self.violated(Kind.INCONSISTENT, f"{how} {value} at {partition}@{offset}, where {other} was")
+        place = self._places.setdefault(value, offset)
+        if place != offset:
+            self.violated(Kind.DUPLICATED, f"{how} {value} at {partition}@{offset}, and it is at {place} too")
+
+    def position(self, reader: str, partition: int) -> int:
+        return self._positions.get((reader, partition), 0)
+
+    # Whoever asks where the log ends. What was known when it asked counts, not what is learnt meanwhile.
+
+    def end_known(self, partition: int) -> int:
+        return self._ends.get(partition, 0)
+
+    def end_told(self, partition: int, offset: int, known: int) -> None:
+        self.counts["ends told"] += 1
+        if offset < known:
+            self.violated(Kind.SHRUNK, f"partition {partition} ends at {offset}, and was known to reach {known}")
+        self._ends[partition] = max(self._ends.get(partition, 0), offset)
+
+    # Groups.
+
+    def commit_doubtful(self, group: str, partition: int, offset: int) -> None:
+        """A commit without an answer may take effect whenever it arrives, behind later ones too."""
+        self._in_doubt.setdefault((group, partition), set()).add(offset)
+
+    def commit_acknowledged(self, group: str, partition: int, offset: int) -> None:
+        self.counts["offsets committed"] += 1
+        key = group, partition
+        self._committed[key] = max(self._committed.get(key, 0), offset)
+
+    def commit_known(self, group: str, partition: int) -> int:
+        return self._committed.get((group, partition), 0)
+
+    def commit_told(self, group: str, partition: int, offset: int, known: int) -> None:
+        if offset < known and offset not in self._in_doubt.get((group, partition), ()):
+            self.violated(
+                Kind.FORGOTTEN, f"{group} is at {max(offset, 0)} in partition {partition}, and had committed {known}"
+            )
+
+    # The end.
+
+    def conclude(self, logs: Mapping[int, Iterable[tuple[int, Value]]]) -> None:
+        """Judge the whole by what the log holds in the end, by partition and offset."""
+        found: dict[Value, int] = {}
+        for partition, records in logs.items():
+            last: dict[str, int] = {}
+            for offset, value in records:
+                found[value] = offset
+                if value.number <= last.get(value.producer, -1):
+                    self.violated(
+                        Kind.REORDERED,
+                        f"{value} at {partition}@{offset} comes after number {last[value.producer]}",
+                    )
+                last[value.producer] = value.number
+        for value, offset in self._acknowledged.items():
+            if value not in found:
+                self.violated(Kind.LOST, f"{value} was acknowledged at {value.partition}@{offset}")
+            elif offset not in (NO_OFFSET, found[value]):
+                self.violated(Kind.MOVED, f"{value} was acknowledged at {offset} and is at {found[value]}")
+        for (partition, offset), value in self._values.items():
+            if found.get(value) != offset:
+                self.violated(Kind.LOST, f"{value} was seen at {partition}@{offset}, and is not there in the end")

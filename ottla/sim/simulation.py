@@ -1,0 +1,213 @@
+"""One run: a cluster and its clients under faults, then healed, then judged.
+
+First faults come and go while clients write and read, and whatever clients are told must be possible (safety). Then
+everything is healed, and within a limit of virtual time every broker is up, every replica in sync, everything that
+was sent acknowledged or given up, and everything written is read (liveness). In the end the replicas are compared.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from ottla.sim.cluster import SimCluster
+from ottla.sim.faults import Faults
+from ottla.sim.history import History, Kind, Value, Violation
+from ottla.sim.loop import Livelock
+from ottla.sim.workload import TOPIC, Client, Reader, Surveyor, Writer, create_topic
+from ottla.sim.world import Log, Unfinished, World
+from ottla.wire.batch import batches
+from ottla.wire.records import iterate
+
+READY_SECONDS: Final = 60.0
+SETTLED_SECONDS: Final = 240.0
+"""Longer than a producer tries to deliver."""
+AFTERWARDS_SECONDS: Final = 10.0
+"""So long clients go on writing after everything is healed."""
+BATCH_BYTES_MAX: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    seed: int
+    violations: list[Violation]
+    failures: list[str]
+    counts: dict[str, int]
+    faults: dict[str, int]
+    digest: str
+    virtual_s: float
+    last: list[str] = field(repr=False)
+    """The last lines of the trace."""
+
+    @property
+    def good(self) -> bool:
+        return not self.violations and not self.failures
+
+
+def simulate(
+    seed: int, minutes: float, *, brokers: int = 3, show: Callable[[str], object] | None = None, detail: bool = False
+) -> Outcome:
+    """`show` gets the trace line by line; with `detail` it has what brokers log about their ordinary business too."""
+    simulation = Simulation(seed, minutes, brokers, show)
+    gc.collect()
+    gc.freeze()  # what was there before need not be looked at again and again
+    with _logged(simulation.world, logging.INFO if detail else logging.WARNING):
+        return simulation.run()
+
+
+@contextmanager
+def _logged(world: World, level: int) -> Iterator[None]:
+    logger = logging.getLogger("ottla")
+    handler = Log(world, level)
+    before, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        logger.propagate = propagate
+
+
+class Simulation:
+    def __init__(self, seed: int, minutes: float, brokers: int, show: Callable[[str], object] | None) -> None:
+        self.world = World(seed, show)
+        random = self.world.chance("plan")
+        self.seconds = minutes * 60
+        self.history = History(self.world.trace)
+        self.world.store.prompt = random.random() < 0.3
+        self.replicas = min(3, brokers)
+        self.partitions = random.randint(1, 4)
+        self.cluster = SimCluster(self.world, brokers, self._settings(random))
+        self.clients: list[Client] = [
+            Writer(self.cluster, self.history, f"writer-{number}", self.partitions, random)
+            for number in range(random.randint(1, 3))
+        ]
+        self.clients += [
+            Reader(self.cluster, self.history, f"reader-{number}", self.partitions, random, 0.005 * number)
+            for number in range(2)
+        ]
+        self.clients.append(Surveyor(self.cluster, self.history, "surveyor", self.partitions, random))
+        every_s = random.choice([2.0, 5.0, 10.0])
+        self.faults = Faults(self.cluster, self.clients, self.world.chance("faults"), every_s)
+
+    def _settings(self, random: Random) -> dict[str, str]:
+        choose = random.choice
+        return {
+            "default.replication.factor": str(self.replicas),
+            "min.insync.replicas": str(min(2, self.replicas)),
+            "offsets.topic.replication.factor": str(self.replicas),
+            "offsets.topic.num.partitions": "2",
+            "zookeeper.session.timeout.ms": choose(["2000", "6000", "12000"]),
+            "replica.lag.time.max.ms": choose(["1500", "5000", "15000"]),
+            "log.roll.ms": choose(["1000", "20000", "604800000"]),
+            "log.index.interval.bytes": choose(["100", "4096"]),
+            "log.flush.interval.messages": choose(["1", "100", "9223372036854775807"]),
+        }
+
+    def run(self) -> Outcome:
+        try:
+            self._begin()
+            self.faults.begin()
+            self.world.run(self._broken, self.seconds)
+            self.faults.heal()
+            self._settle()
+            if not self.history.violations:
+                self._compare()
+        except Unfinished as unfinished:
+            self.history.violated(Kind.STUCK, str(unfinished))
+        except Livelock as livelock:
+            self.world.failed(str(livelock), None)
+        world = self.world
+        return Outcome(
+            world.seed,
+            self.history.violations,
+            world.failures,
+            dict(self.history.counts),
+            dict(self.faults.counts),
+            world.trace.digest,
+            world.timeline.now,
+            list(world.trace.last),
+        )
+
+    def _broken(self) -> bool:
+        return bool(self.history.violations or self.world.failures)
+
+    def _begin(self) -> None:
+        self.cluster.start()
+        if not self.world.run(self._all_ready, READY_SECONDS):
+            raise Unfinished(f"not all brokers are ready within {READY_SECONDS:g} s of the first start")
+        admin = self.world.process("admin")
+        self.world.run_in(admin, create_topic(admin, self.cluster, self.partitions, self.replicas, {}), READY_SECONDS)
+        for client in self.clients:
+            client.start()
+
+    def _all_ready(self) -> bool:
+        return all(node.ready and not node.stopping for node in self.cluster.nodes)
+
+    def _settle(self) -> None:
+        """Everything is healed: what should come to its end does."""
+        if not self.world.run(lambda: self._all_ready() or self._broken(), READY_SECONDS):
+            waiting = [node.name for node in self.cluster.nodes if not node.ready]
+            raise Unfinished(f"{', '.join(waiting)}: not up again within {READY_SECONDS:g} s after healing")
+        before = self.history.counts["acknowledged"]
+        self.world.run(self._broken, AFTERWARDS_SECONDS)
+        for client in self.clients:
+            client.quiet = True
+        if not self.world.run(lambda: self._settled(before) or self._broken(), SETTLED_SECONDS):
+            raise Unfinished(f"{SETTLED_SECONDS:g} s after healing: {'; '.join(self._unsettled(before))}")
+
+    def _settled(self, before: int) -> bool:
+        return (
+            self.history.counts["acknowledged"] > before
+            and all(client.settled for client in self.clients)
+            and self.cluster.in_sync()
+        )
+
+    def _unsettled(self, before: int) -> list[str]:
+        found = [f"{client.name} {client.state}" for client in self.clients if not client.settled]
+        if self.history.counts["acknowledged"] == before:
+            found.append("nothing was acknowledged")
+        for topic in self.cluster.image().topics.values():
+            for index, part in enumerate(topic.partitions):
+                if len(part.in_sync) < len(part.replicas):
+                    found.append(f"{topic.name}-{index} is led by {part.leader}, in sync are {part.in_sync}")
+        return found
+
+    def _compare(self) -> None:
+        """All replicas hold the same bytes, and what they hold is what clients were told."""
+        logs: dict[int, list[tuple[int, Value]]] = {}
+        topic = self.cluster.image().topics[TOPIC]
+        for index, partition in enumerate(topic.partitions):
+            copies = {broker: self._log_of(broker, index) for broker in partition.replicas}
+            leader = copies[partition.leader]
+            for broker, copy in copies.items():
+                if copy != leader:
+                    self.history.violated(
+                        Kind.DIVERGED,
+                        f"partition {index}: broker {broker} has {len(copy)} bytes, its leader {partition.leader} has "
+                        f"{len(leader)}, the first {_common(copy, leader)} are the same",
+                    )
+            logs[index] = [
+                (record.offset, Value.decode(record.value or b""))
+                for position, header in batches(leader)
+                for record in iterate(leader[position : position + header.size], bytes_max=BATCH_BYTES_MAX)
+            ]
+        self.history.conclude(logs)
+
+    def _log_of(self, broker: int, index: int) -> bytes:
+        disk = self.world.machine(f"broker-{broker}").disk
+        directory = f"data/{TOPIC}-{index}"
+        names = [name for name in disk.listdir(directory) if name.endswith(".log")]
+        return b"".join(disk.read(f"{directory}/{name}") for name in names)
+
+
+def _common(one: bytes, other: bytes) -> int:
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,0 +1,320 @@
+"""Clients of a simulated cluster, and what they note of it.
+
+Producers write in bursts, readers read everything and now and then again from the start, a surveyor asks where the
+logs end. They are the programs that users have, `ottla.client`, on machines of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from random import Random
+from typing import Any
+
+from ottla.client.deliveries import RecordMetadata
+from ottla.client.driver import Driver
+from ottla.client.embedded import TopicPartition
+from ottla.client.errors import ClientError
+from ottla.client.fetching import Fetcher
+from ottla.client.network import Network
+from ottla.client.positions import EARLIEST, LATEST, ConsumerSettings
+from ottla.client.producer import Producer
+from ottla.client.routing import Routing, RoutingSettings
+from ottla.errors import ErrorCode
+from ottla.sim.cluster import PORT, SimCluster
+from ottla.sim.history import History, Value
+from ottla.sim.runtime import SimRuntime
+from ottla.wire.schema.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from ottla.wire.schema.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+TOPIC = "log"
+REQUEST_TIMEOUT_MS = 8_000
+DELIVERY_TIMEOUT_MS = 120_000
+
+
+class Client:
+    """A program on a machine of its own, which may be killed; then another takes its place."""
+
+    def __init__(self, cluster: SimCluster, history: History, name: str, partitions: int) -> None:
+        self.cluster = cluster
+        self.history = history
+        self.name = name
+        self.partitions = partitions
+        self.quiet = False
+        """Nothing new is begun: what is under way comes to its end."""
+        self.lives = 0
+        self._runtime: SimRuntime | None = None
+
+    def start(self) -> None:
+        self.lives += 1
+        runtime = self._runtime = self.cluster.world.process(self.name)
+        runtime.loop.call_soon(self._begin, runtime)
+
+    def _begin(self, runtime: SimRuntime) -> None:
+        runtime.spawn(self.live(runtime), name=self.name)
+
+    def kill(self) -> None:
+        if self._runtime is not None:
+            self.cluster.world.trace.line(self.name, "is killed")
+            self.cluster.world.kill(self._runtime)
+            self._runtime = None
+
+    def live(self, runtime: SimRuntime) -> Coroutine[Any, Any, None]:
+        raise NotImplementedError
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything it waits for has come, once it is quiet."""
+        return True
+
+    @property
+    def state(self) -> str:
+        return "waits"
+
+
+def driver_of(runtime: SimRuntime, cluster: SimCluster) -> Driver:
+    settings = RoutingSettings(request_timeout_ms=REQUEST_TIMEOUT_MS, metadata_max_age_ms=30_000)
+    bootstrap = [(node.name, PORT) for node in cluster.nodes]
+    routing = Routing(bootstrap, settings, turn=runtime.random.randrange(len(bootstrap)))
+    return Driver(runtime, routing, Network(runtime, client_id=runtime.machine.name, setup_timeout_s=5.0))
+
+
+class Writer(Client):
+    """Writes bursts of values to all partitions."""
+
+    def __init__(self, cluster: SimCluster, history: History, name: str, partitions: int, random: Random) -> None:
+        super().__init__(cluster, history, name, partitions)
+        self._random = random
+        self._options = {
+            "linger_ms": random.choice([0, 0, 5, 50]),
+            "max_in_flight_requests_per_connection": random.choice([1, 2, 5]),
+            "batch_size": random.choice([200, 2_000, 16_384]),
+        }
+        self._pause_s = random.choice([0.5, 2.0, 5.0])
+        self._burst_max = random.choice([1, 5, 20])
+        self._value_bytes = random.choice([0, 100, 1_000])
+        self._underway = 0
+
+    @property
+    def settled(self) -> bool:
+        return self._underway == 0
+
+    @property
+    def state(self) -> str:
+        return f"waits for {self._underway} acknowledgements"
+
+    def kill(self) -> None:
+        super().kill()
+        self._underway = 0
+
+    async def live(self, runtime: SimRuntime) -> None:
+        producer = await self._started(runtime)
+        identity = f"{self.name}.{self.lives}"
+        numbers = [0] * self.partitions
+        while True:
+            if not self.quiet:
+                for _ in range(self._random.randint(1, self._burst_max)):
+                    place = self._random.randrange(self.partitions)
+                    value = Value(identity, place, numbers[place])
+                    numbers[place] += 1
+                    await self._send(producer, value)
+            await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
+
+    async def _started(self, runtime: SimRuntime) -> Producer:
+        """A program that finds no broker tries again."""
+        while True:
+            producer = Producer(
+                self.cluster.bootstrap,
+                runtime=runtime,
+                config=self._options,
+                partitioner="round_robin",
+                request_timeout_ms=REQUEST_TIMEOUT_MS,
+                delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+                metadata_max_age_ms=30_000,
+            )
+            try:
+                await producer.start()
+            except ClientError:
+                await asyncio.sleep(0.5)
+            else:
+                return producer
+
+    async def _send(self, producer: Producer, value: Value) -> None:
+        self.history.sent(value)
+        self._underway += 1
+        try:
+            future = await producer.send(TOPIC, value.encode(self._value_bytes), partition=value.partition)
+        except ClientError:
+            self._underway -= 1
+            self.history.given_up(value)
+            return
+        future.add_done_callback(partial(self._outcome, value))
+
+    def _outcome(self, value: Value, future: asyncio.Future[RecordMetadata]) -> None:
+        self._underway -= 1
+        if future.exception() is None:
+            self.history.acknowledged(value, future.result().offset)
+        else:
+            self.history.given_up(value)
+
+
+class Reader(Client):
+    """Reads all partitions, each from where it is; sometimes it begins again."""
+
+    def __init__(
+        self, cluster: SimCluster, history: History, name: str, partitions: int, random: Random, again: float
+    ) -> None:
+        super().__init__(cluster, history, name, partitions)
+        self._random = random
+        self._again = again
+        self._settings = ConsumerSettings(
+            auto_offset_reset=EARLIEST,
+            fetch_sessions=random.random() < 0.7,
+            max_partition_fetch_bytes=random.choice([500, 20_000, 1_048_576]),
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            fetch_max_wait_ms=random.choice([100, 500, 2_000]),
+        )
+        self.complaints = 0
+
+    async def live(self, runtime: SimRuntime) -> None:
+        driver = driver_of(runtime, self.cluster)
+        places = [TopicPartition(TOPIC, index) for index in range(self.partitions)]
+        fetcher = Fetcher(driver.routing, self._settings)
+        driver.attach(fetcher)
+        identity = f"{self.name}.{self.lives}"
+        for place in places:
+            self.history.begins(identity, place.partition, 0)
+        fetcher.assign(places)
+        driver.wake()
+        while True:
+            self._take(fetcher, identity)
+            if self._random.random() < self._again and not self.quiet:
+                place = self._random.choice(places)
+                offset = self._random.randint(0, self.history.position(identity, place.partition))
+                self.history.begins(identity, place.partition, offset)
+                fetcher.seek(place, offset)
+            driver.wake()
+            await driver.changed(runtime.now() + 1.0)
+
+    def _take(self, fetcher: Fetcher, identity: str) -> None:
+        try:
+            while taken := fetcher.take(100):
+                for place, records in taken.items():
+                    for record in records:
+                        assert record.value is not None
+                        self.history.read(identity, place.partition, record.offset, Value.decode(record.value))
+        except ClientError as error:
+            self.complaints += 1
+            self.cluster.world.trace.line(self.name, f"complains: {error}")
+
+    @property
+    def settled(self) -> bool:
+        identity = f"{self.name}.{self.lives}"
+        return all(
+            self.history.position(identity, index) >= self.history.end_known(index) for index in range(self.partitions)
+        )
+
+    @property
+    def state(self) -> str:
+        identity = f"{self.name}.{self.lives}"
+        places = (
+            f"{index}: {self.history.position(identity, index)} of {self.history.end_known(index)}"
+            for index in range(self.partitions)
+        )
+        return "has read " + ", ".join(places)
+
+
+class Surveyor(Client):
+    """Asks leaders where their partitions end."""
+
+    def __init__(self, cluster: SimCluster, history: History, name: str, partitions: int, random: Random) -> None:
+        super().__init__(cluster, history, name, partitions)
+        self._random = random
+        self._answered: dict[int, bool] = {}
+
+    async def live(self, runtime: SimRuntime) -> None:
+        driver = driver_of(runtime, self.cluster)
+        driver.routing.want(TOPIC)
+        driver.wake()
+        while True:
+            for index in range(self.partitions):
+                try:
+                    await self._ask(driver, runtime, index)
+                except ClientError:
+                    driver.routing.refresh()
+                    driver.wake()
+            await asyncio.sleep(self._random.expovariate(1.0))
+
+    async def _ask(self, driver: Driver, runtime: SimRuntime, index: int) -> None:
+        leader = driver.routing.leading_broker(TOPIC, index, runtime.now())
+        self._answered[index] = False
+        if leader is None:
+            driver.routing.refresh()
+            driver.wake()
+            return
+        known = self.history.end_known(index)
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                ListOffsetsTopic(
+                    name=TOPIC, partitions=[ListOffsetsPartition(partition_index=index, timestamp=LATEST)]
+                )
+            ],
+        )
+        answer = await driver.call(request, ListOffsetsResponse, leader, timeout_s=REQUEST_TIMEOUT_MS / 1000)
+        told = answer.topics[0].partitions[0]
+        if told.error_code:
+            driver.routing.refresh()
+            driver.wake()
+        else:
+            self._answered[index] = True
+            self.history.end_told(index, told.offset, known)
+
+    @property
+    def settled(self) -> bool:
+        return all(self._answered.get(index) for index in range(self.partitions))
+
+    @property
+    def state(self) -> str:
+        silent = [str(index) for index in range(self.partitions) if not self._answered.get(index)]
+        return f"is not told where partitions {', '.join(silent)} end"
+
+
+async def create_topic(
+    runtime: SimRuntime, cluster: SimCluster, partitions: int, replicas: int, configs: dict[str, str]
+) -> None:
+    """By whichever broker takes the request, as often as it takes."""
+    driver = driver_of(runtime, cluster)
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=TOPIC,
+                num_partitions=partitions,
+                replication_factor=replicas,
+                configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
+            )
+        ],
+        timeout_ms=REQUEST_TIMEOUT_MS,
+    )
+    driver.wake()
+    while True:
+        try:
+            answer = await driver.call(request, CreateTopicsResponse, timeout_s=REQUEST_TIMEOUT_MS / 1000)
+        except ClientError:
+            await asyncio.sleep(0.2)
+            continue
+        if answer.topics[0].error_code in (ErrorCode.none, ErrorCode.topic_already_exists):
+            break
+        await asyncio.sleep(0.2)
+    await driver.close()
