@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
 from ottla.errors import BadFrame
+from ottla.net.turn import Turn
 from ottla.runtime import Buffer, Handle, Listener, Runtime
 
 log = logging.getLogger("ottla.net")
@@ -249,10 +250,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, replies: list[Buffer]) -> None:
         """One call for all answers of a read: clients that pipeline cost fewer system calls."""
-        if len(replies) == 1:
-            self._transport.write(replies[0])
-        elif replies:
-            self._transport.writelines(replies)
+        if replies:
+            self._server.turn.send(self._transport, replies)
 
     def _keep(self, rest: memoryview, need: int) -> None:
         """Hold on to the start of a frame, or to requests that have to wait for their turn."""
@@ -355,6 +354,7 @@ class Connection(asyncio.BufferedProtocol):
     def hang_up(self) -> None:
         """Close; what was already answered still goes out."""
         self.closed = True
+        self._server.turn.flush(self._transport)
         self._transport.close()
 
     def abort(self) -> None:
@@ -369,6 +369,7 @@ class Server:
         self.runtime = runtime
         self.serve = serve
         self.limits = limits
+        self.turn = Turn(runtime)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.connections: dict[Connection, None] = {}  # in the order in which they came
         self.guests: dict[Connection, None] = {}

@@ -187,6 +187,34 @@ def test_a_frame_that_is_no_message_closes_the_connection_after_what_was_answere
     serving(serve, test)
 
 
+def test_all_who_are_answered_in_one_turn_get_their_answers_even_if_they_are_hung_up_on_in_it():
+    waiting: list[tuple[Connection, bytes, Pending]] = []
+
+    def serve(connection: Connection, body: memoryview) -> Pending:
+        pending = Pending(overlaps=True)
+        waiting.append((connection, bytes(body), pending))
+        return pending
+
+    async def test(server: Server, port: int) -> None:
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+        bodies = [[b"%08d" % number, b"%08d" % -number, b"x" * 20_000] for number in range(1, 6)]
+        for (_, writer), sent in zip(clients, bodies, strict=True):
+            writer.write(b"".join(map(frame, sent)))
+        await until(lambda: len(waiting) == 15)
+        for connection, body, pending in waiting:
+            pending.resolve(frame(body))
+            if body == b"-0000003":
+                connection.hang_up()
+        assert [await read_frame(clients[2][0]) for _ in range(2)] == bodies[2][:2]
+        assert await closed(clients[2][0])
+        for (reader, _), sent in zip(clients[:2] + clients[3:], bodies[:2] + bodies[3:], strict=True):
+            assert [await read_frame(reader) for _ in sent] == sent
+        for _, writer in clients:
+            writer.close()
+
+    serving(serve, test)
+
+
 def test_a_client_that_never_reads_is_not_served_for_ever():
     served = 0
 
