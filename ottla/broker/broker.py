@@ -116,6 +116,7 @@ class Broker:
             self.runtime,
             data_dir=self.data_dir,
             zookeeper=ZooKeeperOptions.of(self.config),
+            lease_seconds=self.config.broker_session_timeout_ms / 1000,
         )
         self._check_owner(self.cluster.cluster_id)
         self._configure()

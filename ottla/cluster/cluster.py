@@ -9,6 +9,7 @@ from ottla.cluster import changes as c
 from ottla.cluster import config_edits, controller, in_sync, layout, leader_moves, reassignments
 from ottla.cluster.controller_loop import ControllerLoop
 from ottla.cluster.image import Broker, Image
+from ottla.cluster.leases import LEASE_SECONDS
 from ottla.cluster.persist import replica_erased
 from ottla.cluster.requests import (
     AlterPartitionResult,
@@ -69,10 +70,12 @@ class Cluster:
         data_dir: str,
         rules: Rules | None = None,
         zookeeper: ZooKeeperOptions | None = None,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> Cluster:
         """Open the store that `store_url` names (embedded:PATH; without a path, a file in `data_dir`; or
-        zookeeper:HOST:PORT[,...][/chroot]), found a cluster in it if it is empty, and load the image."""
-        store = await _open_store(store_url, runtime, data_dir, zookeeper)
+        zookeeper:HOST:PORT[,...][/chroot]), found a cluster in it if it is empty, and load the image.
+        `lease_seconds`: for how long this process may hang before an embedded store ends its session."""
+        store = await _open_store(store_url, runtime, data_dir, zookeeper, lease_seconds)
         try:
             await _found(store, runtime)
             secret = await _secret(store, runtime)
@@ -228,12 +231,15 @@ class Cluster:
         return await self._controller.decide(decide)
 
 
-async def _open_store(url: str, runtime: Runtime, data_dir: str, zookeeper: ZooKeeperOptions | None) -> Store:
+async def _open_store(
+    url: str, runtime: Runtime, data_dir: str, zookeeper: ZooKeeperOptions | None, lease_seconds: float
+) -> Store:
     kind, _, where = url.partition(":")
     if kind == "embedded":
         from ottla.cluster.embedded import EmbeddedStore
 
-        return await EmbeddedStore.open(where or f"{data_dir}/{DEFAULT_FILE}", runtime)
+        path = where or f"{data_dir}/{DEFAULT_FILE}"
+        return await EmbeddedStore.open(path, runtime, lease_seconds=lease_seconds)
     if kind == "zookeeper":
         try:
             from ottla.cluster.zookeeper_store import ZooKeeperStore

@@ -228,6 +228,9 @@ class ControllerLoop:
                 if conflict.op.path == here and conflict.why is Why.exists:
                     raise self._already_there(broker.id, await self._store.read(here)) from conflict
                 continue  # another broker was faster at something: look again
+            except SessionLost:
+                await asyncio.sleep(RETRY_SECONDS)  # opening the logs took long; the store begins a session anew
+                continue
             self.broker = broker
             await self._applied(paths_made[-1], tuple(changes))
             if campaign:

@@ -164,6 +164,7 @@ class BrokerConfig:
     producer_id_expiration_ms: int
     partition_producer_ids_max: int
     producer_id_expiration_check_interval_ms: int
+    broker_session_timeout_ms: int
     zookeeper_session_timeout_ms: int
     zookeeper_connection_timeout_ms: int | None
     zookeeper_auth: str | None

@@ -268,7 +268,14 @@ _REPLICATION = (
     ),
 )
 
-_ZOOKEEPER = (
+_SESSIONS = (
+    Setting(
+        "broker.session.timeout.ms",
+        _INT,
+        9000,
+        "With an embedded store: a broker that hangs for this long is taken for dead; one that ends is noticed at once.",
+        low=100,
+    ),
     Setting(
         "zookeeper.session.timeout.ms",
         _INT,
@@ -299,6 +306,6 @@ _ZOOKEEPER = (
 
 BROKER_SETTINGS: Final = {
     setting.name: setting
-    for table in (_BASICS, _NETWORK, LOG_SETTINGS, _REPLICATION, COORDINATOR_SETTINGS, _ZOOKEEPER)
+    for table in (_BASICS, _NETWORK, LOG_SETTINGS, _REPLICATION, COORDINATOR_SETTINGS, _SESSIONS)
     for setting in table
 }

@@ -16,7 +16,6 @@ INERT_NAMES: Final = frozenset(
         "background.threads",
         "broker.heartbeat.interval.ms",
         "broker.id.generation.enable",
-        "broker.session.timeout.ms",
         "client.quota.callback.class",
         "connection.failed.authentication.delay.ms",
         "connections.max.reauth.ms",

@@ -1,0 +1,195 @@
+"""Processes that hang: a session on the embedded store ends after its lease, though its lock is still held."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+from ottla.cluster import layout
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.store import Create, SessionState
+from tests.cluster.helpers import cluster_on, registration, run, until
+
+LEASE = 1.0
+
+# Registers as broker 2, tells of its session, and on a line of input blocks its loop for so many seconds.
+MEMBER = """
+import asyncio, sys, threading, time
+from ottla.cluster.cluster import Cluster
+from ottla.cluster.requests import BrokerRegistration
+from ottla.runtime.real import RealRuntime
+
+async def main(path, lease):
+    loop = asyncio.get_running_loop()
+    cluster = await Cluster.open(f"embedded:{path}", RealRuntime(), data_dir=".", lease_seconds=float(lease))
+    cluster._store.on_state(lambda state: print(state.value, flush=True))
+    await cluster.register(BrokerRegistration(2, [("PLAINTEXT", "127.0.0.1", 9094, "PLAINTEXT")]))
+    print("ready", flush=True)
+    def read():
+        for line in sys.stdin:
+            loop.call_soon_threadsafe(time.sleep, float(line))
+    threading.Thread(target=read, daemon=True).start()
+    await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@contextmanager
+def member(path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", MEMBER, str(path), str(LEASE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def epoch_of(store, broker):
+    node = await store.read(layout.broker_path(broker))
+    return None if node is None else layout.broker_of(broker, node.data).epoch
+
+
+def watched_through(tmp_path, hang, *, wake=None):
+    """The epochs under which broker 2 was seen by a bystander, None while it was away, and what it said itself."""
+
+    async def test(runtime):
+        path = tmp_path / "store.db"
+        store = await EmbeddedStore.open(str(path), runtime, lease_seconds=LEASE)
+        with member(path) as process:
+            seen = [await epoch_of(store, 2)]
+            hung = time.monotonic()
+            hang(process)
+            while len(seen) < 3 and time.monotonic() - hung < (20 if wake is None else wake + 3 * LEASE):
+                await asyncio.sleep(0.02)
+                now = await epoch_of(store, 2)
+                if now != seen[-1]:
+                    seen.append(now)
+                    if now is None:
+                        assert time.monotonic() - hung >= LEASE * 0.9, "the lease was not over"
+                if (wake is None and now is None) or (wake is not None and time.monotonic() - hung > wake):
+                    os.kill(process.pid, signal.SIGCONT)
+            process.kill()
+            said = process.communicate()[0].split()
+        await store.close()
+        return seen, said
+
+    return run(test)
+
+
+def test_a_process_stopped_for_longer_than_its_lease_loses_its_session_and_registers_anew(tmp_path):
+    seen, said = watched_through(tmp_path, lambda process: os.kill(process.pid, signal.SIGSTOP))
+    first, away, second = seen
+    assert away is None
+    assert second > first, "a new registration has a new broker epoch"
+    assert said == ["lost", "connected"]
+
+
+def test_a_process_stopped_for_less_than_its_lease_keeps_its_session(tmp_path):
+    seen, said = watched_through(tmp_path, lambda process: os.kill(process.pid, signal.SIGSTOP), wake=LEASE / 2)
+    assert len(seen) == 1
+    assert said == []
+
+
+def test_a_loop_that_hangs_ends_the_session_though_the_threads_of_its_process_live(tmp_path):
+    def hang(process):
+        process.stdin.write(f"{5 * LEASE}\n")
+        process.stdin.flush()
+
+    (first, away, second), said = watched_through(tmp_path, hang)
+    assert away is None
+    assert second > first
+    assert said == ["lost", "connected"]
+
+
+def test_a_broker_whose_session_ended_while_it_opened_its_logs_registers_all_the_same(tmp_path):
+    path = tmp_path / "store.db"
+
+    async def test(runtime):
+        from ottla.cluster.cluster import Cluster
+
+        with member(path):
+            cluster = await Cluster.open(f"embedded:{path}", runtime, data_dir=str(tmp_path), lease_seconds=LEASE)
+            sessions = sqlite3.connect(path)
+            time.sleep(LEASE * 3)  # noqa: ASYNC251 (what opening large logs does to the loop)
+            assert sessions.execute("SELECT count(*) FROM session").fetchone() == (1,)
+            sessions.close()
+            assert await cluster.register(registration(1)) > 0
+            await cluster.close()
+
+    run(test)
+
+
+def test_a_store_of_a_release_without_leases_is_taken_over_and_its_sessions_live_by_their_locks(tmp_path):
+    path = tmp_path / "store.db"
+
+    async def test(runtime):
+        await (await EmbeddedStore.open(str(path), runtime)).close()
+        with sqlite3.connect(path) as db:
+            db.execute("ALTER TABLE session DROP COLUMN beat")
+            db.execute("ALTER TABLE session DROP COLUMN lease_ms")
+            db.execute("INSERT INTO session (id) VALUES (7)")
+        db.close()
+        held = runtime.disk.lock(f"{path}-session-{7:016x}")
+        store = await EmbeddedStore.open(str(path), runtime, lease_seconds=0.1)
+        await store.commit([Create("/mine", ephemeral=True)])
+        await asyncio.sleep(1)
+        with sqlite3.connect(path) as db:
+            assert db.execute("SELECT id FROM session WHERE id=7").fetchone() == (7,)
+            held.release()
+
+            def buried():
+                return db.execute("SELECT id FROM session WHERE id=7").fetchone() is None
+
+            await until(buried)
+        db.close()
+        assert store.state is SessionState.connected
+        assert await store.children("/") == ["mine"]
+        await store.close()
+
+    run(test)
+
+
+def test_brokers_on_one_loop_do_not_hold_each_other_for_dead_when_it_hung(tmp_path):
+    path = tmp_path / "store.db"
+
+    async def test(runtime):
+        lost: list[SessionState] = []
+        stores = [await EmbeddedStore.open(str(path), runtime, lease_seconds=LEASE) for _ in range(3)]
+        for store in stores:
+            store.on_state(lost.append)
+        await asyncio.sleep(0.3)
+        time.sleep(3 * LEASE)  # noqa: ASYNC251 (a machine that was suspended)
+        await asyncio.sleep(2 * LEASE)
+        assert lost == []
+        for store in stores:
+            await store.close()
+
+    run(test)
+
+
+def test_the_controller_that_hangs_is_replaced(tmp_path):
+    path = tmp_path / "store.db"
+
+    async def test(runtime):
+        with member(path) as process:
+            async with cluster_on(path, runtime, 1) as cluster:
+                assert not cluster.is_controller
+                os.kill(process.pid, signal.SIGSTOP)
+                await until(lambda: cluster.is_controller)
+                assert list(cluster.image.brokers) == [1]
+
+    run(test)
