@@ -12,8 +12,8 @@ a known producer starts at 0; an older epoch is fenced.
 
 The state is the log's own: `record` is called for every batch appended, by a leader, a follower or recovery
 alike. Snapshots (`<offset>.snapshot`, Kafka's format) hold the last batch of each producer as of that offset,
-so recovery replays only the headers behind the newest snapshot. The fields a transaction needs are carried
-here already.
+so recovery replays only the headers behind the newest snapshot. Where a producer's open transaction began is
+kept with it, and in its snapshots; what that means is in `transactions`.
 """
 
 from __future__ import annotations
@@ -190,6 +190,11 @@ class Producers:
         for producer_id in silent:
             del self._producers[producer_id]
         return len(silent)
+
+    def close_transactions(self) -> None:
+        """Whether any is open is not known: whoever has one will write to it, or have it ended."""
+        for producer in self._producers.values():
+            producer.transaction_start = NO_OFFSET
 
     def clear(self) -> None:
         self._producers.clear()

@@ -57,12 +57,12 @@ class Recovery(NamedTuple):
 def load(log: PartitionLog, *, recovery_point: int, log_start: int, clean: bool, now_ms: int) -> None:
     """Fill a log that knows nothing yet from its directory."""
     notes: list[str] = []
-    bases, snapshot_offsets, transaction_bases = _tidy(log.disk, log.path)
+    bases, snapshot_offsets = _tidy(log.disk, log.path)
     segments = [Segment(log.disk, log.path, base, created_ms=now_ms) for base in bases]
     for offset in snapshot_offsets:
         log.snapshots.found(offset)
-    for base in transaction_bases:
-        log.transactions.found(base)
+    for base in bases:
+        log.transactions.look_for(base)
     log.adopt(segments or [Segment(log.disk, log.path, log_start, created_ms=now_ms)])
     log.epochs = _read_epochs(log, notes)
     log_end = _trusted_end(log.active) if clean else None
@@ -115,6 +115,8 @@ def reload_producers(log: PartitionLog, now_ms: int) -> None:
 def _load_producers(log: PartitionLog, producers: Producers, transactions: Transactions, end: int, now_ms: int) -> None:
     """The producers as of `end`, and what they had open."""
     start = log.snapshots.load(producers, end, now_ms)
+    if start < log.segments[0].base_offset:
+        producers.close_transactions()  # their markers may have been in segments that are gone by now
     transactions.load()
     if start >= end:
         return
@@ -131,22 +133,23 @@ def _load_producers(log: PartitionLog, producers: Producers, transactions: Trans
 def rebuild_transactions(log: PartitionLog, base_offset: int) -> None:
     """The index of a segment's aborted transactions cannot be read: the segment tells what was in it."""
     producers = Producers(log.config.producer_ids_max)
-    transactions = Transactions(log.disk, log.path, producers, log.transactions.forget_segment)
-    _load_producers(log, producers, transactions, base_offset, now_ms=0)
-    log.transactions.forget_segment(base_offset)
+    reader = Transactions(log.disk, log.path, producers)
+    _load_producers(log, producers, reader, base_offset, now_ms=0)
+    reader.begin_again(base_offset)
     segment = log.segments[bisect_right(log.segments, base_offset, key=_base_offset) - 1]
     for _, header, batch in whole(segment.log, 0, segment.size):
         if header.producer_id >= 0:
-            transactions.record(header, batch, header.base_offset, 0, segment_base=base_offset)
-    log.transactions.take_index(transactions, base_offset)
+            reader.record(header, batch, header.base_offset, 0, segment_base=base_offset)
+    reader.finish(base_offset)
+    log.transactions.look_for(base_offset)
 
 
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int], list[int]]:
-    """Finish or undo what was interrupted. Returns the offsets of segments, of snapshots, of transaction indexes."""
+def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
+    """Finish or undo what was interrupted. Returns the offsets of segments, and of snapshots."""
     names = disk.listdir(path)
     changed = False
     for name in names:
@@ -170,8 +173,7 @@ def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int], list[int]]:
             changed = True
     if changed:
         disk.sync_dir(path)
-    snapshots = [base for base, kind, swap in found if kind == "snapshot" and not swap]
-    return sorted(bases), snapshots, [base for base in bases if disk.exists(file_stem(path, base) + INDEX_SUFFIX)]
+    return sorted(bases), [base for base, kind, swap in found if kind == "snapshot" and not swap]
 
 
 def _finish_swap(disk: Disk, path: str, base: int, bases: list[int]) -> list[int]:
@@ -306,7 +308,7 @@ class _Repair:
             return f"offsets {self._next_offset}..{segment.base_offset} before it are missing"
         self._next_offset = max(self._next_offset, segment.base_offset)
         builder = IndexBuilder(segment.base_offset, log.config.index_interval_bytes)
-        log.transactions.forget_segment(segment.base_offset)
+        log.transactions.begin_again(segment.base_offset)
         end = 0
         problem = None
         try:
@@ -328,6 +330,7 @@ class _Repair:
             segment.size = end
             segment.log.sync()
         segment.adopt(builder)
+        log.transactions.finish(segment.base_offset)
         return problem
 
     def _note(self, segment: Segment, header: BatchHeader, batch: memoryview) -> None:

@@ -48,7 +48,7 @@ def decode(data: bytes) -> list[AbortedTransaction]:
 class TransactionIndex:
     """In memory only while it is asked for; every entry is written at once, and synced with its segment."""
 
-    __slots__ = ("_disk", "_entries", "_path", "_torn", "_unsynced")
+    __slots__ = ("_disk", "_draft", "_entries", "_path", "_torn", "_unsynced")
 
     def __init__(self, disk: Disk, stem: str, *, found: bool = False) -> None:
         self._disk = disk
@@ -56,6 +56,20 @@ class TransactionIndex:
         self._entries: list[AbortedTransaction] | None = None if found else []
         self._unsynced = False
         self._torn = False
+        self._draft = False
+
+    def begin_again(self) -> None:
+        """Its segment is read anew. The file stays as it is meanwhile: it may be all that a crash would leave."""
+        self._entries = []
+        self._draft = True
+
+    def finish(self) -> None:
+        """All of the segment was read. Durable on return."""
+        self._draft = False
+        entries = self.entries
+        there = self._disk.read(self._path) if self._disk.exists(self._path) else b""
+        if there != encode(entries):
+            self.replace(entries)
 
     @property
     def entries(self) -> list[AbortedTransaction]:
@@ -68,6 +82,8 @@ class TransactionIndex:
         entries = self.entries
         assert not entries or entries[-1].last_offset < entry.last_offset
         entries.append(entry)
+        if self._draft:
+            return
         self._unsynced = True
         file = self._disk.open(self._path, create=True)
         try:

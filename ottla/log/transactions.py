@@ -27,7 +27,7 @@ from ottla.errors import ErrorCode, Refused
 from ottla.log.cleaned_transactions import AbortedTransaction
 from ottla.log.producers import NO_EPOCH, NO_OFFSET, Producers
 from ottla.log.segment import file_stem
-from ottla.log.transaction_index import TransactionIndex, TransactionIndexDamaged
+from ottla.log.transaction_index import SUFFIX, TransactionIndex, TransactionIndexDamaged
 from ottla.runtime import Buffer, Disk, File
 from ottla.wire import marker as markers
 from ottla.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
@@ -54,7 +54,9 @@ class _Ended(NamedTuple):
 class Transactions:
     __slots__ = ("_bases", "_disk", "_ended", "_guards", "_indexes", "_open", "_path", "_producers", "_rebuild")
 
-    def __init__(self, disk: Disk, path: str, producers: Producers, rebuild: Callable[[int], None]) -> None:
+    def __init__(
+        self, disk: Disk, path: str, producers: Producers, rebuild: Callable[[int], None] | None = None
+    ) -> None:
         """`rebuild` makes the index of the segment with that base offset anew, from the log."""
         self._disk = disk
         self._path = path
@@ -126,10 +128,13 @@ class Transactions:
         self._open = {producer_id: start for start, producer_id in sorted(starts)}
         self._guards.clear()
 
-    def found(self, base_offset: int) -> None:
-        """The segment has an index."""
+    def look_for(self, base_offset: int) -> None:
+        """Look whether the segment has an index on disk."""
         stem = file_stem(self._path, base_offset)
-        self._indexes[base_offset] = TransactionIndex(self._disk, stem, found=True)
+        if self._disk.exists(stem + SUFFIX):
+            self._indexes[base_offset] = TransactionIndex(self._disk, stem, found=True)
+        else:
+            self._indexes.pop(base_offset, None)
 
     def adopt(self, bases: Sequence[int]) -> None:
         """These are the log's segments from now on, by base offset."""
@@ -137,17 +142,19 @@ class Transactions:
         for base in self._indexes.keys() - set(bases):
             self._indexes.pop(base).remove()
 
-    def forget_segment(self, base_offset: int) -> None:
-        """The segment is read anew: so is its index."""
-        index = self._indexes.pop(base_offset, None)
-        if index is not None:
-            index.remove()
+    def begin_again(self, base_offset: int) -> None:
+        """The segment is read anew, and so its index is made anew."""
+        index = self._indexes.get(base_offset)
+        if index is None:
+            index = self._indexes[base_offset] = TransactionIndex(self._disk, file_stem(self._path, base_offset))
+        index.begin_again()
 
-    def take_index(self, other: Transactions, base_offset: int) -> None:
-        """The segment's index was made anew, by another that has read it."""
-        self._indexes[base_offset] = other._indexes.get(base_offset) or TransactionIndex(
-            self._disk, file_stem(self._path, base_offset)
-        )
+    def finish(self, base_offset: int) -> None:
+        """All of the segment was read, and recorded."""
+        index = self._indexes[base_offset]
+        index.finish()
+        if not index.entries:
+            del self._indexes[base_offset]
 
     def replace(self, base_offset: int, entries: list[AbortedTransaction]) -> None:
         """The segment was compacted, and these are the entries of what is left. Durable on return."""
@@ -221,12 +228,14 @@ class Transactions:
         """In the order in which they ended, from the segment that holds the offset on."""
         holder = self._bases[max(bisect_right(self._bases, offset) - 1, 0)]
         bases = sorted(self._indexes)
-        for base in bases[bisect_left(bases, holder) :]:
+        for base in bases[bisect_left(bases, holder) :]:  # a copy: what cannot be read may go
             try:
                 entries = self._indexes[base].entries
             except TransactionIndexDamaged:
+                assert self._rebuild is not None
                 self._rebuild(base)
-                entries = self._indexes[base].entries
+                found = self._indexes.get(base)
+                entries = [] if found is None else found.entries
             yield from entries
 
     def aborted_before(self, end: int) -> list[AbortedTransaction]:
