@@ -156,7 +156,8 @@ _TABLE = (
     _api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", (0, 1), 1),
     _api(DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", (0, 0), 0),
     _api(ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", (0, 0), 0),
-    _api(ALTER_PARTITION, "AlterPartition", (2, 3), 2, between_brokers=True),
+    # Version 2 does not say under which registrations replicas are in sync (KIP-903): no broker of ours sends it.
+    _api(ALTER_PARTITION, "AlterPartition", (3, 3), 2, between_brokers=True),
     _api(DESCRIBE_CLUSTER, "DescribeCluster", (0, 2), 0),
     _api(DESCRIBE_PRODUCERS, "DescribeProducers", (0, 0), 0),
     _api(DESCRIBE_TRANSACTIONS, "DescribeTransactions", (0, 0), 0),

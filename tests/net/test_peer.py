@@ -226,7 +226,7 @@ def test_an_answer_to_nothing_ends_the_connection():
         asked = await peer.asked.get()
         asked.answer(b"one")
         asked.answer(b"and another")
-        assert await waits == b"one"
+        assert bytes(await waits) == b"one"
         with pytest.raises(PeerLost):
             await connection.call_raw(FETCH, 11, [], 10)
 
@@ -254,7 +254,7 @@ def test_one_who_stops_waiting_does_not_disturb_the_others():
         first.cancel()
         (await peer.asked.get()).answer(b"for nobody")
         (await peer.asked.get()).answer(b"for the second")
-        assert await second == b"for the second"
+        assert bytes(await second) == b"for the second"
         connection.close()
 
     with_peer(test)
