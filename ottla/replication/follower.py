@@ -134,8 +134,11 @@ class Follower:
         """Ask and take, until something fails. At most one request is behind the one that is parked."""
         asked: asyncio.Future[memoryview] | None = None
         following: asyncio.Future[memoryview] | None = None
+        epoch = self._around.broker_epoch
         try:
             while True:
+                if self._around.broker_epoch != epoch:
+                    return  # registered anew: in a session the leader would hear of it only for partitions with news
                 if asked is None:
                     asked = self._ask(link)
                 if asked is None:
