@@ -43,6 +43,7 @@ PURE = (
     "replication.fetch_plan",
     "replication.in_sync",
     "replication.partition",
+    "replication.throttle",
     "coordinator",
     "client.accumulator",
     "client.assignors",

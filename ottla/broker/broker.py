@@ -223,6 +223,7 @@ class Broker:
         configs = self.image.broker_configs
         self.config = self.config.with_dynamic(cluster=configs.get(None, {}), broker=configs.get(self.id, {}))
         self.cluster.rules = rules_of(self.config)
+        self.replication.configure()
 
     def _changed(self, old: Image, new: Image, change: c.Change) -> None:
         """The image moved on: let the replicas follow."""

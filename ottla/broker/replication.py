@@ -9,6 +9,7 @@ from ottla.log import checkpoints
 from ottla.log.segment import Segment
 from ottla.replication.follower import Following, Link, Settings
 from ottla.replication.partition import Partition
+from ottla.replication.throttle import Throttle
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -20,6 +21,8 @@ class Replication:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._following = Following(broker.runtime, self, self._settings)
+        self.leader_throttle = Throttle()
+        self.follower_throttle = Throttle()
 
     def start(self) -> None:
         """From now on follow; this broker has registered, so leaders know it."""
@@ -29,6 +32,11 @@ class Replication:
 
     async def stop(self) -> None:
         await self._following.stop()
+
+    def configure(self) -> None:
+        config = self._broker.config
+        self.leader_throttle.rate = max(config.leader_replication_throttled_rate, 1)
+        self.follower_throttle.rate = max(config.follower_replication_throttled_rate, 1)
 
     def follow(self, partition: Partition) -> None:
         """Its state has changed: fetch from whoever leads it now."""

@@ -117,6 +117,8 @@ class BrokerConfig:
     min_insync_replicas: int
     unclean_leader_election_enable: bool
     replica_lag_time_max_ms: int
+    leader_replication_throttled_rate: int
+    follower_replication_throttled_rate: int
     replica_fetch_max_bytes: int
     replica_fetch_wait_max_ms: int
     replica_fetch_min_bytes: int

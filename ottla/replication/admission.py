@@ -1,4 +1,4 @@
-"""What the topic's configuration asks of a batch before it may be appended. Records are opened only where they must be."""
+"""What the topic's configuration asks of a batch before it is appended. Records are opened only where they must be."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ class AppendPolicy:
     """The codec records are kept in; None: as the producer chose."""
     synced: bool = False
     """Whether a record counts for nothing before it is on the device (`flush.messages=1`)."""
+    leader_throttled: bool = False
+    """Whether, while this broker leads, replicas that are not in sync get no more than their share of its bandwidth."""
+    follower_throttled: bool = False
     opens_batches: bool = field(init=False)
     """Whether records have to be looked at one by one. Asked for every batch, so worked out once."""
 

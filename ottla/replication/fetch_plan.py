@@ -157,13 +157,19 @@ class FetchPlan:
 
     def failed(self, partition: Partition, now: float) -> None:
         """It was refused, or could not take what it was sent: let it rest, longer each time."""
+        followed = self._followed.get(_key(partition))
+        if followed is not None:
+            pause = min(BACKOFF_SECONDS_MIN * 2**followed.failures, self._backoff_s_max)
+            followed.failures = min(followed.failures + 1, 16)
+            self.rest(partition, now + pause)
+
+    def rest(self, partition: Partition, until: float) -> None:
+        """Fetch nothing for it until then."""
         key = _key(partition)
         followed = self._followed.get(key)
         if followed is None:
             return
-        pause = min(BACKOFF_SECONDS_MIN * 2**followed.failures, self._backoff_s_max)
-        followed.failures = min(followed.failures + 1, 16)
-        followed.rests_until = now + pause
+        followed.rests_until = until
         self._resting[key] = None
         self._moved.pop(key, None)
         if followed.asked is not None:

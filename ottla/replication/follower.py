@@ -20,6 +20,7 @@ from ottla.errors import BadFrame, ErrorCode, Fault, Refused
 from ottla.log.segment import Segment
 from ottla.replication.fetch_plan import FetchPlan, Request
 from ottla.replication.partition import Partition
+from ottla.replication.throttle import Throttle
 from ottla.runtime import Buffer, Handle, Runtime
 from ottla.wire.apis import FETCH
 from ottla.wire.fetch import PartitionFetched
@@ -70,6 +71,9 @@ class Surroundings(Protocol):
 
     @property
     def broker_epoch(self) -> int: ...
+
+    @property
+    def follower_throttle(self) -> Throttle: ...
 
     async def open_link(self, broker_id: int) -> Link: ...
 
@@ -210,8 +214,18 @@ class Follower:
                 if not isinstance(failure, Refused) or failure.code not in _NOT_YET:
                     log.warning("%s does not follow broker %d: %s", partition, self.leader_id, failure)
                 self._plan.failed(partition, self._runtime.now())
+            self._throttle(partition, len(fetched.records))
         if unsynced:
             await self._sync(unsynced)
+
+    def _throttle(self, partition: Partition, size: int) -> None:
+        """Catching up must leave room for everybody else (KIP-73)."""
+        if not size or not partition.policy.follower_throttled or partition.broker_id in partition.in_sync:
+            return
+        throttle, now = self._around.follower_throttle, self._runtime.now()
+        throttle.spend(size, now)
+        if not throttle.ready(now):
+            self._plan.rest(partition, throttle.free_at)
 
     async def _sync(self, partitions: list[Partition]) -> None:
         """The next request tells the leader that we have these records: not before they are on the device."""

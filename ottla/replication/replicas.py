@@ -154,7 +154,7 @@ class Replicas:
         for note in opened.recovery.notes:
             log.warning("%s-%d: %s", topic.name, index, note)
         partition = Partition(
-            topic.name, topic.id, index, self._broker_id, opened, append_policy(config)
+            topic.name, topic.id, index, self._broker_id, opened, append_policy(config, index, self._broker_id)
         )
         checkpointed = self._high_watermarks.get(key, 0)
         partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
@@ -170,7 +170,7 @@ class Replicas:
             partition = self._by_name.get((topic.name, index))
             if partition is not None:
                 partition.log.config = log_config(config, self._producer_ids_max)
-                partition.policy = append_policy(config)
+                partition.policy = append_policy(config, index, self._broker_id)
                 here.append(partition)
         return here
 
@@ -263,7 +263,8 @@ def log_config(config: TopicConfig, producer_ids_max: int) -> LogConfig:
     )
 
 
-def append_policy(config: TopicConfig) -> AppendPolicy:
+def append_policy(config: TopicConfig, index: int, broker_id: int) -> AppendPolicy:
+    throttled = ("*", f"{index}:{broker_id}")
     codecs = {"producer": None, "uncompressed": "none"}
     return AppendPolicy(
         bytes_max=config.max_message_bytes,
@@ -275,4 +276,6 @@ def append_policy(config: TopicConfig) -> AppendPolicy:
         validate_records=config.record_validation == "full",
         codec=codecs.get(config.compression_type, config.compression_type),
         synced=config.flush_messages == 1,
+        leader_throttled=any(each in throttled for each in config.leader_replication_throttled_replicas),
+        follower_throttled=any(each in throttled for each in config.follower_replication_throttled_replicas),
     )

@@ -274,6 +274,17 @@ class FollowerTurn(Turn):
 
     __slots__ = ()
 
+    def _throttled(self, partition: Partition) -> bool:
+        return partition.policy.leader_throttled and self._message.replica_id not in partition.in_sync
+
+    def _held_back(self, partition: Partition) -> bool:
+        """Catching up must leave room for everybody else (KIP-73). It is looked at again when the request is due."""
+        throttle = self._broker.replication.leader_throttle
+        return self._throttled(partition) and not throttle.ready(self._broker.runtime.now())
+
+    def _told_nothing_new(self, entry: Fetching, partition: Partition) -> bool:
+        return super()._told_nothing_new(entry, partition) and not self._held_back(partition)
+
     def _park(self, short: int) -> None:
         super()._park(short)
         assert self._pending is not None
@@ -288,10 +299,16 @@ class FollowerTurn(Turn):
         )
         if parting is not None:
             return _state(entry, partition, b"", 0)._replace(diverging=parting)
+        if self._held_back(partition):
+            return None
         try:
-            return partition.read_tail(
+            piece = partition.read_tail(
                 entry.offset, bytes_max, leader_epoch=entry.leader_epoch, whole_first_batch=whole_first_batch
             )
+            if piece is not None and self._throttled(partition):
+                size = piece.length if piece.placed else bytes_max
+                self._broker.replication.leader_throttle.spend(size, self._broker.runtime.now())
+            return piece
         except Refused as refused:
             if refused.code != ErrorCode.offset_out_of_range:
                 raise
