@@ -155,6 +155,30 @@ def pause_beyond_the_session(arena: Arena) -> None:
     broker.resume()
 
 
+def kill_leader_while_others_hang(arena: Arena) -> None:
+    """What it alone has, it must not have acknowledged."""
+    leader = arena.leader()
+    others = [broker for broker in arena.brokers if broker is not leader and broker.running]
+    for broker in others:
+        broker.pause()
+    arena.rest(0.1, 1.5)
+    leader.kill()
+    for broker in others:
+        broker.resume()
+    arena.rest(0, 3)
+
+
+def kill_leader_after_one_hung(arena: Arena) -> None:
+    """Who hung may have left the in-sync set, and must not lead with what it has."""
+    leader = arena.leader()
+    hanging = arena.random.choice([broker for broker in arena.brokers if broker is not leader])
+    hanging.pause()
+    arena.rest(0.5, 5)
+    leader.kill()
+    hanging.resume()
+    arena.rest(0, 3)
+
+
 def stop_and_start(arena: Arena) -> None:
     broker = arena.random.choice(arena.brokers)
     broker.stop()
@@ -214,6 +238,9 @@ OF_BROKERS: tuple[Fault, ...] = (
     kill_all,
     pause_briefly,
     pause_beyond_the_session,
+    kill_leader_while_others_hang,
+    kill_leader_while_others_hang,
+    kill_leader_after_one_hung,
     stop_and_start,
     rolling_restart,
 )

@@ -47,6 +47,12 @@ class Writer(threading.Thread):
         )
 
     def run(self) -> None:
+        try:
+            self._write()
+        except KafkaException as error:  # a producer that cannot go on
+            self.history.fail(f"writer {self.number}: {error}")
+
+    def _write(self) -> None:
         sent, started = 0, time.monotonic()
         while not self.ended.is_set():
             due = int((time.monotonic() - started) * self.rate)

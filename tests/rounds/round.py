@@ -25,7 +25,7 @@ from tests.rounds.load import TOPIC, Reader, Writer, read_log
 
 PARTITIONS = 6
 WRITERS = 2
-RATE = 300
+RATE = 1000
 LIVENESS_SECONDS = 60.0
 CATCH_UP_SECONDS = 30.0
 ZOOKEEPER_SESSION_S = 4.0
@@ -141,7 +141,7 @@ class Round:
         self.say("peace")
         peace = time.monotonic()
         deadline = peace + LIVENESS_SECONDS
-        while not (arena.whole() and arena.acknowledged_since(peace + 0.5)):
+        while not self.history.failures and not (arena.whole() and arena.acknowledged_since(peace + 0.5)):
             if time.monotonic() > deadline:
                 sight = arena.sight()
                 behind = {
