@@ -128,9 +128,9 @@ class InSyncSets:
         }
         asked = dict(zip(partitions, proposals, strict=True))
         for partition, proposal in asked.items():
-            self._wanted.pop(partition, None)
             if partition.partition_epoch != proposal.partition_epoch:
-                continue  # its new state is here already
+                continue  # its new state is here already, and what it wants now was not in this request
+            self._wanted.pop(partition, None)
             code = codes.get((partition.topic_id, partition.index), ErrorCode.unknown_server_error)
             if code and code not in _OVERTAKEN:
                 log.info("%s: the controller refused %s: %s", partition, partition.proposed, ErrorCode(code).name)

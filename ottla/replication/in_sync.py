@@ -20,19 +20,22 @@ UNKNOWN: Final = -1
 class Follower:
     """One replica as its leader sees it, in one reign."""
 
-    __slots__ = ("epoch", "id", "log_end", "mark", "marked_at")
+    __slots__ = ("epoch", "heard", "id", "log_end", "mark", "marked_at")
 
     def __init__(self, replica: int) -> None:
         self.id = replica
         self.epoch = UNKNOWN
         """The registration under which it fetched last."""
         self.log_end = UNKNOWN
+        self.heard = False
+        """It has fetched since it was last found behind: only then does what is known of it speak for it."""
         self.mark: int | None = None
         self.marked_at = 0.0
 
     def fetched(self, offset: int, epoch: int) -> None:
         self.epoch = epoch
         self.log_end = offset
+        self.heard = True
         if self.mark is not None and offset >= self.mark:
             self.mark = None
 
@@ -42,7 +45,10 @@ class Follower:
         elif self.mark is None:
             self.mark = log_end
             self.marked_at = now
-        return self.mark is not None and now - self.marked_at >= lag_s_max
+        if self.mark is None or now - self.marked_at < lag_s_max:
+            return False
+        self.heard = False
+        return True
 
 
 class Proposal(NamedTuple):

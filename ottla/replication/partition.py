@@ -297,7 +297,7 @@ class Partition:
             if replica in self.in_sync:
                 if not follower.lags(log_end, now, lag_s_max):
                     wanted.add(replica)
-            elif self.caught_up(follower) and able(replica):
+            elif follower.heard and self.caught_up(follower) and able(replica):
                 wanted.add(replica)
         proposed = tuple(replica for replica in self.replicas if replica in wanted)
         if wanted == set(self.in_sync):
