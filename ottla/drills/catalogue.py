@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ottla.cluster.ensemble import Ensemble
-from ottla.drills import failures
+from ottla.drills import clients, failures, zookeepers
 from ottla.drills.stage import SETTINGS, Said, Stage
 from ottla.local.cluster import LocalCluster
 
@@ -39,6 +39,26 @@ DRILLS: Final = {
         "A replica that left with everything acknowledged may lead.", failures.eligible_leader, FOUR
     ),
     "no-replication": Drill("Without copies, a lost disk is a lost partition.", failures.no_replication),
+    "replicas-spread": Drill(
+        "Where replicas lie: spread evenly, copied by their holders.", clients.replicas_spread, (101, 102, 103, 104)
+    ),
+    "producer-recovers": Drill("A leader dies: the producer finds the new one.", clients.producer_recovers),
+    "consumer-recovers": Drill("Leaders die: the consumer misses nothing.", clients.consumer_recovers),
+    "fast-catch-up": Drill("A broker comes back, and catches up fast.", clients.fast_catch_up),
+    "add-a-broker": Drill(
+        "A new broker takes its share, and producers notice nothing.",
+        clients.add_a_broker,
+        settings={"auto.leader.rebalance.enable": "true", "leader.imbalance.check.interval.seconds": "1"},
+    ),
+    "zookeeper-leader-dies": Drill(
+        "The leading ZooKeeper dies: records flow on.", zookeepers.zookeeper_leader_dies, zookeepers=3
+    ),
+    "six-brokers-three-zookeepers": Drill(
+        "The picture with six brokers and three ZooKeepers, and what it survives.",
+        zookeepers.six_brokers_three_zookeepers,
+        (1, 2, 3, 4, 5, 6),
+        zookeepers=3,
+    ),
 }
 
 

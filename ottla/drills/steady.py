@@ -1,0 +1,129 @@
+"""Clients that go on whatever happens: one that writes numbered records at a steady rate, one that reads along."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Final, Self
+
+from ottla.client.consumer import Consumer
+from ottla.client.deliveries import RecordMetadata
+from ottla.client.errors import ClientError
+from ottla.client.producer import Producer
+from ottla.drills.stage import Stage
+
+RATE: Final = 500
+TICK_SECONDS: Final = 0.01
+PATIENCE_MS: Final = 60_000
+
+
+class Writing:
+    """A producer with Ottla's defaults: acks=all, idempotent. What it was told stands in the stage's promises."""
+
+    def __init__(self, stage: Stage, topic: str, partitions: int) -> None:
+        self.count = 0
+        """Records acknowledged so far."""
+        self.failures: list[str] = []
+        self.longest_silence = 0.0
+        self._stage = stage
+        self._topic = topic
+        self._partitions = partitions
+        self._producer = Producer(stage.cluster.bootstrap, delivery_timeout_ms=PATIENCE_MS)
+        self._last_told = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._producer.start()
+        self._last_told = time.monotonic()
+        self._task = asyncio.create_task(self._write(), name="steady writer")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Write no more, and wait for what is on its way."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+            await self._producer.stop()
+
+    async def _write(self) -> None:
+        sent, started = 0, time.monotonic()
+        while True:
+            due = int((time.monotonic() - started) * RATE)
+            for number in range(sent, due):
+                partition, value = number % self._partitions, f"record {number // self._partitions}"
+                told = await self._producer.send(self._topic, value, partition=partition)
+                told.add_done_callback(lambda each, p=partition, v=value: self._told(p, v, each))  # type: ignore[misc]
+            sent = max(sent, due)
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _told(self, partition: int, value: str, outcome: asyncio.Future[RecordMetadata]) -> None:
+        if outcome.cancelled():
+            return
+        error = outcome.exception()
+        if error is not None:
+            self.failures.append(str(error))
+            return
+        now = time.monotonic()
+        self.longest_silence = max(self.longest_silence, now - self._last_told)
+        self._last_told = now
+        self.count += 1
+        self._stage.acknowledged.setdefault((self._topic, partition), []).append(value)
+
+    async def more(self, records: int) -> None:
+        """Until so many more were acknowledged."""
+        wanted = self.count + records
+        await self._stage.until(f"{records} more records acknowledged", self._counted, lambda count: count >= wanted)
+
+    async def _counted(self) -> int:
+        return self.count
+
+
+class Reading:
+    """A member of a group, reading along."""
+
+    def __init__(self, stage: Stage, topic: str, group: str) -> None:
+        self.seen: dict[int, list[str]] = {}
+        self.disorder: list[str] = []
+        self.failures: list[str] = []
+        self._next: dict[int, int] = {}
+        self._consumer = Consumer(
+            topic, bootstrap_servers=stage.cluster.bootstrap, group_id=group, auto_offset_reset="earliest"
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._consumer.start()
+        self._task = asyncio.create_task(self._read(), name="steady reader")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        await self._consumer.stop()
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                found = await self._consumer.getmany(timeout_ms=200)
+            except ClientError as error:
+                self.failures.append(str(error))
+                await asyncio.sleep(TICK_SECONDS)
+                continue
+            for place, records in found.items():
+                for record in records:
+                    due = self._next.get(place.partition, 0)
+                    if record.offset != due:
+                        self.disorder.append(f"partition {place.partition}: offset {record.offset} instead of {due}")
+                    self._next[place.partition] = record.offset + 1
+                    self.seen.setdefault(place.partition, []).append(record.value.decode())
+
+    async def seen_count(self) -> int:
+        return sum(map(len, self.seen.values()))
