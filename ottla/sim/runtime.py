@@ -68,6 +68,7 @@ class SimRuntime:
         self.store: StoreServer | None = None
         """The store that this process can reach, if there is one."""
         self.now = loop.time
+        self.stopwatch = loop.time
         self.call_soon = loop.call_soon
         self._tasks: dict[asyncio.Task[Any], None] = {}
         loop.connect = self.connect

@@ -25,8 +25,9 @@ from ottla.wire.batch import batches
 from ottla.wire.records import iterate
 
 READY_SECONDS: Final = 60.0
-SETTLED_SECONDS: Final = 240.0
-"""Longer than a producer tries to deliver."""
+SETTLED_STEP_SECONDS: Final = 10.0
+SETTLED_STEPS: Final = 24
+"""Together longer than a producer tries to deliver."""
 AFTERWARDS_SECONDS: Final = 10.0
 """So long clients go on writing after everything is healed."""
 BATCH_BYTES_MAX: Final = 2**30
@@ -53,20 +54,20 @@ def simulate(
     seed: int, minutes: float, *, brokers: int = 3, show: Callable[[str], object] | None = None, detail: bool = False
 ) -> Outcome:
     """`show` gets the trace line by line; with `detail` it has what brokers log about their ordinary business too."""
-    simulation = Simulation(seed, minutes, brokers, show)
+    simulation = Simulation(seed, minutes, brokers, show, detail=detail)
     gc.collect()
     gc.freeze()  # what was there before need not be looked at again and again
-    with _logged(simulation.world, logging.INFO if detail else logging.WARNING):
+    with _logged(simulation.world):
         return simulation.run()
 
 
 @contextmanager
-def _logged(world: World, level: int) -> Iterator[None]:
+def _logged(world: World) -> Iterator[None]:
     logger = logging.getLogger("ottla")
-    handler = Log(world, level)
+    handler = Log(world)
     before, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
-    logger.setLevel(level)
+    logger.setLevel(logging.INFO)
     logger.propagate = False
     try:
         yield
@@ -77,8 +78,10 @@ def _logged(world: World, level: int) -> Iterator[None]:
 
 
 class Simulation:
-    def __init__(self, seed: int, minutes: float, brokers: int, show: Callable[[str], object] | None) -> None:
-        self.world = World(seed, show)
+    def __init__(
+        self, seed: int, minutes: float, brokers: int, show: Callable[[str], object] | None, *, detail: bool = False
+    ) -> None:
+        self.world = World(seed, show, detail=detail)
         random = self.world.chance("plan")
         self.seconds = minutes * 60
         self.history = History(self.world.trace)
@@ -161,8 +164,12 @@ class Simulation:
         self.world.run(self._broken, AFTERWARDS_SECONDS)
         for client in self.clients:
             client.quiet = True
-        if not self.world.run(lambda: self._settled(before) or self._broken(), SETTLED_SECONDS):
-            raise Unfinished(f"{SETTLED_SECONDS:g} s after healing: {'; '.join(self._unsettled(before))}")
+        for _ in range(SETTLED_STEPS):
+            if self.world.run(lambda: self._settled(before) or self._broken(), SETTLED_STEP_SECONDS):
+                return
+            waiting = "; ".join(self._unsettled(before))
+            self.world.trace.line("checker", f"waits: {waiting}")
+        raise Unfinished(f"{SETTLED_STEPS * SETTLED_STEP_SECONDS:g} s after healing: {waiting}")
 
     def _settled(self, before: int) -> bool:
         return (

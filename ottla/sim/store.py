@@ -269,7 +269,7 @@ class StoreServer:
                 return
             self.commits += 1
             self._changed(path for path, op in zip(paths, ops, strict=True) if not isinstance(op, Check))
-            self.network.trace.line(STORE, f"{session.owner} commits {_summary(ops, paths)}")
+            self.network.trace.line(STORE, f"{session.owner} commits {_summary(ops, paths)}", minor=True)
             line.down.send(("answer", number, paths))
         else:
             number, *arguments = rest

@@ -14,19 +14,20 @@ _PACKET: Final = struct.Struct("<dII")
 
 
 class Trace:
-    """`show` gets every line as it comes; the last ones are kept for whoever asks afterwards."""
+    """`show` gets every line as it comes, minor ones only with `detail`; the last ones are kept for whoever asks afterwards."""
 
-    def __init__(self, clock: Callable[[], float], show: Callable[[str], object] | None = None) -> None:
+    def __init__(self, clock: Callable[[], float], show: Callable[[str], object] | None, detail: bool) -> None:
         self.last: deque[str] = deque(maxlen=LINES_KEPT)
         self._clock = clock
         self._show = show
+        self._detail = detail
         self._hash = blake2b(digest_size=8)
 
-    def line(self, who: str, what: str) -> None:
+    def line(self, who: str, what: str, *, minor: bool = False) -> None:
         text = f"{self._clock():10.4f}  {who:<10}  {what}"
         self._hash.update(text.encode())
         self.last.append(text)
-        if self._show is not None:
+        if self._show is not None and (self._detail or not minor):
             self._show(text)
 
     def packet(self, data: bytes) -> None:

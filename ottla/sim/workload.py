@@ -181,9 +181,9 @@ class Reader(Client):
         self._settings = ConsumerSettings(
             auto_offset_reset=EARLIEST,
             fetch_sessions=random.random() < 0.7,
-            max_partition_fetch_bytes=random.choice([500, 20_000, 1_048_576]),
+            max_partition_fetch_bytes=random.choice([4_000, 1_048_576]),
             request_timeout_ms=REQUEST_TIMEOUT_MS,
-            fetch_max_wait_ms=random.choice([100, 500, 2_000]),
+            fetch_max_wait_ms=random.choice([500, 2_000]),
         )
         self.complaints = 0
 

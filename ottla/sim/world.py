@@ -28,10 +28,10 @@ class Unfinished(Exception):
 class World:
     """Everything in it comes from the seed."""
 
-    def __init__(self, seed: int, show: Callable[[str], object] | None = None) -> None:
+    def __init__(self, seed: int, show: Callable[[str], object] | None = None, *, detail: bool = False) -> None:
         self.seed = seed
         self.timeline = Timeline()
-        self.trace = Trace(lambda: self.timeline.now, show)
+        self.trace = Trace(lambda: self.timeline.now, show, detail)
         self.kernel = new_loop(self.timeline, "kernel", self.failed)
         self.network = Network(self.kernel, self.chance("network"), self.trace)
         self.store = StoreServer(self.network)
@@ -102,8 +102,8 @@ STORES["simulated"] = open_store
 class Log(logging.Handler):
     """Takes the log lines of simulated programs into the trace. An error with a traceback is a defect."""
 
-    def __init__(self, world: World, level: int) -> None:
-        super().__init__(level)
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.INFO)
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -111,6 +111,7 @@ class Log(logging.Handler):
             who = getattr(asyncio.get_running_loop(), "name", "?")
         except RuntimeError:
             who = "?"
-        self._world.trace.line(who, f"{record.levelname.lower()}: {record.getMessage()}")
+        minor = record.levelno < logging.WARNING
+        self._world.trace.line(who, f"{record.levelname.lower()}: {record.getMessage()}", minor=minor)
         if record.exc_info and record.exc_info[1] is not None:
             self._world.failed(f"{who}: {record.getMessage()}", record.exc_info[1])
