@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ottla.client.errors import ClientError
 from ottla.cluster.ensemble import Ensemble
 from ottla.drills import clients, failures, zookeepers
-from ottla.drills.stage import SETTINGS, Said, Stage
+from ottla.drills.stage import SETTINGS, Differs, Said, Stage
 from ottla.local.cluster import LocalCluster
 
 
@@ -63,27 +65,39 @@ DRILLS: Final = {
 
 
 async def run(name: str, said: Said, *, jars: str | None = None) -> None:
-    """Play one drill. Differs or Fault end it; the processes and files of its cluster are gone in any case."""
+    """Play one drill. When something differs, logs and data are left to be looked at; processes never are."""
     drill = DRILLS[name]
     begun = time.monotonic()
     said(f"Drill {name}: {drill.title}")
-    with tempfile.TemporaryDirectory(prefix="ottla-drill-") as directory:
-        ensemble = Ensemble(Path(directory) / "zookeeper", drill.zookeepers, jars=jars) if drill.zookeepers else None
-        cluster = LocalCluster(
-            Path(directory), drill.brokers, settings={**SETTINGS, **drill.settings}, ensemble=ensemble
-        )
-        stage = Stage(cluster, said)
-        try:
-            cluster.start()
-            await stage.until(
-                f"{len(drill.brokers)} brokers are ready{_beside(drill)}, and know each other",
-                stage.probe.everybody_knows,
-                lambda known: known == {drill.brokers},
-            )
-            await drill.play(stage)
-        finally:
-            cluster.kill()
+    directory = Path(tempfile.mkdtemp(prefix="ottla-drill-"))
+    kept = False
+    try:
+        await _play(drill, directory, said, jars)
+    except (Differs, ClientError):
+        kept = True
+        raise
+    finally:
+        if kept:
+            said(f"What the brokers have to say about it is in {directory}.")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
     said(f"Passed in {time.monotonic() - begun:.1f} s.")
+
+
+async def _play(drill: Drill, directory: Path, said: Said, jars: str | None) -> None:
+    ensemble = Ensemble(directory / "zookeeper", drill.zookeepers, jars=jars) if drill.zookeepers else None
+    cluster = LocalCluster(directory, drill.brokers, settings={**SETTINGS, **drill.settings}, ensemble=ensemble)
+    stage = Stage(cluster, said)
+    try:
+        cluster.start()
+        await stage.until(
+            f"{len(drill.brokers)} brokers are ready{_beside(drill)}, and know each other",
+            stage.probe.everybody_knows,
+            lambda known: known == {drill.brokers},
+        )
+        await drill.play(stage)
+    finally:
+        cluster.kill()
 
 
 def _beside(drill: Drill) -> str:
