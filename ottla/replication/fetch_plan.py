@@ -98,8 +98,9 @@ class FetchPlan:
 
     @property
     def has_news(self) -> bool:
-        """Whether the leader should be told something now, and not when it answers."""
-        return any(_stale(self._followed[key]) for key in self._moved)
+        """Whether the leader should be told something now, and not when it answers. Before its first answer the session
+        has no name by which it could be told."""
+        return self._session_id != 0 and any(_stale(self._followed[key]) for key in self._moved)
 
     def request(self, now: float) -> Request | None:
         """The next request; None when there is nothing to fetch."""

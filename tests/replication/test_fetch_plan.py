@@ -109,10 +109,23 @@ def test_an_answer_from_another_reign_belongs_to_nobody(plan):
     named(plan)
     lead(partition, epoch=2)
     plan.add(partition)
-    assert plan.has_news
     assert list(plan.answered(answer(0))) == []
     assert named(plan) == [0]
+
+
+def test_there_is_news_for_the_leader_once_the_session_has_a_name(plan):
+    first, second = replica(0), replica(1)
+    plan.add(first)
+    named(plan)
+    plan.add(second)
     assert not plan.has_news
+    list(plan.answered(answer()))
+    assert plan.has_news
+    assert named(plan) == [1]
+    assert not plan.has_news
+    lead(first, epoch=2)
+    plan.add(first)
+    assert plan.has_news
 
 
 def test_who_is_refused_rests_longer_each_time_and_the_others_go_on(plan):
