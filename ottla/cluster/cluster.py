@@ -26,7 +26,7 @@ from ottla.cluster.requests import (
     TopicResult,
     TopicSpec,
 )
-from ottla.cluster.store import Conflict, Create, Op, Set, Store, Why, sequence_of
+from ottla.cluster.store import Conflict, Create, Op, SessionState, Set, Store, Why, sequence_of
 from ottla.cluster.view import ClusterView, Subscriber
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.errors import Fault
@@ -98,6 +98,11 @@ class Cluster:
     def registration(self) -> Broker | None:
         """This broker as it registered last; its epoch and `clean_since` belong into the mark of a clean stop."""
         return self._controller.broker
+
+    @property
+    def in_touch(self) -> bool:
+        """Whether the store can be reached, and holds this broker for alive."""
+        return self._store.state is SessionState.connected
 
     @property
     def is_controller(self) -> bool:

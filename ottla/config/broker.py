@@ -51,6 +51,8 @@ class BrokerConfig:
     broker_id: int
     broker_rack: str | None
     ottla_store: str
+    ottla_metrics_port: int | None
+    ottla_metrics_host: str
     record_validation: str
     auto_create_topics_enable: bool
     delete_topic_enable: bool

@@ -42,6 +42,15 @@ _BASICS = (
         "store.db in the data directory.",
     ),
     Setting(
+        "ottla.metrics.port",
+        _INT,
+        None,
+        "The port of /metrics (for Prometheus), /healthz and /readyz; 0 picks one. Unset, there is none.",
+        low=0,
+        high=65535,
+    ),
+    Setting("ottla.metrics.host", _STRING, "127.0.0.1", "The address of that port. It asks nobody who they are."),
+    Setting(
         "record.validation",
         _STRING,
         "header",
@@ -289,7 +298,7 @@ _SESSIONS = (
         "broker.session.timeout.ms",
         _INT,
         9000,
-        "With an embedded store: a broker that hangs for this long is taken for dead; one that ends is noticed at once.",
+        "With an embedded store: a broker that hangs for this long is taken for dead; one that ends is seen at once.",
         low=100,
     ),
     Setting(

@@ -92,6 +92,10 @@ class ConsumerGroup:
     def is_empty(self) -> bool:
         return not self.state.members
 
+    @property
+    def member_count(self) -> int:
+        return len(self.state.members)
+
     def replay(self, key: object, value: object) -> None:
         self.state.replay(key, value)
         if value is None and isinstance(key, ConsumerGroupMemberMetadataKey):

@@ -43,6 +43,9 @@ class GroupKind(Protocol):
     def is_empty(self) -> bool:
         """No members."""
 
+    @property
+    def member_count(self) -> int: ...
+
     # The four requests of the classic protocol. `leave` is answered with a LeaveGroupResponse.
 
     def join(

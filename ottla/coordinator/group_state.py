@@ -53,6 +53,10 @@ class GroupState:
     def is_empty(self) -> bool:
         return not self.members
 
+    @property
+    def member_count(self) -> int:
+        return len(self.members)
+
     def _become(self, state: State, now_ms: int) -> None:
         self.state = state
         self.state_since_ms = now_ms

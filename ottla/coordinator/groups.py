@@ -231,6 +231,12 @@ class Groups:
             and (not wanted_types or group.type_name in wanted_types)
         ]
 
+    def figures(self) -> Iterator[tuple[str, int, Sequence[tuple[str, int, int]]]]:
+        """Of each group its id, how many members it has, and what it has committed: topic, partition, offset."""
+        for group in list(self._groups.values()):
+            commits = [(key.topic, key.partition, value.offset) for key, value in self._offsets.partitions_of(group.id)]
+            yield group.id, group.member_count, commits
+
     def describe(self, group_id: str) -> DescribedGroup:
         group = self._groups.get(group_id)
         if isinstance(group, ClassicGroup):

@@ -62,7 +62,7 @@ class Limits(NamedTuple):
 class Pending:
     """An answer that comes later. Unless `overlaps`, the connection's next request waits for it."""
 
-    __slots__ = ("_connection", "abandoned", "hurry", "overlaps", "reply", "resolved")
+    __slots__ = ("_connection", "abandoned", "ended", "hurry", "overlaps", "reply", "resolved")
 
     def __init__(self, *, overlaps: bool = False) -> None:
         self.overlaps = overlaps
@@ -72,12 +72,16 @@ class Pending:
         """Called when the peer goes away before the answer."""
         self.hurry: Callable[[], object] | None = None
         """Called when the next request has arrived behind it."""
+        self.ended: Callable[[], object] | None = None
+        """Called when the answer is there."""
         self._connection: Connection | None = None
 
     def resolve(self, reply: Reply) -> None:
         assert not self.resolved, "a request is answered once"
         self.resolved = True
         self.reply = reply
+        if self.ended is not None:
+            self.ended()
         if self._connection is not None:
             self._connection.settle()
 
@@ -141,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         self.active_at = self._server.runtime.now()
+        self._server.received_bytes += count
         held = self._held
         if held is None:
             data = self._server.scratch[:count]
@@ -251,6 +256,7 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, replies: list[Buffer]) -> None:
         """One call for all answers of a read: clients that pipeline cost fewer system calls."""
         if replies:
+            self._server.sent_bytes += len(replies[0]) if len(replies) == 1 else sum(map(len, replies))
             self._server.turn.send(self._transport, replies)
 
     def _keep(self, rest: memoryview, need: int) -> None:
@@ -371,6 +377,7 @@ class Server:
         self.limits = limits
         self.turn = Turn(runtime)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.received_bytes = self.sent_bytes = 0
         self.connections: dict[Connection, None] = {}  # in the order in which they came
         self.guests: dict[Connection, None] = {}
         """Connections on guarded listeners."""

@@ -137,6 +137,10 @@ class Runtime(Protocol):
     def now(self) -> float:
         """Monotonic seconds, for timeouts: never jumps."""
 
+    def stopwatch(self) -> float:
+        """Monotonic seconds, for measuring how long something took: goes on where `now` stands still, which may be for
+        a whole turn of the loop."""
+
     def wall_ms(self) -> int:
         """Milliseconds since 1970, for timestamps in records: may jump."""
 

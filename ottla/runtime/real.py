@@ -49,6 +49,7 @@ class RealRuntime:
         self.entropy = os.urandom
         # The loop's own methods, without a frame in between: these are called on the hot path.
         self.now = self._loop.time
+        self.stopwatch = time.perf_counter
         self.call_soon = self._loop.call_soon
 
     def wall_ms(self) -> int:
