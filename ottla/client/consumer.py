@@ -198,8 +198,8 @@ class Consumer(Client):
             if deadline is not None and now >= deadline:
                 await asyncio.sleep(0)
                 return {}
-            next_commit = subscription.commit_at
-            await driver.changed(min(each for each in (deadline, next_commit, now + 1) if each is not None))
+            times = [time for time in (deadline, subscription.next_poll_at()) if time is not None]
+            await driver.changed(min(times, default=None))
             if self._stopped:
                 raise ClientError("the consumer was stopped")
             subscription.polled()

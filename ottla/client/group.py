@@ -36,7 +36,7 @@ from ottla.wire.tree import Message
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that no pattern means."""
 POLL_STEP_S: Final = 1.0
-"""So often the member is told that the user is alive, however often he asks for records."""
+"""At most so often the member is told that the user is alive, however often he asks for records."""
 LOOK_UP_S: Final = 30.0
 
 Change = Revoke | Assign | Lose
@@ -72,6 +72,7 @@ class Group:
         self._pattern: re.Pattern[str] | None = None
         self._revision = -1
         self._polled_at = float("-inf")
+        self.poll_step_s = min(POLL_STEP_S, member.settings.max_poll_interval_ms / 4000)
         self._changes: asyncio.Queue[Change] = asyncio.Queue()
         self._looking: set[asyncio.Task[None]] = set()
         driver.attach(self)
@@ -101,7 +102,7 @@ class Group:
         self._tell(self.member.unsubscribe)
 
     def polled(self, now: float) -> None:
-        if now - self._polled_at >= POLL_STEP_S or self.member.away:
+        if now - self._polled_at >= self.poll_step_s or self.member.away:
             self._polled_at = now
             self._tell(self.member.polled)
 

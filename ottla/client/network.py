@@ -66,6 +66,11 @@ class _Link:
             if reply is not None:
                 reply(error)
 
+    @property
+    def owes(self) -> bool:
+        """Something waits to be sent that nobody will ask about: its sender takes it for done."""
+        return any(reply is None for _, reply in self._waiting)
+
     async def _open(self) -> None:
         network, (host, port, _) = self._network, self._key
         try:
@@ -120,9 +125,10 @@ class Network:
     async def close(self) -> None:
         self.closed = True
         for link in list(self.links.values()):
+            if link.owes:
+                await asyncio.wait([link.opening], timeout=self.setup_timeout_s)
+            link.opening.cancel()
+            await asyncio.gather(link.opening, return_exceptions=True)
             if link.connection is not None:
                 await link.connection.close()
-            else:
-                link.opening.cancel()
-                await asyncio.gather(link.opening, return_exceptions=True)
         self.links.clear()

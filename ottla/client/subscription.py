@@ -26,6 +26,7 @@ from ottla.client.group import Group, member_of
 from ottla.client.group_offsets import GroupMetadata, GroupOffsets, OffsetAndMetadata
 from ottla.client.member import MemberSettings
 from ottla.client.settings import GroupSettings, Settings
+from ottla.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -225,6 +226,14 @@ class Subscription:
                     self._commit_quietly(self._fetcher.assigned()), name="automatic commit"
                 )
 
+    def next_poll_at(self) -> float | None:
+        """Whoever waits for records shows until then that he is still there."""
+        assert self._driver is not None
+        if self._group is None:
+            return self.commit_at
+        step_at = self._driver.runtime.now() + self._group.poll_step_s
+        return step_at if self.commit_at is None else min(step_at, self.commit_at)
+
     async def stop(self) -> None:
         if self._driver is None:
             return
@@ -243,9 +252,18 @@ class Subscription:
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         if self._offsets is None:
             raise BadSetting("a commit needs a group_id")
-        refused = self._group.commit_refused if self._group is not None else lambda _, __: None
-        await self._offsets.commit(offsets, self.who, refused)
+        if self._mode is not _Mode.GROUP or self._group is None:
+            await self._offsets.commit(offsets, self.who)
+        elif offsets:
+            await self._offsets.commit(offsets, self._member, self._group.commit_refused)
         self._committed.update((place, offset.offset) for place, offset in offsets.items())
+
+    def _member(self) -> GroupMetadata:
+        """Whoever is out of the group must not commit as if there were none."""
+        who = self.who()
+        if who.generation_id <= 0:
+            raise CommitFailed(f"this consumer is not in group {who.group_id} now", code=ErrorCode.unknown_member_id)
+        return who
 
     async def commit_consumed(self) -> None:
         await self.commit(self._consumed(self.assigned()))
