@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ottla.broker.refusals import refusal
-from ottla.errors import BadFrame, ErrorCode, Refused
+from ottla.errors import BadFrame, ErrorCode, Fault, Refused, StorageFault
 from ottla.net.server import Connection, Pending, Reply
 from ottla.runtime import Buffer
 from ottla.wire import messages
@@ -287,6 +287,11 @@ class Dispatch:
         """An answer that carries only an error, for APIs that have a place for one."""
         if isinstance(failure, Refused):
             code, text = failure.code, failure.message
+        elif isinstance(failure, Fault):
+            # The world broke, not we: the store or another broker is out of reach, or the disk. It may be asked again.
+            log.warning("%s: %s", request.route.api.name, failure)
+            storage = isinstance(failure, StorageFault)
+            code, text = ErrorCode.kafka_storage_error if storage else ErrorCode.request_timed_out, str(failure)
         else:
             log.error("%s failed", request.route.api.name, exc_info=failure)
             code, text = ErrorCode.unknown_server_error, None

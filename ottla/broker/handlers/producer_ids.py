@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, serves
-from ottla.errors import ErrorCode
+from ottla.errors import ErrorCode, Fault
 from ottla.wire.apis import INIT_PRODUCER_ID
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
+
+log = logging.getLogger("ottla.broker")
 
 
 class ProducerIds:
@@ -35,4 +38,10 @@ async def handle(broker: Broker, message: InitProducerIdRequest, request: Reques
     if message.transactional_id is not None:
         # Transactions have a coordinator of their own, which is found with FindCoordinator: nobody is it here.
         return InitProducerIdResponse(error_code=ErrorCode.not_coordinator)
-    return InitProducerIdResponse(producer_id=await broker.producer_ids.take(), producer_epoch=0)
+    try:
+        producer_id = await broker.producer_ids.take()
+    except Fault as fault:
+        # As Kafka says it while there is no block of ids to be had: clients try again.
+        log.warning("no producer ids: %s", fault)
+        return InitProducerIdResponse(error_code=ErrorCode.coordinator_load_in_progress)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
