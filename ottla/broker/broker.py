@@ -24,8 +24,10 @@ from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers.producer_ids import ProducerIds
 from ottla.broker.housekeeping import Housekeeping
 from ottla.broker.in_sync import InSyncSets
+from ottla.broker.meter import RequestMeters
 from ottla.broker.peers import Peers
 from ottla.broker.replication import Replication
+from ottla.broker.status import Status
 from ottla.broker.syncing import Syncing
 from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
@@ -86,7 +88,18 @@ class Broker:
         self._cleaner = Cleaner(self, self.housekeeping)
         self._lock: Lock | None = None
         self._erasing: set[asyncio.Task[None]] = set()
-        self._server = Server(runtime, Dispatch(self).serve, _limits(config))
+        self.serving = False
+        """From the end of the start to the beginning of the stop."""
+        self._server, self._status = self._listening()
+
+    def _listening(self) -> tuple[Server, Status | None]:
+        """What serves clients, and what tells of it if anybody wants to know."""
+        dispatch, limits = Dispatch(self), _limits(self.config)
+        if self.config.ottla_metrics_port is None:
+            return Server(self.runtime, dispatch.serve, limits), None
+        requests = RequestMeters(dispatch.apis, self.runtime.stopwatch)
+        server = Server(self.runtime, requests.around(dispatch.serve), limits)
+        return server, Status(self, server, requests)
 
     @property
     def image(self) -> Image:
@@ -111,6 +124,8 @@ class Broker:
                 "with --data."
             )
         self._check_owner(None)
+        if self._status is not None:
+            await self._status.start()
         self.cluster = await Cluster.open(
             self.config.ottla_store,
             self.runtime,
@@ -142,9 +157,11 @@ class Broker:
         self.in_sync.start()
         self.housekeeping.start()
         self._cleaner.start()
+        self.serving = True
 
     async def stop(self) -> None:
         """Leave everything so that the next start is quick and nothing is missing."""
+        self.serving = False
         if self.config.controlled_shutdown_enable:
             await self._hand_over()
         self.groups.close()
@@ -162,6 +179,8 @@ class Broker:
         assert me is not None
         mark = checkpoints.CleanShutdown(me.epoch, me.clean_since)
         checkpoints.write_clean_shutdown(self.runtime.disk, self.data_dir, mark)
+        if self._status is not None:
+            await self._status.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -180,6 +199,8 @@ class Broker:
 
     async def abandon(self) -> None:
         """Starting failed: let go of what was taken."""
+        if self._status is not None:
+            await self._status.close()
         self.peers.close()
         await self._server.close()
         if hasattr(self, "cluster"):

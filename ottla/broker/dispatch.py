@@ -192,9 +192,10 @@ class Dispatch:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         served = {api.key: api for api in (*served_apis(), *(api for api in APIS.values() if api.between_brokers))}
+        self.apis = list(served.values())
         self._routes = {
             api.key << 16 | version: Route(api, version)
-            for api in served.values()
+            for api in self.apis
             for version in range(api.min, api.max + 1)
         }
 

@@ -37,6 +37,12 @@ COPIES = (
 @click.option(
     "--store", metavar="STORE", help="Metadata store (ottla.store).  [default: embedded:DIR/store.db]"
 )
+@click.option(
+    "--metrics-port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    help="Port of /metrics, /healthz and /readyz (ottla.metrics.port).  [default: none]",
+)
 @click.option("--config", "file", metavar="FILE", envvar="OTTLA_CONFIG", help="A server.properties file.")
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Any setting; repeatable.")
 @click.option(
@@ -58,6 +64,7 @@ def command(
     port: int | None,
     data: str | None,
     store: str | None,
+    metrics_port: int | None,
     file: str | None,
     settings: tuple[str, ...],
     only_print: bool,
@@ -70,7 +77,12 @@ def command(
     advertised.listeners), and that beats the file.
     """
     flags = dict(split_pair(each, "--set") for each in settings)
-    named = {"broker.id": broker_id, "log.dirs": data, "ottla.store": store}
+    named = {
+        "broker.id": broker_id,
+        "log.dirs": data,
+        "ottla.store": store,
+        "ottla.metrics.port": metrics_port,
+    }
     flags.update((name, str(value)) for name, value in named.items() if value is not None)
     try:
         config = load_broker_config(file=file, environment=os.environ, flags=flags, host=host, port=port)

@@ -1,0 +1,231 @@
+"""What a broker says of itself to Prometheus, under the names that kafka_exporter made known where it has them.
+
+Each thing is told by one broker, so that sums over all brokers are right: a partition by its leader, or by the
+controller when nobody leads it; a group by its coordinator; a log's size by each broker that holds a copy. What every
+broker knows (`kafka_brokers`, `kafka_topic_partitions`) every broker tells: views that differ are worth seeing.
+
+A page may have a hundred thousand lines. It is made in slices, between which the loop serves others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from ottla import __version__
+from ottla.broker.meter import Meter, RequestMeters
+from ottla.broker.prometheus import Families, labels
+from ottla.cluster.image import Image, Partition
+from ottla.cluster.model import NO_BROKER
+from ottla.errors import ErrorCode, Fault
+from ottla.replication.partition import Partition as Replica
+from ottla.runtime import process
+from ottla.wire.schema.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+    from ottla.net.server import Server
+
+SLICE: Final = 200
+"""Partitions or offsets between two turns of the loop: about two milliseconds."""
+ASK_SECONDS_MAX: Final = 2.0
+"""How long a page waits for another broker to say where its partitions end."""
+LATEST: Final = -1
+NOBODY: Final = -1
+
+Ends = dict[tuple[str, int], int]
+
+
+class Metrics:
+    """Makes pages. `requests` and `loop_lag` are filled by others."""
+
+    def __init__(self, broker: Broker, server: Server, requests: RequestMeters, loop_lag: Meter) -> None:
+        self._broker = broker
+        self._server = server
+        self._requests = requests
+        self._loop_lag = loop_lag
+
+    async def page(self) -> bytes:
+        families = Families()
+        self._process(families)
+        self._traffic(families)
+        if self._broker.serving:
+            self._cluster(families)
+            for gather in (self._partitions, self._logs):
+                for _ in gather(families):
+                    await asyncio.sleep(0)
+            await self._groups(families)
+            await self._storage(families)
+        return families.encoded()
+
+    # This process.
+
+    def _process(self, families: Families) -> None:
+        told = families.gauge("ottla_build_info", "The version of this broker.")
+        told.add(1, labels(version=__version__))
+        memory = families.gauge("process_resident_memory_bytes", "Memory in use.")
+        memory.add(process.resident_bytes())
+        families.counter("process_cpu_seconds_total", "Processor time used.").add(process.cpu_seconds())
+        families.gauge("process_open_fds", "Open file descriptors.").add(process.open_files())
+        lag = families.histogram("ottla_loop_lag_seconds", "How late the loop comes to what it should do by now.")
+        lag.add_histogram(self._loop_lag.counts(), self._loop_lag.count, self._loop_lag.seconds)
+
+    def _traffic(self, families: Families) -> None:
+        server = self._server
+        families.counter("ottla_received_bytes_total", "Bytes received.").add(server.received_bytes)
+        families.counter("ottla_sent_bytes_total", "Bytes of answers.").add(server.sent_bytes)
+        connections = families.gauge("ottla_connections", "Open connections, of clients and of other brokers.")
+        connections.add(len(server.connections), labels(of="clients"))
+        connections.add(len(server.guests), labels(of="brokers"))
+        took = families.histogram(
+            "ottla_request_seconds", "From a request's arrival to its answer; a wait for records or replicas counts."
+        )
+        for api, meter in self._requests.by_api.items():
+            if count := meter.count:
+                took.add_histogram(meter.counts(), count, meter.seconds, api=api)
+
+    # The cluster.
+
+    def _cluster(self, families: Families) -> None:
+        broker, image = self._broker, self._broker.image
+        families.gauge("kafka_brokers", "Live brokers in the cluster.").add(len(image.brokers))
+        known = families.gauge("kafka_broker_info", "A live broker and where it is.")
+        for live in image.brokers.values():
+            first = live.endpoints[0]
+            known.add(1, labels(id=live.id, address=f"{first.host}:{first.port}"))
+        controls = families.gauge("ottla_controller", "1 on the broker that is controller.")
+        controls.add(int(broker.cluster.is_controller))
+        families.gauge("ottla_controller_epoch", "How often a controller was elected.").add(image.controller_epoch)
+        in_touch = families.gauge("ottla_store_in_touch", "1 while the metadata store holds this broker for alive.")
+        in_touch.add(int(broker.cluster.in_touch))
+        registration = broker.cluster.registration
+        if registration is not None:
+            families.gauge("ottla_broker_epoch", "The registration of this broker.").add(registration.epoch)
+
+    def _partitions(self, families: Families) -> Iterator[None]:
+        image = self._broker.image
+        partitions = families.gauge("kafka_topic_partitions", "Partitions of a topic.")
+        count = 0
+        for topic in image.topics.values():
+            partitions.add(len(topic.partitions), labels(topic=topic.name))
+            for index, partition in enumerate(topic.partitions):
+                if self._tells(image, partition):
+                    self._partition(families, topic.name, index, partition)
+                count += 1
+                if count % SLICE == 0:
+                    yield
+
+    def _tells(self, image: Image, partition: Partition) -> bool:
+        if partition.leader == NO_BROKER:
+            return image.controller_id == self._broker.id
+        return partition.leader == self._broker.id
+
+    def _partition(self, families: Families, topic: str, index: int, partition: Partition) -> None:
+        of = f'{{topic="{topic}",partition="{index}"}}'
+        gauge = families.gauge
+        gauge("kafka_topic_partition_leader", "The broker that leads; -1: nobody.").add(partition.leader, of)
+        preferred = int(partition.leader == partition.replicas[0])
+        gauge("kafka_topic_partition_leader_is_preferred", "1 if its first replica leads.").add(preferred, of)
+        gauge("kafka_topic_partition_replicas", "Replicas.").add(len(partition.replicas), of)
+        gauge("kafka_topic_partition_in_sync_replica", "Replicas in sync.").add(len(partition.in_sync), of)
+        short = int(len(partition.in_sync) < len(partition.replicas))
+        gauge("kafka_topic_partition_under_replicated_partition", "1 if a replica is not in sync.").add(short, of)
+        replica = self._broker.replicas.get(topic, index)
+        if replica is None or not replica.leads:
+            return
+        enough = int(not replica.enough_in_sync)
+        gauge("ottla_partition_under_min_in_sync", "1 if acks=all is refused for want of replicas.").add(enough, of)
+        gauge("kafka_topic_partition_current_offset", "The next offset of what is committed.").add(
+            replica.high_watermark, of
+        )
+        gauge("kafka_topic_partition_oldest_offset", "The first offset.").add(replica.log.log_start, of)
+
+    def _logs(self, families: Families) -> Iterator[None]:
+        sizes = families.gauge("ottla_log_bytes", "Bytes of this broker's copy of a partition.")
+        leads = 0
+        count = 0
+        replicas: list[Replica] = list(self._broker.replicas)
+        for replica in replicas:
+            leads += replica.leads
+            sizes.add(replica.log.size_bytes, f'{{topic="{replica.topic}",partition="{replica.index}"}}')
+            count += 1
+            if count % SLICE == 0:
+                yield
+        held = families.gauge("ottla_replicas", "Partitions that this broker leads, and that it follows.")
+        held.add(leads, labels(role="leader"))
+        held.add(count - leads, labels(role="follower"))
+
+    async def _storage(self, families: Families) -> None:
+        broker = self._broker
+        try:
+            total, free = await broker.runtime.offload(broker.runtime.disk.usage, broker.data_dir)
+        except Fault:
+            return
+        families.gauge("ottla_storage_bytes", "Size of the file system of the data directory.").add(total)
+        families.gauge("ottla_storage_free_bytes", "What is free of it.").add(free)
+
+    # Groups.
+
+    async def _groups(self, families: Families) -> None:
+        members = families.gauge("kafka_consumergroup_members", "Members of a group.")
+        current = families.gauge("kafka_consumergroup_current_offset", "The offset a group has committed.")
+        lag = families.gauge("kafka_consumergroup_lag", "Records that a group has not read yet.")
+        lag_sum = families.gauge("kafka_consumergroup_lag_sum", "Records of a topic that a group has not read yet.")
+        figures = [each for shard in self._broker.groups.active() for each in shard.machine.figures()]
+        await asyncio.sleep(0)
+        ends = await self._ends({(topic, index) for _, _, commits in figures for topic, index, _ in commits})
+        count = 0
+        for group_id, member_count, commits in figures:
+            members.add(member_count, labels(consumergroup=group_id))
+            behind: dict[str, int] = {}
+            for topic, index, offset in commits:
+                of = labels(consumergroup=group_id, topic=topic, partition=index)
+                current.add(offset, of)
+                if (end := ends.get((topic, index))) is not None:
+                    lag.add(max(0, end - offset), of)
+                    behind[topic] = behind.get(topic, 0) + max(0, end - offset)
+                count += 1
+                if count % SLICE == 0:
+                    await asyncio.sleep(0)
+            for topic, records in behind.items():
+                lag_sum.add(records, labels(consumergroup=group_id, topic=topic))
+
+    async def _ends(self, wanted: set[tuple[str, int]]) -> Ends:
+        """Where these partitions end: what is led here is known here, the others' leaders are asked."""
+        ends: Ends = {}
+        elsewhere: dict[int, dict[str, list[int]]] = {}
+        for topic, index in sorted(wanted):
+            replica = self._broker.replicas.get(topic, index)
+            if replica is not None and replica.leads:
+                ends[topic, index] = replica.high_watermark
+            elif (leader := self._broker.leader_of(topic, index)[0]) not in (NO_BROKER, self._broker.id):
+                elsewhere.setdefault(leader, {}).setdefault(topic, []).append(index)
+        if elsewhere:
+            for found in await asyncio.gather(*(self._ask(leader, topics) for leader, topics in elsewhere.items())):
+                ends.update(found)
+        return ends
+
+    async def _ask(self, leader: int, wanted: dict[str, list[int]]) -> Ends:
+        topics = [
+            ListOffsetsTopic(
+                name=topic, partitions=[ListOffsetsPartition(partition_index=i, timestamp=LATEST) for i in indexes]
+            )
+            for topic, indexes in wanted.items()
+        ]
+        message = ListOffsetsRequest(replica_id=NOBODY, topics=topics)
+        try:
+            answer = await self._broker.peers.call(leader, message, ListOffsetsResponse, timeout_s=ASK_SECONDS_MAX)
+        except Fault:
+            return {}  # what is not known is not told
+        return {
+            (topic.name, found.partition_index): found.offset
+            for topic in answer.topics
+            for found in topic.partitions
+            if found.error_code == ErrorCode.none
+        }

@@ -1,0 +1,115 @@
+"""One port for those who look after a broker: /metrics, /healthz, /readyz.
+
+    /healthz           200 while the loop runs: whoever gets no answer may kill the process
+    /readyz            200 while the broker serves; 503 while it starts, stops, or is held for dead by the store
+    /readyz/in-sync    as /readyz, and every replica here is in its partition's in-sync set: the moment from which the
+                       next broker may be restarted
+
+It is open before the logs are, for opening them may take a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker import prometheus
+from ottla.broker.meter import Meter, RequestMeters
+from ottla.broker.metrics import Metrics
+from ottla.config.listeners import address_text, is_loopback
+from ottla.net.http import HttpServer, Page, refusal
+from ottla.runtime import Handle
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+    from ottla.net.server import Server
+
+log = logging.getLogger("ottla.status")
+
+LAG_LOOK_SECONDS: Final = 0.25
+REPLICAS_NAMED_MAX: Final = 20
+
+
+class Status:
+    """Nothing is opened, measured or timed unless `ottla.metrics.port` is set."""
+
+    def __init__(self, broker: Broker, server: Server, requests: RequestMeters) -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._loop_lag = Meter()
+        self._metrics = Metrics(broker, server, requests, self._loop_lag)
+        self._http = HttpServer(broker.runtime, self._serve)
+        self._gathering: asyncio.Task[bytes] | None = None
+        self._timer: Handle | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        host, port = self._broker.config.ottla_metrics_host, self._broker.config.ottla_metrics_port
+        assert port is not None
+        self.port = (await self._http.start(host, port)).port
+        self._measure_lag_later()
+        log.info("metrics on http://%s/metrics", address_text(host, self.port))
+        if not is_loopback(host):
+            log.warning("metrics can be read from beyond this machine, by anybody")
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._gathering is not None:
+            self._gathering.cancel()
+        await self._http.close()
+
+    def _measure_lag_later(self) -> None:
+        due = self._runtime.now() + LAG_LOOK_SECONDS
+        self._timer = self._runtime.call_at(due, self._measure_lag, due)
+
+    def _measure_lag(self, due: float) -> None:
+        self._loop_lag.note(max(0.0, self._runtime.now() - due))
+        self._measure_lag_later()
+
+    async def _serve(self, path: str) -> Page:
+        if path == "/metrics":
+            return Page(await self._gathered(), content_type=prometheus.CONTENT_TYPE)
+        if path == "/healthz":
+            return Page(b"ok\n")
+        if path == "/readyz":
+            return _verdict(self._unready())
+        if path == "/readyz/in-sync":
+            return _verdict(self._unready() or self._out_of_sync())
+        if path == "/":
+            return Page(b"/metrics\n/healthz\n/readyz\n/readyz/in-sync\n")
+        return refusal(HTTPStatus.NOT_FOUND)
+
+    async def _gathered(self) -> bytes:
+        """Whoever comes while a page is being made gets the same one: many scrapers cost no more than one."""
+        if self._gathering is None or self._gathering.done():
+            self._gathering = self._runtime.spawn(self._metrics.page(), name="metrics")
+        return await asyncio.shield(self._gathering)
+
+    def _unready(self) -> str:
+        broker = self._broker
+        if not broker.serving:
+            return "the broker is starting or stopping"
+        if not broker.cluster.in_touch:
+            return "the metadata store is out of reach, or has ended the session of this broker"
+        registration = broker.cluster.registration
+        live = broker.image.brokers.get(broker.id)
+        if registration is None or live is None or live.epoch != registration.epoch:
+            return "the broker is about to register again"
+        return ""
+
+    def _out_of_sync(self) -> str:
+        me = self._broker.id
+        behind = [f"{p.topic}-{p.index}" for p in self._broker.replicas if me not in p.in_sync]
+        if not behind:
+            return ""
+        named = ", ".join(behind[:REPLICAS_NAMED_MAX])
+        return f"{len(behind)} replicas here are not in sync: {named}{', ...' if behind[REPLICAS_NAMED_MAX:] else ''}"
+
+
+def _verdict(problem: str) -> Page:
+    if problem:
+        return Page(f"{problem}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+    return Page(b"ok\n")
