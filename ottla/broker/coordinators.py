@@ -153,11 +153,13 @@ class Coordinator(Generic[M]):
         if not self._started or topic.name != self.topic:
             return
         partition = self._broker.replicas.get(topic.name, index)
-        if partition is not None and partition.leads:
-            if index not in self._slots:
-                self._take(index, partition)
-        elif index in self._slots:
+        slot = self._slots.get(index)
+        if slot is not None and not (slot.shard.partition is partition and slot.shard.leads):
+            # Also when this broker leads again: what others wrote between two of its reigns has to be read.
             self._let_go(index)
+            slot = None
+        if slot is None and partition is not None and partition.leads:
+            self._take(index, partition)
 
     def deleted(self, topic: Topic) -> None:
         if topic.name == self.topic:
@@ -212,13 +214,14 @@ class Coordinator(Generic[M]):
                     )  # fmt: skip
 
     async def _load(self, shard: Shard[M]) -> None:
+        """Read all there is, committed or not: what a predecessor appended will be committed, or this reign ends."""
         began = self._runtime.now()
         log_ = shard.partition.log
         loader = Loader(shard.machine, self._codec, log_.log_start)
         while shard.phase is Phase.LOADING and loader.next_offset < log_.log_end:
             piece = log_.read(max(loader.next_offset, log_.log_start), LOAD_BYTES, limit=log_.log_end)
             if piece is None:
-                break
+                raise Fault(f"there is nothing at offset {loader.next_offset}, and the log ends at {log_.log_end}")
             for _ in loader.feed(await self._runtime.offload(piece.load)):
                 await asyncio.sleep(0)
         for _ in loader.replay():

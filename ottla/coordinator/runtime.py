@@ -95,6 +95,12 @@ class Shard(Generic[M]):
         self._tell = tell
         self._held: deque[_Held] = deque()
         self._held_s_max = held_s_max
+        self._leader_epoch = partition.leader_epoch
+
+    @property
+    def leads(self) -> bool:
+        """Whether the reign lasts in which this shard was made: in another one, others may have written meanwhile."""
+        return self.partition.leads and self.partition.leader_epoch == self._leader_epoch
 
     def check_active(self) -> None:
         if self.phase is Phase.LOADING:
@@ -168,7 +174,7 @@ class Shard(Generic[M]):
 
     def _append(self, data: bytearray, header: BatchHeader, now_ms: int) -> None:
         partition = self.partition
-        if not partition.leads:
+        if not partition.leads or partition.leader_epoch != self._leader_epoch:
             raise Refused(ErrorCode.not_leader_or_follower)
         if len(partition.in_sync) < partition.policy.in_sync_min:
             raise Refused(ErrorCode.not_enough_replicas)

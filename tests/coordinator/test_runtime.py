@@ -78,8 +78,9 @@ class Fixture:
 
     def lead(self, *in_sync: int, epoch: int = 0) -> None:
         members = (1, *in_sync)
+        changes = self.partition.partition_epoch + 1
         self.partition.become(
-            State(replicas=members, leader=1, leader_epoch=epoch, in_sync=members, partition_epoch=epoch)
+            State(replicas=members, leader=1, leader_epoch=epoch, in_sync=members, partition_epoch=changes)
         )
 
     def made(self, machine: Notes) -> Shard[Notes]:
@@ -132,7 +133,7 @@ def test_a_decision_is_one_batch_replayed_and_then_answered(on_disk: Fixture):
 
 
 def test_replies_wait_until_all_replicas_have_the_records(on_disk: Fixture):
-    on_disk.lead(2, epoch=1)
+    on_disk.lead(2)
     assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == []
     assert on_disk.machine.offsets, "replayed at once: the next decision builds on it"
     assert on_disk.apply(answer("b", "what a has changed")) == []
@@ -142,7 +143,7 @@ def test_replies_wait_until_all_replicas_have_the_records(on_disk: Fixture):
 
 
 def test_replies_do_not_wait_for_ever(on_disk: Fixture):
-    on_disk.lead(2, epoch=1)
+    on_disk.lead(2)
     on_disk.apply(Decision([committed(1)], [("a", "done")]))
     assert on_disk.shard.deadline == NOW + 5.0
     on_disk.shard.expire(NOW + 5.0, NOW_MS)
@@ -181,7 +182,7 @@ def test_too_few_in_sync_replicas_refuse_a_change_and_answer_questions(on_disk: 
 
 
 def test_a_shard_that_moves_away_sends_everybody_away(on_disk: Fixture):
-    on_disk.lead(2, epoch=1)
+    on_disk.lead(2)
     on_disk.apply(Decision([committed(1)], [("a", "done")]))
     on_disk.machine.waiting = ["b"]
     on_disk.shard.unload()
@@ -191,6 +192,14 @@ def test_a_shard_that_moves_away_sends_everybody_away(on_disk: Fixture):
     with pytest.raises(Refused) as refused:
         on_disk.shard.check_active()
     assert refused.value.code == ErrorCode.not_coordinator
+
+
+def test_a_shard_writes_in_no_other_reign_than_its_own(on_disk: Fixture):
+    assert on_disk.shard.leads
+    on_disk.lead(epoch=1)
+    assert not on_disk.shard.leads
+    assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == [("a", ErrorCode.not_coordinator)]
+    assert not on_disk.machine.offsets
 
 
 def test_a_shard_serves_nobody_while_it_loads(on_disk: Fixture):

@@ -1,0 +1,132 @@
+"""Coordinators when leadership moves: what a shard knows is what the log says, of this reign and of all before it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from ottla.broker.broker import Broker
+from ottla.cluster.model import Partition as State
+from ottla.cluster.requests import TopicSpec
+from ottla.coordinator import log_batch, records
+from ottla.coordinator.records import OffsetCommitKey, OffsetCommitValue
+from ottla.errors import ErrorCode
+from ottla.replication.partition import Partition
+from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from ottla.wire.schema.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from ottla.wire.schema.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from tests.broker.clustered import Client, brokers, run, until
+
+SETTINGS = {"offsets_topic_num_partitions": "1", "offsets_topic_replication_factor": "1"}
+ANOTHER_BROKER = 2
+COMMIT_VERSION, FETCH_VERSION, JOIN_VERSION = 8, 7, 3
+
+
+async def commit(client: Client, offset: int) -> int:
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+    request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)])
+    response = await client.call(request, OffsetCommitResponse, COMMIT_VERSION)
+    return response.topics[0].partitions[0].error_code
+
+
+async def fetch(client: Client) -> tuple[int, int]:
+    request = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
+    response = await client.call(request, OffsetFetchResponse, FETCH_VERSION)
+    return response.error_code, response.topics[0].partitions[0].committed_offset
+
+
+async def settled(client: Client) -> tuple[int, int]:
+    """What is fetched once the shard is loaded."""
+    while (fetched := await fetch(client))[0] == ErrorCode.coordinator_load_in_progress:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    return fetched
+
+
+async def coordinating(broker: Broker) -> Partition:
+    await broker.groups.make_topic()
+    await broker.create_topics([TopicSpec("t", 1, 1)])
+    await until(lambda: broker.image.topic("t") is not None)
+    partition = broker.replicas.get(broker.groups.topic, 0)
+    assert partition is not None
+    await until(lambda: partition.leads)
+    return partition
+
+
+def move(broker: Broker, partition: Partition, leader: int, *, told: bool = True) -> None:
+    """Another reign begins; `told`: the coordinator learns of it before the next one begins."""
+    partition.become(
+        State(
+            replicas=partition.replicas,
+            leader=leader,
+            leader_epoch=partition.leader_epoch + 1,
+            in_sync=partition.in_sync,
+            partition_epoch=partition.partition_epoch + 1,
+        )
+    )
+    topic = broker.image.topic(broker.groups.topic)
+    assert topic is not None
+    if told:
+        broker.groups.follow_partition(topic, 0)
+
+
+def replicated(partition: Partition, offset: int) -> None:
+    """Another leader has committed an offset, and this broker has copied it."""
+    key = records.encode_key(OffsetCommitKey("g", "t", 0))
+    data, header = log_batch.build([(key, records.encode_value(OffsetCommitValue(offset)))], 1_790_000_000_000)
+    partition.log.append(memoryview(data), header, leader_epoch=partition.leader_epoch, now_ms=1_790_000_000_000)
+
+
+def test_whoever_waits_is_sent_away_with_the_leadership_and_nobody_is_served_without_it(tmp_path: Path):
+    async def test() -> None:
+        async with (
+            brokers(tmp_path, 1, **SETTINGS) as (broker,),
+            Client.to(broker) as client,
+            Client.to(broker) as other,
+        ):
+            partition = await coordinating(broker)
+            assert await commit(client, 5) == ErrorCode.none
+            protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
+            join = JoinGroupRequest(
+                group_id="g", session_timeout_ms=10_000, protocol_type="consumer", protocols=protocols
+            )
+            joining = asyncio.create_task(other.call(join, JoinGroupResponse, JOIN_VERSION))
+            shard = broker.groups.active()[0]
+            await until(lambda: list(shard.machine.parked()))
+            move(broker, partition, ANOTHER_BROKER)
+            assert (await joining).error_code == ErrorCode.not_coordinator
+            assert await commit(client, 6) == ErrorCode.not_coordinator
+            assert (await fetch(client))[0] == ErrorCode.not_coordinator
+
+    run(test)
+
+
+def test_what_others_wrote_between_two_reigns_is_read(tmp_path: Path):
+    async def test() -> None:
+        async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:
+            partition = await coordinating(broker)
+            assert await commit(client, 5) == ErrorCode.none
+            for offset, told in ((9, True), (12, False)):
+                move(broker, partition, ANOTHER_BROKER, told=told)
+                replicated(partition, offset)
+                move(broker, partition, broker.id)
+                assert await settled(client) == (ErrorCode.none, offset)
+
+    run(test)
+
+
+def test_a_shard_of_an_earlier_reign_writes_nothing(tmp_path: Path):
+    async def test() -> None:
+        async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:
+            partition = await coordinating(broker)
+            assert await commit(client, 5) == ErrorCode.none
+            log_end = partition.log.log_end
+            move(broker, partition, broker.id, told=False)
+            assert await commit(client, 6) == ErrorCode.not_coordinator
+            assert partition.log.log_end == log_end
+
+    run(test)
