@@ -19,7 +19,7 @@ from ottla.broker.dispatch import Request, Response, TreeHandler
 from ottla.broker.peers import Lane
 from ottla.broker.refusals import refusal
 from ottla.cluster.requests import TopicResult, TopicSpec
-from ottla.errors import ErrorCode, Fault, Refused
+from ottla.errors import ErrorCode, Fault, Refused, StorageFault
 from ottla.net.peer import PeerLost, Unreached
 from ottla.net.server import Pending
 from ottla.wire import apis, messages
@@ -44,6 +44,7 @@ RETRY_SECONDS: Final = 0.1
 PATIENCE_SECONDS_MAX: Final = 30.0
 """However long a client says it will wait, it is told after this time."""
 _NOT_CONTROLLER: Final = "This is not the correct controller for this cluster."
+_IN_DOUBT: Final = "The store of the cluster did not answer: whether this was done is not known. Ask again."
 _REPEATABLE: Final = frozenset(
     {
         apis.ALTER_CONFIGS,
@@ -62,7 +63,13 @@ def by_controller(handler: TreeHandler) -> Forwarded:
     async def here(broker: Broker, message: Message, request: Request) -> Response:
         response = handler(broker, message, request)
         assert not isinstance(response, Pending)
-        return response if isinstance(response, Message | bytes) else await response
+        try:
+            return response if isinstance(response, Message | bytes) else await response
+        except StorageFault:
+            raise
+        except Fault as fault:
+            log.warning("%s: %s", request.route.api.name, fault)
+            raise Refused(ErrorCode.request_timed_out, _IN_DOUBT) from fault
 
     @wraps(handler)
     async def answered(broker: Broker, message: Message, request: Request) -> Response:

@@ -107,6 +107,26 @@ def test_a_broker_killed_and_started_at_once_serves_before_its_old_session_would
     assert json.loads(znodes("/brokers/ids/1")[0])["epoch"] > epoch
 
 
+@pytest.mark.broker_may_log("ZooKeeper|cannot follow the change log|controller:|create_topics")
+def test_whoever_wants_a_topic_while_zookeeper_is_away_is_told_to_ask_again(start_broker, tmp_path):
+    zookeeper = ensemble(tmp_path / "zookeeper")
+    try:
+        broker = start_broker(*on(f"zookeeper:{zookeeper.connect}/ottla"))
+        zookeeper.servers[0].kill()
+        wait_for(lambda: "out of touch with ZooKeeper" in broker.stderr_text(), "the broker to notice")
+        create = [sys.executable, "-m", "ottla", "topics", "create", "orders", "-b", broker.bootstrap]
+        done = subprocess.run(create, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, "Ask again" in done.stderr) == (os.EX_TEMPFAIL, True), done.stderr
+        zookeeper.start()
+        wait_for(
+            lambda: subprocess.run(create, capture_output=True, timeout=60, check=False).returncode == 0,
+            "the topic to be made",
+            30,
+        )
+    finally:
+        zookeeper.stop()
+
+
 @pytest.mark.broker_may_log("ZooKeeper|cannot follow the change log|controller:")
 def test_clients_are_served_while_zookeeper_is_away(start_broker, tmp_path):
     zookeeper = ensemble(tmp_path / "zookeeper")
