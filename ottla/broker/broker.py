@@ -53,6 +53,7 @@ META_VERSION = "0"
 NOT_YET = {
     ErrorCode.invalid_replication_factor: ErrorCode.unknown_topic_or_partition,
     ErrorCode.not_controller: ErrorCode.leader_not_available,
+    ErrorCode.request_timed_out: ErrorCode.leader_not_available,
 }
 """What a client is told of a topic that is to be made and cannot be made at the moment: it asks again."""
 HAND_OVER_SECONDS_MAX = 30.0
@@ -174,11 +175,11 @@ class Broker:
         if self._erasing:
             await asyncio.wait(self._erasing)
         await self.cluster.close()
-        await self.runtime.offload(self.replicas.close)
-        me = self.cluster.registration
-        assert me is not None
-        mark = checkpoints.CleanShutdown(me.epoch, me.clean_since)
-        checkpoints.write_clean_shutdown(self.runtime.disk, self.data_dir, mark)
+        if await self.runtime.offload(self.replicas.close):
+            me = self.cluster.registration
+            assert me is not None
+            mark = checkpoints.CleanShutdown(me.epoch, me.clean_since)
+            checkpoints.write_clean_shutdown(self.runtime.disk, self.data_dir, mark)
         if self._status is not None:
             await self._status.close()
         if self._lock is not None:
@@ -261,8 +262,10 @@ class Broker:
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
                     self._partition_changed(topic, change.partition)
-            case c.BrokerRegistered() if change.id == self.id:
-                self.replicas.broker_epoch = change.epoch
+            case c.BrokerRegistered():
+                if change.id == self.id:
+                    self.replicas.broker_epoch = change.epoch
+                self.in_sync.look_at_all()
             case c.TopicConfigChanged():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:

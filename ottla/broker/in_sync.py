@@ -67,6 +67,12 @@ class InSyncSets:
         if len(partition.in_sync) < len(partition.replicas):
             self._propose(partition)
 
+    def look_at_all(self) -> None:
+        """A broker has registered: its replicas may have come far enough before we knew that it is there."""
+        for partition in self._broker.replicas:
+            if partition.leads:
+                self.look_at(partition)
+
     def _propose(self, partition: Partition) -> None:
         if partition.propose(self._runtime.now(), self._lag_s_max, self._able):
             self._wanted[partition] = None
@@ -135,6 +141,7 @@ class InSyncSets:
             if code and code not in _OVERTAKEN:
                 log.info("%s: the controller refused %s: %s", partition, partition.proposed, ErrorCode(code).name)
                 partition.withdraw()
+                self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self.look_at, partition)
 
 
 def _by_topic(proposals: list[Proposal]) -> list[AlterPartitionRequestTopicData]:

@@ -13,7 +13,8 @@ from ottla.errors import Fault
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-    from random import Random
+    from contextlib import AbstractContextManager
+from random import Random
 
 T = TypeVar("T")
 
@@ -75,6 +76,10 @@ class Disk(Protocol):
         """Old or new content after a crash, never a mixture."""
 
     def sync_dir(self, path: str) -> None: ...
+
+    def together(self, path: str) -> AbstractContextManager[None]:
+        """What is synced inside is synced when it ends, all of it with one call where the system can: for many files
+        at a time when nobody needs any of them meanwhile. Nothing inside may be taken for durable."""
 
     def lock(self, path: str) -> Lock | None:
         """Exclusive until released or the process dies; None when somebody else holds it."""

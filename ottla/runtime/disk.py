@@ -7,9 +7,12 @@ import os
 import shutil
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ottla.errors import StorageFault
 from ottla.runtime import Buffer
+from ottla.runtime.filesystem import can_sync_filesystem, sync_filesystem
 
 # Tells a read that the page cache can answer from one that would wait for the device. Linux only, and not on tmpfs.
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
@@ -131,6 +134,8 @@ class RealFile:
             self.path = path
 
     def sync(self) -> None:
+        if self._disk.deferred is not None:
+            return
         fd = self._pin(writing=True)
         try:
             os.fsync(fd)
@@ -212,6 +217,7 @@ class RealDisk:
         self._open_files_max = open_files_max
         self._open: OrderedDict[RealFile, None] = OrderedDict()
         self._owner = threading.get_ident()
+        self.deferred: list[tuple[str, str]] | None = None  # files to be renamed when all is synced (`together`)
         self.guard = threading.Lock()  # descriptors are opened and closed from the loop and from offloaded calls
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
@@ -289,13 +295,37 @@ class RealDisk:
             with open(temporary, "wb") as file:
                 file.write(data)
                 file.flush()
+                if self.deferred is not None:
+                    self.deferred.append((temporary, path))
+                    return
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except OSError as failure:
             raise _fault("write", path, failure) from failure
         self.sync_dir(os.path.dirname(path))
 
+    @contextmanager
+    def together(self, path: str) -> Iterator[None]:
+        if not can_sync_filesystem():
+            yield  # everything is synced by itself, as ever
+            return
+        self.deferred = []
+        try:
+            yield
+        finally:
+            renames, self.deferred = self.deferred, None
+        try:
+            sync_filesystem(path)
+            for temporary, final in renames:
+                os.replace(temporary, final)
+            if renames:
+                sync_filesystem(path)
+        except OSError as failure:
+            raise _fault("sync", path, failure) from failure
+
     def sync_dir(self, path: str) -> None:
+        if self.deferred is not None:
+            return
         try:
             fd = os.open(path, os.O_RDONLY)
             try:

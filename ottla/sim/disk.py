@@ -12,6 +12,7 @@ damages what is already durable. `cold` is the chance that a read without waitin
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
 
 from ottla.errors import StorageFault
@@ -245,6 +246,9 @@ class SimDisk:
     def sync_dir(self, path: str) -> None:
         self.room(path)
         self._commit(len(self._journal))
+
+    def together(self, path: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def lock(self, path: str) -> SimLock | None:
         if path in self._locks:

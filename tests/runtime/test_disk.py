@@ -119,3 +119,19 @@ def test_a_file_has_no_names_in_it(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     assert RealDisk().listdir(str(tmp_path / "file")) == []
     assert RealDisk().listdir(str(tmp_path / "nothing")) == []
+
+
+def test_what_is_synced_together_is_there_afterwards(tmp_path):
+    disk = RealDisk()
+    old = str(tmp_path / "checkpoint")
+    disk.write_atomic(old, b"old")
+    with disk.together(str(tmp_path)):
+        file = disk.open(str(tmp_path / "log"), create=True)
+        file.append(b"abc")
+        file.sync()
+        disk.write_atomic(old, b"new")
+        disk.sync_dir(str(tmp_path))
+    assert disk.read(old) == b"new"
+    assert disk.read(str(tmp_path / "log")) == b"abc"
+    assert disk.listdir(str(tmp_path)) == ["checkpoint", "log"]
+    file.sync()
