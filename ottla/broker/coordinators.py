@@ -123,7 +123,7 @@ class Coordinator(Generic[M]):
     async def _make_topic(self) -> None:
         spec = self._spec(self._broker.config)
         (result,) = await self._broker.create_topics([spec])
-        if result.code == ErrorCode.not_controller:  # it is out of reach: whoever asked tries again
+        if result.code in (ErrorCode.not_controller, ErrorCode.request_timed_out):  # whoever asked tries again
             log.warning("%s cannot be made yet: %s", self.topic, result.message)
         elif result.code == ErrorCode.invalid_replication_factor:
             if self._awaiting_brokers:

@@ -146,8 +146,9 @@ async def create_topics(broker: Broker, specs: Sequence[TopicSpec]) -> list[Topi
         )
     except Refused as refused:
         return [TopicResult(spec.name, code=refused.code, message=refused.message) for spec in specs]
-    except Fault as fault:  # the controller is out of reach, or the store from the controller
-        return [TopicResult(spec.name, code=ErrorCode.not_controller, message=str(fault)) for spec in specs]
+    except Fault as fault:  # the controller is out of reach, or broke off, or the store did
+        code = ErrorCode.not_controller if isinstance(fault, Unreached) else ErrorCode.request_timed_out
+        return [TopicResult(spec.name, code=code, message=str(fault)) for spec in specs]
     await _catch_up(broker)
     return [_result(each) for each in answer.topics]
 

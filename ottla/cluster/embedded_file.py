@@ -13,6 +13,7 @@ an empty schema, which are made without a sync and made again.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -96,6 +97,8 @@ class StoreFile:
         directory = self.path.rpartition("/")[0] or "."
         self._disk.mkdir(directory)
         fresh = not self._disk.exists(self.path)
+        if fresh:
+            self._make_private()
         try:
             self._db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as failure:
@@ -110,6 +113,16 @@ class StoreFile:
             raise
         if fresh:
             self._disk.sync_dir(directory)
+
+    def _make_private(self) -> None:
+        """The cluster's secret will stand in the file, so only its owner reads it; SQLite gives its other files the
+        same mode."""
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            pass  # made by another broker this moment
+        except OSError as failure:
+            raise StorageFault(f"cannot make the store {self.path}: {failure.strerror or failure}") from failure
 
     def _unusable(self, failure: sqlite3.DatabaseError) -> Fault:
         name: str = getattr(failure, "sqlite_errorname", "")

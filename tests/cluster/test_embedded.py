@@ -252,3 +252,17 @@ def test_a_full_disk_is_a_storage_fault_and_the_store_recovers(tmp_path):
         await store.close()
 
     run(test)
+
+
+def test_only_its_owner_reads_the_file(tmp_path):
+    """The secret by which brokers know each other lies in it."""
+
+    async def test(runtime):
+        store = await EmbeddedStore.open(str(tmp_path / "store.db"), runtime)
+        await store.commit([Create("/a")])
+        made = [path for path in tmp_path.iterdir() if path.name in ("store.db", "store.db-wal", "store.db-shm")]
+        assert {path.stat().st_mode & 0o077 for path in made} == {0}
+        assert len(made) == 3
+        await store.close()
+
+    run(test)

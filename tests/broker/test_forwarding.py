@@ -1,0 +1,187 @@
+"""What only the controller can do, when the controller is elsewhere, changes, or breaks off in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from ottla.broker import forwarding
+from ottla.broker.broker import Broker
+from ottla.cluster.requests import TopicResult, TopicSpec
+from ottla.errors import ErrorCode, Fault, Refused
+from ottla.wire.schema.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from ottla.wire.schema.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from ottla.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tests.broker.clustered import Client, brokers, run, start_broker, stop_broker, until
+
+
+def creation(*names: str, timeout_ms: int = 10_000) -> CreateTopicsRequest:
+    topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
+    return CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms)
+
+
+async def create(broker: Broker, *names: str, timeout_ms: int = 10_000) -> dict[str, int]:
+    async with Client.to(broker) as client:
+        answer = await client.call(creation(*names, timeout_ms=timeout_ms), CreateTopicsResponse, 7)
+        return {topic.name: topic.error_code for topic in answer.topics}
+
+
+Create = Callable[[Sequence[TopicSpec]], Awaitable[list[TopicResult]]]
+
+
+def hang_up_when(broker: Broker, *, done: bool) -> list[int]:
+    """Break off connections of other brokers as soon as a topic was created, or before. Counts what was asked."""
+    really: Create = broker.cluster.create_topics
+    asked: list[int] = []
+
+    async def create_topics(specs: Sequence[TopicSpec], *, validate_only: bool = False) -> list[TopicResult]:
+        asked.append(len(specs))
+        results = await really(specs) if done else []
+        for guest in list(broker._server.guests):
+            guest.abort()
+        return results
+
+    broker.cluster.create_topics = create_topics  # type: ignore[method-assign]
+    return asked
+
+
+def refuse_all(broker: Broker) -> None:
+    """The controller does not think it is."""
+
+    class Nobody(type(broker.cluster)):  # type: ignore[misc]
+        is_controller = False
+
+    broker.cluster.__class__ = Nobody
+
+
+def test_what_broke_off_on_its_way_is_not_done_twice(tmp_path):
+    async def test() -> None:
+        async with brokers(tmp_path, 2) as (one, two):
+            asked = hang_up_when(one, done=True)
+            assert await create(two, "a", "b") == dict.fromkeys("ab", ErrorCode.request_timed_out)
+            assert asked == [2]
+            await until(lambda: {"a", "b"} <= set(two.image.topics))  # it was done, and nobody could know
+
+    run(test)
+
+
+def test_what_can_be_done_twice_is_asked_again(tmp_path):
+    async def test() -> None:
+        async with brokers(tmp_path, 2) as (one, two):
+            assert await create(two, "a") == {"a": 0}
+            really = one.cluster.alter_topic_configs
+            breaks = [True]
+
+            async def alter_topic_configs(*args, **options):
+                if breaks and breaks.pop():
+                    for guest in list(one._server.guests):
+                        guest.abort()
+                return await really(*args, **options)
+
+            one.cluster.alter_topic_configs = alter_topic_configs  # type: ignore[method-assign]
+            edit = AlterableConfig(name="retention.ms", value="4711")
+            request = IncrementalAlterConfigsRequest(
+                resources=[AlterConfigsResource(resource_type=2, resource_name="a", configs=[edit])]
+            )
+            async with Client.to(two) as client:
+                answer = await client.call(request, IncrementalAlterConfigsResponse, 1)
+            assert [each.error_code for each in answer.responses] == [0]
+            assert two.image.topics["a"].configs == {"retention.ms": "4711"}
+
+    run(test)
+
+
+def test_a_request_waits_for_the_next_controller(tmp_path):
+    async def test() -> None:
+        one, two = await start_broker(tmp_path, 1), await start_broker(tmp_path, 2)
+        await until(lambda: len(two.image.brokers) == 2)
+        try:
+            refuse_all(one)
+            waiting = asyncio.create_task(create(two, "a"))
+        finally:
+            await stop_broker(one)
+        try:
+            assert await waiting == {"a": 0}
+            assert two.cluster.is_controller
+        finally:
+            await stop_broker(two)
+
+    run(test)
+
+
+def test_one_that_is_no_longer_controller_says_so_and_the_request_finds_the_right_one(tmp_path):
+    async def test() -> None:
+        async with brokers(tmp_path, 2) as (one, two):
+            deposed = [True, True]
+            really = type(one.cluster).is_controller
+
+            class Deposed(type(one.cluster)):  # type: ignore[misc]
+                @property
+                def is_controller(self) -> bool:
+                    return not (deposed and deposed.pop()) and really.fget(self)  # type: ignore[attr-defined]
+
+            one.cluster.__class__ = Deposed
+            assert await create(two, "a") == {"a": 0}
+            assert not deposed
+
+    run(test)
+
+
+def test_without_a_controller_the_client_hears_so_in_time(tmp_path):
+    async def test() -> None:
+        async with brokers(tmp_path, 2) as (one, two):
+            controller = one.cluster.image.controller_id
+            assert controller == 1
+            refuse_all(one)
+            began = two.runtime.now()
+            answer = await create(two, "a", "b", timeout_ms=300)
+            assert answer == dict.fromkeys("ab", ErrorCode.not_controller)
+            assert 0.3 <= two.runtime.now() - began < 5
+
+    run(test)
+
+
+def test_topics_made_on_first_use_come_with_the_metadata_that_asked_for_them(tmp_path):
+    async def test() -> None:
+        async with brokers(tmp_path, 2) as (_, two), Client.to(two) as client:
+            wanted = [MetadataRequestTopic(name="first-use"), MetadataRequestTopic(name="no/topic")]
+            answer = await client.call(MetadataRequest(topics=wanted), MetadataResponse, 9)
+            codes = {topic.name: topic.error_code for topic in answer.topics}
+            assert codes == {"first-use": 0, "no/topic": ErrorCode.invalid_topic_exception}
+
+    run(test)
+
+
+def test_topics_that_cannot_be_made_now_are_asked_for_again(tmp_path):
+    async def test() -> None:
+        async with brokers(tmp_path, 2) as (one, two), Client.to(two) as client:
+
+            async def out_of_reach(*_: object, **__: object) -> list[TopicResult]:
+                raise Fault("the store is out of reach")
+
+            async def deposed(*_: object, **__: object) -> list[TopicResult]:
+                raise Refused(ErrorCode.not_controller)
+
+            wanted = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+            for failing, code in ((out_of_reach, ErrorCode.request_timed_out), (deposed, ErrorCode.not_controller)):
+                one.cluster.create_topics = failing  # type: ignore[method-assign]
+                for broker in (one, two):
+                    (result,) = await broker.create_topics([TopicSpec("t")])
+                    assert result.code == code
+                answer = await client.call(wanted, MetadataResponse, 9)
+                assert answer.topics[0].error_code == ErrorCode.leader_not_available
+
+    run(test)
+
+
+def test_a_topic_is_specified_alike_here_and_there():
+    spec = TopicSpec("t", 2, 3, [(0, (1, 2)), (1, (2, 3))], {"retention.ms": "1", "cleanup.policy": None})
+    made = forwarding._creatable(spec)
+    assert (made.name, made.num_partitions, made.replication_factor) == ("t", 2, 3)
+    assert [(each.partition_index, each.broker_ids) for each in made.assignments] == [(0, [1, 2]), (1, [2, 3])]
+    assert {each.name: each.value for each in made.configs} == {"retention.ms": "1", "cleanup.policy": None}
