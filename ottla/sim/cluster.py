@@ -161,6 +161,10 @@ class SimCluster:
         """What the store says, whoever has read it yet."""
         return Image.load(self.world.store.tree.tree(*layout.IMAGE_PATHS), version=0)
 
+    def leader_epoch(self, topic: str, index: int) -> int:
+        node = self.world.store.tree.read(layout.state_path(topic, index))
+        return -1 if node is None else layout.state_of(node.data, node.version).leader_epoch
+
     def in_sync(self) -> bool:
         """Whether every replica of every partition is."""
         topics = self.image().topics.values()

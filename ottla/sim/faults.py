@@ -276,7 +276,10 @@ class Faults:
     # Clients.
 
     def _kill_client(self) -> Undo | None:
-        client = self._random.choice(self._clients)
+        running = [client for client in self._clients if client.running]
+        if not running:
+            return None
+        client = self._random.choice(running)
         client.kill()
         return client.start
 

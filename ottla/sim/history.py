@@ -9,7 +9,7 @@ misses nothing; the end of the log and the offsets that groups have committed ne
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -50,22 +50,31 @@ class Kind(Enum):
     STUCK = "stuck"
 
 
+class End(NamedTuple):
+    """Where a log ends, and the reign in which that is known: every later leader knows it too."""
+
+    offset: int
+    reign: int
+
+
 class Violation(NamedTuple):
     kind: Kind
     text: str
 
 
 class History:
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, reign: Callable[[int], int] = lambda partition: 0) -> None:
+        """`reign`: the leader epoch of a partition at this moment, as only somebody outside can know it."""
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
         self._trace = trace
+        self._reign = reign
         self._sent: set[Value] = set()
         self._acknowledged: dict[Value, int] = {}
         self._values: dict[tuple[int, int], Value] = {}
         self._places: dict[Value, int] = {}
         self._positions: dict[tuple[str, int], int] = {}
-        self._ends: dict[int, int] = {}
+        self._ends: dict[int, End] = {}
         self._committed: dict[tuple[str, int], int] = {}
         self._in_doubt: dict[tuple[str, int], set[int]] = {}
 
@@ -87,7 +96,7 @@ class History:
         self._acknowledged[value] = offset
         if offset != NO_OFFSET:
             self._seen(value, offset, "the producer was told")
-            self._ends[value.partition] = max(self._ends.get(value.partition, 0), offset + 1)
+            self._reaches(value.partition, offset + 1)
 
     def given_up(self, value: Value) -> None:
         """It may be in the log or not."""
@@ -107,7 +116,7 @@ class History:
         elif offset > expected:
             self.violated(Kind.SKIPPED, f"{reader} read {partition}@{offset} but not {expected}..{offset - 1}")
         self._positions[reader, partition] = offset + 1
-        self._ends[partition] = max(self._ends.get(partition, 0), offset + 1)
+        self._reaches(partition, offset + 1)
         if value not in self._sent or value.partition != partition:
             self.violated(Kind.INVENTED, f"{reader} read {value} at {partition}@{offset}, which nobody wrote there")
         self._seen(value, offset, f"{reader} read")
@@ -124,16 +133,21 @@ class History:
     def position(self, reader: str, partition: int) -> int:
         return self._positions.get((reader, partition), 0)
 
-    # Whoever asks where the log ends. What was known when it asked counts, not what is learnt meanwhile.
+    # Whoever asks where the log ends. What was known when it asked counts, not what is learnt meanwhile; and a leader
+    # that does not know yet that it was deposed may tell of the past.
 
-    def end_known(self, partition: int) -> int:
-        return self._ends.get(partition, 0)
+    def _reaches(self, partition: int, offset: int) -> None:
+        if offset > self.end_known(partition).offset:
+            self._ends[partition] = End(offset, self._reign(partition))
 
-    def end_told(self, partition: int, offset: int, known: int) -> None:
+    def end_known(self, partition: int) -> End:
+        return self._ends.get(partition, End(0, 0))
+
+    def end_told(self, partition: int, told: End, known: End) -> None:
         self.counts["ends told"] += 1
-        if offset < known:
-            self.violated(Kind.SHRUNK, f"partition {partition} ends at {offset}, and was known to reach {known}")
-        self._ends[partition] = max(self._ends.get(partition, 0), offset)
+        if told.offset < known.offset and told.reign >= known.reign:
+            self.violated(Kind.SHRUNK, f"partition {partition} ends at {told}, and was known to reach {known}")
+        self._reaches(partition, told.offset)
 
     # Groups.
 

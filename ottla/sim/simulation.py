@@ -84,7 +84,7 @@ class Simulation:
         self.world = World(seed, show, detail=detail)
         random = self.world.chance("plan")
         self.seconds = minutes * 60
-        self.history = History(self.world.trace)
+        self.history = History(self.world.trace, self._reign)
         self.world.store.prompt = random.random() < 0.3
         self.replicas = min(3, brokers)
         self.partitions = random.randint(1, 4)
@@ -122,7 +122,7 @@ class Simulation:
             self.world.run(self._broken, self.seconds)
             self.faults.heal()
             self._settle()
-            if not self.history.violations:
+            if not self._broken():
                 self._compare()
         except Unfinished as unfinished:
             self.history.violated(Kind.STUCK, str(unfinished))
@@ -139,6 +139,9 @@ class Simulation:
             world.timeline.now,
             list(world.trace.last),
         )
+
+    def _reign(self, partition: int) -> int:
+        return self.cluster.leader_epoch(TOPIC, partition)
 
     def _broken(self) -> bool:
         return bool(self.history.violations or self.world.failures)
@@ -158,12 +161,13 @@ class Simulation:
     def _settle(self) -> None:
         """Everything is healed: what should come to its end does."""
         if not self.world.run(lambda: self._all_ready() or self._broken(), READY_SECONDS):
-            waiting = [node.name for node in self.cluster.nodes if not node.ready]
-            raise Unfinished(f"{', '.join(waiting)}: not up again within {READY_SECONDS:g} s after healing")
+            down = ", ".join(node.name for node in self.cluster.nodes if not node.ready)
+            raise Unfinished(f"{down}: not up again within {READY_SECONDS:g} s after healing")
         before = self.history.counts["acknowledged"]
         self.world.run(self._broken, AFTERWARDS_SECONDS)
         for client in self.clients:
             client.quiet = True
+        waiting = ""
         for _ in range(SETTLED_STEPS):
             if self.world.run(lambda: self._settled(before) or self._broken(), SETTLED_STEP_SECONDS):
                 return

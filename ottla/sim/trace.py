@@ -14,7 +14,7 @@ _PACKET: Final = struct.Struct("<dII")
 
 
 class Trace:
-    """`show` gets every line as it comes, minor ones only with `detail`; the last ones are kept for whoever asks afterwards."""
+    """`show` gets every line as it comes, minor ones only with `detail`; the last ones are kept."""
 
     def __init__(self, clock: Callable[[], float], show: Callable[[str], object] | None, detail: bool) -> None:
         self.last: deque[str] = deque(maxlen=LINES_KEPT)

@@ -23,7 +23,7 @@ from ottla.client.producer import Producer
 from ottla.client.routing import Routing, RoutingSettings
 from ottla.errors import ErrorCode
 from ottla.sim.cluster import PORT, SimCluster
-from ottla.sim.history import History, Value
+from ottla.sim.history import End, History, Value
 from ottla.sim.runtime import SimRuntime
 from ottla.wire.schema.create_topics import (
     CreatableTopic,
@@ -56,7 +56,12 @@ class Client:
         self.lives = 0
         self._runtime: SimRuntime | None = None
 
+    @property
+    def running(self) -> bool:
+        return self._runtime is not None
+
     def start(self) -> None:
+        assert self._runtime is None, f"{self.name} runs already"
         self.lives += 1
         runtime = self._runtime = self.cluster.world.process(self.name)
         runtime.loop.call_soon(self._begin, runtime)
@@ -222,14 +227,15 @@ class Reader(Client):
     def settled(self) -> bool:
         identity = f"{self.name}.{self.lives}"
         return all(
-            self.history.position(identity, index) >= self.history.end_known(index) for index in range(self.partitions)
+            self.history.position(identity, index) >= self.history.end_known(index).offset
+            for index in range(self.partitions)
         )
 
     @property
     def state(self) -> str:
         identity = f"{self.name}.{self.lives}"
         places = (
-            f"{index}: {self.history.position(identity, index)} of {self.history.end_known(index)}"
+            f"{index}: {self.history.position(identity, index)} of {self.history.end_known(index).offset}"
             for index in range(self.partitions)
         )
         return "has read " + ", ".join(places)
@@ -279,7 +285,7 @@ class Surveyor(Client):
             driver.wake()
         else:
             self._answered[index] = True
-            self.history.end_told(index, told.offset, known)
+            self.history.end_told(index, End(told.offset, told.leader_epoch), known)
 
     @property
     def settled(self) -> bool:
