@@ -31,6 +31,7 @@ LATEST: Final = -1
 SESSIONLESS: Final = -1
 CONSUMER: Final = -1
 CONTROLLER_SECONDS: Final = 10.0
+ASK_AGAIN: Final = (ErrorCode.not_controller, ErrorCode.request_timed_out)
 
 
 class Acknowledged(NamedTuple):
@@ -123,14 +124,14 @@ class Probe:
             raise ClientError(f"the reassignment was refused: {ErrorCode(max(codes)).name}")
 
     async def ask_controller(self, request: Message, answer: type[R], code_of: Callable[[R], int]) -> R:
-        """Ask whoever is the controller; after a change of controllers, the next one."""
+        """Ask whoever is the controller, and again while controllers or the store change: so it may be done twice."""
         deadline = time.monotonic() + CONTROLLER_SECONDS
         while True:
             controller = (await self.sight()).controller
             try:
                 if controller in self._serving():
                     told = await self._call_broker(controller, request, answer)
-                    if code_of(told) != ErrorCode.not_controller or time.monotonic() > deadline:
+                    if code_of(told) not in ASK_AGAIN or time.monotonic() > deadline:
                         return told
             except ClientError:
                 if time.monotonic() > deadline:

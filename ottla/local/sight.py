@@ -46,9 +46,10 @@ def differences(old: Sight, new: Sight) -> Iterator[str]:
         yield f"topic {topic} was deleted"
     for (topic, index), now in new.partitions.items():
         before = old.partitions.get((topic, index))
-        if before is None or before == now or topic in new.internal:
+        if before is None or topic in new.internal:
             continue
-        yield f"{topic}-{index}: {', '.join(_changes(before, now))}"
+        if changes := list(_changes(before, now)):
+            yield f"{topic}-{index}: {', '.join(changes)}"
 
 
 def _topics(sight: Sight) -> dict[str, None]:
@@ -59,12 +60,10 @@ def _changes(old: Replicas, new: Replicas) -> Iterator[str]:
     if new.leader != old.leader:
         was = "" if old.leader == NOBODY else f" (was {old.leader})"
         yield (f"broker {new.leader} leads" if new.leader != NOBODY else "nobody leads") + was
-    if new.replicas != old.replicas:
+    if set(new.replicas) != set(old.replicas):
         yield f"kept on {_listed(new.replicas)}"
     if set(new.in_sync) != set(old.in_sync):
         yield f"in sync {_listed(new.in_sync)}"
-    elif new.leader == old.leader and new.replicas == old.replicas:
-        yield "order of replicas changed"
 
 
 def _listed(brokers: Iterable[int]) -> str:
