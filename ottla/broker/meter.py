@@ -1,16 +1,19 @@
-"""How long things take, counted at next to no cost: an addition and a bucket that the number's own length finds."""
+"""How long things take, counted at next to no cost: an addition, and a bucket that the number's own exponent names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import frexp
 from typing import Final
 
 from ottla.net.server import Connection, Pending, Reply, Serve
 from ottla.wire.apis import Api
 
-BOUNDS: Final = tuple(range(6, 26, 2))
-"""Upper bounds that are told, as powers of two in microseconds: 64 microseconds, 256 …, 17 seconds."""
+BOUNDS: Final = tuple(range(-14, 5, 2))
+"""Upper bounds that are told, as powers of two in seconds: 61 microseconds, 244 …, 16 seconds."""
+_LEAST: Final = 2.0**-31  # seconds: nothing is shorter
 _POWERS: Final = 64
+"""Up to 2 to the 33rd seconds: nothing is longer."""
 
 
 class Meter:
@@ -24,7 +27,7 @@ class Meter:
 
     def note(self, seconds: float) -> None:
         self.seconds += seconds
-        self._powers[int(seconds * 1e6).bit_length()] += 1
+        self._powers[frexp(seconds + _LEAST)[1] + 30] += 1
 
     @property
     def count(self) -> int:
@@ -32,7 +35,7 @@ class Meter:
 
     def counts(self) -> list[tuple[float, int]]:
         """How many took less than each bound, in seconds."""
-        return [(2**power / 1e6, sum(self._powers[: power + 1])) for power in BOUNDS]
+        return [(2.0**power, sum(self._powers[: power + 31])) for power in BOUNDS]
 
 
 class RequestMeters:
