@@ -22,6 +22,8 @@ from ottla.net.server import Connection, Pending, Reply
 from ottla.runtime import Buffer
 from ottla.wire import messages
 from ottla.wire.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
+from ottla.wire.decoders import Decoder
+from ottla.wire.encoders import Encoder
 from ottla.wire.frame import parse_request_header
 from ottla.wire.tree import Message
 
@@ -167,7 +169,7 @@ async def ask_here(broker: Broker, message: Message, answer: type[R]) -> R:
 class Route:
     """One version of one API."""
 
-    __slots__ = ("api", "bare", "flexible_reply", "handler", "key", "raw", "version")
+    __slots__ = ("_decoder", "_encoder", "api", "bare", "flexible_reply", "handler", "key", "raw", "version")
 
     def __init__(self, api: Api, version: int) -> None:
         self.api = api
@@ -177,13 +179,21 @@ class Route:
         self.raw = _RAW.get(api.key)
         self.bare = _BARE.get(api.key)
         self.handler = _TREES.get(api.key)
+        self._decoder: Decoder | None = None
+        self._encoder: Encoder | None = None
 
-    @property
-    def request_class(self) -> type[Message]:
-        return messages.message_class(self.key, "request")
+    def decode(self, frame: memoryview, pos: int) -> Message:
+        """The request. Bytes behind it are passed over, as Kafka does: librdkafka's request for all topics has some."""
+        if self._decoder is None:
+            self._decoder = messages.decoder_of(messages.message_class(self.key, "request"), self.version, whole=False)
+        return self._decoder(frame, pos)
 
     def encode(self, response: Response) -> bytes:
-        return response if isinstance(response, bytes) else messages.encode_response(self.key, self.version, response)
+        if isinstance(response, bytes):
+            return response
+        if self._encoder is None:
+            self._encoder = messages.encoder_of(messages.message_class(self.key, "response"), self.version)
+        return self._encoder(response)
 
 
 class Dispatch:
@@ -218,8 +228,7 @@ class Dispatch:
         _, _, _, client_id, pos = parse_request_header(frame)
         if len(frame) > TREE_BYTES_MAX:
             raise BadFrame(f"a {route.api.name} request of {len(frame)} bytes (at most {TREE_BYTES_MAX} are taken)")
-        # Bytes behind the message are passed over, as Kafka does: librdkafka's request for all topics has some.
-        message = messages.decode(route.request_class, version, frame, pos, whole=False)
+        message = route.decode(frame, pos)
         return self._serve_tree(Request(route, connection, correlation_id, client_id), message)
 
     def _serve_raw(

@@ -65,10 +65,10 @@ class CommitBatch:
         place = 0
         for name, topic_id, offsets in topics:
             count = offsets.entry_count
-            narrow = min(max(_NARROW - place, 0), count)
-            if count < _FEW and narrow == count:
+            if count < _FEW and place + count <= _NARROW:
                 parts += _by_pieces(_mould(group_id, name, topic_id, 0), offsets, place, time)
             else:
+                narrow = min(max(_NARROW - place, 0), count)
                 if narrow:
                     parts.append(_by_columns(_mould(group_id, name, topic_id, 0), offsets, 0, narrow, place, time))
                 if narrow < count:

@@ -35,12 +35,12 @@ _UUID_BYTES: Final = 16
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
-_CODE_AT: Final = PARTITION_BYTES
 _NO_RETENTION: Final = b"\xff" * 8
 _THROTTLE: Final = b"\0\0\0\0"
 
-_DONE: Final = bytes(PARTITION_BYTES + 2)
-_DONE_FLEXIBLE: Final = bytes(PARTITION_BYTES + 3)
+_NO_PARTITION: Final = bytes(PARTITION_BYTES)
+_DONE: Final = b"\0\0"
+_DONE_FLEXIBLE: Final = b"\0\0\0"  # no error, no tags
 
 
 class TopicOffsets(NamedTuple):
@@ -175,14 +175,16 @@ def _decode_plain(data: bytes, pos: int, version: int) -> Commit | None:
 def encode(version: int, topics: Sequence[TopicOffsets], codes: Sequence[int]) -> bytes:
     """The body of the answer: what became of each topic."""
     flexible = version >= FLEXIBLE_FROM
+    done = _DONE_FLEXIBLE if flexible else _DONE
     parts: list[Buffer] = [_THROTTLE] if version >= THROTTLES_FROM else []
     for (_, head, count, entries, size), code in zip(topics, codes, strict=True):
-        row = _DONE_FLEXIBLE if flexible else _DONE
+        result = done
         if code:
-            row = row[:_CODE_AT] + code.to_bytes(2, "big", signed=True) + row[_CODE_AT + 2 :]
+            result = _SHORT.pack(code) + done[2:]
         if count == 1:
-            parts += (head, entries[:PARTITION_BYTES], row[PARTITION_BYTES:])
+            parts += (head, entries[:PARTITION_BYTES], result)
         else:
+            row = _NO_PARTITION + result
             rows = bytearray(row * count)
             for column in range(PARTITION_BYTES):
                 rows[column :: len(row)] = entries[column::size]
