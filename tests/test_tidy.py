@@ -36,6 +36,7 @@ REGISTRY_HOSTS = tuple(
 PURE = (
     "wire",
     "log",
+    "net.authentication",
     "cluster.image",
     "cluster.controller",
     "cluster.store",
