@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
     from contextlib import AbstractContextManager
-from random import Random
+    from random import Random
 
 T = TypeVar("T")
 
