@@ -29,6 +29,7 @@ from ottla.broker.peers import Peers
 from ottla.broker.replication import Replication
 from ottla.broker.status import Status
 from ottla.broker.syncing import Syncing
+from ottla.broker.transactions import TransactionCoordinator
 from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.controller import check_topic_name
@@ -77,6 +78,8 @@ class Broker:
         self.fetch_sessions = FetchSessions(runtime.random, config.max_incremental_fetch_session_cache_slots)
         self.producer_ids = ProducerIds(self)
         self.groups = GroupCoordinator(self)
+        self.transactions = TransactionCoordinator(self)
+        self.coordinators = (self.groups, self.transactions)
         self.peers = Peers(self)
         self.metadata_cache: dict[tuple[int, str, tuple[bool, bool]], bytes] = {}
         self.metadata_version = -1
@@ -152,7 +155,8 @@ class Broker:
             )
         )
         await self._confirm_erased()
-        self.groups.start()
+        for coordinator in self.coordinators:
+            coordinator.start()
         await self._server.start()
         self.replication.start()
         self.in_sync.start()
@@ -165,7 +169,8 @@ class Broker:
         self.serving = False
         if self.config.controlled_shutdown_enable:
             await self._hand_over()
-        self.groups.close()
+        for coordinator in self.coordinators:
+            coordinator.close()
         await self.in_sync.stop()
         await self.replication.stop()
         self.peers.close()
@@ -257,7 +262,8 @@ class Broker:
                     for index in range(len(topic.partitions)):
                         if (partition := self.replicas.get(topic.id, index)) is not None:
                             self.replication.follow(partition)
-                    self.groups.follow(topic)
+                    for coordinator in self.coordinators:
+                        coordinator.follow(topic)
             case c.PartitionChanged():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
@@ -274,7 +280,8 @@ class Broker:
                 topic = old.topic_by_id(change.topic_id)
                 if topic is not None:
                     self._erase(topic)
-                    self.groups.topic_deleted(topic)
+                    for coordinator in self.coordinators:
+                        coordinator.topic_deleted(topic)
             case c.BrokerConfigChanged():
                 self._configure()
                 for topic in new.topics.values():
@@ -292,7 +299,8 @@ class Broker:
             # The controller has said that others hold it now, all of them in sync: ours may go.
             self.replication.leave(moved)
             self._erase_later(topic, self.replicas.drop_partition(topic, index), deleted=False)
-        self.groups.follow_partition(topic, index)
+        for coordinator in self.coordinators:
+            coordinator.follow_partition(topic, index)
 
     def _erase(self, topic: Topic) -> None:
         """Drop a deleted topic: nobody sees it from now on, its files go beside the loop."""
@@ -328,8 +336,9 @@ class Broker:
 
     async def auto_create(self, names: list[str]) -> dict[str, ErrorCode]:
         """Make topics that a client asked about; says which could not be made."""
-        if self.groups.topic in names:
-            await self.groups.make_topic()  # whoever asks for it, it is made as it shall be
+        for coordinator in self.coordinators:
+            if coordinator.topic in names:
+                await coordinator.make_topic()  # whoever asks for it, it is made as it shall be
         results = await self.create_topics([TopicSpec(name) for name in dict.fromkeys(names)])
         codes = {result.name: result.code for result in results}
         return {

@@ -67,11 +67,6 @@ class Asking:
         return self.reply
 
 
-def _tell(reply_to: ReplyTo, reply: Reply) -> None:
-    assert isinstance(reply_to, Asking)
-    reply_to.answer(reply)
-
-
 class _Slot(Generic[M]):
     """A shard with its timer."""
 
@@ -161,7 +156,7 @@ class Coordinator(Generic[M]):
         if slot is None and partition is not None and partition.leads:
             self._take(index, partition)
 
-    def deleted(self, topic: Topic) -> None:
+    def topic_deleted(self, topic: Topic) -> None:
         if topic.name == self.topic:
             for index in list(self._slots):
                 self._let_go(index)
@@ -177,7 +172,7 @@ class Coordinator(Generic[M]):
     def _take(self, index: int, partition: Partition) -> None:
         config = self._broker.config
         shard = Shard(
-            partition, self._machine(), self._codec, _tell, held_s_max=config.offsets_commit_timeout_ms / 1000
+            partition, self._machine(), self._codec, self._tell, held_s_max=config.offsets_commit_timeout_ms / 1000
         )
         self._slots[index] = _Slot(shard)
         if partition.log.log_start == partition.log.log_end:
@@ -234,6 +229,10 @@ class Coordinator(Generic[M]):
 
     # Asking.
 
+    def _tell(self, reply_to: ReplyTo, reply: Reply) -> None:
+        assert isinstance(reply_to, Asking)
+        reply_to.answer(reply)
+
     def ask(self, key: str, act: Act[M]) -> Asking:
         """Let the machine that knows the key decide, and apply what it decides."""
         asking = Asking()
@@ -274,6 +273,11 @@ class Coordinator(Generic[M]):
         if isinstance(reply, Refused):
             raise reply
         return reply
+
+    def shard(self, index: int) -> Shard[M] | None:
+        """The shard of a partition that this broker leads."""
+        slot = self._slots.get(index)
+        return None if slot is None else slot.shard
 
     def active(self) -> list[Shard[M]]:
         return [slot.shard for slot in self._slots.values() if slot.shard.phase is Phase.ACTIVE]
@@ -364,7 +368,7 @@ class GroupCoordinator(Coordinator[Groups]):
 
     def topic_deleted(self, topic: Topic) -> None:
         """Forget what was read of a topic that is no more."""
-        self.deleted(topic)
+        super().topic_deleted(topic)
         if topic.name != self.topic:
             self._runtime.spawn(self._forget(topic.name), name=f"forget the offsets of {topic.name}")
 

@@ -48,6 +48,10 @@ class Housekeeping:
         )
         self._every(config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
         self._every(config.offsets_retention_check_interval_ms / 1000, self._broker.groups.expire_offsets)
+        self._every(
+            config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000,
+            self._broker.transactions.expire_ids,
+        )
 
     async def stop(self) -> None:
         for task in self._tasks:

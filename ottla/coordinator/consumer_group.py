@@ -113,6 +113,8 @@ class ConsumerGroup:
     ) -> None:
         if generation < 0 and self.is_empty:
             return  # an administrator, or a consumer that manages its partitions itself
+        if transactional and generation < 0 and not member_id and instance_id is None:
+            return  # a producer that was not told on whose behalf it commits
         member = self.member(member_id, None)
         if not transactional and member.classic is None and version < 9:
             raise Refused(ErrorCode.unsupported_version, "members of this protocol commit with version 9 or above")

@@ -151,6 +151,17 @@ class Groups:
         records, response = self._offsets.commit(request, now_ms)
         return Decision(records, ((reply_to, response),))
 
+    def commit_in_transaction(
+        self, request: OffsetCommitRequest, producer: Producer, reply_to: ReplyTo, now: float, now_ms: int
+    ) -> Decision:
+        """What counts once the producer's transaction is committed."""
+        generation = request.generation_id_or_member_epoch
+        self._check_commit(
+            request.group_id, generation, request.member_id, request.group_instance_id, 0, now, transactional=True
+        )
+        records, response = self._offsets.commit(request, now_ms)
+        return Decision(records, ((reply_to, response),), producer)
+
     def commit_bare(self, commit: Commit, version: int, reply_to: ReplyTo, now: float, now_ms: int) -> Decision:
         """Answered with the error code of each topic."""
         group_id, generation, member_id, instance_id, _ = commit
@@ -159,11 +170,19 @@ class Groups:
         return Decision((), ((reply_to, codes),), None, batch)
 
     def _check_commit(
-        self, group_id: str, generation: int, member_id: str, instance_id: str | None, version: int, now: float
+        self,
+        group_id: str,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        version: int,
+        now: float,
+        *,
+        transactional: bool = False,
     ) -> None:
         group = self._groups.get(group_id)
         if group is not None:
-            group.check_commit(member_id, instance_id, generation, version=version, transactional=False)
+            group.check_commit(member_id, instance_id, generation, version=version, transactional=transactional)
             group.committed(member_id, now)
         elif generation >= 0:
             gone = ErrorCode.group_id_not_found if version >= GROUP_NOT_FOUND_FROM else ErrorCode.illegal_generation

@@ -99,7 +99,10 @@ class Offsets:
     # Replay.
 
     def replay_all(self, group_id: str, name: str, commits: Mapping[int, Committed]) -> None:
-        """Offsets of one topic came to count."""
+        """Offsets of one topic came to count; of two commits the later one does, even if the other was pending."""
+        for pending in self._pending.values():
+            for index in commits:
+                pending.pop(OffsetCommitKey(group_id, name, index), None)
         topics = self._committed.get(group_id)
         if topics is None:
             topics = self._committed[group_id] = {}
@@ -117,6 +120,8 @@ class Offsets:
         if value is not None:
             self.replay_all(group_id, name, {index: value})
             return
+        for pending in self._pending.values():
+            pending.pop(key, None)
         topics = self._committed.get(group_id, {})
         partitions = topics.get(name, {})
         partitions.pop(index, None)

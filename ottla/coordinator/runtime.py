@@ -176,7 +176,7 @@ class Shard(Generic[M]):
         partition = self.partition
         if not partition.leads or partition.leader_epoch != self._leader_epoch:
             raise Refused(ErrorCode.not_leader_or_follower)
-        if len(partition.in_sync) < partition.policy.in_sync_min:
+        if not partition.enough_in_sync:
             raise Refused(ErrorCode.not_enough_replicas)
         if len(data) > BATCH_BYTES_MAX:
             raise Refused(ErrorCode.record_list_too_large)

@@ -153,12 +153,12 @@ class Transactions:
 
     # What the coordinator's shell says.
 
-    def complete(self, ticket: Prepared, now_ms: int) -> Decision:
-        """All markers of the transaction are written."""
+    def complete(self, ticket: Prepared, reply_to: ReplyTo, now_ms: int) -> Decision:
+        """All markers of the transaction are written. Answered with whether that was awaited."""
         value = self._prepared(ticket)
         if value is None:
-            return NOTHING
-        return Decision((LogRecord(TransactionKey(ticket.transactional_id), steps.complete(value, now_ms)),))
+            return answer(reply_to, False)
+        return _write(ticket.transactional_id, steps.complete(value, now_ms), reply_to, True)
 
     def resume(self, ticket: Prepared) -> Decision:
         """Its markers, once more, if there are still any to be written."""
@@ -175,7 +175,10 @@ class Transactions:
     def expire_ids(self, now_ms: int) -> Iterator[Decision]:
         """Forget transactional ids that nobody has used for `transactional.id.expiration.ms`."""
         expiration_ms = self._limits().id_expiration_ms
-        for transactional_id, value in list(self._values.items()):
+        for transactional_id in list(self._values):
+            value = self._values.get(transactional_id)
+            if value is None:
+                continue
             idle = value.state is not State.ONGOING and value.state not in PREPARED
             if idle and now_ms - value.updated_ms >= expiration_ms:
                 yield Decision((LogRecord(TransactionKey(transactional_id), None),))

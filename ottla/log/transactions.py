@@ -30,7 +30,7 @@ from ottla.log.segment import file_stem
 from ottla.log.transaction_index import SUFFIX, TransactionIndex, TransactionIndexDamaged
 from ottla.runtime import Buffer, Disk, File
 from ottla.wire import marker as markers
-from ottla.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
+from ottla.wire.batch import CONTROL, HEADER, HEADER_BYTES, LENGTH_OVERHEAD, TRANSACTIONAL, BatchHeader
 from ottla.wire.marker import Marker
 
 INDEXES_LOADED_MAX = 2
@@ -224,6 +224,18 @@ class Transactions:
                 break
         return found
 
+    def aborted_in(self, offset: int, data: Buffer) -> list[tuple[int, int]]:
+        """The same for what was read from `offset` on, of which the last batch may not be whole."""
+        if not self._indexes:
+            return []
+        end = offset
+        position, size = 0, len(data)
+        while size - position >= HEADER_BYTES:
+            base_offset, length, _, _, _, _, last_delta, *_ = HEADER.unpack_from(data, position)
+            end = base_offset + last_delta + 1
+            position += length + LENGTH_OVERHEAD
+        return self.aborted(offset, end)
+
     def _entries_from(self, offset: int) -> Iterator[AbortedTransaction]:
         """In the order in which they ended, from the segment that holds the offset on."""
         holder = self._bases[max(bisect_right(self._bases, offset) - 1, 0)]
@@ -244,9 +256,8 @@ class Transactions:
 
     # -- who may write -----------------------------------------------------------------------------------------
 
-    def guard(self, header: BatchHeader) -> Guard | None:
+    def guard(self, producer_id: int, epoch: int) -> Guard | None:
         """To be shown with the append, if the coordinator agrees; None: there is nothing to ask it."""
-        producer_id, epoch = header.producer_id, header.producer_epoch
         if self._has_open(producer_id, epoch):
             return None
         known = self._guards.get(producer_id)
@@ -265,12 +276,24 @@ class Transactions:
     def check_append(self, header: BatchHeader, guard: Guard | None) -> None:
         """Whether a batch from a producer may be appended, as far as transactions are concerned."""
         if header.attributes & TRANSACTIONAL:
-            if self._has_open(header.producer_id, header.producer_epoch):
-                return
-            if guard is None or self._guards.get(header.producer_id) is not guard:
-                raise Refused(ErrorCode.invalid_txn_state, "there is no transaction this batch could belong to")
-        if header.producer_id in self._open:
+            self.check_within(header.producer_id, header.producer_epoch, guard)
+        elif header.producer_id in self._open:
             raise Refused(ErrorCode.invalid_txn_state, f"producer {header.producer_id} is inside a transaction")
+
+    def check_within(self, producer_id: int, epoch: int, guard: Guard | None) -> None:
+        """Whether the producer may write, within its transaction."""
+        if self._has_open(producer_id, epoch):
+            return
+        producer = self._producers.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
+            raise Refused(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {producer_id} has epoch {producer.epoch} by now, the batch has {epoch}",
+            )
+        if guard is None or self._guards.get(producer_id) is not guard:
+            raise Refused(ErrorCode.invalid_txn_state, "there is no transaction this batch could belong to")
+        if producer_id in self._open:
+            raise Refused(ErrorCode.invalid_txn_state, f"producer {producer_id} is inside another transaction")
 
     def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> bool:
         """Whether a marker has to be written. False: it stands in the log, or there was nothing to end."""

@@ -23,6 +23,7 @@ from ottla.errors import ErrorCode, Refused
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
 from ottla.log.slice import Slice
+from ottla.log.transactions import Guard
 from ottla.replication.admission import AppendPolicy
 from ottla.replication.in_sync import Follower, Proposal
 from ottla.wire import batch
@@ -174,16 +175,15 @@ class Partition:
 
     # Writing.
 
-    def append(self, view: memoryview, acks: int, now_ms: int) -> Appended:
-        """Write one produced batch. The view is stamped in place: nothing is copied."""
+    def append(self, view: memoryview, acks: int, now_ms: int, guard: Guard | None = None) -> Appended:
+        """Write one produced batch. The view is stamped in place: nothing is copied. The first batch of a transaction
+        needs a guard (`log.transactions`)."""
         if not self.leads:
             raise Refused(ErrorCode.not_leader_or_follower)
         policy = self._policy
         if acks == ACKS_ALL and not self._enough:
             raise Refused(ErrorCode.not_enough_replicas)
         header = batch.check_produced(view)
-        if header.attributes & batch.TRANSACTIONAL:
-            raise Refused(ErrorCode.invalid_txn_state, "there is no transaction this batch could belong to")
         if len(view) > policy.bytes_max:
             raise Refused(
                 ErrorCode.message_too_large,
@@ -208,6 +208,7 @@ class Partition:
                 # A retry of what is already there is answered as the first time was.
                 kept_ms = known.max_timestamp if policy.log_append_time else batch.NO_TIMESTAMP
                 return Appended(known.base_offset, kept_ms, known.last_offset + 1)
+            log.transactions.check_append(header, guard)
         base_offset = log.append(view, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
         self.advance(len(view))
         return Appended(base_offset, log_append_time_ms, base_offset + header.last_offset_delta + 1)
@@ -286,9 +287,10 @@ class Partition:
         """Whether it has all that is committed, and what this reign began with."""
         return follower.log_end >= self.high_watermark and follower.log_end >= self.epoch_start
 
-    def propose(self, now: float, lag_s_max: float, able: Callable[[int], bool]) -> bool:
+    def propose(self, now: float, lag_s_max: float, able: Callable[[int, int], bool]) -> bool:
         """Whether the in-sync set should be another one; `proposed` says which. One change at a time. Only those who
-        are able are asked for: whoever is gone, or about to go, would be waited for in vain."""
+        are able, under the registration they fetched with, are asked for: whoever is gone, or about to go, would be
+        waited for in vain, and what a broker had before it came back need not be what it has."""
         if not self.leads or self.proposed is not None:
             return False
         log_end = self.log.log_end
@@ -297,7 +299,7 @@ class Partition:
             if replica in self.in_sync:
                 if not follower.lags(log_end, now, lag_s_max):
                     wanted.add(replica)
-            elif follower.heard and self.caught_up(follower) and able(replica):
+            elif follower.heard and self.caught_up(follower) and able(replica, follower.epoch):
                 wanted.add(replica)
         proposed = tuple(replica for replica in self.replicas if replica in wanted)
         if wanted == set(self.in_sync):
@@ -350,6 +352,7 @@ class Partition:
         reached = min(high_watermark, log.log_end)
         if reached > self.high_watermark:
             self._commit(reached)
+            log.transactions.last_stable(reached)  # which forgets what is settled
 
     def truncate(self, epoch: int, end: int, now_ms: int) -> list[Segment]:
         """Our log is not the leader's behind (at most) the end of this epoch: drop what follows. The segments that may
@@ -376,7 +379,7 @@ class Partition:
     @property
     def last_stable(self) -> int:
         """The first offset that a reader of committed transactions may not see yet."""
-        return self.high_watermark
+        return self.log.transactions.last_stable(self.high_watermark)
 
     def readable_limit(self, isolation_level: int) -> int:
         return self.last_stable if isolation_level == READ_COMMITTED else self.high_watermark

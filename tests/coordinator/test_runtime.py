@@ -176,6 +176,7 @@ def test_what_cannot_be_appended_has_not_happened(
 
 def test_too_few_in_sync_replicas_refuse_a_change_and_answer_questions(on_disk: Fixture):
     on_disk.partition.policy = AppendPolicy(in_sync_min=2)
+    on_disk.partition.become(State(replicas=(1, 2), leader=1, leader_epoch=0, in_sync=(1,), partition_epoch=1))
     told = [("a", ErrorCode.coordinator_not_available)]
     assert on_disk.apply(Decision([committed(1)], [("a", "done")])) == told
     assert on_disk.apply(answer("b", "known")) == [("b", "known")]

@@ -193,7 +193,7 @@ class TransactionScenario:
     def written(self) -> None:
         for ticket in list(self.to_write):
             del self.to_write[ticket]
-            self._apply(self.machine.complete(ticket, self.now_ms))
+            self._apply(self.machine.complete(ticket, Token(), self.now_ms))
 
     def wait(self, word: str) -> None:
         end = self.now + _seconds(word)

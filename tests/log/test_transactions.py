@@ -241,24 +241,24 @@ def test_nobody_begins_a_transaction_without_a_guard(open_log):
     with pytest.raises(Refused) as refused:
         log.transactions.check_append(header, None)
     assert refused.value.code == ErrorCode.invalid_txn_state
-    guard = log.transactions.guard(header)
+    guard = log.transactions.guard(header.producer_id, header.producer_epoch)
     log.transactions.check_append(header, guard)
-    assert log.transactions.guard(header) is guard  # two batches that wait for the same answer
+    assert log.transactions.guard(header.producer_id, header.producer_epoch) is guard  # two batches that wait for the same answer
     write(log, 7)
-    assert log.transactions.guard(header) is None
+    assert log.transactions.guard(header.producer_id, header.producer_epoch) is None
     log.transactions.check_append(header, None)
 
 
 def test_a_marker_between_the_question_and_the_append_voids_the_guard(open_log):
     log = open_log()
     header = header_of(transactional=True)
-    guard = log.transactions.guard(header)
+    guard = log.transactions.guard(header.producer_id, header.producer_epoch)
     end(log, 7, committed=False)
     with pytest.raises(Refused):
         log.transactions.check_append(header, guard)
     write(log, 7)
     end(log, 7, committed=True)
-    guard = log.transactions.guard(header)
+    guard = log.transactions.guard(header.producer_id, header.producer_epoch)
     assert log.transactions.check_marker(7, 0, 3) is False  # written already, by the coordinator's first attempt
     with pytest.raises(Refused):
         log.transactions.check_append(header, guard)
@@ -267,13 +267,13 @@ def test_a_marker_between_the_question_and_the_append_voids_the_guard(open_log):
 def test_a_guard_of_an_older_epoch_gives_way(open_log):
     log = open_log()
     old, new = header_of(epoch=1, transactional=True), header_of(epoch=2, transactional=True)
-    first = log.transactions.guard(old)
-    second = log.transactions.guard(new)
+    first = log.transactions.guard(7, 1)
+    second = log.transactions.guard(7, 2)
     assert first is not second
     with pytest.raises(Refused):
         log.transactions.check_append(old, first)
     with pytest.raises(Refused):
-        log.transactions.guard(old)
+        log.transactions.guard(7, 1)
     log.transactions.check_append(new, second)
 
 

@@ -16,6 +16,9 @@ from ottla.broker.handlers import (
     producer_ids,
     security,
     topics,
+    transactions,
+    txn_markers,
+    txn_offsets,
 )
 
 __all__ = [
@@ -34,4 +37,7 @@ __all__ = [
     "producer_ids",
     "security",
     "topics",
+    "transactions",
+    "txn_markers",
+    "txn_offsets",
 ]

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING
 from ottla.broker.dispatch import Request, served_apis, serves
 from ottla.errors import ErrorCode
 from ottla.wire.apis import API_VERSIONS, APIS, Api
-from ottla.wire.schema.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ottla.wire.schema.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
+
+FEATURES = (("transaction.version", 2),)
+"""What clients may rely on though no version of an API says so (KIP-584): the protocols of KIP-890."""
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -22,7 +31,16 @@ def handle(broker: Broker, message: ApiVersionsRequest, request: Request) -> Api
     if names_itself and not all(map(_NAME.fullmatch, (message.client_software_name, message.client_software_version))):
         return ApiVersionsResponse(error_code=ErrorCode.invalid_request)
     told = [api for api in served_apis() if request.peer_broker is not None or not api.between_brokers]
-    return ApiVersionsResponse(api_keys=[_row(api) for api in told])
+    return ApiVersionsResponse(
+        api_keys=[_row(api) for api in told],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=1, max_version=level) for name, level in FEATURES
+        ],
+        finalized_features_epoch=0,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level) for name, level in FEATURES
+        ],
+    )
 
 
 def unsupported_version(broker: Broker) -> ApiVersionsResponse:

@@ -180,7 +180,21 @@ class Turn:
         self._short -= size
         if (self._short <= 0 or size == 0) and not self._scheduled:
             self._scheduled = True
-            self._broker.runtime.call_soon(self._answer)
+            committed_only = self._message.isolation_level == READ_COMMITTED and size
+            self._broker.runtime.call_soon(self._look_again if committed_only else self._answer)
+
+    def _look_again(self) -> None:
+        """Records of open transactions arrived perhaps, which this reader may not see yet."""
+        if self._timer is None:
+            return
+        self._scheduled = False
+        if not self._fetch.is_session:
+            self._fetch.all_dirty()
+        _, size, urgent = self._look()
+        if size >= self._message.bytes_min or urgent:
+            self._answer()
+        else:
+            self._short = self._message.bytes_min - size
 
     def _unpark(self) -> None:
         if self._timer is not None:
@@ -226,7 +240,12 @@ class Turn:
         partition = self._broker.replicas.get(entry.topic, entry.partition)
         if partition is None:
             return PartitionFetched(entry.partition, ErrorCode.unknown_topic_or_partition)
-        return _state(entry, partition, data, level)
+        if level != READ_COMMITTED:
+            return _state(entry, partition, data, level)
+        if entry.offset < partition.log.log_start:  # what was aborted there is known no more
+            return PartitionFetched(entry.partition, ErrorCode.offset_out_of_range)
+        aborted = partition.log.transactions.aborted_in(entry.offset, data)
+        return _state(entry, partition, data, level)._replace(aborted=aborted)
 
     def _finish_later(self, found: list[tuple[Fetching, PartitionFetched | Slice]]) -> Pending:
         """Some of it has to come from the device."""

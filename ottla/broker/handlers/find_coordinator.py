@@ -36,11 +36,9 @@ async def find_coordinator(
 
 
 async def _find(broker: Broker, key_type: int, key: str, request: Request) -> Coordinator:
-    if key_type == TRANSACTION:
-        return _nobody(key, ErrorCode.coordinator_not_available)
-    if key_type != GROUP:
+    if key_type not in (GROUP, TRANSACTION):
         return _nobody(key, ErrorCode.invalid_request)
-    coordinator = broker.groups
+    coordinator = broker.coordinators[key_type]
     await coordinator.make_topic()
     index = coordinator.partition_of(key)
     partition = None if index is None else broker.image.partition(coordinator.topic, index)

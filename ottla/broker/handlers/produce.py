@@ -1,17 +1,19 @@
 """Produce: from the receive buffer into the log, and an answer when the promise that `acks` makes is kept.
 
-    acks=0    no answer; an error closes the connection, which is all such a client can notice
-    acks=1    answered when the leader has it
-    acks=all  answered when every in-sync replica has it
+acks=0    no answer; an error closes the connection, which is all such a client can notice
+acks=1    answered when the leader has it
+acks=all  answered when every in-sync replica has it
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.broker import verification
 from ottla.broker.dispatch import Request, serves_raw
 from ottla.errors import BadFrame, ErrorCode, Refused
+from ottla.log.transactions import Guard
 from ottla.net.server import Pending, Reply
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.runtime import Handle
@@ -52,14 +54,72 @@ def _handle_one(broker: Broker, request: Request, one: produce.OneBatch) -> byte
         parked.await_committed(partition, next_offset, 0, 0)
         return parked.park(one.timeout_ms)
     return request.frame(
-        produce.encode_one(
-            one.topic_bytes, one.partition, base_offset, log_append_time_ms, partition.log.log_start
-        )
+        produce.encode_one(one.topic_bytes, one.partition, base_offset, log_append_time_ms, partition.log.log_start)
     )
 
 
 def _handle_any(broker: Broker, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
     message = produce.decode(frame, pos, request.version)
+    if message.transactional_id is not None:
+        wanted = verification.unverified(broker, message)
+        if wanted:
+            return _verify_first(broker, request, message, wanted)
+    return _append_all(broker, request, message)
+
+
+def _verify_first(
+    broker: Broker, request: Request, message: produce.ProduceRequest, wanted: verification.Wanted
+) -> Pending:
+    """A transaction begins in a partition: its coordinator has a word in that. The connection waits, so that what
+    comes next is not appended before."""
+    kept = message._replace(
+        topics=[
+            (topic, [(index, None if data is None else memoryview(bytearray(data))) for index, data in partitions])
+            for topic, partitions in message.topics
+        ]
+    )
+    pending = Pending()
+    broker.runtime.spawn(_append_verified(broker, request, kept, wanted, pending), name="Produce")
+    return pending
+
+
+async def _append_verified(
+    broker: Broker, request: Request, message: produce.ProduceRequest, wanted: verification.Wanted, pending: Pending
+) -> None:
+    assert message.transactional_id is not None
+    reply: Reply | Pending = None
+    try:
+        manner = verification.manner_of(request.version)
+        codes = await verification.verify_all(broker, message.transactional_id, wanted, manner)
+        reply = _append_all(broker, request, message, _Verified(wanted, codes, pending))
+    except BadFrame as failure:
+        request.connection.close(str(failure))
+    except Exception as failure:
+        log.error("Produce failed", exc_info=failure)
+        request.connection.close("Produce failed")
+    if reply is not pending:
+        assert not isinstance(reply, Pending)
+        pending.resolve(reply)
+
+
+class _Verified(NamedTuple):
+    """What the coordinator said, and whose answer waits for it."""
+
+    wanted: verification.Wanted
+    codes: dict[tuple[produce.Topic, int], ErrorCode]
+    pending: Pending
+
+    def guard(self, topic: produce.Topic, index: int) -> Guard | None:
+        code = self.codes.get((topic, index))
+        if code:
+            raise Refused(code)
+        unverified = self.wanted.get((topic, index))
+        return None if unverified is None else unverified.guard
+
+
+def _append_all(
+    broker: Broker, request: Request, message: produce.ProduceRequest, verified: _Verified | None = None
+) -> Reply | Pending:
     acks = message.acks
     now_ms = broker.runtime.wall_ms()
     answers: list[Produced] = []
@@ -73,7 +133,8 @@ def _handle_any(broker: Broker, request: Request, frame: memoryview, pos: int) -
                 if records is None:
                     raise Refused(ErrorCode.invalid_record, "there are no records")
                 partition = broker.replicas.find(topic, index)
-                appended = partition.append(records, acks, now_ms)
+                guard = None if verified is None else verified.guard(topic, index)
+                appended = partition.append(records, acks, now_ms, guard)
                 if acks == ACKS_ALL and partition.high_watermark < appended.next_offset:
                     parked.await_committed(partition, appended.next_offset, len(answers), len(results))
                 results.append(
@@ -91,7 +152,7 @@ def _handle_any(broker: Broker, request: Request, frame: memoryview, pos: int) -
                     raise BadFrame(f"Produce with acks=0 failed: {ErrorCode(result.error).name}")
         return None
     if parked.awaited:
-        return parked.park(message.timeout_ms)
+        return parked.park(message.timeout_ms, None if verified is None else verified.pending)
     return request.frame(produce.encode_response(request.version, answers))
 
 
@@ -116,8 +177,8 @@ class Parked:
         self.awaited.append((partition, topic, place))
         partition.await_committed(offset, self)
 
-    def park(self, timeout_ms: int) -> Pending:
-        self._pending = Pending(overlaps=True)
+    def park(self, timeout_ms: int, pending: Pending | None = None) -> Pending:
+        self._pending = pending or Pending(overlaps=True)
         runtime = self._broker.runtime
         self._timer = runtime.call_at(runtime.now() + timeout_ms / 1000, self._expire)
         return self._pending
@@ -160,9 +221,7 @@ class Parked:
         if self._timer is not None:
             self._timer.cancel()
         assert self._pending is not None
-        self._pending.resolve(
-            self._request.frame(produce.encode_response(self._request.version, self._answers))
-        )
+        self._pending.resolve(self._request.frame(produce.encode_response(self._request.version, self._answers)))
 
 
 def _refused(broker: Broker, topic: produce.Topic, index: int, refused: Refused) -> PartitionProduced:

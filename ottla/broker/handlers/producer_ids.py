@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, serves
+from ottla.broker.handlers import transactions
 from ottla.errors import ErrorCode, Fault
 from ottla.wire.apis import INIT_PRODUCER_ID
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -36,8 +37,7 @@ async def handle(broker: Broker, message: InitProducerIdRequest, request: Reques
     if message.transactional_id == "":
         return InitProducerIdResponse(error_code=ErrorCode.invalid_request)
     if message.transactional_id is not None:
-        # Transactions have a coordinator of their own, which is found with FindCoordinator: nobody is it here.
-        return InitProducerIdResponse(error_code=ErrorCode.not_coordinator)
+        return await transactions.init(broker, message, request)
     try:
         producer_id = await broker.producer_ids.take()
     except Fault as fault:

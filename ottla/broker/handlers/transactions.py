@@ -1,0 +1,294 @@
+"""Transactions as their producers ask for them: begin, add, end; and as administrators see them.
+
+The coordinator of the transactional id answers. Producers of old versions know one word for being fenced; newer ones
+know that it was another producer that did it (KIP-588).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ottla.broker.coordinators import Asking
+from ottla.broker.dispatch import Request, serves
+from ottla.coordinator.decision import Reply
+from ottla.coordinator.regex import compile_regex
+from ottla.coordinator.transaction_records import State, TopicPartition, TransactionValue
+from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM, Identity
+from ottla.coordinator.transactions import NEEDS_PRODUCER_ID, Codes, Transactions
+from ottla.errors import ErrorCode, Refused
+from ottla.wire.apis import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    LIST_TRANSACTIONS,
+)
+from ottla.wire.schema import describe_transactions, list_transactions
+from ottla.wire.schema.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from ottla.wire.schema.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from ottla.wire.schema.end_txn import EndTxnRequest, EndTxnResponse
+from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+BUMPS_FROM = 5
+"""From this version on EndTxn raises the epoch: the second version of the protocol."""
+BETWEEN_BROKERS_FROM = 4
+"""From this version on AddPartitionsToTxn is what leaders ask coordinators."""
+_FENCED_FROM = 2
+_FENCED_FROM_INIT = 4
+
+
+def _known_to(code: ErrorCode, version: int, fenced_from: int = _FENCED_FROM) -> ErrorCode:
+    old = code == ErrorCode.producer_fenced and version < fenced_from
+    return ErrorCode.invalid_producer_epoch if old else code
+
+
+async def _with_spare_id(broker: Broker, ask: Callable[[int | None], Asking]) -> Reply:
+    """Ask; and again with a new producer id, if the answer is that one is needed."""
+    reply = await ask(None).answered()
+    if reply is NEEDS_PRODUCER_ID:
+        reply = await ask(await broker.producer_ids.take()).answered()
+    return reply
+
+
+async def init(broker: Broker, message: InitProducerIdRequest, request: Request) -> InitProducerIdResponse:
+    """InitProducerId, for a producer with a transactional id."""
+    transactional_id = message.transactional_id
+    assert transactional_id is not None
+    has_one = message.producer_id >= 0 and message.producer_epoch >= 0
+    expected = Identity(message.producer_id, message.producer_epoch) if has_one else None
+    reply = await _with_spare_id(
+        broker,
+        lambda spare_id: broker.transactions.ask(
+            transactional_id,
+            lambda machine, to, now, now_ms: machine.init(
+                transactional_id, message.transaction_timeout_ms, expected, to, now_ms, spare_id=spare_id
+            ),
+        ),
+    )
+    if isinstance(reply, Refused):
+        code = _known_to(reply.code, request.version, _FENCED_FROM_INIT)
+        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+    assert isinstance(reply, Identity)
+    return InitProducerIdResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
+
+
+# Adding.
+
+
+@serves(ADD_PARTITIONS_TO_TXN)
+async def add_partitions(
+    broker: Broker, message: AddPartitionsToTxnRequest, request: Request
+) -> AddPartitionsToTxnResponse:
+    if request.version >= BETWEEN_BROKERS_FROM:
+        if request.peer_broker is None:
+            raise Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
+        return AddPartitionsToTxnResponse(
+            results_by_transaction=[await _add_for_leader(broker, each) for each in message.transactions]
+        )
+    topics = message.v3_and_below_topics
+    speaker = Identity(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch)
+    codes = await _add(broker, message.v3_and_below_transactional_id, speaker, topics)
+    codes = {place: _known_to(code, request.version) for place, code in codes.items()}
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(topics, codes))
+
+
+async def _add_for_leader(broker: Broker, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
+    """What the leader of a partition asks, on behalf of a producer that has written to it."""
+    speaker = Identity(asked.producer_id, asked.producer_epoch)
+    if asked.verify_only:
+        codes = await _verify(broker, asked.transactional_id, speaker, asked.topics)
+    else:
+        codes = await _add(broker, asked.transactional_id, speaker, asked.topics, version=EPOCH_BUMPS_FROM)
+    return AddPartitionsToTxnResult(
+        transactional_id=asked.transactional_id, topic_results=_by_topic(asked.topics, codes)
+    )
+
+
+def _places(topics: list[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    return [(topic.name, index) for topic in topics for index in topic.partitions]
+
+
+async def _add(
+    broker: Broker, transactional_id: str, speaker: Identity, topics: list[AddPartitionsToTxnTopic], *, version: int = 0
+) -> Codes:
+    """All of them or none: one that does not exist spoils it for the others."""
+    places = _places(topics)
+    unknown = {place for place in places if broker.image.partition(*place) is None}
+    if unknown:
+        return {
+            place: ErrorCode.unknown_topic_or_partition if place in unknown else ErrorCode.operation_not_attempted
+            for place in places
+        }
+    asking = broker.transactions.ask(
+        transactional_id,
+        lambda machine, to, now, now_ms: machine.add(transactional_id, speaker, places, to, now_ms, version=version),
+    )
+    return await _codes(places, asking)
+
+
+async def _verify(
+    broker: Broker, transactional_id: str, speaker: Identity, topics: list[AddPartitionsToTxnTopic]
+) -> Codes:
+    places = _places(topics)
+    asking = broker.transactions.ask(
+        transactional_id, lambda machine, to, now, now_ms: machine.verify(transactional_id, speaker, places, to)
+    )
+    return await _codes(places, asking)
+
+
+async def _codes(places: list[TopicPartition], asking: Asking) -> Codes:
+    reply = await asking.answered()
+    if isinstance(reply, Refused):
+        return dict.fromkeys(places, reply.code)
+    assert isinstance(reply, dict)
+    return reply
+
+
+def _by_topic(topics: list[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=codes[topic.name, index])
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+@serves(ADD_OFFSETS_TO_TXN)
+async def add_offsets(broker: Broker, message: AddOffsetsToTxnRequest, request: Request) -> AddOffsetsToTxnResponse:
+    """The offsets of a group live in one partition of the offsets topic: that is what becomes part of it."""
+    groups = broker.groups
+    await groups.make_topic()
+    index = groups.partition_of(message.group_id)
+    if index is None:
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.coordinator_not_available)
+    place = AddPartitionsToTxnTopic(name=groups.topic, partitions=[index])
+    speaker = Identity(message.producer_id, message.producer_epoch)
+    codes = await _add(broker, message.transactional_id, speaker, [place])
+    code = _known_to(codes[groups.topic, index], request.version)
+    return AddOffsetsToTxnResponse(error_code=code)
+
+
+# Ending.
+
+
+@serves(END_TXN)
+async def end(broker: Broker, message: EndTxnRequest, request: Request) -> EndTxnResponse:
+    transactional_id = message.transactional_id
+    speaker = Identity(message.producer_id, message.producer_epoch)
+    reply = await _with_spare_id(
+        broker,
+        lambda spare_id: broker.transactions.ask(
+            transactional_id,
+            lambda machine, to, now, now_ms: machine.end(
+                transactional_id,
+                speaker,
+                to,
+                now_ms,
+                committed=message.committed,
+                bumps=request.version >= BUMPS_FROM,
+                spare_id=spare_id,
+            ),
+        ),
+    )
+    if isinstance(reply, Refused):
+        return EndTxnResponse(error_code=_known_to(reply.code, request.version))
+    assert isinstance(reply, Identity)
+    return EndTxnResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
+
+
+# Looking.
+
+
+@serves(DESCRIBE_TRANSACTIONS)
+async def describe(
+    broker: Broker, message: describe_transactions.DescribeTransactionsRequest, request: Request
+) -> describe_transactions.DescribeTransactionsResponse:
+    found = [await _describe(broker, transactional_id) for transactional_id in message.transactional_ids]
+    return describe_transactions.DescribeTransactionsResponse(transaction_states=found)
+
+
+async def _describe(broker: Broker, transactional_id: str) -> describe_transactions.TransactionState:
+    try:
+        value = await broker.transactions.look(transactional_id, lambda machine: machine.get(transactional_id) or False)
+    except Refused as refused:
+        return describe_transactions.TransactionState(error_code=refused.code, transactional_id=transactional_id)
+    if not isinstance(value, TransactionValue):
+        return describe_transactions.TransactionState(
+            error_code=ErrorCode.transactional_id_not_found, transactional_id=transactional_id
+        )
+    topics: dict[str, list[int]] = {}
+    for topic, index in value.partitions:
+        topics.setdefault(topic, []).append(index)
+    return describe_transactions.TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=value.state.label,
+        transaction_timeout_ms=value.timeout_ms,
+        transaction_start_time_ms=value.started_ms,
+        producer_id=value.producer_id,
+        producer_epoch=value.producer_epoch,
+        topics=[describe_transactions.TopicData(topic=topic, partitions=indexes) for topic, indexes in topics.items()],
+    )
+
+
+@serves(LIST_TRANSACTIONS)
+async def list_all(
+    broker: Broker, message: list_transactions.ListTransactionsRequest, request: Request
+) -> list_transactions.ListTransactionsResponse:
+    """Those that this broker coordinates."""
+    labels = {state.label: state for state in State}
+    wanted = {labels[name] for name in message.state_filters if name in labels}
+    unknown = [name for name in message.state_filters if name not in labels]
+    if message.state_filters and not wanted:
+        return list_transactions.ListTransactionsResponse(unknown_state_filters=unknown)
+    chooses = _chooser(message, wanted, broker.runtime.wall_ms())
+
+    def chosen(machine: Transactions) -> list[list_transactions.TransactionState]:
+        return [
+            list_transactions.TransactionState(
+                transactional_id=transactional_id,
+                producer_id=value.producer_id,
+                transaction_state=value.state.label,
+            )
+            for transactional_id, value in machine.items()
+            if chooses(transactional_id, value)
+        ]
+
+    found = await broker.transactions.look_at_all(chosen)
+    return list_transactions.ListTransactionsResponse(
+        unknown_state_filters=unknown, transaction_states=[each for some in found for each in some]
+    )
+
+
+def _chooser(
+    message: list_transactions.ListTransactionsRequest, states: set[State], now_ms: int
+) -> Callable[[str, TransactionValue], bool]:
+    pattern = compile_regex(message.transactional_id_pattern) if message.transactional_id_pattern else None
+    producer_ids = set(message.producer_id_filters)
+
+    def chooses(transactional_id: str, value: TransactionValue) -> bool:
+        if states and value.state not in states:
+            return False
+        if producer_ids and value.producer_id not in producer_ids:
+            return False
+        lasts_ms = now_ms - value.started_ms if value.started_ms >= 0 else -1
+        if message.duration_filter >= 0 and lasts_ms < message.duration_filter:
+            return False
+        return pattern is None or pattern.fullmatch(transactional_id.encode()) is not None
+
+    return chooses

@@ -1,0 +1,128 @@
+"""The side of a partition's leader: markers that a coordinator wants written, and producers for administrators."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ottla.broker import markers
+from ottla.broker.dispatch import Request, serves
+from ottla.broker.markers import End
+from ottla.errors import ErrorCode, Refused
+from ottla.log.producers import NO_SEQUENCE, Producer
+from ottla.wire.apis import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS
+from ottla.wire.schema import describe_producers
+from ottla.wire.schema.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+COMMIT_TIMEOUT_S = 10.0
+"""So long markers may take to be committed, before their coordinator is told to ask again."""
+
+
+@serves(WRITE_TXN_MARKERS)
+async def write(broker: Broker, message: WriteTxnMarkersRequest, request: Request) -> WriteTxnMarkersResponse:
+    answers = _Answers(message)
+    for number, marker in enumerate(message.markers):
+        end = End(marker.producer_id, marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch)
+        for topic in marker.topics:
+            for index in topic.partition_indexes:
+                markers.write(broker, topic.name, index, end, partial(answers.done, number, topic.name, index))
+    await answers.wait()
+    return answers.response()
+
+
+class _Answers:
+    """What became of each marker; those of which nothing is known when time is up are to be asked for again."""
+
+    def __init__(self, message: WriteTxnMarkersRequest) -> None:
+        self._message = message
+        self._codes: dict[tuple[int, str, int], ErrorCode] = {}
+        self._left = sum(len(topic.partition_indexes) for marker in message.markers for topic in marker.topics)
+        self._all = asyncio.get_running_loop().create_future()
+
+    def done(self, number: int, topic: str, index: int, code: ErrorCode) -> None:
+        self._codes[number, topic, index] = code
+        self._left -= 1
+        if not self._left and not self._all.done():
+            self._all.set_result(None)
+
+    async def wait(self) -> None:
+        if self._left:
+            await asyncio.wait([self._all], timeout=COMMIT_TIMEOUT_S)
+
+    def response(self) -> WriteTxnMarkersResponse:
+        return WriteTxnMarkersResponse(
+            markers=[
+                WritableTxnMarkerResult(
+                    producer_id=marker.producer_id,
+                    topics=[
+                        WritableTxnMarkerTopicResult(
+                            name=topic.name,
+                            partitions=[
+                                WritableTxnMarkerPartitionResult(
+                                    partition_index=index,
+                                    error_code=self._codes.get(
+                                        (number, topic.name, index), ErrorCode.request_timed_out
+                                    ),
+                                )
+                                for index in topic.partition_indexes
+                            ],
+                        )
+                        for topic in marker.topics
+                    ],
+                )
+                for number, marker in enumerate(self._message.markers)
+            ]
+        )
+
+
+@serves(DESCRIBE_PRODUCERS)
+def describe(
+    broker: Broker, message: describe_producers.DescribeProducersRequest, request: Request
+) -> describe_producers.DescribeProducersResponse:
+    return describe_producers.DescribeProducersResponse(
+        topics=[
+            describe_producers.TopicResponse(
+                name=topic.name,
+                partitions=[_describe(broker, topic.name, index) for index in topic.partition_indexes],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+def _describe(broker: Broker, topic: str, index: int) -> describe_producers.PartitionResponse:
+    try:
+        partition = broker.replicas.get(topic, index)
+        if partition is None and broker.image.partition(topic, index) is not None:
+            raise Refused(ErrorCode.not_leader_or_follower)
+        partition = broker.replicas.find(topic, index)
+        partition.check_leads()
+    except Refused as refused:
+        return describe_producers.PartitionResponse(
+            partition_index=index, error_code=refused.code, error_message=refused.message
+        )
+    return describe_producers.PartitionResponse(
+        partition_index=index,
+        active_producers=[_state(producer_id, producer) for producer_id, producer in partition.log.producers.items()],
+    )
+
+
+def _state(producer_id: int, producer: Producer) -> describe_producers.ProducerState:
+    return describe_producers.ProducerState(
+        producer_id=producer_id,
+        producer_epoch=producer.epoch,
+        last_sequence=producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE,
+        last_timestamp=producer.last_timestamp,
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=producer.transaction_start,
+    )

@@ -1,0 +1,143 @@
+"""TxnOffsetCommit: offsets that count when a producer's transaction is committed (KIP-447)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.dispatch import Request, serves
+from ottla.broker.verification import Manner, verify
+from ottla.coordinator.decision import Decision, Producer, ReplyTo
+from ottla.coordinator.groups import Groups
+from ottla.coordinator.transaction_steps import Identity
+from ottla.errors import ErrorCode, Refused
+from ottla.log.transactions import Guard
+from ottla.wire.apis import TXN_OFFSET_COMMIT
+from ottla.wire.schema.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from ottla.wire.schema.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+ADDS_FROM = 5
+"""From this version on the producer speaks the second version of the protocol."""
+
+_TOLD_AS = {
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_load_in_progress,
+    ErrorCode.concurrent_transactions: ErrorCode.concurrent_transactions,
+}
+"""What producers of offsets try again after."""
+
+
+@serves(TXN_OFFSET_COMMIT)
+async def commit(broker: Broker, message: TxnOffsetCommitRequest, request: Request) -> TxnOffsetCommitResponse:
+    try:
+        guard = await _guard(broker, message, request.version)
+        reply = await broker.groups.ask(
+            message.group_id, lambda groups, to, now, now_ms: _decide(broker, message, guard, groups, to, now, now_ms)
+        ).answered()
+        if isinstance(reply, Refused):
+            raise reply
+    except Refused as refused:
+        return _refused(message, refused.code)
+    assert isinstance(reply, OffsetCommitResponse)
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=each.error_code)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in reply.topics
+        ]
+    )
+
+
+async def _guard(broker: Broker, message: TxnOffsetCommitRequest, version: int) -> Guard | None:
+    """Have the coordinator of the transaction say that the group's offsets are part of it."""
+    if not message.transactional_id:
+        raise Refused(ErrorCode.invalid_request)
+    groups = broker.groups
+    index = groups.partition_of(message.group_id)
+    partition = None if index is None else broker.replicas.get(groups.topic, index)
+    if index is None or partition is None or not partition.leads:
+        raise Refused(ErrorCode.not_coordinator)
+    guard = partition.log.transactions.guard(message.producer_id, message.producer_epoch)
+    manner = Manner.ADD if version >= ADDS_FROM else Manner.ASK
+    if guard is not None and (manner is Manner.ADD or broker.config.transaction_partition_verification_enable):
+        place = (groups.topic, index)
+        speaker = Identity(message.producer_id, message.producer_epoch)
+        codes = await verify(broker, message.transactional_id, speaker, [place], manner)
+        if codes[place]:
+            raise Refused(_TOLD_AS.get(codes[place], codes[place]))
+    return guard
+
+
+def _decide(
+    broker: Broker,
+    message: TxnOffsetCommitRequest,
+    guard: Guard | None,
+    groups: Groups,
+    reply_to: ReplyTo,
+    now: float,
+    now_ms: int,
+) -> Decision:
+    """The guard is shown in the same breath in which the offsets are appended."""
+    index = broker.groups.partition_of(message.group_id)
+    assert index is not None
+    partition = broker.replicas.find(broker.groups.topic, index)
+    producer = Producer(message.producer_id, message.producer_epoch)
+    partition.log.transactions.check_within(producer.id, producer.epoch, guard)
+    return groups.commit_in_transaction(_plain(message), producer, reply_to, now, now_ms)
+
+
+def _plain(message: TxnOffsetCommitRequest) -> OffsetCommitRequest:
+    """What is committed, in the words of a commit outside a transaction."""
+    return OffsetCommitRequest(
+        group_id=message.group_id,
+        generation_id_or_member_epoch=message.generation_id,
+        member_id=message.member_id,
+        group_instance_id=message.group_instance_id,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=each.partition_index,
+                        committed_offset=each.committed_offset,
+                        committed_leader_epoch=each.committed_leader_epoch,
+                        committed_metadata=each.committed_metadata,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ],
+    )
+
+
+def _refused(message: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+    """There is no place to say it but at every partition."""
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+    )
