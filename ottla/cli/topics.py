@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Awaitable, Iterable, Mapping
 
 import click
 
 from ottla.cli.cluster import administer, bootstrap_option, failure_of, json_option, print_json, print_table
 from ottla.cli.failure import split_pair
-from ottla.client.admin import Admin, NewTopic, Outcomes, ResourceKind, Topic
+from ottla.client.admin import Admin, NewTopic, ResourceKind, Topic
 from ottla.client.errors import ClientError, TopicExists, UnknownTopic
 
 TOPIC_SOURCE = 1
@@ -51,8 +52,8 @@ def create(
     topics = [
         NewTopic(name, partitions or -1, replication_factor or -1, configs) for name in dict.fromkeys(names)
     ]
-    outcomes = administer(bootstrap, lambda admin: admin.create_topics(topics))
-    _report("created", outcomes, TopicExists if if_not_exists else None, as_json)
+    errors = administer(bootstrap, lambda admin: _errors_of(admin.create_topics(topics)))
+    _report("created", names, errors, TopicExists if if_not_exists else None, as_json)
 
 
 @command.command("delete")
@@ -62,8 +63,8 @@ def create(
 @json_option
 def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, as_json: bool) -> None:
     """Delete topics and everything in them."""
-    outcomes = administer(bootstrap, lambda admin: admin.delete_topics(list(dict.fromkeys(names))))
-    _report("deleted", outcomes, UnknownTopic if if_exists else None, as_json)
+    errors = administer(bootstrap, lambda admin: _errors_of(admin.delete_topics(list(dict.fromkeys(names)))))
+    _report("deleted", names, errors, UnknownTopic if if_exists else None, as_json)
 
 
 @command.command("list")
@@ -105,11 +106,13 @@ async def _describe(
     found: list[Topic] = []
     errors: list[ClientError] = []
     if names:
-        for topic in (await admin.describe_topics(names)).values():
-            if isinstance(topic, ClientError):
-                errors.append(topic)
-            else:
-                found.append(topic)
+        try:
+            found = list((await admin.describe_topics(names)).values())
+        except ClientError as error:
+            if not error.errors:
+                raise
+            found = [topic for topic in error.results.values() if isinstance(topic, Topic)]
+            errors = list(error.errors.values())
     else:
         found = await admin.list_topics()
     described = []
@@ -120,20 +123,33 @@ async def _describe(
     return described, errors
 
 
-def _report(done: str, outcomes: Outcomes, forgiven: type[ClientError] | None, as_json: bool) -> None:
-    errors = {
-        name: error
-        for name, error in outcomes.items()
-        if error is not None and not (forgiven and isinstance(error, forgiven))
-    }
-    succeeded = [name for name, error in outcomes.items() if error is None]
+async def _errors_of(work: Awaitable[None]) -> Mapping[object, ClientError]:
+    """What failed, of a call about several topics."""
+    try:
+        await work
+    except ClientError as error:
+        if not error.errors:
+            raise
+        return error.errors
+    return {}
+
+
+def _report(
+    done: str,
+    names: Iterable[str],
+    errors: Mapping[object, ClientError],
+    forgiven: type[ClientError] | None,
+    as_json: bool,
+) -> None:
+    succeeded = [name for name in dict.fromkeys(names) if name not in errors]
+    failed = {name: error for name, error in errors.items() if not (forgiven and isinstance(error, forgiven))}
     if as_json:
-        print_json({done: succeeded, "failed": {name: str(error) for name, error in errors.items()}})
+        print_json({done: succeeded, "failed": {name: str(error) for name, error in failed.items()}})
     else:
         for name in succeeded:
             click.echo(f"{done} topic {name}")
-    if errors:
-        raise failure_of(list(errors.values()))
+    if failed:
+        raise failure_of(list(failed.values()))
 
 
 def _replication_factor(topic: Topic) -> int:

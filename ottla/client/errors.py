@@ -31,6 +31,8 @@ class ClientError(Exception):
     hint: str | None = None
     errors: Mapping[object, ClientError] = {}
     """What became of the parts of a call that failed in parts, by what they were about."""
+    results: Mapping[object, object] = {}
+    """The parts that succeeded, with what was found about them."""
     words: str | None = None
     """What to say when the broker sends a code and no message."""
 
