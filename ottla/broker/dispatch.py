@@ -179,6 +179,7 @@ class Route:
         self.raw = _RAW.get(api.key)
         self.bare = _BARE.get(api.key)
         self.handler = _TREES.get(api.key)
+        assert not api.between_brokers or (self.raw or self.bare) is None, "who asks is checked on the way to a tree"
         self._decoder: Decoder | None = None
         self._encoder: Encoder | None = None
 
@@ -204,9 +205,7 @@ class Dispatch:
         served = {api.key: api for api in (*served_apis(), *(api for api in APIS.values() if api.between_brokers))}
         self.apis = list(served.values())
         self._routes = {
-            api.key << 16 | version: Route(api, version)
-            for api in self.apis
-            for version in range(api.min, api.max + 1)
+            api.key << 16 | version: Route(api, version) for api in self.apis for version in range(api.min, api.max + 1)
         }
 
     def serve(self, connection: Connection, frame: memoryview) -> Reply | Pending:

@@ -262,7 +262,9 @@ class Connection(asyncio.BufferedProtocol):
     def _keep(self, rest: memoryview, need: int) -> None:
         """Hold on to the start of a frame, or to requests that have to wait for their turn."""
         filled = len(rest)
-        if need > SCRATCH_BYTES and not self._reserved and not self._server.reserve(self, need):
+        # What brokers send is never behind what clients do not finish sending.
+        a_client = self.peer_broker is None
+        if need > SCRATCH_BYTES and a_client and not self._reserved and not self._server.reserve(self, need):
             self._stop_reading()
         if self._blocked:
             need = 0

@@ -330,6 +330,27 @@ def test_large_frames_wait_for_room_and_then_all_arrive():
     serving(echo, test, Limits(held_bytes_max=2_500_000))
 
 
+def test_brokers_need_not_wait_for_room_that_clients_take():
+    def serve(connection: Connection, body: memoryview) -> bytes:
+        if bytes(body) == b"a broker":
+            connection.welcome(2)
+        return frame(bytes(body[:8]))
+
+    async def test(server: Server, port: int) -> None:
+        _, slow = await asyncio.open_connection("127.0.0.1", port)
+        slow.write(struct.pack(">i", 1_000_000) + b"x" * 300_000)
+        await until(lambda: server._held_bytes > 0)
+        reader, broker = await asyncio.open_connection("127.0.0.1", port)
+        broker.write(frame(b"a broker"))
+        assert await read_frame(reader) == b"a broker"
+        broker.write(frame(b"proposal" * 100_000))
+        assert await read_frame(reader) == b"proposal"
+        slow.close()
+        broker.close()
+
+    serving(serve, test, Limits(held_bytes_max=1_000_000))
+
+
 def test_a_large_length_alone_costs_no_memory():
     async def test(server: Server, port: int) -> None:
         pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
