@@ -116,8 +116,9 @@ class ClassicGroup(GroupState):
             return False
         if self.state is State.EMPTY:
             return True
-        spoken = self.members.candidates()
-        return request.protocol_type == self.protocol_type and any(each.name in spoken for each in request.protocols)
+        return request.protocol_type == self.protocol_type and any(
+            self.members.all_speak(each.name) for each in request.protocols
+        )
 
     def _new_id(self, request: JoinGroupRequest, client: Client) -> str:
         return f"{request.group_instance_id or client.id}-{self._surroundings.new_id()}"

@@ -49,7 +49,10 @@ class Member:
         """None: it waits for us, or its timer has not been started."""
 
     def metadata(self, protocol: str | None) -> bytes:
-        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        return b""
 
     def vote(self, candidates: set[str]) -> str:
         return next(name for name, _ in self.protocols if name in candidates)
@@ -173,13 +176,13 @@ class Members:
         if member is None:
             self.add(member_of(recorded, protocol))
             return
-        told = member_of(recorded, protocol)
-        member.client, member.assignment = told.client, told.assignment
-        member.session_timeout_ms, member.rebalance_timeout_ms = told.session_timeout_ms, told.rebalance_timeout_ms
+        member.assignment = recorded.assignment
+        if member.client != (recorded.client_id, recorded.client_host):
+            member.client = Client(recorded.client_id, recorded.client_host)
+        member.session_timeout_ms = recorded.session_timeout_ms
+        member.rebalance_timeout_ms = _timeout_or(recorded.rebalance_timeout_ms, recorded.session_timeout_ms)
         if member.metadata(protocol) != recorded.subscription:
-            self._count(member, -1)
-            member.protocols = told.protocols
-            self._count(member, 1)
+            self._speak(member, [(protocol or "", recorded.subscription)])
 
     def park_join(self, member: Member, reply_to: ReplyTo) -> ReplyTo | None:
         """Let the member wait for the join phase to complete. Whoever waited in its name before, if anybody."""
@@ -209,10 +212,15 @@ class Members:
 
     def update(self, member: Member, request: JoinGroupRequest) -> None:
         """What a member says when it joins again counts from now on."""
-        self._count(member, -1)
-        member.protocols = protocols_of(request)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_ms(request)
+        protocols = protocols_of(request)
+        if member.protocols != protocols:
+            self._speak(member, protocols)
+
+    def _speak(self, member: Member, protocols: Protocols) -> None:
+        self._count(member, -1)
+        member.protocols = protocols
         self._count(member, 1)
 
     def _count(self, member: Member, step: int) -> None:
@@ -220,6 +228,9 @@ class Members:
             self._speakers[name] = self._speakers.get(name, 0) + step
             if not self._speakers[name]:
                 del self._speakers[name]
+
+    def all_speak(self, name: str) -> bool:
+        return self._speakers.get(name) == len(self._by_id)
 
     def candidates(self) -> set[str]:
         """The protocols that all members speak."""
