@@ -78,9 +78,9 @@ class InSyncSets:
             self._wanted[partition] = None
             self._news.set()
 
-    def _able(self, replica: int) -> bool:
+    def _able(self, replica: int, epoch: int) -> bool:
         live = self._broker.image.brokers.get(replica)
-        return live is not None and not live.draining
+        return live is not None and live.epoch == epoch and not live.draining
 
     @property
     def _lag_s_max(self) -> float:

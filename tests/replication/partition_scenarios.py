@@ -115,7 +115,7 @@ class World:
     def do_check(self, passed: str) -> None:
         self.now += float(passed.removesuffix("s"))
         for replica in self.replicas.values():
-            if replica.propose(self.now, LAG_S_MAX, lambda broker: broker not in self.gone):
+            if replica.propose(self.now, LAG_S_MAX, lambda broker, _: broker not in self.gone):
                 assert replica.proposed is not None
                 self.happened.append(f"proposed {replica.broker_id}={_text(replica.proposed)}")
 
