@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.housekeeping")
 
 SYNC_SECONDS = 5.0
+UNLINK_SECONDS = 60.0
+"""After a file could not be removed."""
 NEVER = 2**63 - 1
 
 
@@ -86,8 +88,13 @@ class Housekeeping:
 
     def _unlink(self, dropped: list[Segment]) -> None:
         async def unlink() -> None:
-            for segment in dropped:
-                await self._runtime.offload(segment.unlink)
+            for number, segment in enumerate(dropped):
+                try:
+                    await self._runtime.offload(segment.unlink)
+                except Fault as fault:
+                    log.warning("%s; trying again in %g s", fault, UNLINK_SECONDS)
+                    self.unlink_later(dropped[number:], int(UNLINK_SECONDS * 1000))
+                    return
 
         self._runtime.spawn(unlink(), name="unlink")
 
