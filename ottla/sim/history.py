@@ -77,6 +77,8 @@ class History:
         self._ends: dict[int, End] = {}
         self._committed: dict[tuple[str, int], int] = {}
         self._in_doubt: dict[tuple[str, int], set[int]] = {}
+        self._covered: dict[tuple[str, int], int] = {}
+        self._ahead: dict[tuple[str, int], set[int]] = {}
 
     def violated(self, kind: Kind, text: str) -> None:
         self.counts[kind.value] += 1
@@ -151,6 +153,31 @@ class History:
 
     # Groups.
 
+    def group_read(self, group: str, member: str, partition: int, offset: int, value: Value) -> None:
+        self.counts["read by groups"] += 1
+        self._reaches(partition, offset + 1)
+        self._seen(value, offset, f"{member} read")
+        key = group, partition
+        if offset == self._covered.get(key, 0):
+            offset += 1
+            ahead = self._ahead.get(key, set())
+            while offset in ahead:
+                ahead.discard(offset)
+                offset += 1
+            self._covered[key] = offset
+        elif offset > self._covered.get(key, 0):
+            self._ahead.setdefault(key, set()).add(offset)
+
+    def covered(self, group: str, partition: int) -> int:
+        """Up to here the members have read everything."""
+        return self._covered.get((group, partition), 0)
+
+    def commits(self, group: str, partition: int, offset: int) -> None:
+        """A member is about to say that the group needs nothing before `offset` any more."""
+        covered = self.covered(group, partition)
+        if offset > covered:
+            self.violated(Kind.SKIPPED, f"{group} commits {offset} in partition {partition}, and has read to {covered}")
+
     def commit_doubtful(self, group: str, partition: int, offset: int) -> None:
         """A commit without an answer may take effect whenever it arrives, behind later ones too."""
         self._in_doubt.setdefault((group, partition), set()).add(offset)
@@ -166,7 +193,7 @@ class History:
     def commit_told(self, group: str, partition: int, offset: int, known: int) -> None:
         if offset < known and offset not in self._in_doubt.get((group, partition), ()):
             self.violated(
-                Kind.FORGOTTEN, f"{group} is at {max(offset, 0)} in partition {partition}, and had committed {known}"
+                Kind.FORGOTTEN, f"{group} is at {offset} in partition {partition}, and had committed {known}"
             )
 
     # The end.

@@ -19,7 +19,7 @@ from ottla.sim.cluster import SimCluster
 from ottla.sim.faults import Faults
 from ottla.sim.history import History, Kind, Value, Violation
 from ottla.sim.loop import Livelock
-from ottla.sim.workload import TOPIC, Client, Reader, Surveyor, Writer, create_topic
+from ottla.sim.workload import TOPIC, Client, Member, Protocol, Reader, Surveyor, Writer, create_topic
 from ottla.sim.world import Log, Unfinished, World
 from ottla.wire.batch import batches
 from ottla.wire.records import iterate
@@ -94,8 +94,14 @@ class Simulation:
             for number in range(random.randint(1, 3))
         ]
         self.clients += [
-            Reader(self.cluster, self.history, f"reader-{number}", self.partitions, random, 0.005 * number)
-            for number in range(2)
+            Reader(self.cluster, self.history, f"reader-{number}", self.partitions, random, again_s)
+            for number, again_s in enumerate([None, 30.0])
+        ]
+        kinds: list[Protocol] = ["classic", "consumer"]
+        kind = random.choice(kinds)
+        self.clients += [
+            Member(self.cluster, self.history, f"member-{number}", self.partitions, random, group="group", kind=kind)
+            for number in range(random.randint(0, 3))
         ]
         self.clients.append(Surveyor(self.cluster, self.history, "surveyor", self.partitions, random))
         every_s = random.choice([2.0, 5.0, 10.0])

@@ -1,7 +1,7 @@
 """Clients of a simulated cluster, and what they note of it.
 
-Producers write in bursts, readers read everything and now and then again from the start, a surveyor asks where the
-logs end. They are the programs that users have, `ottla.client`, on machines of their own.
+Producers write in bursts, readers read everything and now and then again from the start, members of a group share it, a
+surveyor asks where the logs end. They are the programs that users have, `ottla.client`, on machines of their own.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Coroutine
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
+from ottla.client.consumer import Consumer
 from ottla.client.deliveries import RecordMetadata
 from ottla.client.driver import Driver
 from ottla.client.embedded import TopicPartition
@@ -39,8 +40,10 @@ from ottla.wire.schema.list_offsets import (
 )
 
 TOPIC = "log"
+Protocol = Literal["classic", "consumer"]
 REQUEST_TIMEOUT_MS = 8_000
 DELIVERY_TIMEOUT_MS = 120_000
+COMMIT_AT_ONCE_S = 0.1
 
 
 class Client:
@@ -178,11 +181,11 @@ class Reader(Client):
     """Reads all partitions, each from where it is; sometimes it begins again."""
 
     def __init__(
-        self, cluster: SimCluster, history: History, name: str, partitions: int, random: Random, again: float
+        self, cluster: SimCluster, history: History, name: str, partitions: int, random: Random, again_s: float | None
     ) -> None:
         super().__init__(cluster, history, name, partitions)
         self._random = random
-        self._again = again
+        self._again_s = again_s
         self._settings = ConsumerSettings(
             auto_offset_reset=EARLIEST,
             fetch_sessions=random.random() < 0.7,
@@ -202,15 +205,20 @@ class Reader(Client):
             self.history.begins(identity, place.partition, 0)
         fetcher.assign(places)
         driver.wake()
+        again_at = self._next_again(runtime.now())
         while True:
             self._take(fetcher, identity)
-            if self._random.random() < self._again and not self.quiet:
+            if runtime.now() >= again_at and not self.quiet:
+                again_at = self._next_again(runtime.now())
                 place = self._random.choice(places)
                 offset = self._random.randint(0, self.history.position(identity, place.partition))
                 self.history.begins(identity, place.partition, offset)
                 fetcher.seek(place, offset)
             driver.wake()
             await driver.changed(runtime.now() + 1.0)
+
+    def _next_again(self, now: float) -> float:
+        return now + (self._random.expovariate(1 / self._again_s) if self._again_s else float("inf"))
 
     def _take(self, fetcher: Fetcher, identity: str) -> None:
         try:
@@ -295,6 +303,102 @@ class Surveyor(Client):
     def state(self) -> str:
         silent = [str(index) for index in range(self.partitions) if not self._answered.get(index)]
         return f"is not told where partitions {', '.join(silent)} end"
+
+
+class Member(Client):
+    """Shares the partitions with the other members of its group, and commits what it has read."""
+
+    def __init__(
+        self,
+        cluster: SimCluster,
+        history: History,
+        name: str,
+        partitions: int,
+        random: Random,
+        *,
+        group: str,
+        kind: Protocol,
+    ) -> None:
+        super().__init__(cluster, history, name, partitions)
+        self._random = random
+        self._group = group
+        self._kind: Protocol = kind
+
+    async def live(self, runtime: SimRuntime) -> None:
+        consumer = await self._started(runtime)
+        while True:
+            try:
+                await self._read(runtime, consumer)
+            except ClientError as error:
+                self.cluster.world.trace.line(self.name, f"complains: {error}", minor=True)
+                await asyncio.sleep(0.1)
+
+    async def _started(self, runtime: SimRuntime) -> Consumer:
+        while True:
+            consumer = Consumer(
+                TOPIC,
+                bootstrap_servers=self.cluster.bootstrap,
+                runtime=runtime,
+                group_id=self._group,
+                group_protocol=self._kind,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                request_timeout_ms=REQUEST_TIMEOUT_MS,
+                default_api_timeout_ms=2 * REQUEST_TIMEOUT_MS,
+                metadata_max_age_ms=30_000,
+                session_timeout_ms=10_000,
+            )
+            try:
+                await consumer.start()
+            except ClientError:
+                await asyncio.sleep(0.5)
+            else:
+                return consumer
+
+    async def _read(self, runtime: SimRuntime, consumer: Consumer) -> None:
+        offsets: dict[TopicPartition, int] = {}
+        for place, records in (await consumer.getmany(timeout_ms=1_000)).items():
+            for record in records:
+                value = Value.decode(record.value)
+                self.history.group_read(self._group, self.name, place.partition, record.offset, value)
+                offsets[place] = record.offset + 1
+        if offsets:
+            await self._commit(runtime, consumer, offsets)
+        if self._random.random() < 0.1:
+            place = TopicPartition(TOPIC, self._random.randrange(self.partitions))
+            known = self.history.commit_known(self._group, place.partition)
+            told = await consumer.committed(place)
+            self.history.commit_told(self._group, place.partition, told or 0, known)
+
+    async def _commit(self, runtime: SimRuntime, consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
+        began = runtime.now()
+        for place, offset in offsets.items():
+            self.history.commits(self._group, place.partition, offset)
+        try:
+            await consumer.commit(offsets)
+        except ClientError:
+            for place, offset in offsets.items():
+                self.history.commit_doubtful(self._group, place.partition, offset)
+            raise
+        for place, offset in offsets.items():
+            if runtime.now() - began > COMMIT_AT_ONCE_S:  # more than one attempt, and the first may still arrive
+                self.history.commit_doubtful(self._group, place.partition, offset)
+            self.history.commit_acknowledged(self._group, place.partition, offset)
+
+    @property
+    def settled(self) -> bool:
+        return all(
+            self.history.covered(self._group, index) >= self.history.end_known(index).offset
+            for index in range(self.partitions)
+        )
+
+    @property
+    def state(self) -> str:
+        places = (
+            f"{index}: {self.history.covered(self._group, index)} of {self.history.end_known(index).offset}"
+            for index in range(self.partitions)
+        )
+        return f"and its group {self._group} have read " + ", ".join(places)
 
 
 async def create_topic(
