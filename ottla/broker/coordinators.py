@@ -29,6 +29,7 @@ from ottla.errors import ErrorCode, Fault, Refused
 from ottla.net.server import Pending
 from ottla.replication.partition import Partition
 from ottla.runtime import Handle
+from ottla.wire.batch import CODECS
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -102,6 +103,10 @@ class Coordinator(Generic[M]):
 
     # The topic.
 
+    def _compression(self) -> str:
+        """Of what is written, unless the topic's own configuration says otherwise."""
+        return CODECS[0]
+
     def partition_of(self, key: str) -> int | None:
         """Which partition remembers this key; None as long as there is no topic."""
         topic = self._broker.image.topic(self.topic)
@@ -172,7 +177,12 @@ class Coordinator(Generic[M]):
     def _take(self, index: int, partition: Partition) -> None:
         config = self._broker.config
         shard = Shard(
-            partition, self._machine(), self._codec, self._tell, held_s_max=config.offsets_commit_timeout_ms / 1000
+            partition,
+            self._machine(),
+            self._codec,
+            self._tell,
+            held_s_max=config.offsets_commit_timeout_ms / 1000,
+            compression=self._compression(),
         )
         self._slots[index] = _Slot(shard)
         if partition.log.log_start == partition.log.log_end:
@@ -365,6 +375,9 @@ class GroupCoordinator(Coordinator[Groups]):
     def __init__(self, broker: Broker) -> None:
         world = _World(broker)
         super().__init__(broker, OFFSETS_TOPIC, records, lambda: Groups(world), _offsets_topic)
+
+    def _compression(self) -> str:
+        return CODECS[self._broker.config.offsets_topic_compression_codec]
 
     def topic_deleted(self, topic: Topic) -> None:
         """Forget what was read of a topic that is no more."""

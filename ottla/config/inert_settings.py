@@ -49,7 +49,6 @@ INERT_NAMES: Final = frozenset(
         "num.replica.fetchers",
         "offsets.commit.required.acks",
         "offsets.load.buffer.size",
-        "offsets.topic.compression.codec",
         "principal.builder.class",
         "process.roles",
         "producer.purgatory.purge.interval.requests",

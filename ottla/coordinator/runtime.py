@@ -87,7 +87,16 @@ class _Held(NamedTuple):
 
 
 class Shard(Generic[M]):
-    def __init__(self, partition: Partition, machine: M, codec: Codec, tell: Tell, *, held_s_max: float) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        machine: M,
+        codec: Codec,
+        tell: Tell,
+        *,
+        held_s_max: float,
+        compression: str = batch.CODECS[0],
+    ) -> None:
         self.partition = partition
         self.machine = machine
         self.phase = Phase.LOADING
@@ -95,6 +104,7 @@ class Shard(Generic[M]):
         self._tell = tell
         self._held: deque[_Held] = deque()
         self._held_s_max = held_s_max
+        self._compression = compression
         self._leader_epoch = partition.leader_epoch
 
     @property
@@ -180,8 +190,9 @@ class Shard(Generic[M]):
             raise Refused(ErrorCode.not_enough_replicas)
         if len(data) > BATCH_BYTES_MAX:
             raise Refused(ErrorCode.record_list_too_large)
-        if partition.policy.codec not in (None, "none"):
-            data = bytearray(records.recompress(data, partition.policy.codec, bytes_max=BATCH_BYTES_MAX))
+        codec = partition.policy.codec or self._compression
+        if codec != "none":
+            data = bytearray(records.recompress(data, codec, bytes_max=BATCH_BYTES_MAX))
             header = batch.read_header(data)
         partition.log.append(memoryview(data), header, leader_epoch=partition.leader_epoch, now_ms=now_ms)
         partition.advance(len(data))

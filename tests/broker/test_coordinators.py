@@ -12,6 +12,7 @@ from ottla.coordinator import log_batch, records
 from ottla.coordinator.records import OffsetCommitKey, OffsetCommitValue
 from ottla.errors import ErrorCode
 from ottla.replication.partition import Partition
+from ottla.wire.batch import CODECS, read_header
 from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from ottla.wire.schema.offset_commit import (
     OffsetCommitRequest,
@@ -115,6 +116,21 @@ def test_what_others_wrote_between_two_reigns_is_read(tmp_path: Path):
                 replicated(partition, offset)
                 move(broker, partition, broker.id)
                 assert await settled(client) == (ErrorCode.none, offset)
+
+    run(test)
+
+
+def test_commits_are_compressed_if_a_setting_says_so(tmp_path: Path):
+    async def test() -> None:
+        settings = SETTINGS | {"offsets_topic_compression_codec": "4"}
+        async with brokers(tmp_path, 1, **settings) as (broker,), Client.to(broker) as client:
+            partition = await coordinating(broker)
+            assert await commit(client, 5) == ErrorCode.none
+            piece = partition.log.read(0, 10_000, limit=partition.log.log_end)
+            assert piece is not None
+            assert CODECS[read_header(piece.load()).codec] == "zstd"
+            move(broker, partition, broker.id)
+            assert await settled(client) == (ErrorCode.none, 5)
 
     run(test)
 

@@ -19,8 +19,8 @@ from ottla.wire.schema.api_versions import (
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
-FEATURES = (("transaction.version", 2),)
-"""What clients may rely on though no version of an API says so (KIP-584): the protocols of KIP-890."""
+FEATURES = (("group.version", 1), ("transaction.version", 2))
+"""What clients may rely on though no version of an API says so (KIP-584): the protocols of KIP-848 and KIP-890."""
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
