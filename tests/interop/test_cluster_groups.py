@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -22,8 +23,15 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 
 
 def coordinator_of(brokers: Brokers, group: str) -> int:
-    admin = AdminClient({"bootstrap.servers": brokers.bootstrap})  # one that remembers nobody
-    return int(admin.describe_consumer_groups([group])[group].result(20).coordinator.id)
+
+    def ask() -> int | None:
+        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})  # one that remembers nobody
+        try:
+            return int(admin.describe_consumer_groups([group])[group].result(20).coordinator.id)
+        except confluent_kafka.KafkaException:
+            return None
+
+    return wait_for(ask, "the coordinator", 40)
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -80,6 +88,24 @@ def committed(consumer: confluent_kafka.Consumer, topic: str) -> bool:
     return bool(at.offset == 200)
 
 
+def commits(writer: confluent_kafka.Consumer, topic: str, offset: int) -> bool:
+    try:
+        writer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    except confluent_kafka.KafkaException:
+        return False
+    return True
+
+
+def position(reader: confluent_kafka.Consumer, topic: str) -> int | None:
+    """What the group has committed; None while those who know are finding out that they do."""
+    try:
+        (at,) = reader.committed([TopicPartition(topic, 0)], timeout=20)
+    except confluent_kafka.KafkaException as failure:
+        assert failure.args[0].retriable() or failure.args[0].code() == confluent_kafka.KafkaError.NOT_COORDINATOR
+        return None
+    return int(at.offset)
+
+
 def test_no_acknowledged_commit_is_lost_whoever_dies(brokers):
     topic = brokers.topic("read", min_insync_replicas="2")
     produce(brokers.bootstrap, topic, *(str(n) for n in range(100)))
@@ -93,14 +119,13 @@ def test_no_acknowledged_commit_is_lost_whoever_dies(brokers):
     for round_ in range(3):
         writer = client()
         for offset in range(last + 1, last + 11):
-            writer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+            wait_for(partial(commits, writer, topic, offset), "a commit", 40)
             last = offset
         dead = coordinator_of(brokers, "c")
         brokers.all[dead].kill()
         writer.close()
         reader = client()
-        (at,) = wait_for(lambda: reader.committed([TopicPartition(topic, 0)], timeout=20), "an answer", 40)  # noqa: B023
-        assert at.offset == last, f"round {round_}"
+        assert wait_for(partial(position, reader, topic), "an answer", 40) == last, f"round {round_}"
         reader.close()
         brokers.all[dead].start()
         brokers.in_sync("__consumer_offsets", 3)
