@@ -14,7 +14,6 @@ from confluent_kafka.admin import AdminClient
 from tests.interop.test_replication import Brokers, produce
 from tests.serving import wait_for
 
-
 NOT_YET = {
     confluent_kafka.KafkaError.NOT_COORDINATOR,
     confluent_kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
