@@ -185,8 +185,9 @@ async def _session(cluster: LocalCluster, directory: DataDirectory, view: View) 
     try:
         with view.open(session):
             running = asyncio.create_task(session.run())
-            await _until(lambda: running.done() or _all_ready(session))
-            if not running.done():
+            started = asyncio.create_task(session.started.wait())
+            await asyncio.wait((running, started), return_when=asyncio.FIRST_COMPLETED)
+            if not started.cancel() and not session.stop.is_set():
                 _welcome(session, directory, view.told)
             await running
     finally:
@@ -200,21 +201,6 @@ def _stop_or_kill(session: Session) -> None:
     if session.stop.is_set():
         session.cluster.kill()
     session.stop.set()
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    while True:
-        if holds():
-            return
-        await asyncio.sleep(0.02)
-
-
-def _all_ready(session: Session) -> bool:
-    from ottla.local.process import State
-
-    return len(session.sight.brokers) == len(session.cluster.brokers) and all(
-        broker.state is State.READY for broker in session.cluster.brokers.values()
-    )
 
 
 def _welcome(session: Session, directory: DataDirectory, told: Callable[[str], None]) -> None:

@@ -28,6 +28,7 @@ class Session:
     def __init__(self, cluster: LocalCluster, told: Told, drawn: Callable[[], None] = lambda: None) -> None:
         self.cluster = cluster
         self.sight = Sight()
+        self.started = asyncio.Event()
         self.stop = asyncio.Event()
         self._told = told
         self._drawn = drawn
@@ -41,6 +42,7 @@ class Session:
             for broker in self.cluster.brokers.values():
                 broker.launch()
             await self._look_until(self._all_started)
+            self.started.set()
             await self._look_until(self.stop.is_set)
         finally:
             for task in self._tasks:
@@ -49,7 +51,10 @@ class Session:
             await self._stop_all()
 
     def _all_started(self) -> bool:
-        return not [broker for broker in self.cluster.brokers.values() if not broker.check_start()]
+        """Every broker serves and is known to the others, but for those that somebody has killed or paused already."""
+        starting = [each for each in self.cluster.brokers.values() if each.state in (State.STARTING, State.FAILED)]
+        serving = {each.id for each in self.cluster.brokers.values() if each.state is State.READY}
+        return not [broker for broker in starting if not broker.check_start()] and serving <= set(self.sight.brokers)
 
     async def _look_until(self, holds: Callable[[], bool]) -> None:
         while not self.stop.is_set() and not holds():
