@@ -7,14 +7,15 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	$(BIN)/python -m pip install --quiet
 
-.PHONY: help install demo test check bench interop-java clean
+.PHONY: help install demo test check soak bench interop-java clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo      start a broker, write, kill -9 it, restart it, read everything back and count"
+	@echo "make demo      three brokers under load: kill -9 one that leads, count every record, watch a group"
 	@echo "make install   put the ottla command into $(BIN)"
 	@echo "make test      run the tests, real clients included"
 	@echo "make check     ruff, mypy --strict, import contracts, tidiness"
+	@echo "make soak      break clusters under load for MINUTES=60, and count what was lost"
 	@echo "make bench     measure, beside Apache Kafka where Java and Maven Central are there"
 	@echo "make interop-java   the Java client and Kafka's own tools on Ottla (needs Java, Maven and Maven Central)"
 	@echo "make clean     remove $(VENV) and everything built"
@@ -42,6 +43,11 @@ demo: $(VENV)/.installed-demo
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q
+
+MINUTES ?= 60
+
+soak: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.rounds --minutes $(MINUTES)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from tests.rounds import faults
 from tests.rounds.round import SETTINGS, Report, Round
 
 ROUND_SECONDS = 240.0
+SECONDS_MIN = 10.0
 
 
 def _interrupted(*_: object) -> None:
@@ -35,8 +37,6 @@ def play(store: str, seed: int, seconds: float, chosen: list[faults.Fault], jars
     finally:
         cluster.kill()
         if passed and not keep:
-            import shutil
-
             shutil.rmtree(directory, ignore_errors=True)
         else:
             print(f"data and logs are in {directory}", flush=True)
@@ -58,9 +58,9 @@ def main() -> int:
     seed = asked.seed if asked.seed is not None else random.SystemRandom().getrandbits(32)
     ending = time.monotonic() + 60 * asked.minutes
     reports: list[Report] = []
-    while time.monotonic() < ending:
+    while not reports or ending - time.monotonic() > SECONDS_MIN:
         store = stores[len(reports) % len(stores)]
-        seconds = min(asked.seconds, max(10.0, ending - time.monotonic()))
+        seconds = min(asked.seconds, max(SECONDS_MIN, ending - time.monotonic()))
         report = play(store, seed + len(reports), seconds, chosen, jars, asked.keep)
         print("\n".join(report.lines()), flush=True)
         reports.append(report)
