@@ -22,6 +22,7 @@ NOUNS: Final = {
     "dev": Noun("ottla.cli.dev", "Run a cluster on this machine: watch it, break it."),
     "drill": Noun("ottla.cli.drill", "Break a small cluster on purpose, and check what becomes of it."),
     "simulate": Noun("ottla.cli.simulate", "Run whole clusters on a virtual clock, with faults, and check them."),
+    "log": Noun("ottla.cli.log", "Look at the files of a broker: read them through for damage."),
     "topics": Noun("ottla.cli.topics", "Create, list, describe and delete topics."),
     "zookeeper": Noun("ottla.cli.zookeeper", "Run a ZooKeeper ensemble, for development and tests."),
 }

@@ -1,0 +1,177 @@
+"""`ottla log verify` on directories that a broker left, undamaged and damaged on purpose."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Consumer, Producer
+
+from ottla.cli.main import cli
+from tests.serving import BrokerProcess
+
+TOPIC = "scrubbed"
+
+
+def verify(*arguments):
+    return CliRunner().invoke(cli, ["log", "verify", *map(str, arguments)], prog_name="ottla")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A data directory with several segments, closed cleanly."""
+    process = BrokerProcess(tmp_path_factory.mktemp("written"), "--set", "log.segment.bytes=1048576").start()
+    try:
+        producer = Producer({"bootstrap.servers": process.bootstrap, "enable.idempotence": True, "linger.ms": 0})
+        for number in range(600):
+            at_ms = 1_700_000_000_000 + (number - number % 7 * 2) * 1000  # forth and back
+            producer.produce(TOPIC, b"%03d " % number * 2000, timestamp=at_ms)
+            if number % 5 == 0:
+                producer.flush(10)
+        assert producer.flush(30) == 0
+        consumer = Consumer(
+            {"bootstrap.servers": process.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe([TOPIC])
+        assert consumer.poll(30) is not None
+        consumer.close()
+        running = verify(process.data)
+        assert running.exit_code == 0, running.output
+    finally:
+        process.close()
+    return process.data
+
+
+@pytest.fixture
+def data(written, tmp_path):
+    """A copy to damage."""
+    for name in [".", *sorted(str(path.relative_to(written)) for path in written.rglob("*") if path.is_dir())]:
+        (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
+    for path in written.rglob("*"):
+        if path.is_file() and not path.name.startswith("store.db"):
+            (tmp_path / "data" / path.relative_to(written)).write_bytes(path.read_bytes())
+    return tmp_path / "data"
+
+
+def segments(data: Path) -> list[Path]:
+    return sorted((data / f"{TOPIC}-0").glob("*.log"))
+
+
+def flip(path: Path, at: int, mask: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= mask
+    path.write_bytes(content)
+
+
+def digest(data):
+    return {
+        str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in sorted(data.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_an_undamaged_directory_is_found_undamaged_and_left_as_it_is(data):
+    assert len(segments(data)) > 3, "the test needs several segments"
+    before = digest(data)
+    result = verify(data)
+    assert result.exit_code == 0, result.output
+    assert result.output.endswith("nothing is damaged\n")
+    assert digest(data) == before
+    assert verify(data / f"{TOPIC}-0").exit_code == 0, "a single partition may be named"
+
+
+def test_a_directory_that_cannot_be_written_is_read_all_the_same(data):
+    for path in [data, *data.rglob("*")]:
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    try:
+        assert verify(data).exit_code == 0
+    finally:
+        for path in [data, *data.rglob("*")]:
+            path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def test_a_flipped_bit_in_a_record_is_found_with_its_place_and_the_rest_is_read(data):
+    damaged = segments(data)[1]
+    flip(damaged, 200)
+    flip(damaged, damaged.stat().st_size - 10)
+    result = verify("--json", data)
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert [(each["path"], each["records"]) for each in told["damaged"]] == [(str(damaged), True)] * 2
+    first, second = told["damaged"]
+    assert first["position"] == 0
+    assert first["offset"] == int(damaged.stem)
+    assert first["position"] < second["position"] < damaged.stat().st_size
+    shown = verify(data)
+    assert f"{damaged}, byte 0, offset {int(damaged.stem)}: the checksum of a batch is wrong" in shown.output
+    assert "copies the partition anew" in shown.output
+    assert "ottla: error: records are damaged in 2 places" in shown.output
+
+
+def test_every_single_bit_of_a_batch_is_noticed(data):
+    damaged = segments(data)[0]
+    good = damaged.read_bytes()
+    for at in (0, 7, 8, 11, 12, 15, 16, 17, 21, 23, 27, 35, 43, 51, 53, 57, 60, 61, 100):
+        flip(damaged, at, 0x40)
+        assert verify(data / f"{TOPIC}-0").exit_code == 1, f"byte {at}"
+        damaged.write_bytes(good)
+    assert verify(data).exit_code == 0
+
+
+def test_a_torn_end_is_damage_in_a_sealed_segment_and_expected_after_a_crash_in_the_last(data):
+    os.truncate(segments(data)[-1], segments(data)[-1].stat().st_size - 5)
+    assert verify(data).exit_code == 1
+    (data / ".kafka_cleanshutdown").unlink()
+    result = verify(data)
+    assert result.exit_code == 0, result.output
+    assert "the broker cuts it off at its next start" in result.output
+    os.truncate(segments(data)[1], segments(data)[1].stat().st_size - 5)
+    assert verify(data).exit_code == 1
+
+
+def test_a_segment_that_holds_anothers_offsets_is_found(data):
+    first, second = segments(data)[:2]
+    second.write_bytes(first.read_bytes())
+    result = verify(data)
+    assert result.exit_code == 1
+    assert f"{second}, byte 0, offset 0: offsets 0.." in result.output
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_an_index_that_does_not_fit_its_segment_is_found(data, kind):
+    index = segments(data)[1].with_suffix(f".{kind}")
+    assert index.stat().st_size, "the test needs an entry"
+    flip(index, 7)
+    result = verify(data)
+    assert result.exit_code == 1
+    assert f"{index}: " in result.output
+    assert "the broker rebuilds it" in result.output
+    index.unlink()
+    assert f"{index}: it is missing" in verify(data).output
+
+
+def test_other_derived_files_are_checked(data):
+    partition = data / f"{TOPIC}-0"
+    snapshot = max(partition.glob("*.snapshot"))
+    flip(snapshot, 12)
+    (partition / "leader-epoch-checkpoint").write_text("0\n1\n7 0\n")
+    (data / "recovery-point-offset-checkpoint").write_text("0\n1\nnonsense\n")
+    result = verify("--json", data)
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)["damaged"]
+    assert {Path(each["path"]).name for each in told} == {
+        snapshot.name,
+        "leader-epoch-checkpoint",
+        "recovery-point-offset-checkpoint",
+    }
+    assert not any(each["records"] for each in told)
+
+
+def test_what_is_no_data_directory_is_refused(tmp_path):
+    assert verify(tmp_path).exit_code == 2
+    assert verify(tmp_path / "nothing").exit_code == 2
