@@ -89,8 +89,9 @@ def test_the_coordinator_is_found(connection: Connection, broker: Served, versio
         assert f"{each['host']}:{each['port']}" == broker.bootstrap
 
 
-def test_there_is_no_coordinator_for_transactions_or_anything_else(connection: Connection):
-    for key_type, code in ((1, NOT_AVAILABLE), (2, INVALID_REQUEST), (77, INVALID_REQUEST)):
+def test_there_is_no_coordinator_for_anything_but_groups_and_transactions(connection: Connection):
+    assert connection.call("find_coordinator", 2, key_type=1, key="x")["error_code"] == NO_ERROR
+    for key_type, code in ((2, INVALID_REQUEST), (77, INVALID_REQUEST)):
         if EXTERNAL:
             continue
         answer = connection.call("find_coordinator", 4, key_type=key_type, coordinator_keys=["x"])
