@@ -171,27 +171,23 @@ class Simulation:
             raise Unfinished(f"{down}: not up again within {READY_SECONDS:g} s after healing")
         before = self.history.counts["acknowledged"]
         self.world.run(self._broken, AFTERWARDS_SECONDS)
+        self._wait(lambda: [] if self.history.counts["acknowledged"] > before else ["nothing was acknowledged"])
         for client in self.clients:
             client.quiet = True
-        waiting = ""
+        self._wait(self._unsettled)
+
+    def _wait(self, unsettled: Callable[[], list[str]]) -> None:
+        """Until nothing is named that should have come to its end."""
         for _ in range(SETTLED_STEPS):
-            if self.world.run(lambda: self._settled(before) or self._broken(), SETTLED_STEP_SECONDS):
+            if self.world.run(lambda: self._broken() or not unsettled(), SETTLED_STEP_SECONDS):
                 return
-            waiting = "; ".join(self._unsettled(before))
-            self.world.trace.line("checker", f"waits: {waiting}")
-        raise Unfinished(f"{SETTLED_STEPS * SETTLED_STEP_SECONDS:g} s after healing: {waiting}")
+            self.world.trace.line("checker", f"waits: {'; '.join(unsettled())}")
+        raise Unfinished(f"{SETTLED_STEPS * SETTLED_STEP_SECONDS:g} s after healing: {'; '.join(unsettled())}")
 
-    def _settled(self, before: int) -> bool:
-        return (
-            self.history.counts["acknowledged"] > before
-            and all(client.settled for client in self.clients)
-            and self.cluster.in_sync()
-        )
-
-    def _unsettled(self, before: int) -> list[str]:
+    def _unsettled(self) -> list[str]:
         found = [f"{client.name} {client.state}" for client in self.clients if not client.settled]
-        if self.history.counts["acknowledged"] == before:
-            found.append("nothing was acknowledged")
+        if found:
+            return found
         for topic in self.cluster.image().topics.values():
             for index, part in enumerate(topic.partitions):
                 if len(part.in_sync) < len(part.replicas):
