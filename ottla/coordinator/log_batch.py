@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from crc32c import crc32c
@@ -32,7 +33,8 @@ _NULL: Final = b"\x01"
 _HEAD: Final = b"\0\0"  # no attributes, no difference in time
 _END: Final = b"\0"  # no headers
 
-# The header in two parts, the checksum being the last of the first and of all of the second.
+_header: Callable[[tuple[int, ...]], BatchHeader] = partial(tuple.__new__, BatchHeader)  # half the cost of its own way
+# A header in two parts: up to the checksum, and what it is the checksum of.
 _UNCHECKED = struct.Struct(">qiibI")
 _CHECKED = struct.Struct(">hiqqqhii")
 assert _UNCHECKED.size == CRC_FROM
@@ -70,4 +72,4 @@ def seal(
     rest = b"".join((_CHECKED.pack(*checked), *parts))
     crc = crc32c(rest)
     unchecked = (0, len(rest) + CRC_FROM - LENGTH_OVERHEAD, -1, MAGIC, crc)
-    return bytearray(_UNCHECKED.pack(*unchecked) + rest), BatchHeader._make(unchecked + checked)
+    return bytearray(_UNCHECKED.pack(*unchecked) + rest), _header(unchecked + checked)

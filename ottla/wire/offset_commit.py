@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ottla.errors import BadFrame
@@ -93,46 +94,93 @@ def _string(data: bytes, pos: int) -> tuple[str | None, int]:
     (size,) = _SHORT.unpack_from(data, pos)
     pos += 2
     if size < 0:
+        if size != -1:
+            raise BadFrame("a string of negative length")
         return None, pos
     end = pos + size
     return data[pos:end].decode(), end
 
 
+class _Front(NamedTuple):
+    """What stands before the entries of the first topic."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    topic_count: int
+    topic: str | bytes
+    head: bytes
+    entry_count: int
+
+
 def _decode_flexible(data: bytes, pos: int, version: int) -> Commit | None:
+    front, at = _find_front(data, pos, version)
+    group_id, generation, member_id, instance_id, topics_left, topic, head, count = front
+    topics = []
+    while True:
+        end = at + count * _SIZE
+        entries = data[at:end]
+        if entries[16::_SIZE].strip(b"\0\1") or entries[17::_SIZE].strip(b"\0") or data[end]:
+            return None  # metadata, or tagged fields
+        topics.append(TopicOffsets(topic, head, count, entries, _SIZE))
+        end += 1
+        topics_left -= 1
+        if not topics_left:
+            break
+        topic, count, at = _read_topic(data, end, version)
+        head = data[end:at]
+    return None if data[end] else Commit(group_id, generation, member_id, instance_id, topics)
+
+
+def _find_front(data: bytes, pos: int, version: int) -> tuple[_Front, int]:
+    """The front, and where it ends. Whoever commits again and again changes nothing in it, so it is remembered. Where
+    it ends is a guess first: that all lengths in it take one byte."""
+    end = pos + data[pos] + 4  # the group, and the generation
+    end += data[end]  # the member
+    end += data[end] or 1  # its instance id, or null
+    end += 1  # the number of topics
+    end += _UUID_BYTES if version >= TOPIC_IDS_FROM else data[end]
+    end += 1  # the number of entries
+    front = _known_front(data[pos:end], version)
+    return _read_front(data, pos, version) if front is None else (front, end)
+
+
+@lru_cache(maxsize=4096)
+def _known_front(data: bytes, version: int) -> _Front | None:
+    """None: it does not end there."""
+    try:
+        front, end = _read_front(data, 0, version)
+    except (struct.error, IndexError, UnicodeDecodeError, BadFrame):
+        return None
+    return front if end == len(data) else None
+
+
+def _read_front(data: bytes, pos: int, version: int) -> tuple[_Front, int]:
     group_id, pos = _compact_string(data, pos)
     (generation,) = _INT.unpack_from(data, pos)
     member_id, pos = _compact_string(data, pos + 4)
     instance_id, start = _compact_string(data, pos)
-    if group_id is None or member_id is None:
-        return None
-    pos = start + 1
-    if data[start] > 0x7F:
-        return None
-    topics = []
+    topic_count, pos = uvarint(memoryview(data), start)
+    if group_id is None or member_id is None or topic_count < 2:
+        raise BadFrame("no group, no member id, or no topics")
+    topic, entry_count, pos = _read_topic(data, pos, version)
+    head = data[start:pos]
+    return _Front(group_id, generation, member_id, instance_id, topic_count - 1, topic, head, entry_count), pos
+
+
+def _read_topic(data: bytes, pos: int, version: int) -> tuple[str | bytes, int, int]:
+    """The topic, the number of its entries, and where they begin."""
     topic: str | bytes | None
-    for _ in range(data[start] - 1):
-        if version >= TOPIC_IDS_FROM:
-            topic = data[pos : pos + _UUID_BYTES]
-            pos += _UUID_BYTES
-        else:
-            topic, pos = _compact_string(data, pos)
-        count = data[pos] - 1
-        pos += 1
-        if count >= 0x7F:
-            count, pos = uvarint(memoryview(data), pos - 1)
-            count -= 1
-        if topic is None or not 0 < count <= COUNT_MAX:
-            return None
-        head = data[start:pos]
-        start = pos + count * _SIZE
-        entries = data[pos:start]
-        if entries[16::_SIZE].strip(b"\0\1") or entries[17::_SIZE].strip(b"\0") or data[start]:
-            return None  # metadata, or tagged fields
-        pos = start = start + 1
-        topics.append(TopicOffsets(topic, head, count, entries, _SIZE))
-    if not topics or data[pos]:
-        return None
-    return Commit(group_id, generation, member_id, instance_id, topics)
+    if version >= TOPIC_IDS_FROM:
+        topic = data[pos : pos + _UUID_BYTES]
+        pos += _UUID_BYTES
+    else:
+        topic, pos = _compact_string(data, pos)
+    count, pos = uvarint(memoryview(data), pos)
+    if topic is None or not 0 < count - 1 <= COUNT_MAX:
+        raise BadFrame("a topic without a name, or with no or too many partitions")
+    return topic, count - 1, pos
 
 
 def _decode_plain(data: bytes, pos: int, version: int) -> Commit | None:
