@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from ottla.client.client import Client
-from ottla.client.consumer_records import ConsumerRecord, Deserializer, Opener
+from ottla.client.consumer_records import ConsumerRecord, Deserializer, Opener, Shelf
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.fetching import Fetcher
@@ -64,6 +64,10 @@ class Consumer(Client):
         self._ahead: deque[Record] = deque()
         """Taken from the fetcher, not given to the user yet; all of one partition."""
         self._ahead_place = TopicPartition("", -1)
+        self._last: Mapping[TopicPartition, int] = {}
+        """The first record of each partition in the last call."""
+        self.shelf: Shelf | None = None
+        """Where a facade keeps what it took from here to show it one by one."""
         if topics:
             self.subscribe(topics)
 
@@ -95,7 +99,7 @@ class Consumer(Client):
             return
         self._stopped = True
         if all_done:
-            self._subscription.unconfirmed = {}
+            self._last = {}
         try:
             await self._subscription.stop()
         finally:
@@ -128,6 +132,11 @@ class Consumer(Client):
         self.put_back()
         self._subscription.assign([TopicPartition(*place) for place in partitions])
 
+    @property
+    def losses(self) -> int:
+        """Rises when partitions are given up: what was taken of them before may be somebody else's now."""
+        return self._subscription.losses
+
     def assignment(self) -> set[TopicPartition]:
         return set(self._subscription.assigned())
 
@@ -142,6 +151,7 @@ class Consumer(Client):
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord[Any, Any]:
         """The next record, as soon as there is one."""
+        self._last = {}
         self._subscription.polled()
         if not self._ahead or (partitions and self._ahead_place not in partitions):
             self.put_back()
@@ -153,13 +163,14 @@ class Consumer(Client):
         place = self._ahead_place
         record = self._opener.one(place, self._ahead[0])
         self._ahead.popleft()
-        self._subscription.unconfirmed = {place: record.offset}
+        self._last = {place: record.offset}
         return record
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord[Any, Any]]]:
         """The records that have come, by partition; waits up to `timeout_ms` for the first."""
+        self._last = {}
         self._subscription.polled()
         limit = max_records or self._group_settings.max_poll_records
         self.put_back()
@@ -176,7 +187,7 @@ class Consumer(Client):
                 continue  # told when it comes first
             if len(opened[place]) < len(records):
                 self._fetcher.seek(place, records[len(opened[place])].offset)
-        self._subscription.unconfirmed = {place: records[0].offset for place, records in opened.items()}
+        self._last = {place: records[0].offset for place, records in opened.items()}
         return opened
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord[Any, Any]]:
@@ -214,10 +225,15 @@ class Consumer(Client):
 
     def consumed(self, place: TopicPartition) -> OffsetAndMetadata | None:
         """How far the user has come."""
+        if self.shelf is not None and (unseen := self.shelf.unseen().get(place)) is not None:
+            return OffsetAndMetadata(unseen)
         if self._ahead and place == self._ahead_place:
             return OffsetAndMetadata(self._ahead[0].offset)
         position = self._fetcher.position(place)
         return None if position is None else OffsetAndMetadata(position.offset, "", position.epoch)
+
+    def unconfirmed(self) -> Mapping[TopicPartition, int]:
+        return self._last if self.shelf is None else self.shelf.unconfirmed()
 
     # Positions.
 

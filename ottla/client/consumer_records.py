@@ -74,3 +74,48 @@ class Opener:
     def _failed(self, place: TopicPartition, offset: int, error: Exception) -> NotDeserialized:
         message = f"{place} at offset {offset}: the deserializer failed: {type(error).__name__}: {error}"
         return NotDeserialized(message, place, offset, ErrorCode.corrupt_message)
+
+
+Records = list[ConsumerRecord[Any, Any]]
+
+
+class Shelf:
+    """Records that were taken from a consumer to be shown one by one, in another thread than the consumer's.
+
+    All of its state is one tuple, so whoever looks from elsewhere sees a moment that was.
+    """
+
+    def __init__(self) -> None:
+        self._state: tuple[Records, int] = ([], 0)
+        self.done = False
+        """The record shown last has been dealt with."""
+
+    def fill(self, records: Records) -> None:
+        self._state = records, 0
+
+    def next(self) -> ConsumerRecord[Any, Any] | None:
+        records, at = self._state
+        if at >= len(records):
+            return None
+        self._state = records, at + 1
+        return records[at]
+
+    def rest(self) -> Records:
+        records, at = self._state
+        return records[at:]
+
+    def unseen(self) -> dict[TopicPartition, int]:
+        """The first record of each partition that was not shown."""
+        return _firsts(self.rest())
+
+    def unconfirmed(self) -> dict[TopicPartition, int]:
+        """The same, counting the one that was shown last: whoever got it may not be done with it."""
+        records, at = self._state
+        return _firsts(records[at if self.done else max(0, at - 1) :])
+
+
+def _firsts(records: Records) -> dict[TopicPartition, int]:
+    firsts: dict[TopicPartition, int] = {}
+    for record in records:
+        firsts.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+    return firsts

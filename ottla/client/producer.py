@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack, cast
 
 from ottla.client.accumulator import Accumulator
 from ottla.client.client import Client
@@ -29,7 +29,18 @@ if TYPE_CHECKING:
 Serializer = Callable[[Any], bytes | None]
 HeadersGiven = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 
+UNYIELDED_MAX: Final = 63
+"""One less than a power of two: so many records are taken from one sender before others have a turn."""
+
 PARTS: Final = (ClientSettings, RoutingSettings, ProducerSettings, SendSettings)
+
+
+class Promise(Protocol):
+    """A future, of asyncio or of threads."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: RecordMetadata, /) -> object: ...
+    def set_exception(self, exception: ClientError, /) -> object: ...
 
 
 class Producer(Client):
@@ -120,47 +131,74 @@ class Producer(Client):
     ) -> asyncio.Future[RecordMetadata]:
         """Hand a record over. Waits only while memory is full or the topic's partitions are not known yet; the future
         has where the record is, once it is there."""
-        driver = self._driver
+        self._driver  # noqa: B018 (not started: says so)
+        future: asyncio.Future[RecordMetadata] = self._new_future()
+        offered = (topic, *self.prepared(value, key, headers), partition, timestamp_ms, future)
+        if self.offer(*offered) is not Verdict.ACCEPTED:
+            await self.insist_on(*offered)
+        self._unyielded += 1
+        if not self._unyielded & UNYIELDED_MAX:
+            # Whoever sends in a tight loop never lets it turn: then nothing would leave before memory is full.
+            await asyncio.sleep(0)
+        return future
+
+    # The steps of `send`, for those who call from other threads.
+
+    def prepared(self, value: Any, key: Any, headers: HeadersGiven) -> tuple[bytes | None, bytes | None, Headers]:
+        """Value, key and headers as they go into the record."""
         if self._key_serializer is not None:
             key = self._key_serializer(key)
         if self._value_serializer is not None:
             value = self._value_serializer(value)
         if type(key) is not bytes or type(value) is not bytes:
             key, value = _bytes("key", key), _bytes("value", value)
-        plain: Headers = tuple(headers.items()) if isinstance(headers, Mapping) else headers
-        future: asyncio.Future[RecordMetadata] = self._new_future()
-        stamp = self._runtime.wall_ms() if timestamp_ms is None else timestamp_ms
-        append = self._accumulator.append
-        verdict = append(
+        return value, key, tuple(headers.items()) if isinstance(headers, Mapping) else headers
+
+    def offer(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+        token: Promise,
+    ) -> Verdict:
+        """Hand a record over if that takes no waiting; `token` is told what becomes of it."""
+        runtime, driver = self._runtime, self._driver
+        verdict = self._accumulator.append(
             topic,
             value,
-            self._runtime.now(),
-            timestamp_ms=stamp,
+            runtime.now(),
+            timestamp_ms=runtime.wall_ms() if timestamp_ms is None else timestamp_ms,
             key=key,
-            headers=plain,
+            headers=headers,
             partition=partition,
-            token=future,
+            token=token,
         )
-        if verdict is not Verdict.ACCEPTED:
-            deadline = self._runtime.now() + self._max_block_s
-            while verdict is not Verdict.ACCEPTED:
-                await self._wait_for(verdict, topic, partition, deadline)
-                now = self._runtime.now()
-                verdict = append(
-                    topic, value, now, timestamp_ms=stamp, key=key, headers=plain, partition=partition, token=future
-                )
         if not driver.pump_due:
-            self._unyielded = 0
             driver.wake()
-        self._unyielded += 1
-        if not self._unyielded & 63:
-            # Whoever sends in a tight loop never lets it turn: then nothing would leave before memory is full.
-            await asyncio.sleep(0)
-        return future
+        return verdict
+
+    async def insist_on(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+        token: Promise,
+    ) -> None:
+        """Offer it until it is taken, for as long as max_block_ms allows."""
+        deadline = self._runtime.now() + self._max_block_s
+        while (
+            verdict := self.offer(topic, value, key, headers, partition, timestamp_ms, token)
+        ) is not Verdict.ACCEPTED:
+            await self._wait_for(verdict, topic, partition, deadline)
 
     async def _wait_for(self, verdict: Verdict, topic: str, partition: int | None, deadline: float) -> None:
         driver = self._driver
-        driver.wake()
         if driver.runtime.now() < deadline:
             await driver.changed(deadline)
             return
@@ -175,14 +213,14 @@ class Producer(Client):
     def _tell(self, action: Delivered | Undelivered) -> None:
         if isinstance(action, Delivered):
             for token, metadata in action.results():
-                assert isinstance(token, asyncio.Future)
-                if not token.done():
-                    token.set_result(metadata)
+                promise = cast("Promise", token)
+                if not promise.done():
+                    promise.set_result(metadata)
             return
         for at, token in enumerate(action.tokens):
-            assert isinstance(token, asyncio.Future)
-            if not token.done():
-                token.set_exception(_failure(action, at))
+            promise = cast("Promise", token)
+            if not promise.done():
+                promise.set_exception(_failure(action, at))
 
     def _chosen_partitioner(self) -> Partitioner:
         chosen = self._partitioner

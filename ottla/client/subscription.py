@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -57,6 +57,9 @@ class User(Protocol):
     def consumed(self, place: TopicPartition) -> OffsetAndMetadata | None:
         """How far the user has come."""
 
+    def unconfirmed(self) -> Mapping[TopicPartition, int]:
+        """The first record of each partition that was given out and may not have been dealt with yet."""
+
     def put_back(self) -> None:
         """Records that nobody has seen yet go back to the fetcher."""
 
@@ -70,9 +73,8 @@ class _Mode(Enum):
 
 class Subscription:
     def __init__(self, settings: Settings, group_settings: GroupSettings, timeout_s: float, user: User) -> None:
-        self.unconfirmed: dict[TopicPartition, int] = {}
-        """The first record of each partition in the last call: it may not have been dealt with yet."""
         self.commit_at: float | None = None
+        self.losses = 0
         self._group_settings = group_settings
         self._member_settings: MemberSettings | None = None
         if group_settings.group_id is not None:
@@ -209,11 +211,9 @@ class Subscription:
     # The user is alive.
 
     def polled(self) -> None:
-        """Records are asked for: those given out before are done."""
+        """Records are asked for: the user is alive, and it may be time to commit."""
         if self._driver is None:
             raise ClientError("Consumer.start() comes first")
-        if self.unconfirmed:
-            self.unconfirmed = {}
         if self._group is None and self.commit_at is None:
             return
         now = self._driver.runtime.now()
@@ -284,7 +284,7 @@ class Subscription:
     async def _commit_quietly(self, places: Iterable[TopicPartition]) -> None:
         """What has certainly been dealt with, and is news. That it fails costs records read twice, not lost."""
         offsets = self._consumed(places)
-        for place, first in self.unconfirmed.items():
+        for place, first in self._user.unconfirmed().items():
             if place in offsets:
                 offsets[place] = OffsetAndMetadata(first)
         news = {place: offset for place, offset in offsets.items() if self._committed.get(place) != offset.offset}
@@ -316,6 +316,7 @@ class Subscription:
         self._driver.wake()
 
     async def give_up(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
+        self.losses += 1
         self._user.put_back()
         going = [place for place in partitions if place in self._fetcher.assigned()]
         self._fetcher.hold(going)
@@ -326,7 +327,6 @@ class Subscription:
         self._fetcher.assign([place for place in self._fetcher.assigned() if place not in going])
         for place in going:
             self._committed.pop(place, None)
-            self.unconfirmed.pop(place, None)
 
     async def _begin_at_committed(self, places: list[TopicPartition]) -> bool:
         """False: they are not ours any more."""

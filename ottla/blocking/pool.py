@@ -1,0 +1,98 @@
+"""Many consumers in one process, one for each thread.
+
+Threads that shared one consumer would have to agree on offsets and order; here each has its own partitions, its own
+offsets, and takes over when another fails. The group shares the partitions out, as it would among processes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self, Unpack
+
+from ottla.blocking.consumer import Consumer
+from ottla.client.consumer_records import ConsumerRecord, Deserializer
+from ottla.client.errors import BadSetting
+from ottla.client.options import ConsumerOptions
+
+LOOK_MS: Final = 200
+"""How often a thread that has nothing to do looks whether it should end."""
+
+
+class ConsumerPool:
+    """`handle` is called with each record, by `size` threads at once; records of one partition come in order, one by
+    one. What it raises stops the pool, and is raised by `wait` and `stop`; that record is read again next time."""
+
+    def __init__(
+        self,
+        size: int,
+        *topics: str,
+        handle: Callable[[ConsumerRecord[Any, Any]], object],
+        bootstrap_servers: str | Iterable[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        **settings: Unpack[ConsumerOptions],
+    ) -> None:
+        if size < 1:
+            raise BadSetting("a pool has at least one consumer")
+        if not topics:
+            raise BadSetting("a pool reads topics: name one")
+        self.consumers = [
+            Consumer(
+                *topics,
+                bootstrap_servers=bootstrap_servers,
+                config=config,
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
+                **settings,
+            )
+            for _ in range(size)
+        ]
+        if not (settings.get("group_id") or (config or {}).get("group.id")):
+            raise BadSetting("the consumers of a pool share a group: it needs a group_id")
+        self._handle = handle
+        self._ending = threading.Event()
+        self._error: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        for number, consumer in enumerate(self.consumers):
+            thread = threading.Thread(target=self._work, args=(consumer,), name=f"ottla-pool-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until the pool is stopped, or something goes wrong; or so long."""
+        if self._ending.wait(timeout_s):
+            self.stop()
+
+    def stop(self) -> None:
+        """Each thread finishes its record, commits and leaves the group."""
+        self._ending.set()
+        for thread in self._threads:
+            thread.join()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _work(self, consumer: Consumer) -> None:
+        try:
+            with consumer:
+                while not self._ending.is_set():
+                    record = consumer.next_within(LOOK_MS)
+                    if record is not None:
+                        self._handle(record)
+        except BaseException as error:  # noqa: BLE001 (whatever it is, the owner of the pool must know)
+            self._error = self._error or error
+            self._ending.set()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,156 @@
+"""The producer for code without `async`.
+
+Records go to the loop's thread through a queue, and waking that thread is what costs: it is done once for all records
+that come while it is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Final, Unpack
+
+from ottla.blocking.thread import Blocking
+from ottla.client import producer
+from ottla.client.deliveries import RecordMetadata, Verdict
+from ottla.client.errors import ClientError
+from ottla.client.options import ProducerOptions
+from ottla.client.partitioners import Function, Partitioner
+from ottla.client.producer import HeadersGiven, Serializer
+from ottla.wire.records import Headers
+
+QUEUED_MAX: Final = 10_000
+"""So many records may wait for the loop's thread before the sender waits too."""
+TURN_MAX: Final = 256
+"""So many records are taken over before the loop does something else."""
+
+_Offered = tuple[str, bytes | None, bytes | None, Headers, int | None, int | None, "Future[RecordMetadata]"]
+
+
+class Producer(Blocking[producer.Producer]):
+    """Writes records, from any thread. See `ottla.Producer` for the settings."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        partitioner: str | Function | Partitioner = "sticky",
+        **settings: Unpack[ProducerOptions],
+    ) -> None:
+        super().__init__(
+            producer.Producer(
+                bootstrap_servers,
+                config=config,
+                key_serializer=key_serializer,
+                value_serializer=value_serializer,
+                partitioner=partitioner,
+                **settings,
+            )
+        )
+        self._queue: deque[_Offered] = deque()
+        self._guard = threading.Lock()
+        self._room = threading.Condition(self._guard)
+        self._taking = False
+        """The loop's thread has been told, and looks at the queue until it is empty."""
+        self._drained: asyncio.Event | None = None
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: HeadersGiven = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Future[RecordMetadata]:
+        """Hand a record over; the future has where it is, once it is there. Waits while too many are under way."""
+        thread = self._started()
+        future: Future[RecordMetadata] = Future()
+        offered = (topic, *self._client.prepared(value, key, headers), partition, timestamp_ms, future)
+        with self._guard:
+            while len(self._queue) >= QUEUED_MAX:
+                self._room.wait()
+            self._queue.append(offered)
+            if not self._taking:
+                self._taking = True
+                thread.loop.call_soon_threadsafe(self._take)
+        return future
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: HeadersGiven = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Until the record is in the log, as safe as acks says."""
+        sent = self.send(topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+        return sent.result()
+
+    def flush(self) -> None:
+        """Until everything sent so far is delivered or has failed; each future says which."""
+        self._run(self._flush())
+
+    def partitions_for(self, topic: str) -> set[int]:
+        return self._run(self._client.partitions_for(topic))
+
+    def _stop(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._thread is not None and not self._thread.loop.is_closed():
+            self._run(self._taken_over())
+        super()._stop(kind, error, trace)
+
+    # In the loop's thread.
+
+    def _take(self) -> None:
+        """Take records over, as many as a turn allows. The first that has to wait holds up those behind it."""
+        for _ in range(TURN_MAX):
+            with self._guard:
+                if not self._queue:
+                    self._taking = False
+                    if self._drained is not None:
+                        self._drained.set()
+                    return
+                offered = self._queue.popleft()
+                if len(self._queue) == QUEUED_MAX // 2:
+                    self._room.notify_all()
+            try:
+                verdict = self._client.offer(*offered)
+            except Exception as error:  # noqa: BLE001 (a partitioner of the user's may raise anything)
+                offered[-1].set_exception(error)
+                continue
+            if verdict is not Verdict.ACCEPTED:
+                assert self._thread is not None
+                waiting = self._thread.loop.create_task(self._insist(offered), name="a record waits")
+                waiting.add_done_callback(lambda _: self._take())
+                return
+        assert self._thread is not None
+        self._thread.loop.call_soon(self._take)
+
+    async def _insist(self, offered: _Offered) -> None:
+        try:
+            await self._client.insist_on(*offered)
+        except ClientError as error:
+            offered[-1].set_exception(error)
+
+    async def _taken_over(self) -> None:
+        with self._guard:
+            if not self._taking:
+                return
+            self._drained = asyncio.Event()
+        await self._drained.wait()
+        self._drained = None
+
+    async def _flush(self) -> None:
+        await self._taken_over()
+        await self._client.flush()

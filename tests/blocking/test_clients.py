@@ -1,0 +1,189 @@
+"""The clients without `async`, with a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import wait
+
+import pytest
+
+from ottla.blocking import Admin, Consumer, Producer
+from ottla.client.admin import NewTopic
+from ottla.client.consumer_records import NotDeserialized
+from ottla.client.embedded import TopicPartition
+from ottla.client.errors import ClientError, TopicExists, Unreachable
+from ottla.client.subscription import RebalanceListener
+from tests.conftest import Served
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    before = set(threading.enumerate())
+    yield
+    assert {thread.name for thread in set(threading.enumerate()) - before} == set()
+
+
+@pytest.fixture
+def topic(broker: Served, fresh_name) -> str:
+    name = fresh_name()
+    with Admin(broker.bootstrap) as admin:
+        admin.create_topics([NewTopic(name, 2)])
+    return name
+
+
+def fill(broker: Served, topic: str, count: int, partition: int = 0) -> None:
+    with Producer(broker.bootstrap) as producer:
+        for number in range(count):
+            producer.send(topic, b"%d" % number, partition=partition)
+
+
+def test_records_go_there_and_come_back_in_order(broker: Served, topic):
+    with Producer(broker.bootstrap, value_serializer=str.encode) as producer:
+        assert producer.send_and_wait(topic, "0", partition=0)[:3] == (topic, 0, 0)
+        sent = [producer.send(topic, str(number), partition=0) for number in range(1, 5000)]
+        producer.flush()
+        assert all(each.done() for each in sent)
+        assert [each.result().offset for each in sent] == list(range(1, 5000))
+        assert producer.partitions_for(topic) == {0, 1}
+    with Consumer(bootstrap_servers=broker.bootstrap, value_deserializer=int) as consumer:
+        place = TopicPartition(topic, 0)
+        consumer.assign([place])
+        consumer.seek_to_beginning()
+        for number, record in enumerate(consumer):
+            assert record.value == record.offset == number
+            if number == 4998:
+                break
+        assert consumer.position(place) == 4999
+        assert consumer.lag() == {place: 1}
+        assert [each.offset for each in consumer.getmany(timeout_ms=5000)[place]] == [4999]
+
+
+def test_many_threads_may_share_a_producer(broker: Served, topic):
+    with Producer(broker.bootstrap, buffer_memory=100_000) as producer:
+
+        def send(partition: int) -> None:
+            for number in range(2000):
+                producer.send(topic, b"%d" % number, partition=partition)
+
+        threads = [threading.Thread(target=send, args=(partition,)) for partition in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        producer.flush()
+    with Consumer(topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        read: dict[int, list[int]] = {0: [], 1: []}
+        while sum(map(len, read.values())) < 4000:
+            record = consumer.getone()
+            read[record.partition].append(int(record.value))
+    assert read == {0: list(range(2000)), 1: list(range(2000))}
+
+
+def test_it_works_where_a_loop_runs_already(broker: Served, topic):
+    async def notebook() -> int:
+        with Producer(broker.bootstrap) as producer:
+            return producer.send_and_wait(topic, b"v", partition=0).offset
+
+    assert asyncio.run(notebook()) == 0
+
+
+def test_a_commit_means_what_was_shown_not_what_was_taken(broker: Served, topic):
+    fill(broker, topic, 100)
+    place = TopicPartition(topic, 0)
+    settings = {"bootstrap_servers": broker.bootstrap, "group_id": topic, "auto_offset_reset": "earliest"}
+    with Consumer(enable_auto_commit=False, **settings) as consumer:
+        consumer.assign([place])
+        for record in consumer:
+            if record.offset == 9:
+                break
+        consumer.commit()
+        assert consumer.committed(place) == 10
+        assert consumer.position(place) == 10
+        assert consumer.lag() == {place: 90}
+        assert consumer.getone().offset == 10
+        consumer.pause(place)
+        assert consumer.getmany(timeout_ms=50) == {}
+        consumer.resume(place)
+        assert consumer.getone().offset == 11
+    with Consumer(**settings) as consumer:
+        consumer.assign([place])
+        assert [consumer.getone().offset for _ in range(5)] == [10, 11, 12, 13, 14]
+    with Consumer(**settings) as consumer:
+        consumer.assign([place])
+        assert consumer.getone().offset == 15
+
+
+def test_what_the_user_failed_at_is_read_again_and_nothing_before_it(broker: Served, topic):
+    fill(broker, topic, 100)
+    settings = {"bootstrap_servers": broker.bootstrap, "group_id": topic, "group_protocol": "consumer"}
+
+    def fail() -> None:
+        with Consumer(topic, auto_offset_reset="earliest", **settings) as consumer:
+            for record in consumer:
+                1 // (7 - record.offset)
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with Consumer(topic, **settings) as consumer:
+        assert consumer.getone().offset == 7
+        assert consumer.subscription() == {topic}
+        assert consumer.group_metadata().group_id == topic
+
+
+def test_errors_come_to_whoever_calls(broker: Served, topic):
+    with pytest.raises(Unreachable):
+        Producer("127.0.0.1:1").start()
+    producer = Producer(broker.bootstrap, max_block_ms=200)
+    with pytest.raises(ClientError, match="comes first"):
+        producer.send(topic, b"v")
+    with producer:
+        with pytest.raises(TypeError):
+            producer.send(topic, 17)
+        sent = [producer.send(topic, b"v", partition=9), producer.send(topic, b"v", partition=0)]
+        wait(sent, 30)
+        with pytest.raises(ClientError, match="no partition 9"):
+            sent[0].result()
+        assert sent[1].result().offset == 0
+        with pytest.raises(ClientError, match="started before"):
+            producer.start()
+    with pytest.raises(ClientError, match="stopped"):
+        producer.send(topic, b"v")
+    with Admin(broker.bootstrap) as admin, pytest.raises(TopicExists):
+        admin.create_topics([topic])
+    with (
+        Consumer(
+            topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", value_deserializer=int
+        ) as consumer,
+        pytest.raises(NotDeserialized),
+    ):
+        consumer.getone()
+
+
+def test_a_listener_cannot_wait_for_the_thread_it_runs_in(broker: Served, topic):
+    class Impatient(RebalanceListener):
+        def on_partitions_assigned(self, assigned):
+            consumer.commit()
+
+    with Consumer(bootstrap_servers=broker.bootstrap, group_id=topic, group_protocol="consumer") as consumer:
+        consumer.subscribe([topic], listener=Impatient())
+        with pytest.raises(ClientError, match="own thread"):
+            consumer.getone()
+
+
+def test_administration_has_the_same_names(broker: Served, topic):
+    fill(broker, topic, 10)
+    place = TopicPartition(topic, 0)
+    with Admin(broker.bootstrap) as admin:
+        assert topic in {each.name for each in admin.list_topics()}
+        admin.create_partitions(topic, 3)
+        assert len(admin.describe_topics([topic])[topic].partitions) == 3
+        assert admin.delete_records({place: 4}) == {place: 4}
+        assert admin.list_offsets({place: "earliest"})[place].offset == 4
+        admin.alter_group_offsets(topic, {place: 6})
+        assert admin.group_offsets(topic)[place].offset == 6
+        assert admin.group_lag(topic)[place].lag == 4
+        assert topic in {each.group_id for each in admin.list_groups()}
+        admin.delete_groups([topic])
+        assert admin.describe_cluster().brokers
+        admin.delete_topics([topic])
