@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ottla.cluster.image import NO_BROKER
 from ottla.coordinator.transaction_records import TopicPartition
@@ -23,8 +23,8 @@ from ottla.errors import ErrorCode, Refused
 from ottla.log.transactions import Guard
 from ottla.net.peer import PeerLost
 from ottla.replication.partition import Partition
-from ottla.wire.batch import read_header
-from ottla.wire.produce import ProduceRequest, Topic
+from ottla.wire.batch import HEADER, HEADER_BYTES, BatchHeader
+from ottla.wire.produce import ProduceRequest
 from ottla.wire.schema.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 RETRY_SECONDS = 0.02
 RETRY_SECONDS_MAX = 0.5
 """So long the end of the transaction before is waited for: then its producer is told to try again."""
+ABORTABLE_FROM = 11
+ADDS_FROM = 12
+"""Versions of Produce."""
 
 
 class Manner(Enum):
@@ -51,27 +54,89 @@ class Manner(Enum):
     """Second version: the leader adds the partition."""
 
 
-def manner_of(produce_version: int) -> Manner:
-    if produce_version >= 12:
+class Beginning:
+    """A producer is about to write, in its transaction, to partitions that this broker leads."""
+
+    def __init__(
+        self, broker: Broker, transactional_id: str, speaker: Identity, partitions: list[Partition], manner: Manner
+    ) -> None:
+        """Refused if a guard is: its epoch has passed."""
+        self._broker = broker
+        self._transactional_id = transactional_id
+        self._speaker = speaker
+        self._manner = manner
+        self._guards: dict[TopicPartition, Guard] = {}
+        self._codes: Codes = {}
+        self._partitions = partitions
+        self._take_guards()
+
+    def _take_guards(self) -> None:
+        self._guards.clear()
+        for partition in self._partitions:
+            guard = partition.log.transactions.guard(self._speaker.producer_id, self._speaker.epoch)
+            if guard is not None:
+                self._guards[partition.topic, partition.index] = guard
+
+    @property
+    def needs_asking(self) -> bool:
+        """Whether it is the first time in this transaction that it writes to one of them."""
+        return bool(self._guards)
+
+    async def verify(self) -> None:
+        """Ask the coordinator. Right after a transaction its markers may be under way: then they are waited for."""
+        adds = self._manner is Manner.ADD
+        if not adds and not self._broker.config.transaction_partition_verification_enable:
+            return
+        deadline = self._broker.runtime.now() + RETRY_SECONDS_MAX
+        while True:
+            places = list(self._guards)
+            codes = await _ask(self._broker, self._transactional_id, self._speaker, places, adds=adds)
+            self._codes = {place: _translated(code, self._manner) for place, code in codes.items()}
+            waits = adds and ErrorCode.concurrent_transactions in codes.values()
+            if not waits or self._broker.runtime.now() >= deadline:
+                return
+            await asyncio.sleep(RETRY_SECONDS)
+            try:
+                self._take_guards()  # the marker that was waited for has voided those from before
+            except Refused as refused:
+                self._codes = dict.fromkeys(places, refused.code)
+                return
+
+    def guard(self, partition: Partition) -> Guard | None:
+        """To be shown with the append. Refused if the coordinator did not agree."""
+        place = (partition.topic, partition.index)
+        if code := self._codes.get(place):
+            raise Refused(code)
+        return self._guards.get(place)
+
+
+def beginning(broker: Broker, message: ProduceRequest, version: int) -> Beginning | None:
+    """The one that a Produce request is, if it is one. What is wrong with it otherwise, the append will say."""
+    assert message.transactional_id is not None
+    speaker: Identity | None = None
+    partitions = []
+    for topic, batches in message.topics:
+        for index, records in batches:
+            partition = broker.replicas.get(topic, index)
+            if partition is None or not partition.leads or records is None or len(records) < HEADER_BYTES:
+                continue
+            header = BatchHeader._make(HEADER.unpack_from(records))
+            if header.is_transactional and header.producer_id >= 0:
+                speaker = speaker or Identity(header.producer_id, header.producer_epoch)
+                partitions.append(partition)
+    if speaker is None:
+        return None
+    try:
+        found = Beginning(broker, message.transactional_id, speaker, partitions, _manner(version))
+    except Refused:
+        return None
+    return found if found.needs_asking else None
+
+
+def _manner(produce_version: int) -> Manner:
+    if produce_version >= ADDS_FROM:
         return Manner.ADD
-    return Manner.ASK_ABORTABLE if produce_version == 11 else Manner.ASK
-
-
-async def verify(
-    broker: Broker,
-    transactional_id: str,
-    speaker: Identity,
-    partitions: Collection[TopicPartition],
-    manner: Manner,
-) -> Codes:
-    """What the coordinator says of each partition, in words the producer understands."""
-    deadline = broker.runtime.now() + RETRY_SECONDS_MAX
-    while True:
-        codes = await _ask(broker, transactional_id, speaker, partitions, adds=manner is Manner.ADD)
-        waits = manner is Manner.ADD and ErrorCode.concurrent_transactions in codes.values()
-        if not waits or broker.runtime.now() >= deadline:
-            return {place: _translated(code, manner) for place, code in codes.items()}
-        await asyncio.sleep(RETRY_SECONDS)
+    return Manner.ASK_ABORTABLE if produce_version >= ABORTABLE_FROM else Manner.ASK
 
 
 def _translated(code: ErrorCode, manner: Manner) -> ErrorCode:
@@ -92,53 +157,6 @@ _PASSING = frozenset(
         ErrorCode.not_coordinator,
     }
 )
-
-
-class Unverified(NamedTuple):
-    """A partition that a producer wants to write to, for the first time in its transaction."""
-
-    partition: Partition
-    speaker: Identity
-    guard: Guard
-
-
-Wanted = dict[tuple[Topic, int], Unverified]
-
-
-def unverified(broker: Broker, message: ProduceRequest) -> Wanted:
-    """What of a Produce request needs the coordinator's word. What is wrong with the rest, the append will say."""
-    wanted = {}
-    for topic, partitions in message.topics:
-        for index, records in partitions:
-            partition = broker.replicas.get(topic, index)
-            if partition is None or not partition.leads or records is None:
-                continue
-            try:
-                header = read_header(records)
-                if not header.is_transactional or header.producer_id < 0:
-                    continue
-                guard = partition.log.transactions.guard(header.producer_id, header.producer_epoch)
-            except Refused:
-                continue
-            if guard is not None:
-                speaker = Identity(header.producer_id, header.producer_epoch)
-                wanted[topic, index] = Unverified(partition, speaker, guard)
-    return wanted
-
-
-async def verify_all(
-    broker: Broker, transactional_id: str, wanted: Wanted, manner: Manner
-) -> dict[tuple[Topic, int], ErrorCode]:
-    """What the coordinator says of each."""
-    if manner is not Manner.ADD and not broker.config.transaction_partition_verification_enable:
-        return {}
-    speakers: dict[Identity, list[TopicPartition]] = {}
-    for partition, speaker, _ in wanted.values():
-        speakers.setdefault(speaker, []).append((partition.topic, partition.index))
-    codes: Codes = {}
-    for speaker, places in speakers.items():
-        codes.update(await verify(broker, transactional_id, speaker, places, manner))
-    return {key: codes[each.partition.topic, each.partition.index] for key, each in wanted.items()}
 
 
 async def _ask(

@@ -8,12 +8,12 @@ acks=all  answered when every in-sync replica has it
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ottla.broker import verification
 from ottla.broker.dispatch import Request, serves_raw
+from ottla.broker.verification import Beginning
 from ottla.errors import BadFrame, ErrorCode, Refused
-from ottla.log.transactions import Guard
 from ottla.net.server import Pending, Reply
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.runtime import Handle
@@ -61,15 +61,13 @@ def _handle_one(broker: Broker, request: Request, one: produce.OneBatch) -> byte
 def _handle_any(broker: Broker, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
     message = produce.decode(frame, pos, request.version)
     if message.transactional_id is not None:
-        wanted = verification.unverified(broker, message)
-        if wanted:
-            return _verify_first(broker, request, message, wanted)
+        beginning = verification.beginning(broker, message, request.version)
+        if beginning is not None:
+            return _verify_first(broker, request, message, beginning)
     return _append_all(broker, request, message)
 
 
-def _verify_first(
-    broker: Broker, request: Request, message: produce.ProduceRequest, wanted: verification.Wanted
-) -> Pending:
+def _verify_first(broker: Broker, request: Request, message: produce.ProduceRequest, beginning: Beginning) -> Pending:
     """A transaction begins in a partition: its coordinator has a word in that. The connection waits, so that what
     comes next is not appended before."""
     kept = message._replace(
@@ -79,19 +77,17 @@ def _verify_first(
         ]
     )
     pending = Pending()
-    broker.runtime.spawn(_append_verified(broker, request, kept, wanted, pending), name="Produce")
+    broker.runtime.spawn(_append_verified(broker, request, kept, beginning, pending), name="Produce")
     return pending
 
 
 async def _append_verified(
-    broker: Broker, request: Request, message: produce.ProduceRequest, wanted: verification.Wanted, pending: Pending
+    broker: Broker, request: Request, message: produce.ProduceRequest, beginning: Beginning, pending: Pending
 ) -> None:
-    assert message.transactional_id is not None
     reply: Reply | Pending = None
     try:
-        manner = verification.manner_of(request.version)
-        codes = await verification.verify_all(broker, message.transactional_id, wanted, manner)
-        reply = _append_all(broker, request, message, _Verified(wanted, codes, pending))
+        await beginning.verify()
+        reply = _append_all(broker, request, message, beginning, pending)
     except BadFrame as failure:
         request.connection.close(str(failure))
     except Exception as failure:
@@ -102,23 +98,12 @@ async def _append_verified(
         pending.resolve(reply)
 
 
-class _Verified(NamedTuple):
-    """What the coordinator said, and whose answer waits for it."""
-
-    wanted: verification.Wanted
-    codes: dict[tuple[produce.Topic, int], ErrorCode]
-    pending: Pending
-
-    def guard(self, topic: produce.Topic, index: int) -> Guard | None:
-        code = self.codes.get((topic, index))
-        if code:
-            raise Refused(code)
-        unverified = self.wanted.get((topic, index))
-        return None if unverified is None else unverified.guard
-
-
 def _append_all(
-    broker: Broker, request: Request, message: produce.ProduceRequest, verified: _Verified | None = None
+    broker: Broker,
+    request: Request,
+    message: produce.ProduceRequest,
+    beginning: Beginning | None = None,
+    pending: Pending | None = None,
 ) -> Reply | Pending:
     acks = message.acks
     now_ms = broker.runtime.wall_ms()
@@ -133,7 +118,7 @@ def _append_all(
                 if records is None:
                     raise Refused(ErrorCode.invalid_record, "there are no records")
                 partition = broker.replicas.find(topic, index)
-                guard = None if verified is None else verified.guard(topic, index)
+                guard = None if beginning is None else beginning.guard(partition)
                 appended = partition.append(records, acks, now_ms, guard)
                 if acks == ACKS_ALL and partition.high_watermark < appended.next_offset:
                     parked.await_committed(partition, appended.next_offset, len(answers), len(results))
@@ -152,7 +137,7 @@ def _append_all(
                     raise BadFrame(f"Produce with acks=0 failed: {ErrorCode(result.error).name}")
         return None
     if parked.awaited:
-        return parked.park(message.timeout_ms, None if verified is None else verified.pending)
+        return parked.park(message.timeout_ms, pending)
     return request.frame(produce.encode_response(request.version, answers))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, serves
-from ottla.broker.verification import Manner, verify
+from ottla.broker.verification import Beginning, Manner
 from ottla.coordinator.decision import Decision, Producer, ReplyTo
 from ottla.coordinator.groups import Groups
 from ottla.coordinator.transaction_steps import Identity
 from ottla.errors import ErrorCode, Refused
-from ottla.log.transactions import Guard
+from ottla.replication.partition import Partition
 from ottla.wire.apis import TXN_OFFSET_COMMIT
 from ottla.wire.schema.offset_commit import (
     OffsetCommitRequest,
@@ -31,24 +31,27 @@ if TYPE_CHECKING:
 ADDS_FROM = 5
 """From this version on the producer speaks the second version of the protocol."""
 
-_TOLD_AS = {
-    ErrorCode.not_enough_replicas: ErrorCode.coordinator_load_in_progress,
-    ErrorCode.concurrent_transactions: ErrorCode.concurrent_transactions,
-}
-"""What producers of offsets try again after."""
+_TOLD_AS = {ErrorCode.not_enough_replicas: ErrorCode.coordinator_load_in_progress}
+"""What those who commit offsets try again after."""
 
 
 @serves(TXN_OFFSET_COMMIT)
 async def commit(broker: Broker, message: TxnOffsetCommitRequest, request: Request) -> TxnOffsetCommitResponse:
     try:
-        guard = await _guard(broker, message, request.version)
+        partition = _partition(broker, message)
+        speaker = Identity(message.producer_id, message.producer_epoch)
+        manner = Manner.ADD if request.version >= ADDS_FROM else Manner.ASK
+        beginning = Beginning(broker, message.transactional_id, speaker, [partition], manner)
+        if beginning.needs_asking:
+            await beginning.verify()
         reply = await broker.groups.ask(
-            message.group_id, lambda groups, to, now, now_ms: _decide(broker, message, guard, groups, to, now, now_ms)
+            message.group_id,
+            lambda groups, to, now, now_ms: _decide(message, partition, beginning, groups, to, now, now_ms),
         ).answered()
         if isinstance(reply, Refused):
             raise reply
     except Refused as refused:
-        return _refused(message, refused.code)
+        return _refused(message, _TOLD_AS.get(refused.code, refused.code))
     assert isinstance(reply, OffsetCommitResponse)
     return TxnOffsetCommitResponse(
         topics=[
@@ -64,41 +67,30 @@ async def commit(broker: Broker, message: TxnOffsetCommitRequest, request: Reque
     )
 
 
-async def _guard(broker: Broker, message: TxnOffsetCommitRequest, version: int) -> Guard | None:
-    """Have the coordinator of the transaction say that the group's offsets are part of it."""
+def _partition(broker: Broker, message: TxnOffsetCommitRequest) -> Partition:
+    """Where the group's offsets are kept: what becomes part of the transaction."""
     if not message.transactional_id:
         raise Refused(ErrorCode.invalid_request)
     groups = broker.groups
     index = groups.partition_of(message.group_id)
     partition = None if index is None else broker.replicas.get(groups.topic, index)
-    if index is None or partition is None or not partition.leads:
+    if partition is None or not partition.leads:
         raise Refused(ErrorCode.not_coordinator)
-    guard = partition.log.transactions.guard(message.producer_id, message.producer_epoch)
-    manner = Manner.ADD if version >= ADDS_FROM else Manner.ASK
-    if guard is not None and (manner is Manner.ADD or broker.config.transaction_partition_verification_enable):
-        place = (groups.topic, index)
-        speaker = Identity(message.producer_id, message.producer_epoch)
-        codes = await verify(broker, message.transactional_id, speaker, [place], manner)
-        if codes[place]:
-            raise Refused(_TOLD_AS.get(codes[place], codes[place]))
-    return guard
+    return partition
 
 
 def _decide(
-    broker: Broker,
     message: TxnOffsetCommitRequest,
-    guard: Guard | None,
+    partition: Partition,
+    beginning: Beginning,
     groups: Groups,
     reply_to: ReplyTo,
     now: float,
     now_ms: int,
 ) -> Decision:
     """The guard is shown in the same breath in which the offsets are appended."""
-    index = broker.groups.partition_of(message.group_id)
-    assert index is not None
-    partition = broker.replicas.find(broker.groups.topic, index)
     producer = Producer(message.producer_id, message.producer_epoch)
-    partition.log.transactions.check_within(producer.id, producer.epoch, guard)
+    partition.log.transactions.check_within(producer.id, producer.epoch, beginning.guard(partition))
     return groups.commit_in_transaction(_plain(message), producer, reply_to, now, now_ms)
 
 
