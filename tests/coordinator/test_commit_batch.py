@@ -112,7 +112,7 @@ def world() -> World:
 
 
 @given(requests, st.sampled_from(VERSIONS))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_bare_commit_is_what_its_tree_would_be(request: OffsetCommitRequest, version: int):
     with TemporaryDirectory() as directory:
         around = world()
@@ -145,7 +145,7 @@ def test_a_bare_commit_is_what_its_tree_would_be(request: OffsetCommitRequest, v
 
 
 @given(requests, st.sampled_from(VERSIONS), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_what_is_not_bare_is_left_to_the_tree(request: OffsetCommitRequest, version: int, data: st.DataObject):
     topic = data.draw(st.sampled_from(request.topics))
     data.draw(st.sampled_from(topic.partitions)).committed_metadata = data.draw(st.text(min_size=1, max_size=300))
@@ -153,7 +153,7 @@ def test_what_is_not_bare_is_left_to_the_tree(request: OffsetCommitRequest, vers
 
 
 @given(requests, st.sampled_from(VERSIONS), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_commit_that_ends_too_early_is_left_to_the_tree(
     request: OffsetCommitRequest, version: int, data: st.DataObject
 ):
@@ -163,7 +163,7 @@ def test_a_commit_that_ends_too_early_is_left_to_the_tree(
 
 @given(st.binary(max_size=200), st.sampled_from(VERSIONS))
 @example(bytes(40), 8)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_no_bytes_are_taken_for_a_commit_that_the_tree_refuses(noise: bytes, version: int):
     bare = offset_commit.decode(memoryview(noise), 0, version)
     if bare is not None:
