@@ -27,6 +27,7 @@ from ottla.client.batches import (
     BatchState,
     Identity,
     PartitionQueue,
+    new_record,
     size_of,
 )
 from ottla.client.deliveries import (
@@ -79,6 +80,8 @@ class Accumulator:
         self._admitted: set[TopicPartition] | None = set() if self.settings.transactional_id is not None else None
         self._in_flight: dict[Send, Load] = {}
         self._slots: dict[int, int] = {}
+        self._slots_max = self.settings.max_in_flight_requests_per_connection
+        self._may_renumber = self.settings.idempotent and self.settings.transactional_id is None
         self._identifying: Send | None = None
         self._identify_at = 0.0
         self._identify_attempts = 0
@@ -116,7 +119,7 @@ class Accumulator:
             if known is not None:
                 self._routing.refresh()
             return Verdict.UNROUTED
-        record = Record(0, timestamp_ms, key, value, headers)
+        record = new_record(Record, (0, timestamp_ms, key, value, headers))
         size = size_of(record)
         if HEADER_BYTES + size > self.settings.max_request_size:
             raise ClientError(
@@ -129,7 +132,7 @@ class Accumulator:
             partition = self._partitioner.choose(known, record)
             if partition not in known.leaders:
                 raise ClientError(f"the partitioner chose {partition}, which topic {topic} does not have")
-        self._add(TopicPartition(topic, partition), record, token, size, now)
+        self._add((topic, partition), record, token, size, now)
         self._partitioner.appended(known, partition, size)
         return Verdict.ACCEPTED
 
@@ -140,12 +143,10 @@ class Accumulator:
         if self.closed:
             raise ClientError("the producer is closed")
 
-    def _add(self, place: TopicPartition, record: Record, token: object, size: int, now: float) -> None:
-        queue = self._queues.get(place)
+    def _add(self, place: tuple[str, int], record: Record, token: object, size: int, now: float) -> None:
+        queue = self._busy.get(place)  # type: ignore[call-overload]
         if queue is None:
-            queue = self._queues[place] = PartitionQueue(*place)
-            self._routing.want(place.topic)
-        self._busy[place] = queue
+            queue = self._queue(TopicPartition(*place))
         batch = queue.open_batch()
         if batch is not None and batch.size + size > self.settings.batch_size:
             queue.close_batch()
@@ -155,10 +156,18 @@ class Accumulator:
             batch = Batch(self._serial, now, now + self.settings.delivery_timeout_ms / 1000)
             self._pending[self._serial] = 1
             queue.queued.append(batch)
-        batch.add(record._replace(offset=len(batch)) if batch.records else record, token, size)
+        batch.add(record, token, size)
         self.buffered_bytes += size
         if batch.size >= self.settings.batch_size:
             queue.close_batch()
+
+    def _queue(self, place: TopicPartition) -> PartitionQueue:
+        queue = self._queues.get(place)
+        if queue is None:
+            queue = self._queues[place] = PartitionQueue(*place)
+            self._routing.want(place.topic)
+        self._busy[place] = queue
+        return queue
 
     def flush(self) -> int:
         """Let everything that was appended leave now. The mark to ask `flushed` about."""
@@ -296,10 +305,9 @@ class Accumulator:
             self._identify_at = now + self._backoff(self._identify_attempts)
             self._identify_attempts += 1
         else:
-            error = error_of(code, "the cluster gives us no producer id")
-            assert error is not None
-            self.failure = error
-            self.abort(error)
+            self.failure = error_of(code, "the cluster gives us no producer id")
+            assert self.failure is not None
+            self.abort(self.failure)
 
     def _next_epoch(self) -> None:
         """An idempotent producer raises its epoch by itself; when there are no more, it becomes somebody else."""
@@ -335,10 +343,6 @@ class Accumulator:
                 sizes[broker.node_id] = sizes.get(broker.node_id, 0) + batch.size
         return loads
 
-    @property
-    def _slots_max(self) -> int:
-        return self.settings.max_in_flight_requests_per_connection
-
     def _destination(self, queue: PartitionQueue, now: float) -> Broker | None:
         return None if now < queue.muted_until else self._routing.leading_broker(queue.topic, queue.partition, now)
 
@@ -363,10 +367,6 @@ class Accumulator:
                 return None
             queue.adopt(self.identity)
         return queue.take()
-
-    @property
-    def _may_renumber(self) -> bool:
-        return self.settings.idempotent and self.settings.transactional_id is None
 
     def _renumbered(self, queue: PartitionQueue) -> bool:
         if queue.identity == self.identity:

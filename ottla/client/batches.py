@@ -23,7 +23,7 @@ what breaks without them:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -37,6 +37,10 @@ RECORD_OVERHEAD_BYTES: Final = 14
 HEADER_OVERHEAD_BYTES: Final = 4
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1
 NO_SEQUENCE: Final = -1
+
+
+new_record: Final[Callable[[type[Record], tuple[object, ...]], Record]] = tuple.__new__
+"""Makes a record without the detour over its own constructor: one or two are made for everything that is sent."""
 
 
 class Identity(NamedTuple):
@@ -112,8 +116,11 @@ class Batch:
         return len(self.records)
 
     def add(self, record: Record, token: object, size: int) -> None:
-        """`record.offset` is its place in the batch."""
-        self.records.append(record)
+        """Its offset becomes its place in the batch."""
+        records = self.records
+        if record[0] != len(records):
+            record = new_record(Record, (len(records), *record[1:]))
+        records.append(record)
         self.tokens.append(token)
         self.size += size
 
@@ -144,12 +151,12 @@ class Batch:
             size = size_of(record)
             first_half = not parts[0].records or (parts[0].size + size) * 2 <= self.size + HEADER_BYTES
             part = parts[0] if first_half and not parts[1].records else parts[1]
-            part.add(record._replace(offset=len(part)), token, size)
+            part.add(record, token, size)
         if not parts[1].records:  # the last record is the large one
             record, token = parts[0].records.pop(), parts[0].tokens.pop()
             size = size_of(record)
             parts[0].size -= size
-            parts[1].add(record._replace(offset=0), token, size)
+            parts[1].add(record, token, size)
         return parts
 
 

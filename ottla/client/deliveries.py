@@ -114,11 +114,11 @@ class Delivered:
 
     def results(self) -> Iterator[tuple[object, RecordMetadata]]:
         """Each record's token, and where it is."""
-        base, stamped = self.base_offset, self.log_append_time_ms
-        for at, (record, token) in enumerate(zip(self.records, self.tokens, strict=True)):
-            offset = base + at if base >= 0 else NO_OFFSET
-            timestamp = stamped if stamped >= 0 else record.timestamp
-            yield token, RecordMetadata(self.topic, self.partition, offset, timestamp)
+        topic, partition, stamped = self.topic, self.partition, self.log_append_time_ms
+        offset, step = (self.base_offset, 1) if self.base_offset >= 0 else (NO_OFFSET, 0)
+        for record, token in zip(self.records, self.tokens, strict=True):
+            yield token, RecordMetadata(topic, partition, offset, record[1] if stamped < 0 else stamped)
+            offset += step
 
 
 @dataclass(frozen=True, slots=True, eq=False)

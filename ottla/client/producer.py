@@ -150,8 +150,12 @@ class Producer(Client):
             key = self._key_serializer(key)
         if self._value_serializer is not None:
             value = self._value_serializer(value)
-        if type(key) is not bytes or type(value) is not bytes:
-            key, value = _bytes("key", key), _bytes("value", value)
+        if key is not None and type(key) is not bytes:
+            key = _bytes("key", key)
+        if value is not None and type(value) is not bytes:
+            value = _bytes("value", value)
+        if not headers:
+            return value, key, ()
         return value, key, tuple(headers.items()) if isinstance(headers, Mapping) else headers
 
     def offer(
@@ -230,10 +234,8 @@ class Producer(Client):
         return chosen
 
 
-def _bytes(what: str, given: Any) -> bytes | None:
-    if given is None or isinstance(given, bytes):
-        return given
-    if isinstance(given, bytearray | memoryview):
+def _bytes(what: str, given: Any) -> bytes:
+    if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
     if isinstance(given, str):
         return given.encode()

@@ -232,7 +232,14 @@ def seal(header: BatchHeader, records: bytes) -> bytes:
 
 
 def pack_varint(value: int) -> bytes:
+    if 0 <= value < SHORT_VARINTS:
+        return _SHORT_VARINTS[value]
     return pack_uvarint((value << 1) ^ (value >> 63))
+
+
+SHORT_VARINTS = 0x2000
+"""All numbers that take up to two bytes, and are not negative, are kept: nearly all there are in records."""
+_SHORT_VARINTS = tuple(pack_uvarint(value << 1) for value in range(SHORT_VARINTS))
 
 
 def _pack_bytes(value: bytes | None) -> bytes:
@@ -240,18 +247,21 @@ def _pack_bytes(value: bytes | None) -> bytes:
 
 
 def _pack(record: Record, base_offset: int, base_timestamp: int) -> bytes:
-    parts = [
-        b"\0",
-        pack_varint(record.timestamp - base_timestamp),
-        pack_varint(record.offset - base_offset),
-        _pack_bytes(record.key),
-        _pack_bytes(record.value),
-        pack_varint(len(record.headers)),
-    ]
-    for key, value in record.headers:
-        parts += (_pack_bytes(key.encode("utf-8", "surrogateescape")), _pack_bytes(value))
-    body = b"".join(parts)
-    return pack_varint(len(body)) + body
+    """Called for every record that is written by a client: so the usual one has a short way."""
+    offset, timestamp, key, value, headers = record
+    body = b"%b%b%b%b" % (
+        pack_varint(timestamp - base_timestamp),
+        pack_varint(offset - base_offset),
+        b"\x01" if key is None else pack_varint(len(key)) + key,
+        b"\x01" if value is None else pack_varint(len(value)) + value,
+    )
+    if not headers:
+        return b"%b\0%b\0" % (pack_varint(len(body) + 2), body)
+    parts = [b"\0", body, pack_varint(len(headers))]
+    for name, content in headers:
+        parts += (_pack_bytes(name.encode("utf-8", "surrogateescape")), _pack_bytes(content))
+    packed = b"".join(parts)
+    return pack_varint(len(packed)) + packed
 
 
 def read_varint(data: bytes, pos: int, bytes_max: int = 5) -> tuple[int, int]:
