@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from ottla.broker.broker import Broker
+from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.cluster.model import Partition as State
 from ottla.cluster.requests import TopicSpec
 from ottla.coordinator import log_batch, records
@@ -116,6 +117,27 @@ def test_what_others_wrote_between_two_reigns_is_read(tmp_path: Path):
                 replicated(partition, offset)
                 move(broker, partition, broker.id)
                 assert await settled(client) == (ErrorCode.none, offset)
+
+    run(test)
+
+
+def test_a_commit_is_answered_when_every_replica_in_sync_has_it(tmp_path: Path):
+    async def test() -> None:
+        async with brokers(tmp_path, 2, **(SETTINGS | {"offsets_topic_replication_factor": "2"})) as both:
+            await both[0].groups.make_topic()
+            await both[0].create_topics([TopicSpec("t", 1, 1)])
+            await until(lambda: all(broker.replicas.get(OFFSETS_TOPIC, 0) for broker in both))
+            copies = [broker.replicas.get(OFFSETS_TOPIC, 0) for broker in both]
+            await until(lambda: any(copy is not None and copy.leads and len(copy.in_sync) == 2 for copy in copies))
+            await until(lambda: all(broker.image.topic("t") is not None for broker in both))
+            ours, theirs = sorted(copies, key=lambda copy: copy is None or not copy.leads)
+            assert ours is not None
+            assert theirs is not None
+            leader = next(broker for broker in both if broker.id == ours.broker_id)
+            async with Client.to(leader) as client:
+                for offset in range(20):
+                    assert await commit(client, offset) == ErrorCode.none
+                    assert theirs.log.log_end == ours.log.log_end == offset + 1
 
     run(test)
 
