@@ -239,19 +239,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, reply: Reply | Pending, replies: list[Buffer]) -> None:
         """Queue an answer that is not ready, or not due; add one that is to those that leave with this read."""
+        if isinstance(reply, Pending) and reply.resolved:
+            reply = reply.reply
         if isinstance(reply, Pending):
             self._write(replies)
             replies.clear()
             self._owed.append(reply)
             reply.queue_on(self)
-            if reply.resolved:
-                self.settle()
         elif self._owed:
             late = Pending(overlaps=True)
             late.resolve(reply)
             self._owed.append(late)
-        elif isinstance(reply, list):
-            replies += reply
+        elif reply is not None:
+            replies += [reply] if isinstance(reply, bytes) else reply
 
     def _write(self, replies: list[Buffer]) -> None:
         """One call for all answers of a read: clients that pipeline cost fewer system calls."""

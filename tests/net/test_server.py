@@ -215,6 +215,29 @@ def test_all_who_are_answered_in_one_turn_get_their_answers_even_if_they_are_hun
     serving(serve, test)
 
 
+def test_a_request_whose_answer_is_ready_when_it_is_promised_is_served_once():
+    served: list[bytes] = []
+
+    def serve(connection: Connection, body: memoryview) -> Pending:
+        served.append(bytes(body))
+        pending = Pending()
+        pending.resolve(frame(served[-1]))
+        return pending
+
+    async def test(server: Server, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        bodies = [b"%08d" % number for number in range(20)]
+        data = b"".join(map(frame, bodies))
+        writer.write(data[:6])
+        await until(lambda: any(connection.held_bytes for connection in server.connections))
+        writer.write(data[6:])
+        assert [await read_frame(reader) for _ in bodies] == bodies
+        assert served == bodies
+        writer.close()
+
+    serving(serve, test)
+
+
 def test_a_client_that_never_reads_is_not_served_for_ever():
     served = 0
 
