@@ -12,7 +12,7 @@ INVALID_RECORD what contradicts itself, and CORRUPT_MESSAGE what cannot be decom
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -282,7 +282,11 @@ def read_varint(data: bytes, pos: int, bytes_max: int = 5) -> tuple[int, int]:
 
 
 def _read_bytes(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
-    size, pos = read_varint(data, pos)
+    size = data[pos]
+    if size & 0x81:
+        size, pos = read_varint(data, pos)
+    else:
+        size, pos = size >> 1, pos + 1
     if size < 0:
         if size != -1:
             raise lie("a length in a record is negative")
@@ -294,30 +298,54 @@ def _read_bytes(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
 
 
 def _read(data: bytes, pos: int, end: int, header: BatchHeader) -> tuple[Record, int]:
-    """The record at `pos`, and where it ends."""
+    """The record at `pos`, and where it ends. Short numbers, which most are, are read in place, as they are written:
+    doubled, and odd if they are negative."""
     try:
-        size, pos = read_varint(data, pos)
+        size = data[pos]
+        if size & 0x81:
+            size, pos = read_varint(data, pos)
+        else:
+            size, pos = size >> 1, pos + 1
         stop = pos + size
         if size < 0 or stop > end:
             raise lie("a record is longer than its batch")
-        timestamp_delta, pos = read_varint(data, pos + 1, 10)
-        offset_delta, pos = read_varint(data, pos)
+        timestamp_delta = data[pos + 1]
+        if timestamp_delta & 0x81:
+            timestamp_delta, pos = read_varint(data, pos + 1, 10)
+        else:
+            timestamp_delta, pos = timestamp_delta >> 1, pos + 2
+        offset_delta = data[pos]
+        if offset_delta & 0x81:
+            offset_delta, pos = read_varint(data, pos)
+        else:
+            offset_delta, pos = offset_delta >> 1, pos + 1
         key, pos = _read_bytes(data, pos, stop)
         value, pos = _read_bytes(data, pos, stop)
-        header_count, pos = read_varint(data, pos)
-        if not 0 <= header_count <= (stop - pos) // 2:
-            raise lie("a record counts more headers than it can hold")
-        headers: list[tuple[str, bytes | None]] = []
-        for _ in range(header_count):
-            name, pos = _read_bytes(data, pos, stop)
-            if name is None:
-                raise lie("a header has no key")
-            content, pos = _read_bytes(data, pos, stop)
-            headers.append((str(name, "utf-8", "surrogateescape"), content))
+        if data[pos]:
+            headers, pos = _read_headers(data, pos, stop)
+        else:
+            headers, pos = (), pos + 1
     except IndexError:
         raise lie("a record is longer than its batch") from None
     if pos != stop:
         raise lie("a record is not as long as it says")
     append_time = header.attributes & LOG_APPEND_TIME
     timestamp = header.max_timestamp if append_time else header.base_timestamp + timestamp_delta
-    return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), pos
+    return _new_record(Record, (header.base_offset + offset_delta, timestamp, key, value, headers)), pos
+
+
+_new_record: Callable[[type[Record], tuple[object, ...]], Record] = tuple.__new__
+
+
+def _read_headers(data: bytes, pos: int, stop: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, pos = read_varint(data, pos)
+    if not 0 <= count <= (stop - pos) // 2:
+        raise lie("a record counts more headers than it can hold")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        name, pos = _read_bytes(data, pos, stop)
+        if name is None:
+            raise lie("a header has no key")
+        content, pos = _read_bytes(data, pos, stop)
+        headers.append((str(name, "utf-8", "surrogateescape"), content))
+    return tuple(headers), pos
