@@ -403,7 +403,8 @@ class Partition:
         """A piece of the log for a consumer; None when it has read everything it may see. A follower serves those who
         know that it is one (KIP-392)."""
         self._check_epoch(leader_epoch)
-        if not self.leads and not (from_follower and self.leader_id != NO_LEADER):
+        # One that led until its process ended is no follower either: it may have lost what it told consumers of.
+        if not self.leads and not (from_follower and self.leader_id not in (NO_LEADER, self.broker_id)):
             raise Refused(ErrorCode.not_leader_or_follower)
         return self.log.read(
             offset, bytes_max, limit=self.readable_limit(isolation_level), whole_first_batch=whole_first_batch
