@@ -342,7 +342,10 @@ class Connection(asyncio.BufferedProtocol):
             reply = owed.popleft().reply
             if reply is not None:
                 self._write([reply] if isinstance(reply, bytes) else reply)
-        self._proceed()
+        if self._held is None or self._filled < self._need:
+            self._proceed()
+        elif self._resuming is None:  # not here: whoever answers is in the middle of something
+            self._resuming = self._server.runtime.call_soon(self._next_turn)
 
     @property
     def held_bytes(self) -> int:

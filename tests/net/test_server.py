@@ -238,6 +238,42 @@ def test_a_request_whose_answer_is_ready_when_it_is_promised_is_served_once():
     serving(serve, test)
 
 
+def test_no_request_is_served_within_another():
+    waiting: list[Pending] = []
+    served: list[bytes] = []
+    depth = 0
+
+    def serve(connection: Connection, body: memoryview) -> bytes | Pending:
+        nonlocal depth
+        assert not depth, "another request is being served"
+        depth += 1
+        try:
+            served.append(bytes(body))
+            if served[-1].startswith(b"wait"):
+                waiting.append(Pending())
+                return waiting[-1]
+            while waiting:
+                waiting.pop().resolve(frame(b"answered"))
+            return frame(served[-1])
+        finally:
+            depth -= 1
+
+    async def test(server: Server, port: int) -> None:
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for _, writer in clients[:2]:
+            writer.write(frame(b"wait for") + frame(b"behind 1") + frame(b"behind 2"))
+        await until(lambda: len(waiting) == 2 and all(c.held_bytes for c in list(server.connections)[:2]))
+        clients[2][1].write(frame(b"go ahead"))
+        for reader, _ in clients[:2]:
+            assert [await read_frame(reader) for _ in range(3)] == [b"answered", b"behind 1", b"behind 2"]
+        assert await read_frame(clients[2][0]) == b"go ahead"
+        assert len(served) == 7
+        for _, writer in clients:
+            writer.close()
+
+    serving(serve, test)
+
+
 def test_a_client_that_never_reads_is_not_served_for_ever():
     served = 0
 
