@@ -1,0 +1,95 @@
+"""Our clients on three real brokers while leaders and coordinators die."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ottla.client.admin import Admin, NewTopic
+from ottla.client.consumer import Consumer
+from ottla.client.embedded import TopicPartition
+from ottla.client.producer import Producer
+from tests.client.clients import run, until
+from tests.interop.test_replication import Brokers
+
+RECORDS = 4000
+PARTITIONS = 3
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Brokers]:
+    started = Brokers(tmp_path)
+    yield started
+    started.close()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_leader_that_dies_costs_no_record_and_no_order(brokers: Brokers, protocol):
+    async def scenario() -> None:
+        async with Admin(brokers.bootstrap) as admin:
+            await admin.create_topics([NewTopic("t", PARTITIONS, 3, {"min.insync.replicas": "2"})])
+        seen: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
+
+        async def read(consumer: Consumer) -> None:
+            async for record in consumer:
+                if int(record.value) not in seen[record.partition][-500:]:  # read again after a coordinator was lost
+                    seen[record.partition].append(int(record.value))
+
+        consumer = Consumer(
+            "t",
+            bootstrap_servers=brokers.bootstrap,
+            group_id="g",
+            group_protocol=protocol,
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=200,
+        )
+        async with consumer, Producer(brokers.bootstrap, linger_ms=2, request_timeout_ms=5000) as producer:
+            reading = asyncio.create_task(read(consumer))
+            sent = []
+            for number in range(RECORDS):
+                sent.append(await producer.send("t", b"%d" % number, partition=number % PARTITIONS))
+                if number == RECORDS // 2:
+                    await asyncio.gather(*sent)
+                    await asyncio.to_thread(brokers.all[brokers.leader("t")].kill)
+                if number % 10 == 0:
+                    await asyncio.sleep(0.001)
+            places = [metadata.offset for metadata in await asyncio.gather(*sent)]
+            for partition in range(PARTITIONS):
+                offsets = [at for at in places[partition::PARTITIONS] if at >= 0]
+                assert offsets == sorted(offsets)
+            await until(lambda: sum(map(len, seen.values())) >= RECORDS, "everything read", 45)
+            ends = await consumer.end_offsets([TopicPartition("t", partition) for partition in range(PARTITIONS)])
+            assert sum(ends.values()) == RECORDS, "nothing is in the log twice"
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        assert seen == {partition: list(range(partition, RECORDS, PARTITIONS)) for partition in range(PARTITIONS)}
+
+    run(scenario())
+
+
+def test_partitions_move_and_preferred_replicas_lead(brokers: Brokers):
+    async def scenario() -> None:
+        place = TopicPartition("t", 0)
+        async with Admin(brokers.bootstrap) as admin, Producer(brokers.bootstrap) as producer:
+            await admin.create_topics([NewTopic("t", assignment={0: [1, 2]})])
+            await producer.send_and_wait("t", b"before")
+            await admin.reassign({place: [3, 2]})
+
+            async def moved() -> bool:
+                partition = (await admin.describe_topics(["t"]))["t"].partitions[0]
+                return partition.replicas == (3, 2) and set(partition.in_sync) == {2, 3}
+
+            await until(moved, "the move")
+            assert await admin.list_reassignments() == {}
+            await admin.elect_leaders([place])
+
+            async def led() -> bool:
+                return (await admin.describe_topics(["t"]))["t"].partitions[0].leader == 3
+
+            await until(led, "the preferred leader")
+            assert (await producer.send_and_wait("t", b"after")).offset == 1
+
+    run(scenario())
