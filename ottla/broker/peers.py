@@ -97,7 +97,9 @@ class Peers:
     async def open(self, broker_id: int) -> PeerConnection:
         """A new connection to a broker; whoever asks closes it. Raises Unreached."""
         host, port = self._address(broker_id)
-        return await PeerConnection.open(self._runtime, host, port, self.identity, broker_id)
+        connection = await PeerConnection.open(self._runtime, host, port, self.identity, broker_id)
+        connection.on_broken = self._broker.cluster.hurry
+        return connection
 
     async def call(
         self,

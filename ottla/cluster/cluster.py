@@ -104,6 +104,10 @@ class Cluster:
         """Whether the store can be reached, and holds this broker for alive."""
         return self._store.state is SessionState.connected
 
+    def hurry(self) -> None:
+        """A broker seems to be gone: let that be found out soon."""
+        self._store.hurry()
+
     @property
     def is_controller(self) -> bool:
         return self._controller.active

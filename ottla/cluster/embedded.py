@@ -26,6 +26,9 @@ T = TypeVar("T")
 POLL_SECONDS: Final = 0.1
 POLL_ALONE_SECONDS: Final = 0.5
 """With no other session about, all that can happen is that one begins."""
+POLL_HURRIED_SECONDS: Final = 0.01
+HURRY_SECONDS: Final = 1.0
+"""Whoever saw a broker go wants to see what the controller makes of it, too."""
 
 
 class EmbeddedStore:
@@ -39,6 +42,8 @@ class EmbeddedStore:
         self._tell_state: list[Callable[[SessionState], None]] = []
         self._state = SessionState.connected
         self._closed = False
+        self._hurried = asyncio.Event()
+        self._hurried_until = 0.0
         self._poller = runtime.spawn(self._poll(), name="store-poll")
 
     @classmethod
@@ -81,6 +86,10 @@ class EmbeddedStore:
                 tell()
         return paths
 
+    def hurry(self) -> None:
+        self._hurried_until = self._runtime.now() + HURRY_SECONDS
+        self._hurried.set()
+
     async def close(self) -> None:
         if self._closed:
             return
@@ -110,7 +119,7 @@ class EmbeddedStore:
         pause = POLL_SECONDS
         complaint = ""
         while True:
-            await asyncio.sleep(pause)
+            await self._rest(pause)
             try:
                 seen = await self._call(self._file.poll, self._runtime.now())
                 if not seen.alive:
@@ -125,6 +134,18 @@ class EmbeddedStore:
             if seen.changed:
                 for _, tell in list(self._watches):
                     tell()
+
+    async def _rest(self, seconds: float) -> None:
+        """Until the next look is due, or somebody is in a hurry."""
+        if self._runtime.now() < self._hurried_until:
+            await asyncio.sleep(POLL_HURRIED_SECONDS)
+            return
+        self._hurried.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._hurried.wait()
+        except TimeoutError:
+            pass
 
     async def _begin_again(self) -> None:
         """Somebody held us for dead, and our ephemeral nodes are gone. A new session; its owner registers again."""

@@ -123,6 +123,9 @@ class Store(Protocol):
         """Tell whenever this node or its list of children may have changed, by whomever; may tell too often, and
         several changes at once. Returns what ends it."""
 
+    def hurry(self) -> None:
+        """Another session seems to have ended just now. A store that finds that out by looking looks at once."""
+
     async def close(self) -> None:
         """End the session: its ephemeral nodes go."""
 

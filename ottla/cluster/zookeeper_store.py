@@ -116,6 +116,9 @@ class ZooKeeperStore:
         below = len(self._chroot)
         return [result[below:] if isinstance(op, Create) else op.path for op, result in zip(ops, results, strict=True)]
 
+    def hurry(self) -> None:
+        """ZooKeeper tells by itself, when the session has timed out."""
+
     def watch(self, path: str, tell: Callable[[], None]) -> Callable[[], None]:
         tells = self._watches.setdefault(path, [])
         tells.append(tell)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar, cast
 
 from ottla.errors import BadFrame, ErrorCode, Fault
@@ -67,6 +67,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._runtime = runtime
         self._client_id = client_id
         self._transport: asyncio.Transport | None = None
+        self.on_broken: Callable[[], None] | None = None
+        """Called when the connection breaks, unless it was we who closed it: the peer may be gone."""
         self._lost: str | None = None
         self._correlation_id = 0
         self._awaited: deque[_Awaited] = deque()
@@ -231,6 +233,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         return False  # close
 
     def connection_lost(self, failure: Exception | None) -> None:
+        if self._lost is None and self.on_broken is not None:
+            self.on_broken()
         self._lose(f"the connection broke: {failure}" if failure else "it closed the connection")
 
     # Answers in.

@@ -365,6 +365,9 @@ class SimStore:
     def on_state(self, tell: Callable[[SessionState], None]) -> None:
         self._tell_state.append(tell)
 
+    def hurry(self) -> None:
+        """Its sessions time out, as ZooKeeper's do."""
+
     def watch(self, path: str, tell: Callable[[], None]) -> Callable[[], None]:
         watch = (path, tell)
         self._watches.append(watch)

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from ottla.cluster import layout
+from ottla.cluster import embedded, layout
 from ottla.cluster.changes import decoded
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.image import Image
@@ -208,6 +208,30 @@ def test_the_death_of_a_process_is_noticed_by_the_living(tmp_path):
 
         await until(gone)
         await asyncio.wait_for(told.wait(), 10)
+        await store.close()
+
+    run(test)
+
+
+def test_whoever_saw_a_process_go_need_not_wait_for_the_next_look(tmp_path, monkeypatch):
+    monkeypatch.setattr(embedded, "POLL_SECONDS", 60)
+    path = tmp_path / "store.db"
+    process = writer(path)
+
+    async def test(runtime):
+        store = await EmbeddedStore.open(str(path), runtime)
+        store.hurry()  # the first look, which finds the other session
+        told = asyncio.Event()
+        store.watch(layout.BROKERS, told.set)
+        await asyncio.wait_for(told.wait(), 10)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        store.hurry()
+
+        async def gone():
+            return await store.children(layout.BROKERS) == []
+
+        await until(gone)
         await store.close()
 
     run(test)
