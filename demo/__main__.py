@@ -1,230 +1,299 @@
-"""`make demo`: one broker, a steady stream of writes, kill -9 in the middle, every record counted after.
-
-The producer is confluent-kafka, unmodified. Each record carries the next number of its partition, so what was
-lost, doubled or put out of order can be counted rather than believed.
-"""
+"""`make demo`, act 1: three brokers, a steady stream of writes, kill -9 of a leader, every record counted after; then a
+group that loses a member. Everything shown is asked of the running cluster, or counted from its log."""
 
 from __future__ import annotations
 
-import re
+import asyncio
+import os
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from demo.screen import show_until
+from demo.writer import PARTITIONS, RECORDS_PER_SECOND, TOPIC, Writer, count, read_back
+from ottla.cli.dev import Lines
+from ottla.client.admin import Admin
+from ottla.client.errors import ClientError
+from ottla.cluster.ensemble import end_with
+from ottla.errors import Fault
+from ottla.local.cluster import LocalCluster
+from ottla.local.control import ControlServer
+from ottla.local.process import BrokerProcess, State
+from ottla.local.session import Session, megabytes
+from ottla.local.sight import NOBODY, Sight, Watcher
 
-TOPIC = "orders"
-PARTITIONS = 3
-RECORDS_PER_SECOND = 10_000
-SECONDS_BEFORE_KILL = 2.0
-SECONDS_AFTER_RESTART = 2.0
-TIMEOUT_S = 60.0
-READY = re.compile(r"^ottla: broker \d+ ready on (\S+):(\d+)$", re.MULTILINE)
+PORT = 9092
+GROUP = "kitchen"
+SESSION_MS = 3000
+SECONDS_BEFORE_KILL = 3.0
+SECONDS_AFTER_KILL = 2.0
+SETTINGS = {"group.min.session.timeout.ms": "1000", "offsets.topic.num.partitions": "3"}
 
 
-class Broker:
-    """One `ottla serve` on a directory of its own."""
-
+class Demo:
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.port = 0
-        self.process: subprocess.Popen[bytes] | None = None
+        self.cluster = LocalCluster(directory, 3, port=PORT, settings=SETTINGS)
+        self.watcher = Watcher()
+        self.members: dict[str, subprocess.Popen[bytes]] = {}
+        self.faults = 0
+        self.writer: Writer | None = None
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return ",".join(broker.address for broker in self.cluster.brokers.values())
 
-    def start(self) -> float:
-        """Seconds from exec to the ready line."""
-        out_path = self.directory / "stdout"
-        command = [sys.executable, "-m", "ottla", "serve", "--port", str(self.port)]
-        command += ["--data", str(self.directory / "data"), "--log-level", "warning"]
-        with out_path.open("wb") as out:
-            started = time.monotonic()
-            self.process = subprocess.Popen(command, stdout=out, stdin=subprocess.DEVNULL)
-        while not (ready := READY.search(out_path.read_text())):
-            if self.process.poll() is not None or time.monotonic() - started > TIMEOUT_S:
-                raise SystemExit("demo: the broker did not start; its message stands above")
-            time.sleep(0.002)
-        self.port = int(ready[2])
-        return time.monotonic() - started
+    async def sight(self) -> Sight:
+        serving = [each.address for each in self.cluster.brokers.values() if each.state is State.READY]
+        return await self.watcher.look(serving) or Sight()
 
-    def kill(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+    async def play(self) -> None:
+        await self.start()
+        writer = self.writer = Writer(self.bootstrap)
+        writer.start()
+        await self.write_for(SECONDS_BEFORE_KILL)
+        killed, seconds = await self.kill_a_leader()
+        await self.write_for(SECONDS_AFTER_KILL)
+        writer.stop()
+        self.count(seconds)
+        await self.bring_back(killed)
+        await self.group()
 
-    def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(TIMEOUT_S)
+    # Three brokers.
 
-    def resident_mb(self) -> str:
-        assert self.process is not None
-        shown = subprocess.run(
-            ["ps", "-o", "rss=", "-p", str(self.process.pid)], capture_output=True, text=True, check=False
+    async def start(self) -> None:
+        print("Starting three brokers.", flush=True)
+        for broker_id, port in self.cluster.replaced_ports.items():
+            print(f"  port {port} is taken: broker {broker_id} gets another")
+        for broker in self.cluster.brokers.values():
+            broker.launch()
+        for broker in self.cluster.brokers.values():
+            await broker.until_ready()
+            started = f"ready in {broker.ready_seconds:.2f} s on {broker.address}"
+            print(f"  {broker} {started}, {megabytes(broker)} of memory", flush=True)
+        await show_until(
+            self.sight,
+            lambda sight: len(sight.brokers) == 3,
+            lambda sight, _: f"{len(sight.brokers)} brokers know each other; broker {sight.controller} is controller",
         )
-        return f"{int(shown.stdout) / 1024:.0f} MB" if shown.stdout.strip() else "unknown"
-
-
-class Writer(threading.Thread):
-    """Writes numbered records at a steady rate, in its own thread, whatever happens to the broker."""
-
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(name="writer")
-        self.acknowledged: list[set[int]] = [set() for _ in range(PARTITIONS)]
-        self.acknowledged_count = 0
-        self.failures: list[Any] = []
-        self.ended = threading.Event()
-        self.producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 100,
-                "retry.backoff.ms": 50,
-                "retry.backoff.max.ms": 100,
-                "message.timeout.ms": int(TIMEOUT_S * 1000),
-                "log_level": 0,
-            }
+        self.create_topic()
+        print(
+            f"Writing with confluent-kafka, {RECORDS_PER_SECOND:,} records a second, idempotent, acks=all:\n"
+            "each record is on at least two of its three replicas before it is acknowledged.",
+            flush=True,
         )
 
-    def run(self) -> None:
-        sent, started = 0, time.monotonic()
-        while not self.ended.is_set():
-            due = int((time.monotonic() - started) * RECORDS_PER_SECOND)
-            for number in range(sent, due):
-                partition = number % PARTITIONS
-                value = str(number // PARTITIONS)
-                self.producer.produce(TOPIC, value, partition=partition, on_delivery=self._delivered)
-            sent = max(sent, due)
-            self.producer.poll(0.01)
-        if self.producer.flush(TIMEOUT_S):
-            self.failures.append("records were still waiting at the end")
+    def create_topic(self) -> None:
+        create = ["topics", "create", TOPIC, "--partitions", str(PARTITIONS)]
+        create += ["--bootstrap-server", self.cluster.brokers[1].address]
+        print(f"  $ ottla {' '.join(create)}", flush=True)
+        subprocess.run([sys.executable, "-m", "ottla", *create], check=True, stdout=subprocess.DEVNULL)
 
-    def _delivered(self, error: Any, message: Any) -> None:
-        if error is not None:
-            self.failures.append(error)
-            return
-        self.acknowledged[message.partition()].add(int(message.value()))
-        self.acknowledged_count += 1
+    # A leader dies.
+
+    async def write_for(self, seconds: float) -> None:
+        writer = self._writing()
+        before = writer.acknowledged_count
+
+        async def written() -> int:
+            return writer.acknowledged_count - before
+
+        began = time.monotonic()
+        await show_until(
+            written,
+            lambda _: time.monotonic() - began > seconds,
+            lambda n, passed: f"{n:>7,} records acknowledged, {n / max(passed, 0.001):>7,.0f} a second",
+        )
+
+    async def kill_a_leader(self) -> tuple[BrokerProcess, float]:
+        """kill -9 of whoever leads partition 0, and the clock until somebody else does."""
+        sight = await self.sight()
+        leader = self.cluster[sight.partitions[TOPIC, 0].leader]
+        led = [n for n in range(PARTITIONS) if sight.partitions[TOPIC, n].leader == leader.id]
+        print(f"kill -9 {leader.pid}: {leader}, which leads partitions {', '.join(map(str, led))}.", flush=True)
+        leader.kill()
+        killed = time.monotonic()
+        _, seconds = await show_until(
+            self.sight,
+            lambda sight: {_leader(sight, n) for n in led}.isdisjoint((leader.id, NOBODY)),
+            lambda sight, passed: f"{passed:.2f} s: {_leaders(sight, led)}",
+        )
+        writer = self._writing()
+
+        async def written_to() -> int:
+            return sum(moment > killed + 0.05 for moment in writer.last_acknowledged)
+
+        await show_until(
+            written_to,
+            lambda partitions: partitions == PARTITIONS,
+            lambda seen, _: f"{time.monotonic() - killed:.2f} s: {seen} of {PARTITIONS} partitions written to again",
+        )
+        return leader, seconds
+
+    def count(self, new_leader_s: float) -> None:
+        writer = self._writing()
+        print("Reading everything back.", flush=True)
+        began = time.monotonic()
+        stored = read_back(self.cluster.bootstrap)
+        print(f"  {sum(map(len, stored)):,} records in {time.monotonic() - began:.2f} s")
+        lost, duplicated, reordered = count(writer.acknowledged, stored)
+        print(
+            f"\nnew leader after {new_leader_s:.2f} s · acknowledged {writer.acknowledged_count:,} · lost {lost} · "
+            f"duplicated {duplicated} · reordered {reordered}\n",
+            flush=True,
+        )
+        if writer.failures:
+            print(f"{len(writer.failures)} records were refused, the first with: {writer.failures[0]}")
+        self.faults += lost + duplicated + reordered + len(writer.failures)
+
+    async def bring_back(self, killed: BrokerProcess) -> None:
+        killed.launch()
+        await killed.until_ready()
+        print(f"{killed} is started again: ready in {killed.ready_seconds:.2f} s.", flush=True)
+
+        def in_sync(sight: Sight) -> int:
+            return sum(killed.id in state.in_sync for (topic, _), state in sight.partitions.items() if topic == TOPIC)
+
+        await show_until(
+            self.sight,
+            lambda sight: in_sync(sight) == PARTITIONS,
+            lambda sight, passed: f"{passed:.2f} s: in sync with {in_sync(sight)} of {PARTITIONS} partitions",
+        )
+
+    # A group.
+
+    async def group(self) -> None:
+        print(f"Two consumers join group {GROUP}, each a process of its own, and read it all.", flush=True)
+        for name in ("anna", "bert"):
+            self.join(name)
+        async with Admin(self.bootstrap) as admin:
+            await self._lag_falls(admin, members=2)
+            shares = await self._shares(admin)
+            print(f"kill -9 {self.members['anna'].pid}: anna, who has partitions {shares['anna']}.", flush=True)
+            self.members["anna"].kill()
+            writer = Writer(self.bootstrap)
+            writer.rate = RECORDS_PER_SECOND // 10
+            writer.start()
+            try:
+                await show_until(
+                    lambda: self._shares(admin),
+                    lambda shares: set(shares) == {"bert"} and shares["bert"].count(",") == PARTITIONS - 1,
+                    lambda shares, passed: f"{passed:.2f} s: "
+                    + " · ".join(f"{name} has {share or 'none'}" for name, share in sorted(shares.items())),
+                )
+            finally:
+                writer.stop()
+            await self._lag_falls(admin, members=1)
+
+    def join(self, name: str) -> None:
+        arguments = [self.bootstrap, TOPIC, GROUP, name, str(SESSION_MS)]
+        self.members[name] = subprocess.Popen(
+            [sys.executable, "-m", "demo.member", *arguments],
+            start_new_session=True,
+            preexec_fn=end_with(os.getpid()),
+        )
+
+    async def _lag_falls(self, admin: Admin, *, members: int) -> None:
+        async def look() -> tuple[int, int, int]:
+            try:
+                lags = await admin.group_lag(GROUP)
+                sharing = sum(bool(share) for share in (await self._shares(admin)).values())
+            except ClientError:
+                return 0, 0, 0  # the first member has not joined yet
+            return len(lags), sharing, sum(each.lag for each in lags.values())
+
+        await show_until(
+            look,
+            lambda seen: seen == (PARTITIONS, members, 0),
+            lambda seen, passed: f"{passed:.2f} s: {_members(seen[1])} reading, lag {seen[2]:,} records",
+        )
+
+    async def _shares(self, admin: Admin) -> dict[str, str]:
+        try:
+            described = (await admin.describe_groups([GROUP]))[GROUP]
+        except ClientError:
+            return {}
+        return {
+            member.client_id: ", ".join(str(place.partition) for place in sorted(member.partitions))
+            for member in described.members
+        }
+
+    # The end.
+
+    async def stay(self) -> None:
+        """Still running, for whoever wants to try something."""
+        ottla = Path(sys.executable).parent / "ottla"
+        here = self.cluster.directory
+        first = self.cluster.brokers[1].address
+        server = "" if first.endswith(f":{PORT}") else f" -b {first}"
+        print(f"\nStill running on {first.replace('127.0.0.1', 'localhost')}, try:")
+        print(f"  {ottla} topics describe {TOPIC}{server}")
+        print(f"  {ottla} dev status --data {here}")
+        print(f"  {ottla} dev kill 2 --data {here}")
+        print("Ctrl-C ends it.", flush=True)
+        view = Lines()
+        session = Session(self.cluster, view.told)
+        control = ControlServer(here, session.commanded)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, session.stop.set)
+        await control.open()
+        try:
+            await session.run()
+        finally:
+            await control.close()
+
+    async def end(self) -> None:
+        await self.watcher.close()
+        if self.writer is not None:
+            self.writer.stop()
+        for member in self.members.values():
+            member.kill()
+            member.wait()
+        self.cluster.stop()
+
+    def _writing(self) -> Writer:
+        assert self.writer is not None
+        return self.writer
 
 
-def show_while(condition: Callable[[], bool], line: Callable[[], str]) -> None:
-    """Repeat one line in place while something goes on; without a terminal, print only its last state."""
-    while condition():
-        if sys.stdout.isatty():
-            print(f"\r  {line()}", end="", flush=True)
-        time.sleep(0.05)
-    print(f"\r  {line()}", flush=True)
+def _leader(sight: Sight, partition: int) -> int:
+    state = sight.partitions.get((TOPIC, partition))
+    return NOBODY if state is None else state.leader
 
 
-def write_for(writer: Writer, seconds: float) -> None:
-    started, before = time.monotonic(), writer.acknowledged_count
-
-    def rate() -> str:
-        written = writer.acknowledged_count - before
-        passed = time.monotonic() - started
-        return f"writing: {written:>7,} records acknowledged, {written / max(passed, 0.001):>7,.0f} a second"
-
-    show_while(lambda: time.monotonic() - started < seconds, rate)
+def _leaders(sight: Sight, partitions: list[int]) -> str:
+    leaders = {n: _leader(sight, n) for n in partitions}
+    names = {n: "nobody" if leader == NOBODY else f"broker {leader}" for n, leader in leaders.items()}
+    return ", ".join(f"{name} leads partition {n}" for n, name in names.items())
 
 
-def crash(broker: Broker, writer: Writer) -> None:
-    """kill -9, restart, and the clock until the next acknowledgement."""
-    broker.kill()
-    killed, before = time.monotonic(), writer.acknowledged_count
-    ready: list[float] = []
-    restart = threading.Thread(target=lambda: ready.append(broker.start()), name="restart")
-    restart.start()
-    show_while(
-        lambda: writer.acknowledged_count == before and time.monotonic() - killed < TIMEOUT_S,
-        lambda: f"kill -9 and restart: no acknowledgement for {time.monotonic() - killed:.2f} s",
-    )
-    restart.join()
-    if not ready:
-        raise SystemExit("demo: the broker did not come back")
-    print(f"  serving again {ready[0]:.2f} s after it was started")
+def _members(number: int) -> str:
+    return "1 member" if number == 1 else f"{number} members"
 
 
-def read_back(bootstrap: str) -> list[list[int]]:
-    """Everything in the topic, partition by partition, in the order of the log."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "demo", "enable.auto.commit": False})
-    stored: list[list[int]] = [[] for _ in range(PARTITIONS)]
+async def run(directory: Path) -> int:
+    demo = Demo(directory)
     try:
-        places = [TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)]
-        ends = [consumer.get_watermark_offsets(place, TIMEOUT_S)[1] for place in places]
-        consumer.assign(places)
-        deadline = time.monotonic() + TIMEOUT_S
-        while [len(numbers) for numbers in stored] != ends:
-            if time.monotonic() > deadline:
-                raise SystemExit("demo: reading back took too long")
-            for message in consumer.consume(10_000, 0.2):
-                if message.error() is not None:
-                    raise KafkaException(message.error())
-                stored[message.partition()].append(int(message.value()))
-        return stored
+        await demo.play()
+        if demo.faults == 0 and sys.stdin.isatty() and sys.stdout.isatty():
+            await demo.stay()
+        return 1 if demo.faults else 0
     finally:
-        consumer.close()
-
-
-def count(acknowledged: list[set[int]], stored: list[list[int]]) -> tuple[int, int, int]:
-    """(lost, duplicated, reordered)"""
-    lost = sum(len(wanted - set(found)) for wanted, found in zip(acknowledged, stored, strict=True))
-    duplicated = sum(len(found) - len(set(found)) for found in stored)
-    reordered = sum(later < earlier for found in stored for earlier, later in pairwise(found))
-    return lost, duplicated, reordered
-
-
-def play(broker: Broker) -> int:
-    print("Starting one broker.")
-    seconds = broker.start()
-    print(f"  ready in {seconds:.2f} s on {broker.bootstrap}, {broker.resident_mb()} of memory")
-    create = ["topics", "create", TOPIC, "--partitions", str(PARTITIONS)]
-    create += ["--bootstrap-server", broker.bootstrap]
-    print(f"  $ ottla {' '.join(create)}")
-    subprocess.run([sys.executable, "-m", "ottla", *create], check=True, stdout=subprocess.DEVNULL)
-    print(f"Writing with confluent-kafka, {RECORDS_PER_SECOND:,} records a second, idempotent, acks=all.")
-    writer = Writer(broker.bootstrap)
-    writer.start()
-    try:
-        write_for(writer, SECONDS_BEFORE_KILL)
-        crash(broker, writer)
-        write_for(writer, SECONDS_AFTER_RESTART)
-    finally:
-        writer.ended.set()
-        writer.join()
-    print("Reading everything back.")
-    started = time.monotonic()
-    stored = read_back(broker.bootstrap)
-    print(f"  {sum(map(len, stored)):,} records in {time.monotonic() - started:.2f} s")
-    lost, duplicated, reordered = count(writer.acknowledged, stored)
-    print(
-        f"\nacknowledged {writer.acknowledged_count:,} · lost {lost} · duplicated {duplicated} "
-        f"· reordered {reordered} · {broker.resident_mb()} of memory at the end"
-    )
-    if writer.failures:
-        print(f"{len(writer.failures)} records were refused, the first with: {writer.failures[0]}")
-    return 1 if lost or duplicated or reordered or writer.failures else 0
+        await demo.end()
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="ottla-demo-") as directory:
-        broker = Broker(Path(directory))
+    with tempfile.TemporaryDirectory(prefix="ottla-demo-", ignore_cleanup_errors=True) as directory:
         try:
-            return play(broker)
+            return asyncio.run(run(Path(directory)))
+        except (Fault, ClientError) as fault:
+            print(f"demo: {fault}", file=sys.stderr)
+            return 1
         except KeyboardInterrupt:
             print("\nstopped")
             return 130
-        finally:
-            broker.stop()
 
 
 if __name__ == "__main__":

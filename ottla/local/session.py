@@ -37,10 +37,11 @@ class Session:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Start all brokers, look after them until told to stop, and stop them."""
+        """Start all brokers that do not run yet, look after them until told to stop, and stop them."""
         try:
             for broker in self.cluster.brokers.values():
-                broker.launch()
+                if not broker.running:
+                    broker.launch()
             await self._look_until(self._all_started)
             self.started.set()
             await self._look_until(self.stop.is_set)
