@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.errors import ErrorCode, Refused
 from ottla.runtime import Buffer
@@ -19,6 +19,13 @@ from ottla.wire.records import Record, iterate
 
 _ABORT: Final = 0
 """The type of control record, in the last two of the four bytes of its key, that says so."""
+
+
+class Piece(NamedTuple):
+    """A batch of which records from this offset on are wanted."""
+
+    start: int
+    data: memoryview
 
 
 class Fetched:
@@ -110,8 +117,33 @@ class Fetched:
             self._records = None
             self._at += 1
 
+    def take_batches(self, bytes_max: int) -> list[Piece]:
+        """Show whole batches of about so many bytes, at least one if there is any, for somebody else to open."""
+        taken: list[Piece] = []
+        while bytes_max > 0 and not self.exhausted:
+            header = self._batches[self._at][1]
+            try:
+                data = self._visible(header)
+            except Refused:
+                if not taken:
+                    raise
+                break
+            if data is not None:
+                taken.append(Piece(self.position, data))
+                bytes_max -= len(data)
+            self._records = None
+            self._at += 1
+            self.position = max(self.position, header.next_offset)
+            self.epoch = header.leader_epoch
+        return taken
+
     def _opened(self, header: BatchHeader) -> Iterator[Record]:
         """The records of the current batch that the user may see."""
+        data = self._visible(header)
+        return iter(()) if data is None else iterate(data, bytes_max=self._expanded_bytes_max)
+
+    def _visible(self, header: BatchHeader) -> memoryview | None:
+        """The current batch, if the user may see its records."""
         start = self._batches[self._at][0]
         data = self._data[start : start + header.size]
         if self._check_crcs:
@@ -121,10 +153,10 @@ class Fetched:
         if header.is_control:
             if _aborts(data, self._expanded_bytes_max):
                 self._aborting.discard(header.producer_id)
-            return iter(())
+            return None
         if header.is_transactional and header.producer_id in self._aborting:
-            return iter(())
-        return iterate(data, bytes_max=self._expanded_bytes_max)
+            return None
+        return data
 
 
 def _whole(data: Buffer) -> list[tuple[int, BatchHeader]]:

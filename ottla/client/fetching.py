@@ -12,8 +12,8 @@ The contract with the shell stands in `routing`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Final, TypeVar
 
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, error_of
@@ -58,6 +58,7 @@ SESSION_ERRORS: Final = frozenset(
 )
 """After these a whole fetch is simply asked for again, in a new session."""
 
+T = TypeVar("T")
 _Asked = dict[TopicPartition, tuple[Reading, int]]
 """Whom an answer is for, and the turn at which it was asked for."""
 
@@ -159,34 +160,46 @@ class Fetcher:
 
     def take(self, records_max: int, among: Collection[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:
         """Records that have come, and the position moves behind them. A ClientError comes only when there are none."""
-        taken: dict[TopicPartition, list[Record]] = {}
+        return self.take_by(Fetched.take, len, records_max, among)
+
+    def take_by(
+        self,
+        take: Callable[[Fetched, int], list[T]],
+        amount: Callable[[list[T]], int],
+        limit: int,
+        among: Collection[TopicPartition] = (),
+    ) -> dict[TopicPartition, list[T]]:
+        """The same with another way to take, and to count what was taken."""
+        taken: dict[TopicPartition, list[T]] = {}
         error: ClientError | None = None
         for place, reading in list(self._readings.items()):
-            if records_max <= 0:
+            if limit <= 0:
                 break
             if reading.paused or reading.held or (among and place not in among):
                 continue
             try:
-                records = self._taken(reading, records_max)
+                part = self._taken(reading, take, amount, limit)
             except ClientError as failure:
                 error = error or failure
                 continue
-            if records:
-                taken[place] = records
-                records_max -= len(records)
+            if part:
+                taken[place] = part
+                limit -= amount(part)
                 self._readings[place] = self._readings.pop(place)
         if error is not None and not taken:
             raise error
         return taken
 
-    def _taken(self, reading: Reading, records_max: int) -> list[Record]:
-        records: list[Record] = []
-        while reading.buffer and len(records) < records_max:
+    def _taken(
+        self, reading: Reading, take: Callable[[Fetched, int], list[T]], amount: Callable[[list[T]], int], limit: int
+    ) -> list[T]:
+        taken: list[T] = []
+        while reading.buffer and (left := limit - amount(taken)) > 0:
             fetched = reading.buffer[0]
             try:
-                records += fetched.take(records_max - len(records))
+                taken += take(fetched, left)
             except Refused as refused:
-                if records:
+                if taken:
                     break
                 reading.fetch_again()
                 message = f"{reading.place} at offset {fetched.position}: {refused.message}"
@@ -196,12 +209,12 @@ class Fetcher:
             reading.position = Position(fetched.position, epoch)
             if fetched.exhausted:
                 reading.buffer.popleft()
-        if not records and reading.error is not None:
+        if not taken and reading.error is not None:
             error = reading.error
             if reading.state is not State.STUCK:
                 reading.error = None  # told once, then tried again
             raise error
-        return records
+        return taken
 
     # The machine.
 
