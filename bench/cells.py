@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from bench import frames, load
 from bench.cell import Better, Cell, Metric, Settings, drop, fresh_topic, latencies
+from bench.cluster_cells import CLUSTER_CELLS
 from bench.connection import Connection, create_topic
 from bench.group_cells import GROUP_CELLS
 from bench.peers import Peer
@@ -197,6 +198,7 @@ CELLS = (
         _end_to_end,
     ),
     *GROUP_CELLS,
+    *CLUSTER_CELLS,
     Cell(
         "loaded-memory",
         "Resident memory after the cells above.",

@@ -23,15 +23,15 @@ class Broken(Exception):
 class Connection:
     """Answers land in one preallocated buffer; a view of it is valid until the next answer."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, answer_bytes_max: int = ANSWER_BYTES_MAX) -> None:
         self.socket = socket.create_connection((HOST, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = memoryview(bytearray(ANSWER_BYTES_MAX))
+        self._buffer = memoryview(bytearray(answer_bytes_max))
 
     def answer(self) -> memoryview:
         """The next answer, without its size."""
         (size,) = frames.I32.unpack_from(self.exactly(4))
-        if size > ANSWER_BYTES_MAX:
+        if size > len(self._buffer):
             raise Broken(f"an answer of {size} bytes, more than was asked for")
         return self.exactly(size)
 

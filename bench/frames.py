@@ -89,10 +89,12 @@ def fetch(topic: str, partition: int, *, wait_ms: int = 500) -> tuple[bytearray,
     return frame, len(frame) - len(after_offset) - 8
 
 
-def create_topic(topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> bytes:
+def create_topic(
+    topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int = 1
+) -> bytes:
     said = [compact_string(name) + compact_string(value) + b"\0" for name, value in (configs or {}).items()]
     settings = uvarint(len(said) + 1) + b"".join(said)
-    body = b"\x02" + compact_string(topic) + struct.pack(">ih", partitions, 1) + b"\x01" + settings + b"\0"
+    body = b"\x02" + compact_string(topic) + struct.pack(">ih", partitions, replicas) + b"\x01" + settings + b"\0"
     return request(CREATE_TOPICS, 5, body + struct.pack(">ib", 30_000, 0) + b"\0")
 
 

@@ -95,12 +95,17 @@ class Peer(ABC):
         return self.directory / "broker.log"
 
     def start(self) -> Self:
+        self.begin()
+        return self.await_ready()
+
+    def begin(self) -> None:
+        """Execute it, and do not wait."""
         parent = self._given_data or CACHE / "run"
         parent.mkdir(parents=True, exist_ok=True)
         self.directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=parent))
         self.port = free_port()
         self._command = self._prepare()
-        return self._execute()
+        self._run()
 
     def kill_and_restart(self) -> Self:
         """kill -9, and the same command on what is left of the data."""
@@ -108,14 +113,38 @@ class Peer(ABC):
         self._process.kill()
         self._process.wait()
         self.log_path.unlink()
-        return self._execute()
+        self._run()
+        return self.await_ready()
 
-    def _execute(self) -> Self:
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill_now(self) -> None:
+        """kill -9."""
+        assert self._process is not None, "the peer has not been started"
+        self._process.kill()
+        self._process.wait()
+
+    def restart(self) -> Self:
+        """The same command on what is left of the data."""
+        self._run()
+        return self.await_ready()
+
+    def kill(self) -> None:
+        """kill -9, and remove its data."""
+        if self.running:
+            self.kill_now()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _run(self) -> None:
         with self.log_path.open("wb") as log:
             self.exec_at = time.monotonic()
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=REPOSITORY
             )
+
+    def await_ready(self) -> Self:
         try:
             self._wait_until_ready()
         except BaseException:
@@ -268,17 +297,21 @@ class ApacheKafka(Peer):
     def version(self) -> str:
         return kafka_version(kafka_jars()) or "unknown"
 
+    formatting: tuple[str, ...] = ("--standalone",)
+
+    def properties(self) -> str:
+        return SERVER_PROPERTIES.format(
+            host=HOST, port=self.port, controller_port=free_port(), data=self.directory / "data"
+        )
+
     def _prepare(self) -> list[str]:
         jars = kafka_jars()
         properties = self.directory / "server.properties"
-        settings = SERVER_PROPERTIES.format(
-            host=HOST, port=self.port, controller_port=free_port(), data=self.directory / "data"
-        )
-        properties.write_text(settings + "".join(f"{name}={value}\n" for name, value in self.settings.items()))
+        properties.write_text(self.properties() + "".join(f"{name}={value}\n" for name, value in self.settings.items()))
         log4j2 = self.directory / "log4j2.properties"
         log4j2.write_text(LOG4J2)
         java = ["java", f"-Dlog4j2.configurationFile={log4j2}", "-cp", f"{jars}/*"]
-        storage = ["kafka.tools.StorageTool", "format", "--standalone", "-t", "b3R0bGEtYmVuY2gtMDAwMQ"]
+        storage = ["kafka.tools.StorageTool", "format", *self.formatting, "-t", "b3R0bGEtYmVuY2gtMDAwMQ"]
         formatting = [*java, *storage, "-c", str(properties)]
         done = subprocess.run(formatting, capture_output=True, text=True, check=False)
         if done.returncode != 0:
