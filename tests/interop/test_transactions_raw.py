@@ -106,7 +106,8 @@ class Raw:
             self.sequences.clear()
         return answer["error_code"]
 
-    def commit_offset(self, group: str, topic: str, offset: int, *, version: int = 5) -> int:
+    def commit_offset(self, group: str, topic: str, offset: int, *, version: int = 5, partition: int = 0) -> int:
+        place = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
         answer = self.connection.call(
             "txn_offset_commit",
             version,
@@ -115,12 +116,7 @@ class Raw:
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             generation_id=-1,
-            topics=[
-                {
-                    "name": topic,
-                    "partitions": [{"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}],
-                }
-            ],
+            topics=[{"name": topic, "partitions": [place]}],
         )
         return answer["topics"][0]["partitions"][0]["error_code"]
 
