@@ -99,7 +99,7 @@ class ZooKeeperSession:
         self._closed = False
         self._refused = False
         self._client = self._new_client(self._remembered())
-        self._watchdog = Watchdog(runtime, options.session_timeout_ms / 1000, lambda: self._client.end())
+        self._watchdog = Watchdog(runtime, options.session_timeout_ms / 1000, self._put_down)
 
     async def begin(self) -> None:
         """Return when there is a session that is ours and new; Fault when ZooKeeper does not answer in time."""
@@ -232,6 +232,20 @@ class ZooKeeperSession:
             raise Fault(
                 f"no ZooKeeper answers at {self._address.hosts} within {seconds:g} s{reason}: is it running there?"
             ) from None
+
+    def _put_down(self) -> None:
+        """The loop hangs: end the session. In the watchdog's thread."""
+        client = self._client
+        try:
+            client.end()
+        except Trouble as trouble:
+            log.warning("the session with ZooKeeper was not ended, it will expire: %s", trouble)
+        # Whoever wakes up late finds that ZooKeeper has ended it before; of a second end kazoo does not tell.
+        self.post(self._begin_another, client)
+
+    def _begin_another(self, client: Client) -> None:
+        if client is self._client and not self._closed:
+            self._spawn(self._start_over(client, RESTART_SECONDS))
 
     async def _start_over(self, client: Client, pause: float) -> None:
         """kazoo has given up, or the watchdog has ended it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 import uuid
 
@@ -256,6 +257,32 @@ def test_a_session_ends_when_the_loop_hangs_for_longer_than_its_timeout(address,
             assert "the broker has stood still for more than 1 s" in caplog.text
             await until(lambda: told == [SessionState.lost, SessionState.connected])
             await store.commit([Create("/mine", ephemeral=True)])
+        await store.close()
+
+    run(test)
+
+
+def test_a_loop_that_hung_until_its_session_had_expired_gets_another(address):
+    """The watchdog ends what has ended already, which kazoo does not tell of."""
+
+    async def test(runtime):
+        store = await ZooKeeperStore.open(address, runtime, SHORT)
+        session = store._session
+        client, post = session._client, session.post
+        told = states_of(store)
+
+        def post_and_bite(act, *args):
+            post(act, *args)
+            if len(args) == 2 and args[0] is client and args[1].state is SessionState.lost and not args[1].over:
+                # In kazoo's thread: until this returns it does not connect again.
+                threading.Thread(target=session._watchdog._bite).start()
+                assert client._kazoo._stopped.wait(10)
+
+        session.post = post_and_bite
+        expire(store)
+        await until(lambda: SessionState.lost in told)
+        await until(lambda: store.state is SessionState.connected)
+        await store.commit([Create(f"/{uuid.uuid4()}")])
         await store.close()
 
     run(test)
