@@ -63,6 +63,8 @@ CREATE TABLE node (
 CREATE INDEX node_session ON node (session) WHERE session IS NOT NULL;
 INSERT INTO node (parent, name, data) VALUES ('', '', x'');
 """
+_TALLY: Final = "CREATE TABLE tally AS SELECT 0 AS commits"
+"""How often the tree has changed: sessions count, too, and nobody need look at the tree for that."""
 _LATER_COLUMNS: Final = {"session": {"beat": "INTEGER NOT NULL DEFAULT 0", "lease_ms": "INTEGER NOT NULL DEFAULT 0"}}
 """What files of earlier releases lack. Those releases read and write files that have it."""
 
@@ -89,6 +91,8 @@ class StoreFile:
         self._session = 0
         self._data_version = 0
         self._others: list[int] = []  # sessions, as of `_data_version`
+        self._commits = 0  # of the tree that we have told of
+        self._telling = True  # everybody counts the changes of the tree
         self._db: sqlite3.Connection
 
     def open(self) -> None:
@@ -161,19 +165,21 @@ class StoreFile:
                 f"the store {self.path} was written by a newer Ottla (format {version}, this one knows up to "
                 f"{SCHEMA_VERSION}); use that version"
             )
-        else:
-            self._add_columns()
+        elif not self._has_tally():
+            with self._transaction():
+                if not self._has_tally():  # another process was faster
+                    self._complete()
 
-    def _add_columns(self) -> None:
+    def _has_tally(self) -> bool:
+        return self._db.execute("SELECT 1 FROM sqlite_master WHERE name='tally'").fetchone() is not None
+
+    def _complete(self) -> None:
         for table, columns in _LATER_COLUMNS.items():
             known = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
-            if known >= columns.keys():
-                continue
-            with self._transaction() as db:
-                known = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}  # another may have been faster
-                for name, kind in columns.items():
-                    if name not in known:
-                        db.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+            for name, kind in columns.items():
+                if name not in known:
+                    self._db.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+        self._db.execute(_TALLY)
 
     def _create_schema(self) -> None:
         with self._transaction() as db:
@@ -181,6 +187,7 @@ class StoreFile:
                 return  # another process was faster
             for statement in _SCHEMA.strip().split(";\n"):
                 db.execute(statement)
+            db.execute(_TALLY)
             db.execute(f"PRAGMA application_id={APPLICATION_ID}")
             db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
@@ -270,7 +277,10 @@ class StoreFile:
         with self._transaction() as db:
             if not db.execute("SELECT 1 FROM session WHERE id=?", (self._session,)).fetchone():
                 raise SessionLost(f"the session on the store {self.path} has ended: somebody held it for dead")
-            return [self._perform(index, op) for index, op in enumerate(ops)]
+            paths = [self._perform(index, op) for index, op in enumerate(ops)]
+            db.execute("UPDATE tally SET commits=commits+1")
+        self._commits += 1  # nobody need tell us
+        return paths
 
     def _perform(self, index: int, op: Op) -> str:
         if isinstance(op, Create):
@@ -315,6 +325,7 @@ class StoreFile:
     def poll(self, now: float) -> Seen:
         """Look for commits and deaths of others, and let them see that we live; cheap when there is nothing new. To be
         called from the loop, or at its word: its standstill has to be ours."""
+        told = self._commits
         dead = self._dead()
         self._bury(dead)
         (version,) = self._db.execute("PRAGMA data_version").fetchone()
@@ -324,12 +335,11 @@ class StoreFile:
             expired = self._leases.expired(now)
             if expired:
                 self._bury_silent(expired)
-                news = True
                 self._look_again()
             alive = self._show_life(now)
         if not alive:
             self._data_version = -1  # until there is a new session, every look finds that
-        return Seen(news, alive, not self._others)
+        return Seen(self._commits != told or (news and not self._telling), alive, not self._others)
 
     def _show_life(self, now: float) -> bool:
         """Count up when it is time. Whether our session is still there."""
@@ -346,7 +356,9 @@ class StoreFile:
         pulses = {session: Pulse(beat, lease_ms / 1000) for session, beat, lease_ms in rows}
         alive = pulses.pop(self._session, None) is not None
         self._others = list(pulses)
+        self._telling = all(pulse.lease_seconds for pulse in pulses.values())  # earlier releases do not
         self._leases.hear(pulses)
+        (self._commits,) = self._db.execute("SELECT commits FROM tally").fetchone()
         return alive
 
     def _dead(self) -> list[int]:
@@ -366,6 +378,7 @@ class StoreFile:
             for session in sessions:
                 db.execute("DELETE FROM node WHERE session=?", (session,))
                 db.execute("DELETE FROM session WHERE id=?", (session,))
+            db.execute("UPDATE tally SET commits=commits+1")
         for session in sessions:
             self._disk.remove(self._lock_path(session))
 
@@ -379,6 +392,7 @@ class StoreFile:
             ]
             for session in silent:
                 db.execute("DELETE FROM node WHERE session=?", (session,))
+            db.execute("UPDATE tally SET commits=commits+1")
         for session in silent:
             log.warning(
                 "a broker process has stood still for more than %g s: its session is ended",

@@ -141,6 +141,7 @@ def test_a_store_of_a_release_without_leases_is_taken_over_and_its_sessions_live
         with sqlite3.connect(path) as db:
             db.execute("ALTER TABLE session DROP COLUMN beat")
             db.execute("ALTER TABLE session DROP COLUMN lease_ms")
+            db.execute("DROP TABLE tally")
             db.execute("INSERT INTO session (id) VALUES (7)")
         db.close()
         held = runtime.disk.lock(f"{path}-session-{7:016x}")
@@ -191,5 +192,30 @@ def test_the_controller_that_hangs_is_replaced(tmp_path):
                 os.kill(process.pid, signal.SIGSTOP)
                 await until(lambda: cluster.is_controller)
                 assert list(cluster.image.brokers) == [1]
+
+    run(test)
+
+
+def test_signs_of_life_are_no_news(tmp_path):
+    path = tmp_path / "store.db"
+
+    async def test(runtime):
+        store = await EmbeddedStore.open(str(path), runtime, lease_seconds=LEASE)
+        with member(path):
+            told: list[int] = []
+            await until(lambda: store._file._others != [])
+            await asyncio.sleep(0.3)  # until everything that the member wrote was told
+            store.watch("/", lambda: told.append(1))
+            with sqlite3.connect(path) as db:
+                (before,) = db.execute("SELECT max(beat) FROM session").fetchone()
+
+                def counted():
+                    return db.execute("SELECT max(beat) FROM session").fetchone()[0] > before + 3
+
+                await until(counted)
+                assert told == []
+            db.close()
+        await until(lambda: told != [])
+        await store.close()
 
     run(test)
