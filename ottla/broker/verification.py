@@ -83,24 +83,32 @@ class Beginning:
         return bool(self._guards)
 
     async def verify(self) -> None:
-        """Ask the coordinator. Right after a transaction its markers may be under way: then they are waited for."""
+        """Ask the coordinator. Right after a transaction its markers may be under way: then they are waited for, and a
+        marker that was written meanwhile makes the answer worthless, whichever transaction it was for."""
         adds = self._manner is Manner.ADD
         if not adds and not self._broker.config.transaction_partition_verification_enable:
             return
         deadline = self._broker.runtime.now() + RETRY_SECONDS_MAX
         while True:
             places = list(self._guards)
-            codes = await _ask(self._broker, self._transactional_id, self._speaker, places, adds=adds)
-            self._codes = {place: _translated(code, self._manner) for place, code in codes.items()}
-            waits = adds and ErrorCode.concurrent_transactions in codes.values()
-            if not waits or self._broker.runtime.now() >= deadline:
-                return
-            await asyncio.sleep(RETRY_SECONDS)
             try:
-                self._take_guards()  # the marker that was waited for has voided those from before
+                self._take_guards()
             except Refused as refused:
                 self._codes = dict.fromkeys(places, refused.code)
                 return
+            codes = await _ask(self._broker, self._transactional_id, self._speaker, list(self._guards), adds=adds)
+            self._codes = {place: _translated(code, self._manner) for place, code in codes.items()}
+            waits = adds and ErrorCode.concurrent_transactions in codes.values()
+            if self._broker.runtime.now() >= deadline or not (waits or self._is_void()):
+                return
+            await asyncio.sleep(RETRY_SECONDS if waits else 0)
+
+    def _is_void(self) -> bool:
+        return any(
+            not partition.log.transactions.holds(guard)
+            for partition in self._partitions
+            if (guard := self._guards.get((partition.topic, partition.index))) is not None
+        )
 
     def guard(self, partition: Partition) -> Guard | None:
         """To be shown with the append. Refused if the coordinator did not agree."""

@@ -273,6 +273,10 @@ class Transactions:
         producer = self._producers.get(producer_id)
         return producer is not None and producer.transaction_start != NO_OFFSET and producer.epoch == epoch
 
+    def holds(self, guard: Guard) -> bool:
+        """Whether no marker was written since it was taken."""
+        return self._guards.get(guard.producer_id) is guard
+
     def check_append(self, header: BatchHeader, guard: Guard | None) -> None:
         """Whether a batch from a producer may be appended, as far as transactions are concerned."""
         if header.attributes & TRANSACTIONAL:
@@ -290,7 +294,8 @@ class Transactions:
                 ErrorCode.invalid_producer_epoch,
                 f"producer {producer_id} has epoch {producer.epoch} by now, the batch has {epoch}",
             )
-        if guard is None or self._guards.get(producer_id) is not guard:
+        named = guard is not None and (guard.producer_id, guard.producer_epoch) == (producer_id, epoch)
+        if guard is None or not named or not self.holds(guard):
             raise Refused(ErrorCode.invalid_txn_state, "there is no transaction this batch could belong to")
         if producer_id in self._open:
             raise Refused(ErrorCode.invalid_txn_state, f"producer {producer_id} is inside another transaction")
