@@ -70,9 +70,18 @@ class AdminBase(Client):
         return await self._driver.insist(ask, timeout_s=self._timeout_s)
 
     async def _metadata(self, names: list[str] | None) -> MetadataResponse:
+        """Of the controller, if it can be asked: others may hear a little later of what it did for us just now."""
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-        answer = await self._call(request, MetadataResponse)
+        driver, routing = self._driver, self._driver.routing
+
+        async def ask() -> MetadataResponse:
+            controller = routing.brokers.get(routing.controller_id)
+            reachable = controller is not None and routing.reachable(controller.node_id, driver.runtime.now())
+            to = controller if controller is not None and reachable else ANYBODY
+            return await driver.call(request, MetadataResponse, to, timeout_s=self._request_timeout_s)
+
+        answer = await driver.insist(ask, timeout_s=self._timeout_s)
         raise_if(error_of(answer.error_code, "metadata"))
         return answer
 

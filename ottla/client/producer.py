@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack, cast
 from ottla.client.accumulator import Accumulator
 from ottla.client.client import Client
 from ottla.client.deliveries import Delivered, ProducerSettings, RecordMetadata, Undelivered, Verdict
-from ottla.client.errors import ClientError, TimedOut, error_of
+from ottla.client.errors import BadSetting, ClientError, TimedOut, error_of
 from ottla.client.options import ProducerOptions
 from ottla.client.partitioners import Function, Partitioner, partitioner_of
 from ottla.client.routing import RoutingSettings
@@ -59,6 +59,8 @@ class Producer(Client):
     ) -> None:
         super().__init__(Settings(bootstrap_servers, config, settings, PARTS), runtime, auto_create=True)
         self._producer_settings = self._settings.part(ProducerSettings)
+        if self._producer_settings.transactional_id is not None:
+            raise BadSetting("this producer does not write transactions yet: leave transactional_id out")
         self._max_block_s = self._settings.part(SendSettings).max_block_ms / 1000
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
