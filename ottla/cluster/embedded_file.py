@@ -325,7 +325,7 @@ class StoreFile:
     def poll(self, now: float) -> Seen:
         """Look for commits and deaths of others, and let them see that we live; cheap when there is nothing new. To be
         called from the loop, or at its word: its standstill has to be ours."""
-        told = self._commits
+        told, telling = self._commits, self._telling
         dead = self._dead()
         self._bury(dead)
         (version,) = self._db.execute("PRAGMA data_version").fetchone()
@@ -339,7 +339,8 @@ class StoreFile:
             alive = self._show_life(now)
         if not alive:
             self._data_version = -1  # until there is a new session, every look finds that
-        return Seen(self._commits != told or (news and not self._telling), alive, not self._others)
+        untold = news and not (telling and self._telling)
+        return Seen(self._commits != told or untold, alive, not self._others)
 
     def _show_life(self, now: float) -> bool:
         """Count up when it is time. Whether our session is still there."""

@@ -150,6 +150,13 @@ def test_a_store_of_a_release_without_leases_is_taken_over_and_its_sessions_live
         await asyncio.sleep(1)
         with sqlite3.connect(path) as db:
             assert db.execute("SELECT id FROM session WHERE id=7").fetchone() == (7,)
+            told = asyncio.Event()
+            store.watch("/", told.set)
+            await asyncio.sleep(0.3)
+            told.clear()
+            db.execute("INSERT INTO node (parent, name, data) VALUES ('/', 'theirs', x'')")
+            db.commit()
+            await asyncio.wait_for(told.wait(), 10)  # though nobody counted it
             held.release()
 
             def buried():
@@ -158,7 +165,7 @@ def test_a_store_of_a_release_without_leases_is_taken_over_and_its_sessions_live
             await until(buried)
         db.close()
         assert store.state is SessionState.connected
-        assert await store.children("/") == ["mine"]
+        assert await store.children("/") == ["mine", "theirs"]
         await store.close()
 
     run(test)
