@@ -6,9 +6,9 @@ can look at: so commits and positions mean what the user has seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from ottla.blocking.thread import Blocking
 from ottla.client import consumer
@@ -19,6 +19,9 @@ from ottla.client.group_offsets import GroupMetadata
 from ottla.client.offset_queries import OffsetAndTimestamp
 from ottla.client.options import ConsumerOptions
 from ottla.client.subscription import RebalanceListener
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -90,6 +93,22 @@ class Consumer(Blocking[consumer.Consumer]):
         """The records that have come, by partition; waits up to `timeout_ms` for the first."""
         self._put_back()
         return self._run(self._client.getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records))
+
+    def getmany_arrow(
+        self,
+        *partitions: TopicPartition,
+        timeout_ms: int = 0,
+        max_bytes: int | None = None,
+        columns: Sequence[str] | None = None,
+        until: Mapping[TopicPartition, int] | None = None,
+    ) -> dict[TopicPartition, list[pa.RecordBatch]]:
+        """What `getmany` gives, as Arrow columns. See `ottla.Consumer`."""
+        self._put_back()
+        return self._run(
+            self._client.getmany_arrow(
+                *partitions, timeout_ms=timeout_ms, max_bytes=max_bytes, columns=columns, until=until
+            )
+        )
 
     def _drop_lost(self) -> None:
         """Partitions were given up meanwhile: what is left of them is for whoever has them now."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from ottla.blocking.thread import Blocking
 from ottla.client import producer
@@ -22,6 +22,9 @@ from ottla.client.options import ProducerOptions
 from ottla.client.partitioners import Function, Partitioner
 from ottla.client.producer import HeadersGiven, Serializer
 from ottla.wire.records import Headers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 QUEUED_MAX: Final = 10_000
 """So many records may wait for the loop's thread before the sender waits too."""
@@ -97,6 +100,31 @@ class Producer(Blocking[producer.Producer]):
         """Until the record is in the log, as safe as acks says."""
         sent = self.send(topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
         return sent.result()
+
+    def send_arrow(
+        self,
+        topic: str,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        key: str | None = None,
+        value: str | None = "value",
+        headers: str | None = None,
+        partition: str | None = None,
+        timestamp: str | None = None,
+    ) -> Future[int]:
+        """Hand over all rows of a table, behind what was sent before. See `ottla.Producer`."""
+        thread = self._started()
+
+        async def sent() -> asyncio.Future[int]:
+            await self._taken_over()
+            return await self._client.send_arrow(
+                topic, table, key=key, value=value, headers=headers, partition=partition, timestamp=timestamp
+            )
+
+        async def outcome(future: asyncio.Future[int]) -> int:
+            return await future
+
+        return asyncio.run_coroutine_threadsafe(outcome(self._run(sent())), thread.loop)
 
     def flush(self) -> None:
         """Until everything sent so far is delivered or has failed; each future says which."""

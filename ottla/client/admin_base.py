@@ -143,7 +143,7 @@ def raise_some(what: str, errors: Mapping[Any, ClientError | None], results: Map
     failed = {about: error for about, error in errors.items() if error is not None}
     if failed:
         error = Several.of(what, failed)
-        error.results = dict(results) if results is not None else dict.fromkeys(errors.keys() - failed.keys())
+        error.results = dict.fromkeys(about for about in errors if about not in failed) if results is None else results
         raise error
 
 

@@ -74,7 +74,7 @@ class Group:
         self._polled_at = float("-inf")
         self.poll_step_s = min(POLL_STEP_S, member.settings.max_poll_interval_ms / 4000)
         self._changes: asyncio.Queue[Change] = asyncio.Queue()
-        self._looking: set[asyncio.Task[None]] = set()
+        self._looking: dict[asyncio.Task[None], None] = {}  # in order, as a set is not
         driver.attach(self)
         driver.observe(self._look_at_metadata)
         self._worker = driver.runtime.spawn(self._carry_changes(), name=f"group {member.settings.group_id}")
@@ -158,8 +158,8 @@ class Group:
             self.failure = error_of(action.code, f"group {self.member.settings.group_id}", action.message)
         else:
             task = self._driver.runtime.spawn(self._look_up(action), name="partitions for the group")
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            self._looking[task] = None
+            task.add_done_callback(self._looking.pop)
 
     def _send(self, send: Send) -> None:
         def reply(received: Message | ClientError) -> None:

@@ -13,17 +13,21 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack, cast
 
-from ottla.client.accumulator import Accumulator
 from ottla.client.client import Client
 from ottla.client.deliveries import Delivered, ProducerSettings, RecordMetadata, Undelivered, Verdict
+from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError, TimedOut, error_of
 from ottla.client.options import ProducerOptions
 from ottla.client.partitioners import Function, Partitioner, partitioner_of
 from ottla.client.routing import RoutingSettings
 from ottla.client.settings import ClientSettings, SendSettings, Settings
+from ottla.client.whole_batches import Content, Shipment, WholeBatches
 from ottla.wire.records import Headers
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.client.column_batches import Deal
     from ottla.runtime import Runtime
 
 Serializer = Callable[[Any], bytes | None]
@@ -67,11 +71,12 @@ class Producer(Client):
         self._partitioner = partitioner
         if isinstance(partitioner, str):
             partitioner_of(partitioner)  # a name that nobody knows is refused here, not at the start
-        self._accumulator: Accumulator
+        self._accumulator: WholeBatches
+        self._deal: Deal | None = None
 
     async def start(self) -> None:
         driver = await self._open()
-        self._accumulator = Accumulator(driver.routing, self._chosen_partitioner(), self._producer_settings)
+        self._accumulator = WholeBatches(driver.routing, self._chosen_partitioner(), self._producer_settings)
         self._runtime = driver.runtime
         self._unyielded = 0
         self._new_future = asyncio.get_running_loop().create_future
@@ -143,6 +148,50 @@ class Producer(Client):
             # Whoever sends in a tight loop never lets it turn: then nothing would leave before memory is full.
             await asyncio.sleep(0)
         return future
+
+    async def send_arrow(
+        self,
+        topic: str,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        key: str | None = None,
+        value: str | None = "value",
+        headers: str | None = None,
+        partition: str | None = None,
+        timestamp: str | None = None,
+    ) -> asyncio.Future[int]:
+        """Hand over all rows of a table; no object is made for a record. The names are those of its columns: bytes or
+        text for keys and values, `list<struct<key, value>>` for headers. Waits only while memory is full; the future
+        has the number of rows, once all are in the log. Serializers are not used. Needs `ottla[arrow]`."""
+        from ottla.client import column_batches as arrow
+
+        driver = self._driver
+        future: asyncio.Future[int] = self._new_future()
+        shipment = Shipment(future)
+        names = arrow.Names(value, key, headers, partition, timestamp)
+        names.check(table.schema)
+        known = await driver.topic(topic, self._runtime.now() + self._max_block_s)
+        if self._deal is None:
+            self._deal = arrow.Deal(str(self._partitioner), self._runtime.random.getrandbits(32))
+        batch_bytes = self._accumulator.batch_bytes(arrow.BATCH_BYTES)
+        for part in table.to_batches() if hasattr(table, "to_batches") else [table]:
+            made = arrow.contents(
+                part, names, known, self._deal, now_ms=self._runtime.wall_ms(), batch_bytes=batch_bytes
+            )
+            for place, content in made:
+                await self._offer_batch(place, content, shipment)
+        shipment.set_result()
+        return future
+
+    async def _offer_batch(self, place: TopicPartition, content: Content, shipment: Shipment) -> None:
+        deadline = self._runtime.now() + self._max_block_s
+        while (
+            verdict := self._accumulator.append_batch(place, content, shipment, self._runtime.now())
+        ) is not Verdict.ACCEPTED:
+            self._driver.wake()
+            await self._wait_for(verdict, place.topic, place.partition, deadline)
+        self._driver.wake()
+        await asyncio.sleep(0)  # it leaves while the next is made
 
     # The steps of `send`, for those who call from other threads.
 

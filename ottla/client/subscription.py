@@ -92,7 +92,7 @@ class Subscription:
         self._group: Group | None = None
         self._committed: dict[TopicPartition, int] = {}
         self._committing: asyncio.Task[None] | None = None
-        self._placing: set[asyncio.Task[None]] = set()
+        self._placing: dict[asyncio.Task[None], None] = {}  # in order, as a set is not
         self._error: BaseException | None = None
         """To be told once."""
         self._revision = -1
@@ -358,5 +358,5 @@ class Subscription:
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         assert self._driver is not None
         task = self._driver.runtime.spawn(work, name="committed offsets")
-        self._placing.add(task)
-        task.add_done_callback(self._placing.discard)
+        self._placing[task] = None
+        task.add_done_callback(self._placing.pop)

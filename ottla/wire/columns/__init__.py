@@ -8,6 +8,12 @@ a batch of a hundred records costs as much as one of ten thousand.
 Needs numpy and pyarrow, the extra `ottla[arrow]`; nothing imports this but who works on columns.
 """
 
+try:
+    import numpy as _numpy  # noqa: F401
+    import pyarrow as _pyarrow  # noqa: F401
+except ImportError as missing:
+    raise ImportError(f"columns need numpy and pyarrow: pip install 'ottla[arrow]' ({missing})") from None
+
 from ottla.wire.columns.reading import record_batch
 from ottla.wire.columns.schema import COLUMNS, schema_of
 from ottla.wire.columns.writing import Rows, RowsBatch, cut

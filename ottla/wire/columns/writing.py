@@ -120,7 +120,7 @@ class Rows:
         highest = np.maximum.reduceat(self.timestamps, starts)
         time_deltas = self.timestamps - np.repeat(base, counts)
         joined = self._joined(time_deltas, np.arange(len(self)) - np.repeat(starts, counts))
-        ends = _bounds(joined)
+        ends = bounds_of(joined)
         data = memoryview(joined.buffers()[2] or b"")
         for at, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
             plain = data[ends[start] : ends[start + count]]
@@ -163,7 +163,7 @@ class Rows:
         flat = pc.binary_join_element_wise(
             name_sizes, names, content_sizes, contents, b"", null_handling="replace", null_replacement=b""
         )
-        ends = _bounds(flat)[bounds - bounds[0]]
+        ends = bounds_of(flat)[bounds - bounds[0]]
         blobs = pa.Array.from_buffers(pa.binary(), len(self), [None, pa.py_buffer(ends), flat.buffers()[2]])
         counts = _cut_up(*packed([Varints(np.diff(bounds.astype(np.int64)))]))
         return pc.binary_join_element_wise(counts, blobs, b"")
@@ -187,7 +187,7 @@ def _binary(column: pa.Array) -> pa.Array:
     return column if column.type == pa.binary() else column.cast(pa.binary())
 
 
-def _bounds(column: pa.Array) -> Any:
+def bounds_of(column: pa.Array) -> Any:
     """Where each element begins in the column's bytes, and where the last one ends."""
     if not len(column):
         return np.zeros(1, np.int32)
@@ -196,7 +196,7 @@ def _bounds(column: pa.Array) -> Any:
 
 def _list_bounds(column: pa.Array) -> Any:
     """The same of lists; a null is an empty one (and may hide elements, so that it is not enough to look there)."""
-    bounds = _bounds(column)
+    bounds = bounds_of(column)
     if column.null_count:
         hidden = (np.diff(bounds) > 0) & column.is_null().to_numpy(zero_copy_only=False)
         if hidden.any():
@@ -205,7 +205,7 @@ def _list_bounds(column: pa.Array) -> Any:
 
 
 def _lengths(column: pa.Array) -> Ints:
-    lengths: Ints = np.diff(_bounds(column)).astype(np.int64)
+    lengths: Ints = np.diff(bounds_of(column)).astype(np.int64)
     if column.null_count:
         lengths[column.is_null().to_numpy(zero_copy_only=False)] = -1
     return lengths
