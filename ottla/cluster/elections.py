@@ -5,10 +5,11 @@ to stop, a reassignment whose last replica has caught up, and a controller that 
 are all the same case, and nothing about them has to be remembered anywhere but in the image.
 
 What is protected: a record that was acknowledged to all lies on every replica in sync, at least min.insync.replicas of
-them, and a leader raises its high watermark only while that many are in sync (the strict rule of KIP-966). So, below
-that number, whoever leaves the in-sync set still holds everything acknowledged: it becomes eligible. A replica holds
-what it held as long as its broker has stopped only cleanly since (`Broker.clean_since`); one that came back otherwise
-may have lost the end of its log with its memory, and leaves both sets (KIP-903, KIP-966).
+them, and a leader raises its high watermark only while that many are in sync (the strict rule of KIP-966), each counted
+under the registration that stands beside it in the set. So, below that number, whoever leaves the in-sync set still
+holds everything acknowledged: it becomes eligible. A replica holds what it held as long as its broker has stopped only
+cleanly since (`Broker.clean_since`); one that came back otherwise may have lost the end of its log with its memory, and
+leaves both sets (KIP-903, KIP-966).
 
     not led yet                        -> the first live replica leads, all live replicas are in sync
     leader alive since it was elected  -> it goes on, unless it drains and another in-sync replica can lead

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ottla.cluster.changes import partition_changed
-from ottla.cluster.elections import Census, Terms, counted, reassigned, with_eligible
+from ottla.cluster.elections import Census, Terms, counted, reassigned, settled, with_eligible
 from ottla.cluster.image import Draft, Image
 from ottla.cluster.model import Broker, Partition
 from ottla.cluster.requests import AlterPartitionResult, Decision, InSyncProposal, Rules
@@ -31,9 +31,11 @@ def alter_partitions(
     for proposal in proposals:
         try:
             old = _found(draft, proposal)
+            terms = Terms.of(draft.topics.map[draft.names.map[proposal.topic_id]], rules)
             _check(old, proposal, broker, census)
-            topic = draft.topics.map[draft.names.map[proposal.topic_id]]
-            new = _altered(old, proposal, census, Terms.of(topic, rules))
+            if settled(old, census, terms) is not old:
+                raise Refused(ErrorCode.invalid_update_version)  # it is about to change anyway
+            new = _altered(old, proposal, census, terms)
         except Refused as refused:
             decision.results.append(AlterPartitionResult(proposal.topic_id, proposal.partition, refused.code))
             continue

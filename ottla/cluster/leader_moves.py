@@ -58,7 +58,8 @@ def _led_by_preferred(partition: Partition, census: Census) -> Partition:
 
 
 def _can_lead(partition: Partition, replica: int, census: Census) -> bool:
-    return partition.leader != NO_BROKER and replica in partition.in_sync and replica in census.staying
+    known = dict(zip(partition.in_sync, partition.in_sync_epochs, strict=True))
+    return partition.leader != NO_BROKER and replica in known and census.staying.get(replica) == known[replica]
 
 
 def _unclean(topic: Topic, partition: Partition, census: Census, rules: Rules) -> Partition:

@@ -193,9 +193,7 @@ class ControllerScenario:
 
     def do_elect(self, ref: str, kind: str) -> str | None:
         wanted = None if ref == "all" else [self.named(ref)]
-        return self.decide(
-            leader_moves.elect_leaders(self.world.image, ElectionKind[kind], wanted, self.world.rules)
-        )
+        return self.decide(leader_moves.elect_leaders(self.world.image, ElectionKind[kind], wanted, self.world.rules))
 
     def do_balance(self, percent: str = "10") -> None:
         self.world.commit(leader_moves.balanced(self.world.image, int(percent)))
