@@ -142,6 +142,7 @@ class Broker:
         mark = checkpoints.take_clean_shutdown(disk, self.data_dir)
         self.replicas.load(self.image, clean=mark is not None)
         self.cluster.subscribe(self._changed)
+        self.cluster.on_expelled(self.replicas.expelled)
         for listener in self.config.endpoints:
             bound = await self._server.listen(listener.name, listener.host, listener.port)
             self.listeners.append(listener.bound(bound.port))
@@ -270,7 +271,7 @@ class Broker:
                     self._partition_changed(topic, change.partition)
             case c.BrokerRegistered():
                 if change.id == self.id:
-                    self.replicas.broker_epoch = change.epoch
+                    self.replicas.registered(change.epoch)
                 self.in_sync.look_at_all()
             case c.TopicConfigChanged():
                 topic = new.topic_by_id(change.topic_id)

@@ -104,6 +104,10 @@ class Cluster:
         """Whether the store can be reached, and holds this broker for alive."""
         return self._store.state is SessionState.connected
 
+    def on_expelled(self, tell: Callable[[], None]) -> None:
+        """Tell whenever the store has ended this broker's registration, before there is another."""
+        self._store.on_state(lambda state: tell() if state is SessionState.lost else None)
+
     def hurry(self) -> None:
         """A broker seems to be gone: let that be found out soon."""
         self._store.hurry()

@@ -58,6 +58,7 @@ class Replicas:
         self._clean = False
         self.broker_epoch = NO_EPOCH
         """The registration of this broker; nothing is led before there is one, nor what was led under another."""
+        self._expelled = False
         self._written: dict[str, dict[Key, int]] = {}
 
     # Finding.
@@ -136,8 +137,22 @@ class Replicas:
         if partition is None:
             partition = self._open(topic, index)
         if state.has_state:
-            partition.become(state, leads=state.leader == self._broker_id and state.broker_epoch == self.broker_epoch)
+            reigns = state.broker_epoch == self.broker_epoch and not self._expelled
+            partition.become(state, leads=state.leader == self._broker_id and reigns)
         return partition
+
+    def registered(self, broker_epoch: int) -> None:
+        self.broker_epoch = broker_epoch
+        self._expelled = False
+
+    def expelled(self) -> None:
+        """The registration has ended: whatever was led under it, others lead by now or will soon. Who goes on answering
+        as their leader refuses producers what the real one would take, in words that are final."""
+        self._expelled = True
+        for partition in self:
+            if partition.leads:
+                partition.step_down()
+                partition.wake()
 
     def _open(self, topic: Topic, index: int) -> Partition:
         key = (topic.name, index)
