@@ -22,7 +22,7 @@ from ottla.wire.apis import API_VERSIONS, METADATA
 from ottla.wire.frame import framed, parse_request_header, response_header
 from ottla.wire.messages import encode
 from ottla.wire.schema.api_versions import ApiVersion, ApiVersionsResponse
-from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
+from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 
 
 @asynccontextmanager
@@ -164,6 +164,54 @@ def test_a_connection_that_breaks_fails_what_waits_on_it_and_what_comes_after():
             for _ in range(2):
                 with pytest.raises(ConnectionLost, match="closed the connection"):
                     await opened.call(MetadataRequest(topics=[]), MetadataResponse)
+            await opened.close()
+
+    run(scenario())
+
+
+def test_many_requests_are_under_way_and_answers_of_any_size_find_their_own():
+    async def serve(reader, writer):
+        await agree(reader, writer, (METADATA, 0, 5))
+        answers = []
+        for length in (10, 200_000, 1, 70_000, 65_536 - 100):
+            _, version, correlation_id, _, _ = await read_request(reader)
+            body = encode(MetadataResponse(cluster_id="x" * 100, brokers=brokers(length)), version)
+            answers.append(framed(response_header(METADATA, version, correlation_id), body))
+        stream = b"".join(answers)
+        for start in range(0, len(stream), 50_001):
+            writer.write(stream[start : start + 50_001])
+            await writer.drain()
+            await asyncio.sleep(0)
+        await reader.read()
+
+    def brokers(length):
+        return [MetadataResponseBroker(node_id=at, host="h" * 1000) for at in range(length // 1000 + 1)]
+
+    async def scenario():
+        async with peer(serve) as port:
+            opened = await Connection.open("127.0.0.1", port)
+            calls = [opened.call(MetadataRequest(topics=[]), MetadataResponse) for _ in range(5)]
+            answers = await asyncio.gather(*calls)
+            await opened.close()
+            return [len(answer.brokers) for answer in answers]
+
+    assert run(scenario()) == [1, 201, 1, 71, 66]
+
+
+def test_one_request_without_an_answer_ends_the_connection_and_all_that_wait_on_it():
+    async def serve(reader, writer):
+        await agree(reader, writer, (METADATA, 0, 5))
+        await reader.read()
+
+    async def scenario():
+        async with peer(serve) as port:
+            opened = await Connection.open("127.0.0.1", port)
+            patient = asyncio.ensure_future(opened.call(MetadataRequest(topics=[]), MetadataResponse, timeout_s=60))
+            await asyncio.sleep(0)
+            with pytest.raises(TimedOut):
+                await opened.call(MetadataRequest(topics=[]), MetadataResponse, timeout_s=0.05)
+            with pytest.raises(TimedOut):
+                await patient
             await opened.close()
 
     run(scenario())
