@@ -14,8 +14,8 @@
     epochs t                      -> 5:2                    leader_epoch:partition_epoch
 
 On the right stands the topic that was named last, one partition after the other; `-` is nobody; a refusal reads as its
-code. `isr` may say by= (who asks), leader_epoch=, partition_epoch=, old= (a replica named by the registration before its
-last). A replica that moves in or out stands behind the replicas: `/1,2,3 in=3 out=1`.
+code. `isr` may say by= (who asks), leader_epoch=, partition_epoch=, old= (a replica named by the registration before
+its last). A replica that moves in or out stands behind the replicas: `/1,2,3 in=3 out=1`.
 
 After each step: the image is what the store says, a controller that takes over finds nothing to do, and epochs have not
 gone back.

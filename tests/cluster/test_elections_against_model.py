@@ -1,5 +1,5 @@
-"""Elections against a model of what lies on whose disk: whatever dies, restarts, loses its tail, drains or moves, nobody
-is elected who lacks an acknowledged record, as long as fewer than min.insync.replicas brokers may have lost it.
+"""Elections against a model of what lies on whose disk: whatever dies, restarts, loses its tail, drains or moves,
+nobody is elected who lacks an acknowledged record, as long as fewer than min.insync.replicas brokers may have lost it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ BROKERS = (1, 2, 3, 4)
 
 
 class Disks:
-    """A controller, and four brokers with a log each. A record is its number; acknowledged is what every replica in sync
-    has, when there are enough of them."""
+    """A controller, and four brokers with a log each. A record is its number; acknowledged is what every replica in
+    sync has, when there are enough of them."""
 
     def __init__(self, factor: int, min_in_sync: int) -> None:
         self.controller = ControllerScenario()
@@ -147,10 +147,7 @@ class Disks:
         members = [
             replica
             for replica in partition.replicas
-            if replica == leader
-            or replica in wanted
-            and self.runs(replica)
-            and (replica in partition.in_sync or self.logs[replica] == self.logs[leader])
+            if replica == leader or (replica in wanted and self.runs(replica) and self.may_be_in_sync(replica, leader))
         ]
         proposal = InSyncProposal(
             self.image.topics["t"].id,
@@ -168,6 +165,9 @@ class Disks:
                 for holders in self.holders.values():
                     holders.add(replica)
 
+    def may_be_in_sync(self, replica: int, leader: int) -> bool:
+        return replica in self.partition.in_sync or self.logs[replica] == self.logs[leader]
+
     def move(self, first: int) -> None:
         self.settle()
         if not self.partition.adding and not self.partition.removing:
@@ -179,10 +179,9 @@ class Disks:
         self.controller.do_elect("t", "preferred")
 
 
-ACTS = (
-    "write write write write append follow follow follow propose propose propose settle kill bounce stop "
-    "start start start blink drain move elect"
-).split()
+OFTEN = {"write": 4, "follow": 3, "propose": 3, "start": 3}
+ONCE = ("append", "settle", "kill", "bounce", "stop", "blink", "drain", "move", "elect")
+ACTS = [*ONCE, *(name for name, times in OFTEN.items() for _ in range(times))]
 STEPS = 80
 
 
