@@ -37,8 +37,9 @@ _NUMBERED: Final = re.compile(r"(\d{20})\.(log|snapshot|txnindex|index|timeindex
 _UNFINISHED: Final = re.compile(r".*\.(swap|cleaned|deleted|damaged|tmp)")
 
 FROM_A_REPLICA: Final = (
-    "if other replicas are in sync: stop the broker, move the partition's directory away and start it, and it copies "
-    "the partition anew"
+    "if other replicas are in sync: stop the broker, move the partition's directory away, delete "
+    f"{checkpoints.CLEAN_SHUTDOWN} (or the broker would be held for complete), start it, and it copies the partition "
+    "anew"
 )
 CUT_AT_START: Final = "the broker cuts it off at its next start"
 REBUILT: Final = "delete the file: the broker rebuilds it from the log"
