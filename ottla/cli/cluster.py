@@ -1,26 +1,79 @@
-"""What the commands that talk to a cluster share: how it is named, how answers are printed, how they fail."""
+"""What the commands that talk to a cluster share: how it is named, how they ask it, how they fail."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from ottla.cli.failure import Failure, TryAgain
+from ottla.cli.failure import Failure, Misused, TryAgain, split_pair
+from ottla.cli.output import print_json, print_table
 from ottla.client.admin import Admin, parse_bootstrap
-from ottla.client.errors import ClientError
+from ottla.client.embedded import TopicPartition
+from ottla.client.errors import BadSetting, ClientError, Unreachable
+from ottla.errors import ErrorCode
+
+__all__ = [
+    "Target",
+    "administer",
+    "bootstrap_option",
+    "cluster_options",
+    "failure_of",
+    "json_option",
+    "parse_place",
+    "print_json",
+    "print_table",
+    "run",
+]
 
 T = TypeVar("T")
+
+DEFAULT_BOOTSTRAP: Final = "localhost:9092"
+PATIENCE_MS: Final = 15_000
+"""How long a command insists on an answer; a program has more time than whoever looks at a terminal."""
+
+HINTS: Final = {
+    ErrorCode.leader_not_available: "No broker leads it now: `ottla topics describe` shows which brokers have its "
+    "replicas. Start one of them.",
+    ErrorCode.not_enough_replicas: "Fewer replicas are in sync than min.insync.replicas asks for: "
+    "`ottla topics describe --under-replicated` shows where brokers are missing.",
+    ErrorCode.non_empty_group: "Stop its consumers first; `ottla groups describe` shows them.",
+    ErrorCode.group_id_not_found: "`ottla groups list` shows the groups there are.",
+    ErrorCode.group_subscribed_to_topic: "Its members still read that topic: stop them first.",
+    ErrorCode.unknown_member_id: "The group has members: stop its consumers first.",
+    ErrorCode.invalid_replication_factor: "There must be as many brokers as replicas.",
+    ErrorCode.transactional_id_not_found: "`ottla transactions list` shows the transactional ids there are.",
+    ErrorCode.message_too_large: "Raise max.message.bytes of the topic: `ottla configs set topic NAME "
+    "max.message.bytes=...`, and -X max.request.size=... here.",
+}
+"""What to do next, for what brokers say no with."""
+
+
+class Target(NamedTuple):
+    """The cluster a command is about, and the client settings to use."""
+
+    bootstrap: str
+    settings: Mapping[str, str]
+
+    def config(self, **defaults: object) -> dict[str, Any]:
+        """For `config=` of a client; what the user said goes before the command's own defaults."""
+        own = {name.replace("_", "."): value for name, value in defaults.items()}
+        return {"default.api.timeout.ms": PATIENCE_MS} | own | dict(self.settings)
 
 
 def _checked_bootstrap(_: click.Context, __: click.Parameter, value: str) -> str:
     try:
         parse_bootstrap(value)
     except ValueError as problem:
-        raise click.BadParameter(f"{problem}; for example localhost:9092") from None
+        raise click.BadParameter(f"{problem}; for example {DEFAULT_BOOTSTRAP}") from None
     return value
+
+
+def _checked_settings(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    return dict(split_pair(each, "-X") for each in value)
 
 
 bootstrap_option = click.option(
@@ -29,45 +82,80 @@ bootstrap_option = click.option(
     "bootstrap",
     metavar="HOST:PORT,...",
     envvar="OTTLA_BOOTSTRAP_SERVERS",
-    default="localhost:9092",
+    default=DEFAULT_BOOTSTRAP,
     show_default=True,
     callback=_checked_bootstrap,
     help="Brokers to start from.",
 )
+settings_option = click.option(
+    "-X",
+    "client_settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_checked_settings,
+    help="A setting of the client, by Kafka's name; repeatable.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def administer(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Do something with an administrative client; what goes wrong ends the command."""
+def cluster_options(command: Callable[..., T]) -> Callable[..., T]:
+    """-b and -X; the command gets both as `target`."""
 
-    async def session() -> T:
-        async with Admin(bootstrap) as admin:
-            return await work(admin)
+    @bootstrap_option
+    @settings_option
+    @functools.wraps(command)
+    def with_target(*args: Any, bootstrap: str, client_settings: Mapping[str, str], **others: Any) -> T:
+        return command(*args, target=Target(bootstrap, client_settings), **others)
 
+    return with_target
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Do it; what goes wrong ends the command."""
     try:
-        return asyncio.run(session())
+        return asyncio.run(work)
     except ClientError as error:
         raise failure_of([error]) from None
+
+
+def administer(target: Target | str, work: Callable[[Admin], Awaitable[T]]) -> T:
+    """Do something with an administrative client; what goes wrong ends the command."""
+    if isinstance(target, str):
+        target = Target(target, {})
+    try:
+        admin = Admin(target.bootstrap, config=target.config())
+    except BadSetting as bad:
+        raise misused(bad) from None
+
+    async def session() -> T:
+        async with admin:
+            return await work(admin)
+
+    return run(session())
+
+
+def misused(bad: BadSetting) -> Misused:
+    return Misused(f"-X: {bad}")
 
 
 def failure_of(errors: Sequence[ClientError]) -> Failure:
     """One failure for one or several errors; worth trying again only if all of them are."""
     kind = TryAgain if all(error.retriable for error in errors) else Failure
     message = "\n  ".join(str(error) for error in errors)
-    hints = dict.fromkeys(error.hint for error in errors if error.hint)
+    hints = dict.fromkeys(hint for error in errors if (hint := _hint(error)))
     return kind(message, hint="\n  ".join(hints) or None)
 
 
-def print_json(value: object) -> None:
-    import json
+def _hint(error: ClientError) -> str | None:
+    hint = error.hint or HINTS.get(error.code)
+    if type(error) is Unreachable:
+        return f"{hint} Another address: -b HOST:PORT, or OTTLA_BOOTSTRAP_SERVERS."
+    return hint
 
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
-
-def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns as wide as they need to be, two blanks apart."""
-    lines = [tuple(header), *(tuple(str(cell) for cell in row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+def parse_place(text: str) -> TopicPartition:
+    """`orders-0`, or `orders:0`."""
+    topic, mark, number = text.rpartition(":" if ":" in text else "-")
+    if not mark or not topic or not number.isdecimal():
+        raise Misused(f"{text!r} is no partition", hint="A partition is written orders-0.")
+    return TopicPartition(topic, int(number))

@@ -1,4 +1,4 @@
-"""`ottla topics`: create, list, describe and delete topics."""
+"""`ottla topics`: create, list, describe, alter and delete topics, and plan how many partitions one needs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from collections.abc import Awaitable, Iterable, Mapping
 
 import click
 
-from ottla.cli.cluster import administer, bootstrap_option, failure_of, json_option, print_json, print_table
-from ottla.cli.failure import split_pair
-from ottla.client.admin import Admin, NewTopic, ResourceKind, Topic
+from ottla.cli.cluster import Target, administer, cluster_options, failure_of, json_option
+from ottla.cli.completion import topic_names
+from ottla.cli.failure import Misused, split_pair
+from ottla.cli.output import alarming, commas, human_bytes, print_json, print_table
+from ottla.cli.planning import Traffic
+from ottla.cli.planning import plan as planned
+from ottla.cli.quantities import Size
+from ottla.client.admin import Admin, NewTopic, Partition, ResourceKind, Topic
 from ottla.client.errors import ClientError, TopicExists, UnknownTopic
 
 TOPIC_SOURCE = 1
@@ -18,25 +23,29 @@ TOPIC_SOURCE = 1
 
 @click.group("topics")
 def command() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, alter and delete topics.
+
+    \b
+    Example:
+      ottla topics create orders --partitions 3
+    """
+
+
+names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=topic_names)
 
 
 @command.command("create")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option(
-    "--partitions", metavar="N", type=click.IntRange(min=1), help="[default: num.partitions of the broker]"
-)
+@click.option("--partitions", metavar="N", type=click.IntRange(min=1), help="[default: num.partitions of the broker]")
 @click.option(
     "--replication-factor",
     metavar="N",
     type=click.IntRange(min=1, max=2**15 - 1),
     help="[default: default.replication.factor of the broker]",
 )
-@click.option(
-    "--config", "settings", metavar="NAME=VALUE", multiple=True, help="A topic setting; repeatable."
-)
+@click.option("--config", "settings", metavar="NAME=VALUE", multiple=True, help="A topic setting; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Succeed when the topic is there already.")
-@bootstrap_option
+@cluster_options
 @json_option
 def create(
     names: tuple[str, ...],
@@ -44,36 +53,49 @@ def create(
     replication_factor: int | None,
     settings: tuple[str, ...],
     if_not_exists: bool,
-    bootstrap: str,
+    target: Target,
     as_json: bool,
 ) -> None:
-    """Create topics."""
+    """Create topics.
+
+    \b
+    Example:
+      ottla topics create orders --partitions 3 --config retention.ms=86400000
+    """
     configs = dict(split_pair(each, "--config") for each in settings)
-    topics = [
-        NewTopic(name, partitions or -1, replication_factor or -1, configs) for name in dict.fromkeys(names)
-    ]
-    errors = administer(bootstrap, lambda admin: _errors_of(admin.create_topics(topics)))
+    topics = [NewTopic(name, partitions or -1, replication_factor or -1, configs) for name in dict.fromkeys(names)]
+    errors = administer(target, lambda admin: _errors_of(admin.create_topics(topics)))
     _report("created", names, errors, TopicExists if if_not_exists else None, as_json)
 
 
 @command.command("delete")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@names_argument
 @click.option("--if-exists", is_flag=True, help="Succeed when there is no such topic.")
-@bootstrap_option
+@cluster_options
 @json_option
-def delete(names: tuple[str, ...], if_exists: bool, bootstrap: str, as_json: bool) -> None:
-    """Delete topics and everything in them."""
-    errors = administer(bootstrap, lambda admin: _errors_of(admin.delete_topics(list(dict.fromkeys(names)))))
+def delete(names: tuple[str, ...], if_exists: bool, target: Target, as_json: bool) -> None:
+    """Delete topics and everything in them.
+
+    \b
+    Example:
+      ottla topics delete orders
+    """
+    errors = administer(target, lambda admin: _errors_of(admin.delete_topics(list(dict.fromkeys(names)))))
     _report("deleted", names, errors, UnknownTopic if if_exists else None, as_json)
 
 
 @command.command("list")
 @click.option("--internal", is_flag=True, help="Also those the cluster keeps for itself.")
-@bootstrap_option
+@cluster_options
 @json_option
-def list_(internal: bool, bootstrap: str, as_json: bool) -> None:
-    """List topics."""
-    topics = administer(bootstrap, lambda admin: admin.list_topics(internal=internal))
+def list_(internal: bool, target: Target, as_json: bool) -> None:
+    """List topics.
+
+    \b
+    Example:
+      ottla topics list --internal
+    """
+    topics = administer(target, lambda admin: admin.list_topics(internal=internal))
     if as_json:
         print_json([topic.name for topic in topics])
         return
@@ -82,12 +104,22 @@ def list_(internal: bool, bootstrap: str, as_json: bool) -> None:
 
 
 @command.command("describe")
-@click.argument("names", nargs=-1, metavar="[NAME...]")
-@bootstrap_option
+@click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=topic_names)
+@click.option("--under-replicated", is_flag=True, help="Only partitions with a replica that is not in sync.")
+@click.option("--unavailable", is_flag=True, help="Only partitions that nobody leads.")
+@cluster_options
 @json_option
-def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
-    """Describe topics: all of them, or those named."""
-    described, errors = administer(bootstrap, lambda admin: _describe(admin, list(dict.fromkeys(names))))
+def describe(names: tuple[str, ...], under_replicated: bool, unavailable: bool, target: Target, as_json: bool) -> None:
+    """Describe topics: all of them, or those named.
+
+    \b
+    Example:
+      ottla topics describe orders
+      ottla topics describe --under-replicated
+    """
+    described, errors = administer(target, lambda admin: _describe(admin, list(dict.fromkeys(names))))
+    if under_replicated or unavailable:
+        described = _only_troubled(described, under_replicated, unavailable)
     if as_json:
         print_json([_as_json(topic, settings) for topic, settings in described])
     else:
@@ -99,9 +131,144 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
         raise failure_of(errors)
 
 
-async def _describe(
-    admin: Admin, names: list[str]
-) -> tuple[list[tuple[Topic, dict[str, str]]], list[ClientError]]:
+Described = list[tuple[Topic, dict[str, str]]]
+
+
+def _only_troubled(described: Described, under_replicated: bool, unavailable: bool) -> Described:
+    """The topics that have such partitions, with those alone."""
+
+    def troubled(partition: Partition) -> bool:
+        short = len(partition.in_sync) < len(partition.replicas)
+        return (under_replicated and short) or (unavailable and partition.leader < 0)
+
+    found = []
+    for topic, settings in described:
+        partitions = tuple(filter(troubled, topic.partitions))
+        if partitions:
+            found.append((topic._replace(partitions=partitions), settings))
+    return found
+
+
+@command.command("alter")
+@click.argument("name", shell_complete=topic_names)
+@click.option("--partitions", metavar="N", type=click.IntRange(min=1), help="Grow it to this many.")
+@click.option("--config", "settings", metavar="NAME=VALUE", multiple=True, help="Change a setting; repeatable.")
+@click.option("--delete-config", "removed", metavar="NAME", multiple=True, help="Return it to its default; repeatable.")
+@cluster_options
+@json_option
+def alter(
+    name: str,
+    partitions: int | None,
+    settings: tuple[str, ...],
+    removed: tuple[str, ...],
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Give a topic more partitions, or other settings.
+
+    With more partitions keys go to other ones than before; records stay where they are.
+
+    \b
+    Example:
+      ottla topics alter orders --partitions 6 --config retention.ms=86400000
+    """
+    put = dict(split_pair(each, "--config") for each in settings)
+    if partitions is None and not put and not removed:
+        raise Misused("nothing to change", hint="Say --partitions, --config or --delete-config.")
+
+    async def change(admin: Admin) -> None:
+        if put or removed:
+            await admin.alter_configs(ResourceKind.TOPIC, name, put=put, remove=removed)
+        if partitions is not None:
+            await admin.create_partitions(name, partitions)
+
+    administer(target, change)
+    if as_json:
+        print_json({"altered": name, "partitions": partitions, "configs": put, "deleted_configs": list(removed)})
+    else:
+        click.echo(f"altered topic {name}")
+
+
+@command.command("plan")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    required=True,
+    metavar="N",
+    help="Records per second at the peak.",
+)
+@click.option("--record-size", type=Size(), default="1kB", show_default=True, help="Of one record.")
+@click.option(
+    "--consumer-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5000.0,
+    show_default=True,
+    metavar="N",
+    help="Records per second that one consumer manages; measure it.",
+)
+@click.option(
+    "--partition-rate",
+    type=Size(),
+    default="10MB",
+    show_default=True,
+    help="Bytes per second that one partition takes; `ottla bench produce` measures it.",
+)
+@click.option(
+    "--growth",
+    type=click.FloatRange(min=1),
+    default=2.0,
+    show_default=True,
+    metavar="N",
+    help="How much more there will be before the topic is made anew.",
+)
+@click.option("--brokers", type=click.IntRange(min=1), default=3, show_default=True, metavar="N")
+@click.option("--replication-factor", type=click.IntRange(min=1), default=3, show_default=True, metavar="N")
+@click.option("--retention-hours", type=click.FloatRange(min=0), default=168.0, show_default=True, metavar="N")
+@json_option
+def plan(
+    rate: float,
+    record_size: int,
+    consumer_rate: float,
+    partition_rate: int,
+    growth: float,
+    brokers: int,
+    replication_factor: int,
+    retention_hours: float,
+    as_json: bool,
+) -> None:
+    """Estimate how many partitions a topic needs, from its peak rate. No broker is asked.
+
+    \b
+    Example:
+      ottla topics plan --rate 20000 --record-size 500B --consumer-rate 3000
+    """
+    if replication_factor > brokers:
+        raise Misused(f"{replication_factor} replicas need as many brokers; there are {brokers}")
+    traffic = Traffic(
+        rate, record_size, consumer_rate, partition_rate, growth, brokers, replication_factor, retention_hours
+    )
+    found = planned(traffic)
+    if as_json:
+        print_json(found._asdict())
+        return
+    click.echo(f"partitions   {found.partitions}")
+    click.echo(
+        f"  to write   {found.for_writing}: {human_bytes(found.bytes_per_second * growth)}/s expected, "
+        f"{human_bytes(partition_rate)}/s each"
+    )
+    click.echo(
+        f"  to read    {found.for_reading}: {rate * growth:,.0f} records/s expected, "
+        f"{consumer_rate:,.0f} for each consumer"
+    )
+    click.echo(f"  rounded up to a multiple of {brokers} brokers, so that all lead as many")
+    click.echo(f"consumers    {found.consumers} in a group keep up with the peak of today")
+    click.echo(
+        f"disk         at most {human_bytes(found.disk_bytes_per_broker)} on each broker in {retention_hours:g} hours"
+    )
+    click.echo(f"\nottla topics create NAME --partitions {found.partitions} --replication-factor {replication_factor}")
+
+
+async def _describe(admin: Admin, names: list[str]) -> tuple[Described, list[ClientError]]:
     """Topics with the settings they have of their own, and what could not be described."""
     found: list[Topic] = []
     errors: list[ClientError] = []
@@ -166,10 +333,10 @@ def _print_topic(topic: Topic, settings: dict[str, str]) -> None:
     rows = (
         (
             partition.partition,
-            partition.leader if partition.leader >= 0 else "none",
+            partition.leader if partition.leader >= 0 else alarming("none", True),
             partition.leader_epoch,
-            _ids(partition.replicas),
-            _ids(partition.in_sync),
+            commas(partition.replicas),
+            alarming(commas(partition.in_sync), len(partition.in_sync) < len(partition.replicas)),
         )
         for partition in topic.partitions
     )
@@ -194,7 +361,3 @@ def _as_json(topic: Topic, settings: dict[str, str]) -> dict[str, object]:
             for partition in topic.partitions
         ],
     }
-
-
-def _ids(brokers: tuple[int, ...]) -> str:
-    return ",".join(str(broker) for broker in brokers)
