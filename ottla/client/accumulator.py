@@ -66,17 +66,17 @@ class Accumulator:
         self.settings = settings or ProducerSettings()
         self.identity = NOBODY
         self.buffered_bytes = 0
-        self.failure: ClientError | None = None
-        """Nothing can be sent any more."""
+        self.failure: ClientError | None = None  # nothing can be sent any more
         self.transaction_error: ClientError | None = None
         """The transaction can only be aborted: `abort`, then `identify` again."""
+        self.produce_version_max: int | None = None
+        """Later versions would speak another version of the transaction protocol."""
         self.closed = False
         self._routing = routing
         self._partitioner = partitioner
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         """Of every partition written to under a number, for its next one."""
-        self._busy: dict[TopicPartition, PartitionQueue] = {}
-        """Those that have a batch."""
+        self._busy: dict[TopicPartition, PartitionQueue] = {}  # those that have a batch
         self._admitted: set[TopicPartition] | None = set() if self.settings.transactional_id is not None else None
         self._in_flight: dict[Send, Load] = {}
         self._slots: dict[int, int] = {}
@@ -86,10 +86,8 @@ class Accumulator:
         self._identify_at = 0.0
         self._identify_attempts = 0
         self._serial = 0
-        self._pending: dict[int, int] = {}
-        """Batches whose outcome the user waits for, by serial."""
-        self._pressed = False
-        """Somebody waits for memory: nothing lingers."""
+        self._pending: dict[int, int] = {}  # batches whose outcome the user waits for, by serial
+        self._pressed = False  # somebody waits for memory: nothing lingers
         self._turn = 0
         self._decided_at = 0.0
         self._out: list[Action] = []
@@ -178,6 +176,11 @@ class Accumulator:
     def flushed(self, mark: int) -> bool:
         """Whether everything appended before that flush was delivered or has failed."""
         return next(iter(self._pending), mark + 1) > mark
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to leave, and nothing is on its way, not even what was given up."""
+        return not self._busy
 
     def close(self) -> int:
         """Take no more records, and flush."""
@@ -383,7 +386,7 @@ class Accumulator:
             batch.state = BatchState.IN_FLIGHT
             batch.node_id = broker.node_id
             batch.attempts += 1
-        send = produce(broker, load, self._routing, self.settings)
+        send = produce(broker, load, self._routing, self.settings, self.produce_version_max)
         self._out.append(send)
         if send.awaited:
             self._in_flight[send] = load

@@ -138,7 +138,9 @@ Load = list[tuple[PartitionQueue, Batch]]
 """What one request carries: at most one batch for each partition."""
 
 
-def produce(broker: Broker, load: Load, routing: Routing, settings: ProducerSettings) -> Send:
+def produce(
+    broker: Broker, load: Load, routing: Routing, settings: ProducerSettings, version_max: int | None = None
+) -> Send:
     by_id = True
     topics: dict[str, TopicProduceData] = {}
     transactional = settings.transactional_id is not None
@@ -157,7 +159,8 @@ def produce(broker: Broker, load: Load, routing: Routing, settings: ProducerSett
         timeout_ms=settings.request_timeout_ms,
         topic_data=list(topics.values()),
     )
-    version_max = None if by_id else TOPIC_NAMES_UNTIL
+    if not by_id:
+        version_max = TOPIC_NAMES_UNTIL if version_max is None else min(version_max, TOPIC_NAMES_UNTIL)
     return Send(request, broker, settings.request_timeout_ms / 1000, settings.acks != 0, version_max)
 
 
