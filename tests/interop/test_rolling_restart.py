@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import EXTERNAL
+from tests.ensembles import ensemble
 from tests.serving import BrokerProcess, wait_for
 
 pytestmark = [
@@ -120,9 +121,18 @@ def in_sync(admin: AdminClient) -> bool:
     return len(partitions) == PARTITIONS and all(len(partition.isrs) == 3 for partition in partitions)
 
 
-def test_a_rolling_restart_into_the_next_version_is_noticed_by_no_client(tmp_path):
+@pytest.fixture(params=["embedded", "zookeeper"])
+def store(request, tmp_path):
+    if request.param == "embedded":
+        yield f"embedded:{tmp_path}/store.db"
+        return
+    started = ensemble(tmp_path / "zookeeper")
+    yield f"zookeeper:{started.connect}/ottla"
+    started.stop()
+
+
+def test_a_rolling_restart_into_the_next_version_is_noticed_by_no_client(tmp_path, store):
     old = previous_version(tmp_path / "old")
-    store = f"embedded:{tmp_path}/store.db"
     chosen = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
     brokers = [
         BrokerProcess(tmp_path / f"broker-{number}", "--id", str(number), "--store", store, *chosen, command=old)
