@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections import Counter
@@ -27,9 +28,12 @@ HASH_SEED: Final = "0"
     "--minutes", type=click.FloatRange(0.1), default=3.0, show_default=True, help="Virtual time with faults, each."
 )
 @click.option("--brokers", type=click.IntRange(1, 5), default=3, show_default=True, help="How many brokers.")
+@click.option("--fault", "only", metavar="NAME", multiple=True, help="Only faults of this kind; may be repeated.")
 @click.option("--trace", is_flag=True, help="Print what happens, line by line.")
 @click.option("--detail", is_flag=True, help="With --trace: what brokers log about their ordinary business, too.")
-def command(seed: int, seeds: int, minutes: float, brokers: int, trace: bool, detail: bool) -> None:
+def command(
+    seed: int, seeds: int, minutes: float, brokers: int, only: tuple[str, ...], trace: bool, detail: bool
+) -> None:
     """Run real brokers and clients in one process, on a virtual clock.
 
     Faults of every kind come and go while clients write and read; then everything is healed, and what clients were
@@ -40,25 +44,35 @@ def command(seed: int, seeds: int, minutes: float, brokers: int, trace: bool, de
         # Sets of strings would come in another order every time.
         environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
         os.execve(sys.executable, [sys.executable, "-m", "ottla", *sys.argv[1:]], environment)
+    _check_faults(only)
     totals: Counter[str] = Counter()
     failed: list[int] = []
     began = time.monotonic()
     for each in range(seed, seed + seeds):
-        outcome = _run(each, minutes, brokers, trace, detail)
+        outcome = _run(each, minutes, brokers, only, trace, detail)
         totals.update({**outcome.counts, "faults": sum(outcome.faults.values()), "virtual": int(outcome.virtual_s)})
         if not outcome.good:
             failed.append(each)
-            _report(outcome, minutes, brokers)
+            _report(outcome, minutes, brokers, only)
     _sum_up(totals, seeds, time.monotonic() - began)
     if failed:
         raise Failure(f"{len(failed)} of {seeds} seeds failed: {', '.join(map(str, failed))}")
 
 
-def _run(seed: int, minutes: float, brokers: int, trace: bool, detail: bool) -> Outcome:
+def _check_faults(only: tuple[str, ...]) -> None:
+    from ottla.sim.faults import KINDS
+
+    unknown = [name for name in only if name not in KINDS]
+    if unknown:
+        raise click.UsageError(f"there is no fault {unknown[0]!r}; there are: {', '.join(KINDS)}")
+
+
+def _run(seed: int, minutes: float, brokers: int, only: tuple[str, ...], trace: bool, detail: bool) -> Outcome:
     from ottla.sim.simulation import simulate
 
     began = time.monotonic()
-    outcome = simulate(seed, minutes, brokers=brokers, show=click.echo if trace else None, detail=detail)
+    show = click.echo if trace else None
+    outcome = simulate(seed, minutes, brokers=brokers, only=only or None, show=show, detail=detail)
     counts = outcome.counts
     click.echo(
         f"seed {seed}: {'good' if outcome.good else 'BAD'} · {outcome.virtual_s:.0f} virtual s "
@@ -68,14 +82,14 @@ def _run(seed: int, minutes: float, brokers: int, trace: bool, detail: bool) -> 
     return outcome
 
 
-def _report(outcome: Outcome, minutes: float, brokers: int) -> None:
+def _report(outcome: Outcome, minutes: float, brokers: int, only: tuple[str, ...]) -> None:
     for violation in outcome.violations[:SHOWN_MAX]:
         click.echo(f"  {violation.kind.value}: {violation.text}")
     for failure in outcome.failures[:SHOWN_MAX]:
         click.echo(f"  failure: {failure}")
-    click.echo(
-        f"  run it again: ottla simulate --seed {outcome.seed} --minutes {minutes:g} --brokers {brokers} --trace --detail"
-    )
+    again = f"--seed {outcome.seed} --minutes {minutes:g} --brokers {brokers}"
+    again += "".join(f" --fault {shlex.quote(name)}" for name in only)
+    click.echo(f"  run it again: ottla simulate {again} --trace --detail")
 
 
 def _sum_up(totals: Counter[str], seeds: int, real_s: float) -> None:

@@ -9,7 +9,7 @@ is not made good, one of the others stays up, because a broker cannot tell a kil
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Final
 
@@ -23,11 +23,41 @@ WALL_JUMP_MS: Final = 3_600_000
 
 Undo = Callable[[], object]
 
+KINDS: Final = {
+    "kill": "_kill",
+    "power cut": "_power_cut",
+    "pause": "_pause",
+    "stop": "_stop",
+    "cut": "_cut",
+    "one-way cut": "_cut_one_way",
+    "isolation": "_isolate",
+    "cut from the store": "_cut_from_store",
+    "slow link": "_slow_link",
+    "lossy link": "_lossy_link",
+    "store outage": "_store_away",
+    "session expiry": "_expire",
+    "slow disk": "_slow_disk",
+    "full disk": "_full_disk",
+    "broken disk": "_broken_disk",
+    "clock jump": "_clock_jump",
+    "client killed": "_kill_client",
+    "client cut off": "_cut_client",
+}
+"""What can go wrong, and which method does it: each says how it is undone, or that it cannot be done now."""
+
 
 class Faults:
     """`begin` lets faults come and go until `heal` ends all of them."""
 
-    def __init__(self, cluster: SimCluster, clients: list[Client], random: Random, every_s: float) -> None:
+    def __init__(
+        self,
+        cluster: SimCluster,
+        clients: list[Client],
+        random: Random,
+        *,
+        every_s: float,
+        only: Collection[str] | None = None,
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._cluster = cluster
         self._world = cluster.world
@@ -38,32 +68,10 @@ class Faults:
         self._active = False
         self._underway: dict[int, tuple[str, Undo]] = {}
         self._serial = 0
-        everything: dict[str, Callable[[], Undo | None]] = {
-            "kill": self._kill,
-            "power cut": self._power_cut,
-            "pause": self._pause,
-            "stop": self._stop,
-            "cut": self._cut,
-            "one-way cut": self._cut_one_way,
-            "isolation": self._isolate,
-            "cut from the store": self._cut_from_store,
-            "slow link": self._slow_link,
-            "lossy link": self._lossy_link,
-            "store outage": self._store_away,
-            "session expiry": self._expire,
-            "slow disk": self._slow_disk,
-            "full disk": self._full_disk,
-            "broken disk": self._broken_disk,
-            "clock jump": self._clock_jump,
-            "client killed": self._kill_client,
-            "client cut off": self._cut_client,
-        }
-        if len(cluster.nodes) == 1:
-            del everything["power cut"]  # there is nobody else to have it
+        everything = [name for name in KINDS if name != "power cut" or len(cluster.nodes) > 1]  # somebody else has it
         # Not all of it in every run: some defects show only where nothing else disturbs.
-        count = random.randint(3, len(everything))
-        names = random.sample(list(everything), count)
-        self.kinds = {name: everything[name] for name in everything if name in names}
+        names = random.sample(everything, random.randint(3, len(everything))) if only is None else only
+        self.kinds = [name for name in everything if name in names]
 
     def begin(self) -> None:
         self._active = True
@@ -90,8 +98,8 @@ class Faults:
         self._later()
         if len(self._underway) >= AT_ONCE_MAX:
             return
-        name = self._random.choice(list(self.kinds))
-        undo = self.kinds[name]()
+        name = self._random.choice(self.kinds)
+        undo: Undo | None = getattr(self, KINDS[name])()
         if undo is None:
             return  # nobody to whom it could be done now
         self.counts[name] += 1

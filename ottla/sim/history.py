@@ -192,9 +192,7 @@ class History:
 
     def commit_told(self, group: str, partition: int, offset: int, known: int) -> None:
         if offset < known and offset not in self._in_doubt.get((group, partition), ()):
-            self.violated(
-                Kind.FORGOTTEN, f"{group} is at {offset} in partition {partition}, and had committed {known}"
-            )
+            self.violated(Kind.FORGOTTEN, f"{group} is at {offset} in partition {partition}, and had committed {known}")
 
     # The end.
 

@@ -23,6 +23,7 @@ Ts = TypeVarTuple("Ts")
 CALLS_PER_INSTANT_MAX: Final = 200_000
 """More calls than this without time going on: somebody waits for something by asking again and again."""
 CANCELLED_MIN: Final = 500
+WAYS_OUT_MAX: Final = 20
 
 Connect = Callable[[Callable[[], asyncio.BaseProtocol], str, int], Coroutine[Any, Any, tuple[Any, Any]]]
 
@@ -113,6 +114,16 @@ def _loop_of(handle: asyncio.Handle) -> SimLoop:
     return cast(SimLoop, handle._loop)  # type: ignore[attr-defined]
 
 
+def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """One that wants to wait for something on its way out is closed there, too. The dead do not complain."""
+    for _ in range(WAYS_OUT_MAX):
+        try:
+            coroutine.close()
+            return
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001
+            pass
+
+
 class SimLoop(asyncio.AbstractEventLoop):
     """The loop of one process. `failed` is told of what no code caught."""
 
@@ -149,10 +160,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._tasks.clear()
         for task in tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            try:
-                cast(Coroutine[Any, Any, Any], task.get_coro()).close()
-            except (Exception, asyncio.CancelledError):  # noqa: BLE001 (the dead do not complain)
-                pass
+            _close(cast(Coroutine[Any, Any, Any], task.get_coro()))
         self.timeline.tidy()
 
     # What asyncio asks of a loop.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -51,10 +51,17 @@ class Outcome:
 
 
 def simulate(
-    seed: int, minutes: float, *, brokers: int = 3, show: Callable[[str], object] | None = None, detail: bool = False
+    seed: int,
+    minutes: float,
+    *,
+    brokers: int = 3,
+    only: Collection[str] | None = None,
+    show: Callable[[str], object] | None = None,
+    detail: bool = False,
 ) -> Outcome:
-    """`show` gets the trace line by line; with `detail` it has what brokers log about their ordinary business too."""
-    simulation = Simulation(seed, minutes, brokers, show, detail=detail)
+    """`only` names the kinds of faults; without it the seed chooses. `show` gets the trace line by line; with `detail`
+    what brokers log about their ordinary business is in it, too."""
+    simulation = Simulation(seed, minutes, brokers, show, only=only, detail=detail)
     gc.collect()
     gc.freeze()  # what was there before need not be looked at again and again
     with _logged(simulation.world):
@@ -79,7 +86,14 @@ def _logged(world: World) -> Iterator[None]:
 
 class Simulation:
     def __init__(
-        self, seed: int, minutes: float, brokers: int, show: Callable[[str], object] | None, *, detail: bool = False
+        self,
+        seed: int,
+        minutes: float,
+        brokers: int,
+        show: Callable[[str], object] | None,
+        *,
+        only: Collection[str] | None = None,
+        detail: bool = False,
     ) -> None:
         self.world = World(seed, show, detail=detail)
         random = self.world.chance("plan")
@@ -105,7 +119,7 @@ class Simulation:
         ]
         self.clients.append(Surveyor(self.cluster, self.history, "surveyor", self.partitions, random))
         every_s = random.choice([2.0, 5.0, 10.0])
-        self.faults = Faults(self.cluster, self.clients, self.world.chance("faults"), every_s)
+        self.faults = Faults(self.cluster, self.clients, self.world.chance("faults"), every_s=every_s, only=only)
 
     def _settings(self, random: Random) -> dict[str, str]:
         choose = random.choice
@@ -135,13 +149,15 @@ class Simulation:
         except Livelock as livelock:
             self.world.failed(str(livelock), None)
         world = self.world
+        digest = world.trace.digest
+        world.end()
         return Outcome(
             world.seed,
             self.history.violations,
             world.failures,
             dict(self.history.counts),
             dict(self.faults.counts),
-            world.trace.digest,
+            digest,
             world.timeline.now,
             list(world.trace.last),
         )

@@ -281,9 +281,7 @@ class Surveyor(Client):
         request = ListOffsetsRequest(
             replica_id=-1,
             topics=[
-                ListOffsetsTopic(
-                    name=TOPIC, partitions=[ListOffsetsPartition(partition_index=index, timestamp=LATEST)]
-                )
+                ListOffsetsTopic(name=TOPIC, partitions=[ListOffsetsPartition(partition_index=index, timestamp=LATEST)])
             ],
         )
         answer = await driver.call(request, ListOffsetsResponse, leader, timeout_s=REQUEST_TIMEOUT_MS / 1000)

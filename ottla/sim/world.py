@@ -39,6 +39,7 @@ class World:
         self.failures: list[str] = []
         """What no code caught, and what programs logged as errors: defects, whatever the history says."""
         self._processes = 0
+        self._alive: dict[SimRuntime, None] = {}
 
     def chance(self, name: str) -> Random:
         """A source of chance of its own for everything, so that more of one does not change the others."""
@@ -59,10 +60,12 @@ class World:
         loop = new_loop(self.timeline, name, self.failed)
         runtime = SimRuntime(self.machine(name), loop, self.chance(f"process {name} {self._processes}"))
         runtime.store = self.store
+        self._alive[runtime] = None
         return runtime
 
     def kill(self, runtime: SimRuntime, *, power: bool = False) -> None:
         """End a process as kill -9 does, or as a power cut that takes what its disk had not synced."""
+        self._alive.pop(runtime, None)
         machine = runtime.machine
         machine.disk.broken, broken = True, machine.disk.broken  # nothing is written on the way out
         runtime.loop.kill()
@@ -74,6 +77,11 @@ class World:
             self.network.process_died(machine.host, runtime.loop)
             machine.disk.process_died()
         self.store.process_died(machine.name)
+
+    def end(self) -> None:
+        """Nothing is to happen any more."""
+        for runtime in list(self._alive):
+            self.kill(runtime)
 
     def run(self, done: Callable[[], bool], seconds: float) -> bool:
         """Let time go on until `done`, or so many seconds. Whether it is done."""

@@ -1,0 +1,78 @@
+"""Whole runs: good seeds are good, the same seed is the same run, and planted defects are found."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from ottla.cli.simulate import HASH_SEED, command
+from ottla.log.producers import Producers
+from ottla.replication.partition import Partition
+from ottla.sim.history import Kind
+from ottla.sim.simulation import simulate
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_no_fault_makes_clients_see_what_cannot_be(seed):
+    outcome = simulate(seed, 0.5)
+    assert (outcome.violations, outcome.failures) == ([], [])
+    assert outcome.counts["acknowledged"] > 0
+    assert outcome.counts["read"] > 0
+
+
+def test_five_brokers():
+    outcome = simulate(20, 0.5, brokers=5)
+    assert (outcome.violations, outcome.failures) == ([], [])
+
+
+def test_one_seed_is_one_run_in_every_process():
+    runs = [
+        subprocess.run(
+            [sys.executable, "-m", "ottla", "simulate", "--seed", "3", "--minutes", "0.5"],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=True,
+        )
+        for _ in range(2)
+    ]
+    digests = [re.search(r"trace ([0-9a-f]{16})", run.stdout) for run in runs]
+    assert digests[0] is not None
+    assert digests[1] is not None
+    assert digests[0][1] == digests[1][1]
+
+
+def acknowledge_what_the_leader_has(self, size=0):
+    self._uncommitted_bytes += size
+    for watcher in self.tail_watchers:
+        watcher.grown(size)
+    if self.leads and self._enough and self.log.log_end > self.high_watermark:
+        self._commit(self.log.log_end)
+
+
+def first_bad(*faults):
+    runs = (simulate(seed, 1, only=faults) for seed in range(1, 20))
+    return {violation.kind for violation in next(outcome for outcome in runs if not outcome.good).violations}
+
+
+def test_a_leader_that_acknowledges_before_its_followers_have_it_is_found_out(monkeypatch):
+    monkeypatch.setattr(Partition, "advance", acknowledge_what_the_leader_has)
+    assert first_bad("kill", "isolation") & {Kind.LOST, Kind.INCONSISTENT, Kind.BACKWARD, Kind.SHRUNK, Kind.MOVED}
+
+
+def test_a_log_that_takes_a_retry_for_something_new_is_found_out(monkeypatch):
+    monkeypatch.setattr(Producers, "check", lambda self, header: None)
+    assert Kind.DUPLICATED in first_bad("kill", "cut")
+
+
+def test_a_seed_that_fails_says_what_to_run(monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", HASH_SEED)
+    monkeypatch.setattr(Producers, "check", lambda self, header: None)
+    result = CliRunner().invoke(command, ["--seeds", "4", "--minutes", "0.5", "--fault", "kill"])
+    assert result.exit_code == 1
+    assert re.search(r"run it again: ottla simulate --seed \d --minutes 0.5 --brokers 3 --fault kill", result.output)
+    assert re.search(r"error: \d of 4 seeds failed", result.output)
