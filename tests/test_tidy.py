@@ -60,6 +60,7 @@ PURE = (
     "client.partitioners",
     "client.positions",
     "client.routing",
+    "client.transactions",
 )
 
 

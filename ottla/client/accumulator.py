@@ -69,8 +69,7 @@ class Accumulator:
         self.failure: ClientError | None = None  # nothing can be sent any more
         self.transaction_error: ClientError | None = None
         """The transaction can only be aborted: `abort`, then `identify` again."""
-        self.produce_version_max: int | None = None
-        """Later versions would speak another version of the transaction protocol."""
+        self.produce_version_max: int | None = None  # later ones mean another version of the transaction protocol
         self.closed = False
         self._routing = routing
         self._partitioner = partitioner
@@ -179,8 +178,7 @@ class Accumulator:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits to leave, and nothing is on its way, not even what was given up."""
-        return not self._busy
+        return not self._busy  # nothing waits to leave, nothing is on its way, not even what was given up
 
     def close(self) -> int:
         """Take no more records, and flush."""

@@ -14,7 +14,7 @@ next epoch after the abort (KIP-360). Under the second version (KIP-890) leaders
 end brings the next epoch. Which one is spoken is said with `agree`, between transactions.
 
 The contract with the shell stands in `routing`. Each call of the user comes with a token, and ends with `Done` or
-`Failed` for it. This machine is asked before its accumulator: it lets partitions in that the accumulator then writes to.
+`Failed` for it. This machine is asked before its accumulator, which then writes to partitions that were let in.
 """
 
 from __future__ import annotations
