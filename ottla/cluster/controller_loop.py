@@ -263,6 +263,17 @@ class ControllerLoop:
         ]
         return ops, c.ControllerChanged(broker_id, new, live)
 
+    async def _stand(self, epoch: Node, nodes: Iterable[Node]) -> bool:
+        assert self.broker is not None
+        ops, change = self._campaign(epoch, self.broker.id, _live(nodes))
+        try:
+            paths = await self._store.commit([*ops, _change_node((change,))])
+        except Conflict:
+            return False
+        await self._applied(paths[-1], (change,))
+        await self._won(epoch, self.broker.id)
+        return True
+
     async def _won(self, epoch: Node, broker_id: int) -> None:
         self._fence = Check(layout.CONTROLLER_EPOCH, epoch.version + 1)
         self._changes_first = await self._first_change()
@@ -316,17 +327,14 @@ class ControllerLoop:
         nodes = await self._store.tree(layout.CONTROLLER, layout.CONTROLLER_EPOCH, layout.BROKERS)
         by_path = {node.path: node for node in nodes}
         me = self._registration.id
-        if layout.broker_path(me) not in by_path:
+        registered = by_path.get(layout.broker_path(me))
+        if registered is None:
             self._resign("its registration is gone")
             await self._register(self._registration)
-        elif layout.CONTROLLER not in by_path:
-            ops, change = self._campaign(by_path[layout.CONTROLLER_EPOCH], me, _live(nodes))
-            try:
-                paths = await self._store.commit([*ops, _change_node((change,))])
-            except Conflict:
+        else:
+            self.broker = layout.broker_of(me, registered.data)  # also where registering seemed to fail and did not
+            if layout.CONTROLLER not in by_path and not await self._stand(by_path[layout.CONTROLLER_EPOCH], nodes):
                 return  # another broker was faster; its change wakes us again
-            await self._applied(paths[-1], (change,))
-            await self._won(by_path[layout.CONTROLLER_EPOCH], me)
         if self.active:
             await self._view.catch_up()
             self._in_doubt = False

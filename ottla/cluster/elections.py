@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from ottla.cluster.changes import Change, PartitionsErased, TopicErased, partition_changed
+from ottla.cluster.changes import Change, PartitionChanged, PartitionsErased, TopicErased, partition_changed
 from ottla.cluster.image import Image
 from ottla.cluster.model import NO_BROKER, NO_EPOCH, Broker, Partition, Topic
 from ottla.cluster.persist import ERASED_PARTITIONS_MAX
@@ -219,7 +219,8 @@ def reassigned(state: Partition, census: Census, terms: Terms) -> Partition:
 
 
 class Outlook:
-    """All that a controller has to do now, whoever left it: partitions to be led, deleted topics to be erased.
+    """All that a controller has to do now, whoever left it: partitions to be led, in-sync sets to be brought up to
+    date, deleted topics to be erased. In this order: what cannot be written to comes first.
 
     Remembers which topics were found settled, and by whom and what they were judged, so that looking again costs
     little.
@@ -239,6 +240,7 @@ class Outlook:
             return
         settled_topics: dict[str, Topic] = {}
         census = Census(image.brokers)
+        later: list[Change] = []
         idle = True
         for name, topic in image.topics.items():
             if known.get(name) is topic:
@@ -247,10 +249,14 @@ class Outlook:
             work = False
             for change in elections(topic, census, rules):
                 work = True
-                yield change
+                if change.leader == topic.partitions[change.partition].leader:
+                    later.append(change)
+                else:
+                    yield change
             if not work:
                 settled_topics[name] = topic
             idle = idle and not work
+        yield from later
         for topic in image.deleting.values():
             idle = False
             yield from erasure(topic)
@@ -262,7 +268,7 @@ def unfinished(image: Image, rules: Rules) -> Iterator[Change]:
     return Outlook().unfinished(image, rules)
 
 
-def elections(topic: Topic, census: Census, rules: Rules, first: int = 0) -> Iterator[Change]:
+def elections(topic: Topic, census: Census, rules: Rules, first: int = 0) -> Iterator[PartitionChanged]:
     terms = Terms.of(topic, rules)
     for index in range(first, len(topic.partitions)):
         partition = topic.partitions[index]
