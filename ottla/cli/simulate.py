@@ -46,15 +46,17 @@ def command(
         os.execve(sys.executable, [sys.executable, "-m", "ottla", *sys.argv[1:]], environment)
     _check_faults(only)
     totals: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
     failed: list[int] = []
     began = time.monotonic()
     for each in range(seed, seed + seeds):
         outcome = _run(each, minutes, brokers, only, trace, detail)
-        totals.update({**outcome.counts, "faults": sum(outcome.faults.values()), "virtual": int(outcome.virtual_s)})
+        totals.update({**outcome.counts, "virtual": int(outcome.virtual_s)})
+        faults.update(outcome.faults)
         if not outcome.good:
             failed.append(each)
             _report(outcome, minutes, brokers, only)
-    _sum_up(totals, seeds, time.monotonic() - began)
+    _sum_up(totals, faults, seeds, time.monotonic() - began)
     if failed:
         raise Failure(f"{len(failed)} of {seeds} seeds failed: {', '.join(map(str, failed))}")
 
@@ -92,9 +94,10 @@ def _report(outcome: Outcome, minutes: float, brokers: int, only: tuple[str, ...
     click.echo(f"  run it again: ottla simulate {again} --trace --detail")
 
 
-def _sum_up(totals: Counter[str], seeds: int, real_s: float) -> None:
+def _sum_up(totals: Counter[str], faults: Counter[str], seeds: int, real_s: float) -> None:
+    kinds = ", ".join(f"{name} {count}" for name, count in faults.most_common())
     click.echo(
-        f"{seeds} seeds · {totals['virtual'] / 60:.0f} virtual minutes in {real_s:.0f} s · faults {totals['faults']} · "
-        f"acknowledged {totals['acknowledged']} · lost {totals['lost']} · duplicated {totals['duplicated']} · "
-        f"reordered {totals['reordered']}"
+        f"{seeds} seeds · {totals['virtual'] / 60:.0f} virtual minutes in {real_s:.0f} s · acknowledged "
+        f"{totals['acknowledged']} · lost {totals['lost']} · duplicated {totals['duplicated']} · "
+        f"reordered {totals['reordered']}\n{faults.total()} faults: {kinds or 'none'}"
     )
