@@ -19,6 +19,7 @@ import ottla.broker.handlers  # noqa: F401 (registers them)
 from ottla.broker import forwarding
 from ottla.broker.cleaner import Cleaner
 from ottla.broker.coordinators import GroupCoordinator
+from ottla.broker.departed import Departed
 from ottla.broker.dispatch import Dispatch
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers.producer_ids import ProducerIds
@@ -34,6 +35,7 @@ from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.controller import check_topic_name
 from ottla.cluster.image import NO_BROKER, Endpoint, Image, Topic
+from ottla.cluster.image import Broker as ClusterBroker
 from ottla.cluster.requests import BrokerRegistration, TopicResult, TopicSpec
 from ottla.cluster.rules import rules_of
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
@@ -82,7 +84,8 @@ class Broker:
         self.coordinators = (self.groups, self.transactions)
         self.peers = Peers(self)
         self.metadata_cache: dict[tuple[int, str, tuple[bool, bool]], bytes] = {}
-        self.metadata_version = -1
+        self.metadata_version: tuple[int, tuple[ClusterBroker, ...]] = (-1, ())
+        self.departed = Departed()
         self.listeners: list[Listener] = []
         """Where clients come in."""
         self.housekeeping = Housekeeping(self)
@@ -255,6 +258,8 @@ class Broker:
 
     def _changed(self, old: Image, new: Image, change: c.Change) -> None:
         """The image moved on: let the replicas follow."""
+        if old.brokers is not new.brokers:
+            self.departed.note(old.brokers, new.brokers, self.runtime.now())
         match change:
             case c.TopicCreated() | c.PartitionsAdded():
                 topic = new.topic_by_id(change.topic_id)

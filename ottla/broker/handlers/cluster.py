@@ -5,7 +5,7 @@ Brokers are told under the address of the listener the client came through.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, Response, serves
@@ -67,14 +67,15 @@ def _everything(broker: Broker, message: MetadataRequest, request: Request) -> b
     image = broker.image
     asked = (message.include_topic_authorized_operations, message.include_cluster_authorized_operations)
     key = (request.version, request.listener_name, asked)
-    if broker.metadata_version != image.version:
+    version = (image.version, broker.departed.named(broker.runtime.now()))
+    if broker.metadata_version != version:
         broker.metadata_cache.clear()
-        broker.metadata_version = image.version
+        broker.metadata_version = version
     body = broker.metadata_cache.get(key)
     if body is None:
         seen = _Seen(image, request)
         topics = [_topic(seen, topic, asked[0]) for topic in image.topics.values()]
-        body = messages.encode(_response(image, message, request, topics), request.version)
+        body = messages.encode(_response(broker, message, request, topics), request.version)
         broker.metadata_cache[key] = body
     return body
 
@@ -110,16 +111,18 @@ def _some(
             name = each.name or ""
             code = refused.get(name) or broker.why_unknown(name)
             topics.append(MetadataResponseTopic(error_code=code, name=name))
-    return _response(image, message, request, topics)
+    return _response(broker, message, request, topics)
 
 
 def _response(
-    image: Image, message: MetadataRequest, request: Request, topics: list[MetadataResponseTopic]
+    broker: Broker, message: MetadataRequest, request: Request, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
+    image = broker.image
+    named = (*image.brokers.values(), *broker.departed.named(broker.runtime.now()))
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=live.id, host=endpoint.host, port=endpoint.port, rack=live.rack)
-            for live, endpoint in reachable(image, request.listener_name)
+            MetadataResponseBroker(node_id=each.id, host=endpoint.host, port=endpoint.port, rack=each.rack)
+            for each, endpoint in with_endpoint(named, request.listener_name)
         ],
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
@@ -132,10 +135,14 @@ def _response(
 
 def reachable(image: Image, listener: str) -> Iterable[tuple[ClusterBroker, Endpoint]]:
     """Brokers that have the listener the client uses, with their address on it."""
-    for live in image.brokers.values():
-        endpoint = live.endpoint(listener)
+    return with_endpoint(image.brokers.values(), listener)
+
+
+def with_endpoint(brokers: Iterable[ClusterBroker], listener: str) -> Iterator[tuple[ClusterBroker, Endpoint]]:
+    for each in brokers:
+        endpoint = each.endpoint(listener)
         if endpoint is not None:
-            yield live, endpoint
+            yield each, endpoint
 
 
 class _Seen:
