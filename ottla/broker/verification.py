@@ -11,11 +11,12 @@ they try again after.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ottla.broker.coordinators import Asking
 from ottla.cluster.image import NO_BROKER
+from ottla.coordinator.decision import Reply
 from ottla.coordinator.transaction_records import TopicPartition
 from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM, Identity
 from ottla.coordinator.transactions import Codes
@@ -82,26 +83,39 @@ class Beginning:
         """Whether it is the first time in this transaction that it writes to one of them."""
         return bool(self._guards)
 
+    def verify_at_once(self) -> bool:
+        """Whether that takes no waiting: the coordinator is here, and nothing stands in the way."""
+        if not self._must_ask:
+            return True
+        asking = self._ask_here()
+        if asking is None or asking.reply is None:
+            return False
+        return self._heard(_codes(list(self._guards), asking.reply))
+
     async def verify(self) -> None:
         """Ask the coordinator. Right after a transaction its markers may be under way: then they are waited for, and a
         marker that was written meanwhile makes the answer worthless, whichever transaction it was for."""
-        adds = self._manner is Manner.ADD
-        if not adds and not self._broker.config.transaction_partition_verification_enable:
-            return
         deadline = self._broker.runtime.now() + RETRY_SECONDS_MAX
-        while True:
+        while self._must_ask:
             places = list(self._guards)
             try:
                 self._take_guards()
             except Refused as refused:
                 self._codes = dict.fromkeys(places, refused.code)
                 return
-            codes = await _ask(self._broker, self._transactional_id, self._speaker, list(self._guards), adds=adds)
-            self._codes = {place: _translated(code, self._manner) for place, code in codes.items()}
-            waits = adds and ErrorCode.concurrent_transactions in codes.values()
-            if self._broker.runtime.now() >= deadline or not (waits or self._is_void()):
+            if not self._guards or self._heard(await self._ask()) or self._broker.runtime.now() >= deadline:
                 return
-            await asyncio.sleep(RETRY_SECONDS if waits else 0)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    @property
+    def _must_ask(self) -> bool:
+        return self._manner is Manner.ADD or self._broker.config.transaction_partition_verification_enable
+
+    def _heard(self, codes: Codes) -> bool:
+        """Whether that is the answer; if not, another one may be had soon."""
+        self._codes = {place: _translated(code, self._manner) for place, code in codes.items()}
+        waits = self._manner is Manner.ADD and ErrorCode.concurrent_transactions in codes.values()
+        return not waits and not self._is_void()
 
     def _is_void(self) -> bool:
         return any(
@@ -109,6 +123,67 @@ class Beginning:
             for partition in self._partitions
             if (guard := self._guards.get((partition.topic, partition.index))) is not None
         )
+
+    async def _ask(self) -> Codes:
+        places = list(self._guards)
+        try:
+            asking = self._ask_here()
+            if asking is not None:
+                return _codes(places, await asking.answered())
+            return await self._ask_peer(places)
+        except Refused as refused:
+            return dict.fromkeys(places, refused.code)
+        except PeerLost:
+            return dict.fromkeys(places, ErrorCode.network_exception)
+
+    def _ask_here(self) -> Asking | None:
+        """None if the coordinator is another broker."""
+        if self._coordinator_id != self._broker.id:
+            return None
+        transactional_id, speaker, places = self._transactional_id, self._speaker, list(self._guards)
+        adds = self._manner is Manner.ADD
+        return self._broker.transactions.ask(
+            transactional_id,
+            lambda machine, to, now, now_ms: (
+                machine.add(transactional_id, speaker, places, to, now_ms, version=EPOCH_BUMPS_FROM)
+                if adds
+                else machine.verify(transactional_id, speaker, places, to)
+            ),
+        )
+
+    @property
+    def _coordinator_id(self) -> int:
+        coordinator = self._broker.transactions
+        index = coordinator.partition_of(self._transactional_id)
+        state = None if index is None else self._broker.image.partition(coordinator.topic, index)
+        return NO_BROKER if state is None else state.leader
+
+    async def _ask_peer(self, places: list[TopicPartition]) -> Codes:
+        if self._coordinator_id == NO_BROKER:
+            raise Refused(ErrorCode.coordinator_not_available)
+        topics: dict[str, list[int]] = {}
+        for topic, index in places:
+            topics.setdefault(topic, []).append(index)
+        message = AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id=self._transactional_id,
+                    producer_id=self._speaker.producer_id,
+                    producer_epoch=self._speaker.epoch,
+                    verify_only=self._manner is not Manner.ADD,
+                    topics=[AddPartitionsToTxnTopic(name=name, partitions=each) for name, each in topics.items()],
+                )
+            ]
+        )
+        response = await self._broker.peers.call(self._coordinator_id, message, AddPartitionsToTxnResponse)
+        codes = {
+            (topic.name, each.partition_index): ErrorCode(each.partition_error_code)
+            for result in response.results_by_transaction
+            for topic in result.topic_results
+            for each in topic.results_by_partition
+        }
+        missing = ErrorCode(response.error_code) or ErrorCode.network_exception
+        return {place: codes.get(place, missing) for place in places}
 
     def guard(self, partition: Partition) -> Guard | None:
         """To be shown with the append. Refused if the coordinator did not agree."""
@@ -147,6 +222,13 @@ def _manner(produce_version: int) -> Manner:
     return Manner.ASK_ABORTABLE if produce_version >= ABORTABLE_FROM else Manner.ASK
 
 
+def _codes(places: list[TopicPartition], reply: Reply) -> Codes:
+    if isinstance(reply, Refused):
+        return dict.fromkeys(places, reply.code)
+    assert isinstance(reply, dict)
+    return reply
+
+
 def _translated(code: ErrorCode, manner: Manner) -> ErrorCode:
     if code == ErrorCode.producer_fenced:
         return ErrorCode.invalid_producer_epoch
@@ -165,67 +247,3 @@ _PASSING = frozenset(
         ErrorCode.not_coordinator,
     }
 )
-
-
-async def _ask(
-    broker: Broker, transactional_id: str, speaker: Identity, partitions: Collection[TopicPartition], *, adds: bool
-) -> Codes:
-    coordinator = broker.transactions
-    index = coordinator.partition_of(transactional_id)
-    state = None if index is None else broker.image.partition(coordinator.topic, index)
-    try:
-        if state is None or state.leader == NO_BROKER:
-            raise Refused(ErrorCode.coordinator_not_available)
-        if state.leader != broker.id:
-            return await _ask_peer(broker, state.leader, transactional_id, speaker, partitions, adds=adds)
-        asking = coordinator.ask(
-            transactional_id,
-            lambda machine, to, now, now_ms: (
-                machine.add(transactional_id, speaker, partitions, to, now_ms, version=EPOCH_BUMPS_FROM)
-                if adds
-                else machine.verify(transactional_id, speaker, partitions, to)
-            ),
-        )
-        reply = await asking.answered()
-        if isinstance(reply, Refused):
-            raise reply
-    except Refused as refused:
-        return dict.fromkeys(partitions, refused.code)
-    except PeerLost:
-        return dict.fromkeys(partitions, ErrorCode.network_exception)
-    assert isinstance(reply, dict)
-    return reply
-
-
-async def _ask_peer(
-    broker: Broker,
-    coordinator_id: int,
-    transactional_id: str,
-    speaker: Identity,
-    partitions: Collection[TopicPartition],
-    *,
-    adds: bool,
-) -> Codes:
-    topics: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        topics.setdefault(topic, []).append(index)
-    message = AddPartitionsToTxnRequest(
-        transactions=[
-            AddPartitionsToTxnTransaction(
-                transactional_id=transactional_id,
-                producer_id=speaker.producer_id,
-                producer_epoch=speaker.epoch,
-                verify_only=not adds,
-                topics=[AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()],
-            )
-        ]
-    )
-    response = await broker.peers.call(coordinator_id, message, AddPartitionsToTxnResponse)
-    codes = {
-        (topic.name, each.partition_index): ErrorCode(each.partition_error_code)
-        for result in response.results_by_transaction
-        for topic in result.topic_results
-        for each in topic.results_by_partition
-    }
-    missing = ErrorCode(response.error_code) or ErrorCode.network_exception
-    return {place: codes.get(place, missing) for place in partitions}

@@ -120,7 +120,7 @@ def add(
     if value.state in PREPARED:
         raise Refused(ErrorCode.concurrent_transactions)
     wanted = set(partitions)
-    if value.state is State.ONGOING and wanted.issubset(value.partitions):
+    if not wanted or (value.state is State.ONGOING and wanted.issubset(value.partitions)):
         return None
     return value._replace(
         state=State.ONGOING,

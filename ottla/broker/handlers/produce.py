@@ -63,6 +63,8 @@ def _handle_any(broker: Broker, request: Request, frame: memoryview, pos: int) -
     if message.transactional_id is not None:
         beginning = verification.beginning(broker, message, request.version)
         if beginning is not None:
+            if beginning.verify_at_once():
+                return _append_all(broker, request, message, beginning)
             return _verify_first(broker, request, message, beginning)
     return _append_all(broker, request, message)
 

@@ -6,10 +6,10 @@ know that it was another producer that did it (KIP-588).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
-from ottla.broker.coordinators import Asking
+from ottla.broker.coordinators import Asking, respond
 from ottla.broker.dispatch import Request, serves
 from ottla.coordinator.decision import Reply
 from ottla.coordinator.regex import compile_regex
@@ -17,6 +17,7 @@ from ottla.coordinator.transaction_records import State, TopicPartition, Transac
 from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM, Identity
 from ottla.coordinator.transactions import NEEDS_PRODUCER_ID, Codes, Transactions
 from ottla.errors import ErrorCode, Refused
+from ottla.net.server import Pending
 from ottla.wire.apis import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
@@ -33,7 +34,6 @@ from ottla.wire.schema.add_partitions_to_txn import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
-    AddPartitionsToTxnTransaction,
 )
 from ottla.wire.schema.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -54,29 +54,13 @@ def _known_to(code: ErrorCode, version: int, fenced_from: int = _FENCED_FROM) ->
     return ErrorCode.invalid_producer_epoch if old else code
 
 
-async def _with_spare_id(broker: Broker, ask: Callable[[int | None], Asking]) -> Reply:
-    """Ask; and again with a new producer id, if the answer is that one is needed."""
-    reply = await ask(None).answered()
-    if reply is NEEDS_PRODUCER_ID:
-        reply = await ask(await broker.producer_ids.take()).answered()
-    return reply
-
-
 async def init(broker: Broker, message: InitProducerIdRequest, request: Request) -> InitProducerIdResponse:
     """InitProducerId, for a producer with a transactional id."""
-    transactional_id = message.transactional_id
-    assert transactional_id is not None
     has_one = message.producer_id >= 0 and message.producer_epoch >= 0
     expected = Identity(message.producer_id, message.producer_epoch) if has_one else None
-    reply = await _with_spare_id(
-        broker,
-        lambda spare_id: broker.transactions.ask(
-            transactional_id,
-            lambda machine, to, now, now_ms: machine.init(
-                transactional_id, message.transaction_timeout_ms, expected, to, now_ms, spare_id=spare_id
-            ),
-        ),
-    )
+    reply = await _init(broker, message, expected, None).answered()
+    if reply is NEEDS_PRODUCER_ID:
+        reply = await _init(broker, message, expected, await broker.producer_ids.take()).answered()
     if isinstance(reply, Refused):
         code = _known_to(reply.code, request.version, _FENCED_FROM_INIT)
         return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
@@ -84,35 +68,57 @@ async def init(broker: Broker, message: InitProducerIdRequest, request: Request)
     return InitProducerIdResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
 
 
+def _init(broker: Broker, message: InitProducerIdRequest, expected: Identity | None, spare_id: int | None) -> Asking:
+    transactional_id = message.transactional_id
+    assert transactional_id is not None
+    return broker.transactions.ask(
+        transactional_id,
+        lambda machine, to, now, now_ms: machine.init(
+            transactional_id, message.transaction_timeout_ms, expected, to, now_ms, spare_id=spare_id
+        ),
+    )
+
+
 # Adding.
 
 
 @serves(ADD_PARTITIONS_TO_TXN)
-async def add_partitions(
+def add_partitions(
     broker: Broker, message: AddPartitionsToTxnRequest, request: Request
-) -> AddPartitionsToTxnResponse:
+) -> AddPartitionsToTxnResponse | Pending | Coroutine[object, object, AddPartitionsToTxnResponse]:
     if request.version >= BETWEEN_BROKERS_FROM:
         if request.peer_broker is None:
             raise Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
-        return AddPartitionsToTxnResponse(
-            results_by_transaction=[await _add_for_leader(broker, each) for each in message.transactions]
-        )
+        return _add_for_leaders(broker, message)
     topics = message.v3_and_below_topics
     speaker = Identity(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch)
-    codes = await _add(broker, message.v3_and_below_transactional_id, speaker, topics)
-    codes = {place: _known_to(code, request.version) for place, code in codes.items()}
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(topics, codes))
+
+    def shaped(reply: Reply) -> AddPartitionsToTxnResponse:
+        codes = _codes(topics, reply)
+        codes = {place: _known_to(code, request.version) for place, code in codes.items()}
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(topics, codes))
+
+    asking = _add(broker, message.v3_and_below_transactional_id, speaker, topics)
+    return respond(asking, request, shaped)
 
 
-async def _add_for_leader(broker: Broker, asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
-    """What the leader of a partition asks, on behalf of a producer that has written to it."""
-    speaker = Identity(asked.producer_id, asked.producer_epoch)
-    if asked.verify_only:
-        codes = await _verify(broker, asked.transactional_id, speaker, asked.topics)
-    else:
-        codes = await _add(broker, asked.transactional_id, speaker, asked.topics, version=EPOCH_BUMPS_FROM)
-    return AddPartitionsToTxnResult(
-        transactional_id=asked.transactional_id, topic_results=_by_topic(asked.topics, codes)
+async def _add_for_leaders(broker: Broker, message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    """What the leaders of partitions ask, on behalf of producers that have written to them."""
+    asked = []
+    for each in message.transactions:
+        speaker = Identity(each.producer_id, each.producer_epoch)
+        if each.verify_only:
+            asked.append(_verify(broker, each.transactional_id, speaker, each.topics))
+        else:
+            asked.append(_add(broker, each.transactional_id, speaker, each.topics, version=EPOCH_BUMPS_FROM))
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            AddPartitionsToTxnResult(
+                transactional_id=each.transactional_id,
+                topic_results=_by_topic(each.topics, _codes(each.topics, await asking.answered())),
+            )
+            for each, asking in zip(message.transactions, asked, strict=True)
+        ]
     )
 
 
@@ -120,38 +126,37 @@ def _places(topics: list[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
     return [(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-async def _add(
+def _add(
     broker: Broker, transactional_id: str, speaker: Identity, topics: list[AddPartitionsToTxnTopic], *, version: int = 0
-) -> Codes:
+) -> Asking:
     """All of them or none: one that does not exist spoils it for the others."""
     places = _places(topics)
     unknown = {place for place in places if broker.image.partition(*place) is None}
     if unknown:
-        return {
-            place: ErrorCode.unknown_topic_or_partition if place in unknown else ErrorCode.operation_not_attempted
-            for place in places
-        }
-    asking = broker.transactions.ask(
+        asking = Asking()
+        asking.answer(
+            {
+                place: ErrorCode.unknown_topic_or_partition if place in unknown else ErrorCode.operation_not_attempted
+                for place in places
+            }
+        )
+        return asking
+    return broker.transactions.ask(
         transactional_id,
         lambda machine, to, now, now_ms: machine.add(transactional_id, speaker, places, to, now_ms, version=version),
     )
-    return await _codes(places, asking)
 
 
-async def _verify(
-    broker: Broker, transactional_id: str, speaker: Identity, topics: list[AddPartitionsToTxnTopic]
-) -> Codes:
+def _verify(broker: Broker, transactional_id: str, speaker: Identity, topics: list[AddPartitionsToTxnTopic]) -> Asking:
     places = _places(topics)
-    asking = broker.transactions.ask(
+    return broker.transactions.ask(
         transactional_id, lambda machine, to, now, now_ms: machine.verify(transactional_id, speaker, places, to)
     )
-    return await _codes(places, asking)
 
 
-async def _codes(places: list[TopicPartition], asking: Asking) -> Codes:
-    reply = await asking.answered()
+def _codes(topics: list[AddPartitionsToTxnTopic], reply: Reply) -> Codes:
     if isinstance(reply, Refused):
-        return dict.fromkeys(places, reply.code)
+        return dict.fromkeys(_places(topics), reply.code)
     assert isinstance(reply, dict)
     return reply
 
@@ -179,7 +184,7 @@ async def add_offsets(broker: Broker, message: AddOffsetsToTxnRequest, request: 
         return AddOffsetsToTxnResponse(error_code=ErrorCode.coordinator_not_available)
     place = AddPartitionsToTxnTopic(name=groups.topic, partitions=[index])
     speaker = Identity(message.producer_id, message.producer_epoch)
-    codes = await _add(broker, message.transactional_id, speaker, [place])
+    codes = _codes([place], await _add(broker, message.transactional_id, speaker, [place]).answered())
     code = _known_to(codes[groups.topic, index], request.version)
     return AddOffsetsToTxnResponse(error_code=code)
 
@@ -188,28 +193,42 @@ async def add_offsets(broker: Broker, message: AddOffsetsToTxnRequest, request: 
 
 
 @serves(END_TXN)
-async def end(broker: Broker, message: EndTxnRequest, request: Request) -> EndTxnResponse:
-    transactional_id = message.transactional_id
+def end(
+    broker: Broker, message: EndTxnRequest, request: Request
+) -> EndTxnResponse | Pending | Coroutine[object, object, EndTxnResponse]:
+    def shaped(reply: Reply) -> EndTxnResponse:
+        if reply is NEEDS_PRODUCER_ID:
+            return EndTxnResponse(error_code=ErrorCode.concurrent_transactions)  # it asks again, and finds one
+        if isinstance(reply, Refused):
+            return EndTxnResponse(error_code=_known_to(reply.code, request.version))
+        assert isinstance(reply, Identity)
+        return EndTxnResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
+
+    asking = _end(broker, message, request.version, None)
+    if asking.reply is not NEEDS_PRODUCER_ID:
+        return respond(asking, request, shaped)
+
+    async def with_new_id() -> EndTxnResponse:
+        spare_id = await broker.producer_ids.take()
+        return shaped(await _end(broker, message, request.version, spare_id).answered())
+
+    return with_new_id()
+
+
+def _end(broker: Broker, message: EndTxnRequest, version: int, spare_id: int | None) -> Asking:
     speaker = Identity(message.producer_id, message.producer_epoch)
-    reply = await _with_spare_id(
-        broker,
-        lambda spare_id: broker.transactions.ask(
-            transactional_id,
-            lambda machine, to, now, now_ms: machine.end(
-                transactional_id,
-                speaker,
-                to,
-                now_ms,
-                committed=message.committed,
-                bumps=request.version >= BUMPS_FROM,
-                spare_id=spare_id,
-            ),
+    return broker.transactions.ask(
+        message.transactional_id,
+        lambda machine, to, now, now_ms: machine.end(
+            message.transactional_id,
+            speaker,
+            to,
+            now_ms,
+            committed=message.committed,
+            bumps=version >= BUMPS_FROM,
+            spare_id=spare_id,
         ),
     )
-    if isinstance(reply, Refused):
-        return EndTxnResponse(error_code=_known_to(reply.code, request.version))
-    assert isinstance(reply, Identity)
-    return EndTxnResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
 
 
 # Looking.
