@@ -18,13 +18,14 @@ from ottla.sim.disk import UNLIMITED
 from ottla.sim.store import STORE
 from ottla.sim.workload import Client
 
-AT_ONCE_MAX: Final = 3
+AT_ONCE_MAX: Final = 4
 WALL_JUMP_MS: Final = 3_600_000
 
 Undo = Callable[[], object]
 
 KINDS: Final = {
     "kill": "_kill",
+    "all killed": "_kill_all",
     "power cut": "_power_cut",
     "pause": "_pause",
     "stop": "_stop",
@@ -135,6 +136,20 @@ class Faults:
             return None
         node.kill()
         return node.start
+
+    def _kill_all(self) -> Undo | None:
+        """At one moment; they come back one after the other."""
+        if any(node.tail_lost for node in self._cluster.nodes) and not self.whole():
+            return None
+        nodes = self._running()
+        for node in nodes:
+            node.kill()
+
+        def undo() -> None:
+            for node in nodes:
+                self._world.kernel.call_later(self._random.uniform(0, 5), node.start)
+
+        return undo if nodes else None
 
     def _stop(self) -> Undo | None:
         node = self._chosen([node for node in self._running() if node.ready and not node.paused])

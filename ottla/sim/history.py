@@ -47,6 +47,7 @@ class Kind(Enum):
     SHRUNK = "shrunk"
     FORGOTTEN = "forgotten"
     DIVERGED = "diverged"
+    TWO_LEADERS = "two leaders"
     STUCK = "stuck"
 
 

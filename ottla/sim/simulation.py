@@ -18,6 +18,7 @@ from typing import Final
 from ottla.sim.cluster import SimCluster
 from ottla.sim.faults import Faults
 from ottla.sim.history import History, Kind, Value, Violation
+from ottla.sim.invariants import Invariants
 from ottla.sim.loop import Livelock
 from ottla.sim.workload import TOPIC, Client, Member, Protocol, Reader, Surveyor, Writer, create_topic
 from ottla.sim.world import Log, Unfinished, World
@@ -118,7 +119,7 @@ class Simulation:
             for number in range(random.randint(0, 3))
         ]
         self.clients.append(Surveyor(self.cluster, self.history, "surveyor", self.partitions, random))
-        every_s = random.choice([2.0, 5.0, 10.0])
+        every_s = random.choice([1.0, 3.0, 8.0])
         self.faults = Faults(self.cluster, self.clients, self.world.chance("faults"), every_s=every_s, only=only)
 
     def _settings(self, random: Random) -> dict[str, str]:
@@ -138,6 +139,7 @@ class Simulation:
     def run(self) -> Outcome:
         try:
             self._begin()
+            Invariants(self.cluster, self.history).begin()
             self.faults.begin()
             self.world.run(self._broken, self.seconds)
             self.faults.heal()
