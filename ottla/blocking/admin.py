@@ -19,9 +19,8 @@ from ottla.client.admin import (
     ResourceKind,
     Topic,
 )
-from ottla.client.consumer import Given
 from ottla.client.embedded import TopicPartition
-from ottla.client.group_offsets import OffsetAndMetadata
+from ottla.client.group_offsets import Given, OffsetAndMetadata
 from ottla.client.offset_queries import OffsetAndTimestamp
 from ottla.client.options import ClientOptions
 

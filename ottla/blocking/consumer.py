@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from ottla.blocking.thread import Blocking
 from ottla.client import consumer
-from ottla.client.consumer import Given
 from ottla.client.consumer_records import ConsumerRecord, Deserializer, Shelf
 from ottla.client.embedded import TopicPartition
-from ottla.client.group_offsets import GroupMetadata
+from ottla.client.group_offsets import Given, GroupMetadata
 from ottla.client.offset_queries import OffsetAndTimestamp
 from ottla.client.options import ConsumerOptions
 from ottla.client.subscription import RebalanceListener

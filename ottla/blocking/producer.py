@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from ottla.blocking.thread import Blocking
 from ottla.client import producer
 from ottla.client.deliveries import RecordMetadata, Verdict
 from ottla.client.errors import ClientError
+from ottla.client.group_offsets import Given, GroupMetadata
 from ottla.client.options import ProducerOptions
 from ottla.client.partitioners import Function, Partitioner
 from ottla.client.producer import HeadersGiven, Serializer
@@ -128,10 +130,35 @@ class Producer(Blocking[producer.Producer]):
 
     def flush(self) -> None:
         """Until everything sent so far is delivered or has failed; each future says which."""
-        self._run(self._flush())
+        self._run(self._after_queue(self._client.flush))
 
     def partitions_for(self, topic: str) -> set[int]:
         return self._run(self._client.partitions_for(topic))
+
+    # Transactions.
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """Everything sent inside counts when it is left, or nothing does, if an exception leaves it."""
+        self.begin_transaction()
+        try:
+            yield self
+        except BaseException:
+            self.abort_transaction()
+            raise
+        self.commit_transaction()
+
+    def begin_transaction(self) -> None:
+        self._run(self._client.begin_transaction())
+
+    def commit_transaction(self) -> None:
+        self._run(self._after_queue(self._client.commit_transaction))
+
+    def abort_transaction(self) -> None:
+        self._run(self._after_queue(self._client.abort_transaction))
+
+    def send_offsets_to_transaction(self, offsets: Given, group_metadata: GroupMetadata | str) -> None:
+        self._run(self._client.send_offsets_to_transaction(offsets, group_metadata))
 
     def _stop(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._thread is not None and not self._thread.loop.is_closed():
@@ -146,8 +173,9 @@ class Producer(Blocking[producer.Producer]):
             with self._guard:
                 if not self._queue:
                     self._taking = False
-                    if self._drained is not None:
-                        self._drained.set()
+                    drained, self._drained = self._drained, None
+                    if drained is not None:
+                        drained.set()
                     return
                 offered = self._queue.popleft()
                 if len(self._queue) == QUEUED_MAX // 2:
@@ -175,10 +203,10 @@ class Producer(Blocking[producer.Producer]):
         with self._guard:
             if not self._taking:
                 return
-            self._drained = asyncio.Event()
-        await self._drained.wait()
-        self._drained = None
+            drained = self._drained = self._drained or asyncio.Event()
+        await drained.wait()
 
-    async def _flush(self) -> None:
+    async def _after_queue(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """When everything that was sent before has been taken over."""
         await self._taken_over()
-        await self._client.flush()
+        await work()

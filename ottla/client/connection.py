@@ -104,6 +104,11 @@ class Connection(asyncio.BufferedProtocol):
             raise
         return connection
 
+    @property
+    def features(self) -> dict[str, int]:
+        """What the cluster has agreed on, by name."""
+        return self._versions.features if self._versions is not None else {}
+
     # Requests.
 
     def send(

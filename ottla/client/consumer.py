@@ -22,7 +22,7 @@ from ottla.client.consumer_records import ConsumerRecord, Deserializer, Opener, 
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.fetching import Fetcher
-from ottla.client.group_offsets import GroupMetadata, OffsetAndMetadata, offsets_given
+from ottla.client.group_offsets import Given, GroupMetadata, OffsetAndMetadata, offsets_given
 from ottla.client.member import MemberSettings
 from ottla.client.offset_queries import OffsetAndTimestamp, list_offsets
 from ottla.client.options import ConsumerOptions
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ottla.runtime import Runtime
 
 T = TypeVar("T")
-Given = Mapping[TopicPartition, OffsetAndMetadata | tuple[int, str] | int]
 
 PARTS: Final = (ClientSettings, RoutingSettings, ConsumerSettings, MemberSettings, GroupSettings)
 AHEAD_MAX: Final = 500

@@ -94,6 +94,11 @@ class Driver:
             self.pump_due = True
             self.runtime.call_soon(self._pump)
 
+    def announce(self) -> None:
+        """Something happened that those who wait should know, too."""
+        self._news = True
+        self.wake()
+
     def _pump(self) -> None:
         self.pump_due = False
         if self._closed:
@@ -133,19 +138,31 @@ class Driver:
         self.wake()
 
     def _send(self, machine: Machine, send: Send) -> None:
+        to = send.to if send.to is not ANYBODY else self.routing.any_broker(self.runtime.now())
+
         def reply(received: Message | ClientError) -> None:
             if self._closed:
                 return
             if isinstance(received, ClientError):
-                self._failures[send.to.node_id] = received
+                if to is not None:
+                    self._note_lost(to, send, received)
                 machine.failed(send, self.runtime.now(), received.code)
             else:
-                self._failures.pop(send.to.node_id, None)
+                assert to is not None
+                self._failures.pop(to.node_id, None)
                 machine.answered(send, received, self.runtime.now())
-            self._news = True
-            self.wake()
+            self.announce()
 
-        self.network.send(send, send.to, reply if send.awaited else None)
+        if to is None:
+            self.runtime.call_soon(reply, self._nobody())
+        else:
+            self.network.send(send, to, reply if send.awaited else None)
+
+    def _note_lost(self, to: Broker, send: Send, error: ClientError) -> None:
+        """A machine that asked ANYBODY cannot say who it was that did not answer."""
+        self._failures[to.node_id] = error
+        if send.to is ANYBODY and error.code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
+            self.routing.lost(to.node_id, self.runtime.now())
 
     # Those who wait.
 
@@ -182,8 +199,7 @@ class Driver:
                 self._failures[to.node_id] = received
                 self.routing.lost(to.node_id, self.runtime.now())
             reply(received)
-            self._news = True
-            self.wake()
+            self.announce()
 
         self.network.send(send, to, noted)
 

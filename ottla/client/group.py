@@ -181,7 +181,7 @@ class Group:
             else:
                 await self._reader.give_up(partitions, lost=isinstance(change, Lose))
                 self._tell(self.member.called_back)
-            self._driver.wake()
+            self._driver.announce()
 
     # What the group needs to know of topics.
 
@@ -200,7 +200,7 @@ class Group:
             answer = await self._driver.insist(look, timeout_s=float("inf"))
         except ClientError as error:
             self.failure = error
-            self._driver.wake()
+            self._driver.announce()
             return
         found = [topic for topic in answer.topics if not topic.error_code and topic.name is not None]
         for name in sorted(asked.topics) if isinstance(asked, CountPartitions) else ():

@@ -60,6 +60,8 @@ class GroupMetadata(NamedTuple):
 
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+Given = Mapping[TopicPartition, OffsetAndMetadata | tuple[int, str] | int]
+"""As users write them: a number, or a number and a note."""
 _Answer = TypeVar("_Answer", OffsetCommitResponse, OffsetFetchResponse)
 Refusal = Callable[[ErrorCode, GroupMetadata], object]
 
@@ -224,9 +226,7 @@ async def find_coordinator(driver: Driver, key: str, timeout_s: float, kind: int
     return Broker(found.node_id, found.host, found.port)
 
 
-def offsets_given(offsets: Mapping[TopicPartition, OffsetAndMetadata | tuple[int, str] | int]
-                  ) -> dict[TopicPartition, OffsetAndMetadata]:  # fmt: skip
-    """As users write them: a number, or a number and a note."""
+def offsets_given(offsets: Given) -> dict[TopicPartition, OffsetAndMetadata]:
     return {
         TopicPartition(*place): OffsetAndMetadata(given) if isinstance(given, int) else OffsetAndMetadata(*given)
         for place, given in offsets.items()

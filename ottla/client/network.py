@@ -84,6 +84,7 @@ class _Link:
             self._give_up(ConnectionLost("the client was stopped"))
             raise
         self.connection = connection
+        network.features.update(connection.features)
         connection.when_lost = self._forget
         while self._waiting:
             self.send(*self._waiting.popleft())
@@ -108,6 +109,8 @@ class Network:
         self.client_id = client_id
         self.setup_timeout_s = setup_timeout_s
         self.links: dict[tuple[str, int, Lane], _Link] = {}
+        self.features: dict[str, int] = {}
+        """What the cluster has agreed on, by name, as the last broker told that was connected to."""
         self.closed = False
 
     def send(self, send: Send, to: Broker, reply: Reply | None) -> None:

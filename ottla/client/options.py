@@ -33,6 +33,7 @@ class ProducerOptions(ClientOptions, total=False):
     delivery_timeout_ms: int
     retries: int
     transactional_id: str | None
+    transaction_timeout_ms: int
     max_block_ms: int
 
 

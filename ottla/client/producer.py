@@ -10,18 +10,23 @@ What was acknowledged with acks=all (the default) is in the log once, in order, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack, cast
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, cast
 
 from ottla.client.client import Client
 from ottla.client.deliveries import Delivered, ProducerSettings, RecordMetadata, Undelivered, Verdict
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError, TimedOut, error_of
+from ottla.client.group_offsets import Given, GroupMetadata, offsets_given
 from ottla.client.options import ProducerOptions
 from ottla.client.partitioners import Function, Partitioner, partitioner_of
 from ottla.client.routing import RoutingSettings
 from ottla.client.settings import ClientSettings, SendSettings, Settings
+from ottla.client.transaction_calls import TransactionCalls
+from ottla.client.transactions import TransactionSettings
 from ottla.client.whole_batches import Content, Shipment, WholeBatches
+from ottla.errors import ErrorCode
 from ottla.wire.records import Headers
 
 if TYPE_CHECKING:
@@ -36,7 +41,7 @@ HeadersGiven = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 UNYIELDED_MAX: Final = 63
 """One less than a power of two: so many records are taken from one sender before others have a turn."""
 
-PARTS: Final = (ClientSettings, RoutingSettings, ProducerSettings, SendSettings)
+PARTS: Final = (ClientSettings, RoutingSettings, ProducerSettings, SendSettings, TransactionSettings)
 
 
 class Promise(Protocol):
@@ -45,6 +50,7 @@ class Promise(Protocol):
     def done(self) -> bool: ...
     def set_result(self, result: RecordMetadata, /) -> object: ...
     def set_exception(self, exception: ClientError, /) -> object: ...
+    def exception(self) -> BaseException | None: ...
 
 
 class Producer(Client):
@@ -63,8 +69,6 @@ class Producer(Client):
     ) -> None:
         super().__init__(Settings(bootstrap_servers, config, settings, PARTS), runtime, auto_create=True)
         self._producer_settings = self._settings.part(ProducerSettings)
-        if self._producer_settings.transactional_id is not None:
-            raise BadSetting("this producer does not write transactions yet: leave transactional_id out")
         self._max_block_s = self._settings.part(SendSettings).max_block_ms / 1000
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer
@@ -72,6 +76,7 @@ class Producer(Client):
         if isinstance(partitioner, str):
             partitioner_of(partitioner)  # a name that nobody knows is refused here, not at the start
         self._accumulator: WholeBatches
+        self._transactions: TransactionCalls | None = None
         self._deal: Deal | None = None
 
     async def start(self) -> None:
@@ -80,19 +85,27 @@ class Producer(Client):
         self._runtime = driver.runtime
         self._unyielded = 0
         self._new_future = asyncio.get_running_loop().create_future
+        if self._producer_settings.transactional_id is not None:
+            self._transactions = TransactionCalls(
+                driver, self._accumulator, self._settings.part(TransactionSettings), timeout_s=self._max_block_s
+            )
         driver.attach(self._accumulator, self._tell)
         try:
             await driver.start()
+            if self._transactions is not None:
+                await self._transactions.init()
         except BaseException:
             await self._close()
             raise
 
     async def stop(self) -> None:
-        """Deliver what was sent, as far as it can be delivered, and close."""
+        """Deliver what was sent, as far as it can be delivered, and close. A transaction that is open is aborted."""
         if self._driver_or_none is None or self._stopped:
             return
         self._stopped = True
         try:
+            if self._transactions is not None:
+                await self._transactions.close()
             await self._flushed(self._accumulator.close())
         finally:
             await self._close()
@@ -193,6 +206,40 @@ class Producer(Client):
         self._driver.wake()
         await asyncio.sleep(0)  # it leaves while the next is made
 
+    # Transactions.
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """Everything sent inside counts when it is left, or nothing does, if an exception leaves it."""
+        await self.begin_transaction()
+        try:
+            yield self
+        except BaseException:
+            await self.abort_transaction()
+            raise
+        await self.commit_transaction()
+
+    async def begin_transaction(self) -> None:
+        self._transactional().begin()
+
+    async def commit_transaction(self) -> None:
+        """Deliver everything, then let it count. An error that is not `fatal` means that it can only be aborted."""
+        await self._transactional().commit()
+
+    async def abort_transaction(self) -> None:
+        await self._transactional().abort()
+
+    async def send_offsets_to_transaction(self, offsets: Given, group_metadata: GroupMetadata | str) -> None:
+        """Commit offsets of a group with the transaction: those of the records that it was made from."""
+        reader = GroupMetadata(group_metadata) if isinstance(group_metadata, str) else group_metadata
+        await self._transactional().send_offsets(offsets_given(offsets), reader)
+
+    def _transactional(self) -> TransactionCalls:
+        self._driver  # noqa: B018 (not started: says so)
+        if self._transactions is None:
+            raise BadSetting("transactions need a transactional_id")
+        return self._transactions
+
     # The steps of `send`, for those who call from other threads.
 
     def prepared(self, value: Any, key: Any, headers: HeadersGiven) -> tuple[bytes | None, bytes | None, Headers]:
@@ -221,6 +268,8 @@ class Producer(Client):
     ) -> Verdict:
         """Hand a record over if that takes no waiting; `token` is told what becomes of it."""
         runtime, driver = self._runtime, self._driver
+        if self._transactions is not None:
+            self._transactions.check()
         verdict = self._accumulator.append(
             topic,
             value,
@@ -276,6 +325,8 @@ class Producer(Client):
             promise = cast("Promise", token)
             if not promise.done():
                 promise.set_exception(_failure(action, at))
+                if action.error.code is ErrorCode.transaction_abortable:
+                    promise.exception()  # whoever aborted knows, and need not ask each record
 
     def _chosen_partitioner(self) -> Partitioner:
         chosen = self._partitioner

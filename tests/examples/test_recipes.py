@@ -7,10 +7,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from random import Random
 
 import pytest
 
-from examples import at_least_once, at_most_once, feed_http_service
+from examples import at_least_once, at_most_once, exactly_once, feed_http_service
+from ottla.client.consumer import Consumer
 from tests.client.clients import create, run, write
 from tests.conftest import Served
 from tests.serving import wait_for
@@ -85,6 +87,41 @@ def test_at_least_once_skips_nothing_and_a_repeat_changes_nothing(broker: Served
     assert set(first + second) == set(range(RECORDS))
     assert set(first) & set(second), "what was handled and not committed is handled again"
     assert sorted(int(value) for value in places.values()) == list(range(RECORDS))
+
+
+def test_exactly_once_copies_each_record_once_whatever_fails(broker: Served, fresh_name):
+    source, target = filled(broker, fresh_name(), partitions=2), fresh_name()
+    run(create(broker.bootstrap, target))
+    chance = Random(11)
+    deaths = 0
+
+    def clumsy(record) -> bytes:
+        if deaths < 5 and chance.random() < 0.1:
+            raise Died
+        return record.value
+
+    async def scenario() -> list[int]:
+        nonlocal deaths
+        group = f"group-{source}"
+        async with Consumer(
+            target, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as reader:
+            copied: list[int] = []
+            while len(copied) < RECORDS:
+                copying = asyncio.create_task(exactly_once.run(broker.bootstrap, source, target, group, clumsy))
+                while len(copied) < RECORDS and not copying.done():
+                    for records in (await reader.getmany(timeout_ms=100)).values():
+                        copied += [int(record.value) for record in records]
+                copying.cancel()
+                (ended,) = await asyncio.gather(copying, return_exceptions=True)
+                assert isinstance(ended, Died | asyncio.CancelledError), ended
+                deaths += 1
+            more = await reader.getmany(timeout_ms=200)
+            assert more == {}
+            return copied
+
+    assert sorted(run(scenario())) == list(range(RECORDS))
+    assert deaths > 1
 
 
 @pytest.fixture

@@ -1,0 +1,124 @@
+"""Transactions of our producer with a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ottla.blocking import Producer as BlockingProducer
+from ottla.client.admin import Admin
+from ottla.client.consumer import Consumer
+from ottla.client.embedded import TopicPartition
+from ottla.client.errors import BadSetting, ClientError
+from ottla.client.producer import Producer
+from ottla.errors import ErrorCode
+from tests.client.clients import create, read, run
+from tests.conftest import Served
+
+
+async def committed(broker: Served, topic: str, count: int) -> list[bytes]:
+    async with Consumer(
+        topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as consumer:
+        return [record.value for record in await read(consumer, count)]
+
+
+class Oops(Exception):
+    pass
+
+
+async def fail_inside(producer: Producer, topic: str) -> None:
+    async with producer.transaction():
+        for number in range(10):
+            await producer.send(topic, b"no %d" % number)
+        await producer.flush()
+        raise Oops
+
+
+def test_what_is_committed_counts_and_what_is_aborted_does_not(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        await create(broker.bootstrap, topic, 2)
+        async with Producer(broker.bootstrap, transactional_id=topic) as producer:
+            for attempt in range(3):
+                with pytest.raises(Oops):
+                    await fail_inside(producer, topic)
+                async with producer.transaction():
+                    await producer.send(topic, b"yes %d" % attempt, partition=attempt % 2)
+            await producer.begin_transaction()
+            await producer.send(topic, b"left open")
+        assert sorted(await committed(broker, topic, 3)) == [b"yes 0", b"yes 1", b"yes 2"]
+
+    run(scenario())
+
+
+def test_offsets_count_with_the_transaction(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        place = TopicPartition(topic, 0)
+        await create(broker.bootstrap, topic)
+        async with Producer(broker.bootstrap, transactional_id=topic) as producer, Admin(broker.bootstrap) as admin:
+            await producer.begin_transaction()
+            await producer.send(topic, b"v")
+            await producer.send_offsets_to_transaction({place: 5}, "g-" + topic)
+            await producer.abort_transaction()
+            assert await admin.group_offsets("g-" + topic) == {}
+            async with producer.transaction():
+                await producer.send(topic, b"v")
+                await producer.send_offsets_to_transaction({place: (7, "so far")}, "g-" + topic)
+            assert (await admin.group_offsets("g-" + topic))[place][:2] == (7, "so far")
+
+    run(scenario())
+
+
+def test_the_second_with_an_id_fences_the_first(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        await create(broker.bootstrap, topic)
+        async with Producer(broker.bootstrap, transactional_id=topic) as old:
+            await old.begin_transaction()
+            await old.send_and_wait(topic, b"old")
+            async with Producer(broker.bootstrap, transactional_id=topic) as new:
+                async with new.transaction():
+                    await new.send(topic, b"new")
+                with pytest.raises(ClientError) as fenced:
+                    await old.commit_transaction()
+                assert fenced.value.fatal
+                with pytest.raises(ClientError):
+                    await old.begin_transaction()
+        assert await committed(broker, topic, 1) == [b"new"]
+
+    run(scenario())
+
+
+def test_records_outside_a_transaction_are_refused(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        await create(broker.bootstrap, topic)
+        async with Producer(broker.bootstrap, transactional_id=topic) as producer:
+            with pytest.raises(ClientError, match="begin_transaction") as outside:
+                await producer.send(topic, b"v")
+            assert outside.value.code is ErrorCode.invalid_txn_state
+            with pytest.raises(ClientError):
+                await producer.commit_transaction()
+        async with Producer(broker.bootstrap) as plain:
+            with pytest.raises(BadSetting, match="transactional_id"):
+                await plain.begin_transaction()
+
+    run(scenario())
+
+
+def test_transactions_without_async(broker: Served, fresh_name):
+    topic = fresh_name()
+    asyncio.run(create(broker.bootstrap, topic))
+    with BlockingProducer(broker.bootstrap, transactional_id=topic) as producer:
+        with producer.transaction():
+            sent = [producer.send(topic, b"%d" % number) for number in range(1000)]
+        assert [each.result().offset for each in sent] == list(range(1000))
+        producer.begin_transaction()
+        producer.send(topic, b"no")
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"last")
+    assert run(committed(broker, topic, 1001))[-1] == b"last"
