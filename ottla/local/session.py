@@ -14,7 +14,7 @@ from ottla.errors import Fault
 from ottla.local.cluster import LocalCluster
 from ottla.local.control import Answer
 from ottla.local.process import STOP_SECONDS, BrokerProcess, State
-from ottla.local.sight import Sight, Watcher, differences
+from ottla.local.sight import NOBODY, Sight, Watcher, differences
 
 LOOK_SECONDS: Final = 0.2
 MEGABYTE: Final = 1 << 20
@@ -33,6 +33,7 @@ class Session:
         self._told = told
         self._drawn = drawn
         self._watcher = Watcher()
+        self._looked = False
         self._states: dict[int, State] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -72,9 +73,10 @@ class Session:
         serving = [each.address for each in self.cluster.brokers.values() if each.state is State.READY]
         sight = await self._watcher.look(serving) if serving else None
         if sight is not None:
-            for line in differences(self.sight, sight):
+            before = self.sight if self._looked else sight._replace(controller=NOBODY)  # what is there is no news
+            for line in differences(before, sight):
                 self._told(line)
-            self.sight = sight
+            self.sight, self._looked = sight, True
         self._drawn()
 
     def _note_state(self, broker: BrokerProcess) -> None:
