@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from ottla.blocking.thread import Blocking
 from ottla.client import admin
 from ottla.client.admin import (
+    ActiveProducer,
     ClusterDescription,
     ConfigEntry,
     GroupDescription,
@@ -18,6 +19,8 @@ from ottla.client.admin import (
     Reassignment,
     ResourceKind,
     Topic,
+    TransactionDescription,
+    TransactionListing,
 )
 from ottla.client.embedded import TopicPartition
 from ottla.client.group_offsets import Given, OffsetAndMetadata
@@ -109,3 +112,15 @@ class Admin(Blocking[admin.Admin]):
 
     def log_dirs(self, brokers: Collection[int] | None = None) -> dict[int, list[LogDir]]:
         return self._run(self._client.log_dirs(brokers))
+
+    def list_transactions(self, states: Collection[str] = ()) -> list[TransactionListing]:
+        return self._run(self._client.list_transactions(states))
+
+    def describe_transactions(self, ids: Collection[str]) -> dict[str, TransactionDescription]:
+        return self._run(self._client.describe_transactions(ids))
+
+    def describe_producers(self, partition: TopicPartition) -> list[ActiveProducer]:
+        return self._run(self._client.describe_producers(partition))
+
+    def fence_producer(self, transactional_id: str) -> None:
+        self._run(self._client.fence_producer(transactional_id))

@@ -15,7 +15,7 @@ C = TypeVar("C", bound=Client)
 T = TypeVar("T")
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
@@ -28,7 +28,7 @@ class LoopThread:
     """Runs until `close`. A daemon: a program that forgets its clients can still end."""
 
     def __init__(self, name: str) -> None:
-        self.loop = _new_loop()
+        self.loop = new_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""`ottla log verify`: read data directories through, and say what is damaged, where, and what to do."""
+"""`ottla log`: print the files of a broker, or read them through and say what is damaged, where, and what to do."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from ottla.cli.cluster import json_option, print_json
 from ottla.cli.failure import Failure, Misused
+from ottla.cli.log_dump import dump
 from ottla.errors import Fault
 from ottla.log import checkpoints
 from ottla.log.verify import Checked, Finding, partition_directories, verify_checkpoints, verify_partition
@@ -20,7 +21,15 @@ PROGRESS_SECONDS = 10.0
 
 @click.group("log")
 def command() -> None:
-    """Look at the files of a broker."""
+    """Look at the files of a broker.
+
+    \b
+    Example:
+      ottla log verify ottla-data
+    """
+
+
+command.add_command(dump)
 
 
 @command.command("verify")
@@ -32,6 +41,10 @@ def verify(directories: tuple[str, ...], as_json: bool) -> None:
     nothing to read.
 
     A broker may be running: what it is writing meanwhile is not held against it.
+
+    \b
+    Example:
+      ottla log verify ottla-data
     """
     began = time.monotonic()
     findings: list[Finding] = []

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from ottla import __version__
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class Noun(NamedTuple):
@@ -22,9 +25,18 @@ NOUNS: Final = {
     "dev": Noun("ottla.cli.dev", "Run a cluster on this machine: watch it, break it."),
     "drill": Noun("ottla.cli.drill", "Break a small cluster on purpose, and check what becomes of it."),
     "simulate": Noun("ottla.cli.simulate", "Run whole clusters on a virtual clock, with faults, and check them."),
-    "log": Noun("ottla.cli.log", "Look at the files of a broker: read them through for damage."),
-    "topics": Noun("ottla.cli.topics", "Create, list, describe and delete topics."),
+    "topics": Noun("ottla.cli.topics", "Create, list, describe, alter and delete topics; plan their size."),
+    "produce": Noun("ottla.cli.produce", "Write records, from standard input or files."),
+    "consume": Noun("ottla.cli.consume", "Read records and print them."),
+    "groups": Noun("ottla.cli.groups", "Consumer groups: members, lag, offsets."),
+    "configs": Noun("ottla.cli.configs", "Settings of topics, brokers and groups."),
+    "reassign": Noun("ottla.cli.reassign", "Move partitions to other brokers."),
+    "elect": Noun("ottla.cli.elect", "Let preferred replicas lead."),
+    "transactions": Noun("ottla.cli.transactions", "Show transactions, and end one that hangs."),
+    "bench": Noun("ottla.cli.bench", "Measure any Kafka-compatible cluster."),
+    "log": Noun("ottla.cli.log", "Look at the files of a broker: print them, or read them through for damage."),
     "zookeeper": Noun("ottla.cli.zookeeper", "Run a ZooKeeper ensemble, for development and tests."),
+    "completion": Noun("ottla.cli.completion", "Completion for bash, zsh and fish."),
 }
 
 
@@ -53,6 +65,14 @@ class LazyGroup(click.Group):
             near = get_close_matches(args[0], NOUNS, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(error.message + hint, ctx) from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """From the table: nothing is imported to complete a name."""
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=noun.help) for name, noun in NOUNS.items() if name.startswith(incomplete)
+        ] or click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

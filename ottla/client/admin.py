@@ -12,8 +12,15 @@ from ottla.client.addresses import parse_bootstrap
 from ottla.client.admin_cluster import ClusterAdmin, ClusterDescription, LogDir, Reassignment, ReplicaOnDisk
 from ottla.client.admin_groups import GroupAdmin, GroupDescription, GroupListing, Member, PartitionLag
 from ottla.client.admin_topics import ConfigEntry, NewTopic, Partition, ResourceKind, Topic, TopicAdmin
+from ottla.client.admin_transactions import (
+    ActiveProducer,
+    TransactionAdmin,
+    TransactionDescription,
+    TransactionListing,
+)
 
 __all__ = [
+    "ActiveProducer",
     "Admin",
     "ClusterDescription",
     "ConfigEntry",
@@ -28,9 +35,11 @@ __all__ = [
     "ReplicaOnDisk",
     "ResourceKind",
     "Topic",
+    "TransactionDescription",
+    "TransactionListing",
     "parse_bootstrap",
 ]
 
 
-class Admin(TopicAdmin, GroupAdmin, ClusterAdmin):
+class Admin(TopicAdmin, GroupAdmin, ClusterAdmin, TransactionAdmin):
     """An administrative client. Settings have Kafka's names with `_`; `config` takes them with `.`."""

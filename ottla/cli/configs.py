@@ -1,0 +1,132 @@
+"""`ottla configs`: the settings of topics, brokers and groups, shown and changed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from ottla.cli.cluster import Target, administer, cluster_options, json_option
+from ottla.cli.failure import Misused, split_pair
+from ottla.cli.output import print_json, print_table
+from ottla.client.admin import Admin, ConfigEntry, ResourceKind
+
+KINDS: Final = {"topic": ResourceKind.TOPIC, "broker": ResourceKind.BROKER, "group": ResourceKind.GROUP}
+DEFAULT_SOURCE: Final = 5
+SOURCES: Final = {
+    1: "topic",
+    2: "broker, dynamic",
+    3: "all brokers, dynamic",
+    4: "broker, file",
+    5: "default",
+    8: "group",
+}
+"""DescribeConfigs' numbers for where a value comes from."""
+
+kind_argument = click.argument("kind", type=click.Choice(list(KINDS)))
+name_argument = click.argument("name")
+
+
+@click.group("configs")
+def command() -> None:
+    """Show and change the settings of topics, brokers and groups.
+
+    NAME is that of a topic or group, the number of a broker, or `all` for all brokers.
+
+    \b
+    Example:
+      ottla configs set topic orders retention.ms=86400000
+    """
+
+
+def _name(kind: str, name: str) -> str:
+    return "" if kind == "broker" and name == "all" else name
+
+
+@command.command("describe")
+@kind_argument
+@name_argument
+@click.option("--all", "everything", is_flag=True, help="Also those at their default.")
+@cluster_options
+@json_option
+def describe(kind: str, name: str, everything: bool, target: Target, as_json: bool) -> None:
+    """Show settings, and where each comes from: those that were set, or all.
+
+    \b
+    Example:
+      ottla configs describe topic orders --all
+    """
+
+    async def ask(admin: Admin) -> list[ConfigEntry]:
+        if KINDS[kind] is ResourceKind.TOPIC:
+            await admin.describe_topics([name])  # says plainly that it is not there
+        return await admin.describe_configs(KINDS[kind], _name(kind, name))
+
+    entries = [each for each in administer(target, ask) if everything or each.source != DEFAULT_SOURCE]
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": each.name,
+                    "value": each.value,
+                    "source": SOURCES.get(each.source, str(each.source)),
+                    "read_only": each.read_only,
+                    "sensitive": each.sensitive,
+                }
+                for each in entries
+            ]
+        )
+        return
+    rows = [(each.name, _shown(each), SOURCES.get(each.source, each.source)) for each in entries]
+    if rows:
+        print_table(("SETTING", "VALUE", "FROM"), rows)
+    else:
+        click.echo("everything is at its default; --all shows it")
+
+
+def _shown(entry: ConfigEntry) -> str:
+    return "(hidden)" if entry.sensitive else (entry.value if entry.value is not None else "-")
+
+
+@command.command("set")
+@kind_argument
+@name_argument
+@click.argument("settings", nargs=-1, required=True, metavar="SETTING=VALUE...")
+@cluster_options
+@json_option
+def set_(kind: str, name: str, settings: tuple[str, ...], target: Target, as_json: bool) -> None:
+    """Change settings, all of them or none.
+
+    \b
+    Example:
+      ottla configs set topic orders retention.ms=86400000 cleanup.policy=compact
+      ottla configs set broker all log.cleaner.threads=2
+    """
+    put = dict(split_pair(each, "set") for each in settings)
+    administer(target, lambda admin: admin.alter_configs(KINDS[kind], _name(kind, name), put=put))
+    if as_json:
+        print_json({"kind": kind, "name": name, "set": put})
+    else:
+        click.echo(f"changed {kind} {name}")
+
+
+@command.command("unset")
+@kind_argument
+@name_argument
+@click.argument("settings", nargs=-1, required=True, metavar="SETTING...")
+@cluster_options
+@json_option
+def unset(kind: str, name: str, settings: tuple[str, ...], target: Target, as_json: bool) -> None:
+    """Return settings to their defaults.
+
+    \b
+    Example:
+      ottla configs unset topic orders retention.ms
+    """
+    if given := next((each for each in settings if "=" in each), None):
+        raise Misused(f"{given!r} is a name with a value", hint="`ottla configs set` changes a value.")
+    administer(target, lambda admin: admin.alter_configs(KINDS[kind], _name(kind, name), remove=settings))
+    if as_json:
+        print_json({"kind": kind, "name": name, "unset": list(settings)})
+    else:
+        click.echo(f"changed {kind} {name}")

@@ -1,0 +1,231 @@
+"""`ottla consume`: read records and print them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Final
+
+import click
+
+from ottla.cli import formats
+from ottla.cli.cluster import Target, cluster_options, misused, run
+from ottla.cli.completion import group_names, topic_names
+from ottla.cli.failure import Misused
+from ottla.cli.quantities import moment_ms
+from ottla.client.consumer import Consumer
+from ottla.client.embedded import TopicPartition
+from ottla.client.errors import BadSetting, UnknownTopic
+
+POLL_MS: Final = 500
+BATCH_MAX: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records, and how they are printed."""
+
+    topics: Sequence[str]
+    group: str | None
+    partitions: Sequence[int]
+    offset: str
+    count: int | None
+    until_end: bool
+    idle_ms: int | None
+    """Give up after so long without a record."""
+    shown: formats.Rendered
+
+
+@click.command("consume")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=topic_names)
+@click.option("-g", "--group", metavar="ID", help="Share the topics as a member of this group, and commit.",
+              shell_complete=group_names)
+@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, metavar="N",
+              help="Only this partition; repeatable.")
+@click.option("-o", "--offset", default="beginning", show_default=True, metavar="WHERE",
+              help="beginning, end, a number, -N (so many before the end), s@TIME. In a group: where nothing is "
+              "committed.")
+@click.option("-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after so many records.")
+@click.option("-e", "--exit", "until_end", is_flag=True, help="Stop at what is the end now.")
+@click.option("--timeout-ms", "idle_ms", type=click.IntRange(min=1), metavar="N",
+              help="Stop after so long without a record.")
+@click.option("-f", "--format", "template", default=formats.DEFAULT, metavar="FORMAT",
+              help="kcat's tokens: %s value, %k key, %t topic, %p partition, %o offset, %T time, %h headers, %S and %K "
+              "lengths.  [default: %s\\n]")
+@click.option("--value-format", type=click.Choice(["bytes", "avro"]), default="bytes", show_default=True,
+              help="avro: in Confluent's wire format, shown as JSON; needs --registry and ottla[avro].")
+@click.option("--registry", metavar="URL", help="A schema registry.")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON for each record, as kcat -J.")
+@cluster_options
+def command(
+    topics: tuple[str, ...],
+    group: str | None,
+    partitions: tuple[int, ...],
+    offset: str,
+    count: int | None,
+    until_end: bool,
+    idle_ms: int | None,
+    template: str,
+    value_format: str,
+    registry: str | None,
+    as_json: bool,
+    target: Target,
+) -> None:
+    """Read records and print them, until Ctrl-C, or until -c or -e say so.
+
+    \b
+    Example:
+      ottla consume orders -e
+      ottla consume orders -o -5 -e -f '%t %p %o %k %s\\n'
+      ottla consume orders -g kitchen
+    """
+    if group is not None and partitions:
+        raise Misused("a group deals the partitions out itself", hint="Leave out -g or -p.")
+    try:
+        shown = formats.envelope if as_json else formats.compiled(template)
+    except formats.BadFormat as bad:
+        raise Misused(f"-f: {bad}") from None
+    where(offset)  # refused before anybody is asked
+    deserializer = _deserializer(value_format, registry)
+    wanted = Wanted(topics, group, partitions, offset, count, until_end, idle_ms, shown)
+    consume(wanted, target, sys.stdout.buffer, deserializer)
+
+
+def _deserializer(value_format: str, registry: str | None) -> Any:
+    if value_format == "bytes":
+        return None
+    if not registry:
+        raise Misused("--value-format avro needs a schema registry", hint="Say --registry http://HOST:8081.")
+    try:
+        from ottla.serde import AvroDeserializer
+    except ImportError as missing:
+        raise Misused(str(missing)) from None
+    return AvroDeserializer(registry)
+
+
+def where(text: str) -> tuple[str, int]:
+    """`beginning`, `end`, `stored` as they are; ("at", N), ("last", N), ("time", ms)."""
+    try:
+        if text in ("beginning", "earliest"):
+            return "beginning", 0
+        if text in ("end", "latest"):
+            return "end", 0
+        if text.startswith("s@"):
+            return "time", moment_ms(text[2:])
+        number = int(text)
+    except ValueError:
+        raise Misused(
+            f"-o {text!r} is no place to begin",
+            hint="Say beginning, end, a number, -N for so many before the end, or s@2026-01-31T12:00.",
+        ) from None
+    return ("last", -number) if number < 0 else ("at", number)
+
+
+def consume(wanted: Wanted, target: Target, out: IO[bytes], value_deserializer: Any = None) -> int:
+    """Print what is wanted; how many records that were."""
+    kind = where(wanted.offset)[0]
+    reset = "latest" if kind == "end" else "earliest"
+    try:
+        consumer = Consumer(
+            bootstrap_servers=target.bootstrap,
+            config=target.config(group_id=wanted.group, auto_offset_reset=reset, max_poll_records=BATCH_MAX),
+            value_deserializer=value_deserializer,
+        )
+    except BadSetting as bad:
+        raise misused(bad) from None
+    return run(_consume(wanted, consumer, out))
+
+
+async def _consume(wanted: Wanted, consumer: Consumer, out: IO[bytes]) -> int:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+    async with consumer:
+        if wanted.group is not None:
+            for topic in wanted.topics:
+                await consumer.partitions_for(topic)  # a group waits for ever for a topic that is not there
+            consumer.subscribe(list(wanted.topics))
+            ends = await _ends(consumer, await _places(wanted, consumer)) if wanted.until_end else None
+        else:
+            places = await _places(wanted, consumer)
+            consumer.assign(places)
+            await _seek(consumer, places, wanted.offset)
+            ends = await _ends(consumer, places) if wanted.until_end else None
+        return await _print(wanted, consumer, out, ends, stop)
+
+
+async def _places(wanted: Wanted, consumer: Consumer) -> list[TopicPartition]:
+    places: list[TopicPartition] = []
+    for topic in wanted.topics:
+        there = await consumer.partitions_for(topic)
+        if missing := set(wanted.partitions) - there:
+            raise UnknownTopic(f"topic {topic} has no partition {min(missing)}; it has {len(there)}")
+        places += [TopicPartition(topic, number) for number in sorted(wanted.partitions or there)]
+    return places
+
+
+async def _seek(consumer: Consumer, places: list[TopicPartition], offset: str) -> None:
+    kind, number = where(offset)
+    if kind == "beginning":
+        await consumer.seek_to_beginning(*places)
+    elif kind == "end":
+        await consumer.seek_to_end(*places)
+    elif kind == "time":
+        await consumer.seek_to_time(number, *places)
+    elif kind == "at":
+        for place in places:
+            consumer.seek(place, number)
+    else:
+        begins = await consumer.beginning_offsets(places)
+        for place, end in (await consumer.end_offsets(places)).items():
+            consumer.seek(place, max(begins[place], end - number))
+
+
+async def _ends(consumer: Consumer, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """Partitions in which something is left to read, as of now."""
+    begins = await consumer.beginning_offsets(places)
+    return {place: end for place, end in (await consumer.end_offsets(places)).items() if end > begins[place]}
+
+
+async def _print(
+    wanted: Wanted, consumer: Consumer, out: IO[bytes], ends: dict[TopicPartition, int] | None, stop: asyncio.Event
+) -> int:
+    printed = 0
+    stopped = asyncio.create_task(stop.wait())
+    wait_ms = min(POLL_MS, wanted.idle_ms or POLL_MS)
+    idle_ms = 0
+    try:
+        while not stop.is_set() and (ends is None or await _left(consumer, ends)):
+            limit = BATCH_MAX if wanted.count is None else min(BATCH_MAX, wanted.count - printed)
+            poll = asyncio.create_task(consumer.getmany(timeout_ms=wait_ms, max_records=limit))
+            await asyncio.wait((poll, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not poll.done():
+                poll.cancel()
+                await asyncio.gather(poll, return_exceptions=True)
+                break
+            taken = poll.result()
+            for records in taken.values():
+                out.write(b"".join(map(wanted.shown, records)))
+                printed += len(records)
+            out.flush()
+            idle_ms = 0 if taken else idle_ms + wait_ms
+            if printed == wanted.count or (wanted.idle_ms is not None and idle_ms >= wanted.idle_ms):
+                break
+    finally:
+        stopped.cancel()
+    return printed
+
+
+async def _left(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
+    """Whether some partition is not read to its end yet. In a group those count that others read, by their commits."""
+    mine = consumer.assignment()
+    for place in [*ends]:
+        if place in mine:
+            reached = await consumer.position(place)
+        else:
+            reached = await consumer.committed(place) or 0
+        if reached >= ends[place]:
+            del ends[place]
+    return bool(ends)

@@ -1,0 +1,209 @@
+"""`ottla reassign`: move partitions to other brokers, and watch them move. Plans have the format of Kafka's tool."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, Final
+
+import click
+
+from ottla.cli.cluster import Target, administer, cluster_options, json_option, parse_place
+from ottla.cli.completion import topic_names
+from ottla.cli.failure import Misused
+from ottla.cli.output import Progress, commas, print_json, print_table
+from ottla.client.admin import Admin, Reassignment
+from ottla.client.embedded import TopicPartition
+
+LOOK_SECONDS: Final = 0.2
+
+Moves = dict[TopicPartition, list[int]]
+
+
+@click.group("reassign")
+def command() -> None:
+    """Move partitions to other brokers, and watch them move.
+
+    \b
+    Example:
+      ottla reassign plan --topic orders --brokers 1,2,3 > plan.json
+      ottla reassign start plan.json --wait
+    """
+
+
+@command.command("plan")
+@click.option("--topic", "topics", multiple=True, required=True, metavar="NAME", help="Repeatable.",
+              shell_complete=topic_names)
+@click.option("--brokers", metavar="ID,...", help="Where to.  [default: all brokers]")
+@click.option("--replication-factor", type=click.IntRange(min=1), metavar="N", help="[default: as it is]")
+@cluster_options
+def plan(topics: tuple[str, ...], brokers: str | None, replication_factor: int | None, target: Target) -> None:
+    """Spread the partitions of topics evenly over brokers; the plan is printed as JSON, and nothing is moved.
+
+    Replicas that are on one of the brokers already stay there, as far as that is even.
+
+    \b
+    Example:
+      ottla reassign plan --topic orders --brokers 1,2,3 > plan.json
+    """
+    wanted = _ids(brokers) if brokers else None
+
+    async def ask(admin: Admin) -> Moves:
+        alive = [broker.node_id for broker in (await admin.describe_cluster()).brokers]
+        missing = [each for each in wanted or () if each not in alive]
+        if missing:
+            raise Misused(f"there is no broker {missing[0]}; there are {commas(alive)}")
+        described = await admin.describe_topics(list(dict.fromkeys(topics)))
+        now = {
+            TopicPartition(name, each.partition): each.replicas
+            for name, topic in described.items()
+            for each in topic.partitions
+        }
+        return spread(now, wanted or alive, replication_factor)
+
+    moves = administer(target, ask)
+    print_json(
+        {"version": 1, "partitions": [place._asdict() | {"replicas": replicas} for place, replicas in moves.items()]}
+    )
+
+
+def spread(now: Mapping[TopicPartition, Sequence[int]], brokers: Sequence[int], copies: int | None) -> Moves:
+    """Each broker gets as many replicas as any other, give or take one, and as many to lead; pure."""
+    held = dict.fromkeys(brokers, 0)
+    led = dict.fromkeys(brokers, 0)
+    most = -(-sum(copies or len(replicas) for replicas in now.values()) // len(brokers))
+    moves: Moves = {}
+    for place, replicas in now.items():
+        count = copies or len(replicas)
+        if count > len(brokers):
+            raise Misused(f"{place}: {count} replicas need as many brokers; there are {len(brokers)}")
+        chosen = [broker for broker in replicas if broker in held and held[broker] < most][:count]
+        others = sorted((broker for broker in brokers if broker not in chosen), key=lambda each: held[each])
+        chosen += others[: count - len(chosen)]
+        chosen.sort(key=lambda each: led[each])  # stable: who led before goes on, if that is even
+        for broker in chosen:
+            held[broker] += 1
+        led[chosen[0]] += 1
+        moves[place] = chosen
+    return moves
+
+
+@command.command("start")
+@click.argument("plan_file", metavar="[PLAN]", type=click.File("r"), required=False)
+@click.option("--move", "moves", metavar="TOPIC-N=ID,...", multiple=True,
+              help="One partition, the preferred leader first; repeatable.")
+@click.option("--wait", is_flag=True, help="Until everything has moved.")
+@cluster_options
+@json_option
+def start(plan_file: IO[str] | None, moves: tuple[str, ...], wait: bool, target: Target, as_json: bool) -> None:
+    """Begin to move partitions: those of a plan (- for standard input), or those named.
+
+    \b
+    Example:
+      ottla reassign start plan.json --wait
+      ottla reassign start --move orders-0=2,3
+    """
+    wanted = _read_plan(plan_file) if plan_file else {}
+    for text in moves:
+        name, _, ids = text.partition("=")
+        wanted[parse_place(name)] = _ids(ids)
+    if not wanted:
+        raise Misused("nothing to move", hint="Name a plan, or partitions: --move orders-0=2,3.")
+
+    async def work(admin: Admin) -> None:
+        await admin.reassign(wanted)
+        if wait:
+            await _until_moved(admin, list(wanted))
+
+    administer(target, work)
+    done = "moved" if wait else "moving"
+    if as_json:
+        print_json({done: [place._asdict() | {"replicas": replicas} for place, replicas in wanted.items()]})
+        return
+    for place, replicas in wanted.items():
+        click.echo(f"{done} {place} to {commas(replicas)}")
+    if not wait:
+        click.echo("`ottla reassign status` shows what is left")
+
+
+async def _until_moved(admin: Admin, places: list[TopicPartition]) -> None:
+    bar = Progress("moving", len(places))
+    try:
+        while left := await admin.list_reassignments(places):
+            bar.reached(len(places) - len(left))
+            await asyncio.sleep(LOOK_SECONDS)
+        bar.reached(len(places))
+    finally:
+        bar.close()
+
+
+@command.command("status")
+@cluster_options
+@json_option
+def status(target: Target, as_json: bool) -> None:
+    """Show the moves that are under way.
+
+    \b
+    Example:
+      ottla reassign status
+    """
+    found: dict[TopicPartition, Reassignment] = administer(target, lambda admin: admin.list_reassignments())
+    if as_json:
+        print_json([place._asdict() | move._asdict() for place, move in sorted(found.items())])
+    elif not found:
+        click.echo("nothing is moving")
+    else:
+        rows = [
+            (place, commas(move.replicas), commas(move.adding) or "-", commas(move.removing) or "-")
+            for place, move in sorted(found.items())
+        ]
+        print_table(("PARTITION", "REPLICAS", "ADDING", "REMOVING"), rows)
+
+
+@command.command("cancel")
+@click.argument("partitions", nargs=-1, metavar="[TOPIC-N...]")
+@cluster_options
+@json_option
+def cancel(partitions: tuple[str, ...], target: Target, as_json: bool) -> None:
+    """End moves that are under way, all or those named; what was there before stays.
+
+    \b
+    Example:
+      ottla reassign cancel orders-0
+    """
+
+    async def work(admin: Admin) -> list[TopicPartition]:
+        places = [parse_place(each) for each in partitions] or sorted(await admin.list_reassignments())
+        if places:
+            await admin.reassign(dict.fromkeys(places))
+        return places
+
+    ended = administer(target, work)
+    if as_json:
+        print_json({"cancelled": [place._asdict() for place in ended]})
+        return
+    for place in ended:
+        click.echo(f"{place} stays where it was")
+    if not ended:
+        click.echo("nothing is moving")
+
+
+def _ids(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise Misused(f"{text!r} is no list of brokers", hint="For example 1,2,3.")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def _read_plan(file: IO[str]) -> Moves:
+    try:
+        told: dict[str, Any] = json.load(file)
+        return {
+            TopicPartition(str(each["topic"]), int(each["partition"])): [int(broker) for broker in each["replicas"]]
+            for each in told["partitions"]
+        }
+    except (ValueError, KeyError, TypeError):
+        raise Misused(
+            f"{file.name} is no plan", hint="`ottla reassign plan` prints one; Kafka's own tool has the same format."
+        ) from None

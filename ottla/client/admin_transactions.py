@@ -1,0 +1,150 @@
+"""Administration of transactions: which there are, how far each is, who writes where, and ending one from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from ottla.client.admin_base import AdminBase, raise_if, raise_some
+from ottla.client.embedded import TopicPartition
+from ottla.client.errors import ClientError, error_of
+from ottla.client.group_offsets import find_coordinator
+from ottla.errors import ErrorCode
+from ottla.wire.schema.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    TopicRequest,
+)
+from ottla.wire.schema.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.wire.schema.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+TRANSACTION: Final = 1
+"""FindCoordinator's number for those who remember transactions."""
+FENCING_TIMEOUT_MS: Final = 60_000
+
+
+class TransactionListing(NamedTuple):
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+class TransactionDescription(NamedTuple):
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int
+    """-1: none is under way."""
+    coordinator: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class ActiveProducer(NamedTuple):
+    """A producer as the leader of a partition knows it."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    transaction_start: int
+    """Where its open transaction began; -1: none is open."""
+
+
+class TransactionAdmin(AdminBase):
+    async def list_transactions(self, states: Collection[str] = ()) -> list[TransactionListing]:
+        """Of all coordinators; only those in these states, if any are named."""
+        found: set[TransactionListing] = set()
+        for broker in (await self._brokers()).values():
+            request = ListTransactionsRequest(state_filters=list(states))
+            answer = await self._call(request, ListTransactionsResponse, broker)
+            raise_if(error_of(answer.error_code, f"transactions of broker {broker.node_id}"))
+            if answer.unknown_state_filters:
+                unknown = ", ".join(answer.unknown_state_filters)
+                raise ClientError(f"there is no state {unknown}", code=ErrorCode.invalid_request)
+            found |= {
+                TransactionListing(each.transactional_id, each.producer_id, each.transaction_state)
+                for each in answer.transaction_states
+            }
+        return sorted(found)
+
+    async def describe_transactions(self, ids: Collection[str]) -> dict[str, TransactionDescription]:
+        described: dict[str, TransactionDescription] = {}
+        errors: dict[str, ClientError | None] = {}
+        for transactional_id in ids:
+            try:
+                described[transactional_id] = await self._transaction(transactional_id)
+            except ClientError as error:
+                errors[transactional_id] = error
+        raise_some("describe transactions", errors, described)
+        return described
+
+    async def _transaction(self, transactional_id: str) -> TransactionDescription:
+        async def ask() -> TransactionDescription:
+            coordinator = await find_coordinator(self._driver, transactional_id, self._request_timeout_s, TRANSACTION)
+            answer = await self._driver.call(
+                DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+                DescribeTransactionsResponse,
+                coordinator,
+                timeout_s=self._request_timeout_s,
+            )
+            told = answer.transaction_states[0]
+            raise_if(error_of(told.error_code, f"transactional id {transactional_id}"))
+            places = [TopicPartition(each.topic, number) for each in told.topics for number in each.partitions]
+            return TransactionDescription(
+                transactional_id,
+                told.transaction_state,
+                told.producer_id,
+                told.producer_epoch,
+                told.transaction_timeout_ms,
+                told.transaction_start_time_ms,
+                coordinator.node_id,
+                tuple(sorted(places)),
+            )
+
+        return await self._driver.insist(ask, timeout_s=self._timeout_s)
+
+    async def describe_producers(self, partition: TopicPartition) -> list[ActiveProducer]:
+        """Who writes there with a sequence, as its leader knows it."""
+        topic, number = partition
+        deadline = self._driver.runtime.now() + self._timeout_s
+        await self._driver.topic(topic, deadline)
+        leader = self._driver.routing.leading_broker(topic, number, self._driver.runtime.now())
+        if leader is None:
+            raise_if(error_of(ErrorCode.leader_not_available, str(partition), "it has no leader now"))
+            raise AssertionError
+        request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[number])])
+        answer = await self._call(request, DescribeProducersResponse, leader)
+        told = answer.topics[0].partitions[0]
+        raise_if(error_of(told.error_code, str(partition), told.error_message))
+        return sorted(
+            ActiveProducer(
+                each.producer_id,
+                each.producer_epoch,
+                each.last_sequence,
+                each.last_timestamp,
+                each.current_txn_start_offset,
+            )
+            for each in told.active_producers
+        )
+
+    async def fence_producer(self, transactional_id: str) -> None:
+        """Shut out whoever writes under this id now: what it has not committed is aborted. As a new producer with the
+        same id would, so the id must exist."""
+        await self._transaction(transactional_id)
+
+        async def fence() -> None:
+            coordinator = await find_coordinator(self._driver, transactional_id, self._request_timeout_s, TRANSACTION)
+            answer = await self._driver.call(
+                InitProducerIdRequest(
+                    transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS
+                ),
+                InitProducerIdResponse,
+                coordinator,
+                timeout_s=self._request_timeout_s,
+            )
+            raise_if(error_of(answer.error_code, f"transactional id {transactional_id}"))
+
+        await self._driver.insist(fence, timeout_s=self._timeout_s)

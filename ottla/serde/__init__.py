@@ -1,0 +1,23 @@
+"""From objects to the bytes in a record, and back: strings, JSON, Avro; with or without a schema registry.
+
+    producer = Producer(value_serializer=AvroSerializer(schema, registry="http://localhost:8081"))
+    consumer = Consumer("orders", value_deserializer=AvroDeserializer("http://localhost:8081"))
+
+Each is a callable that takes what to convert and, if it wants to, where it goes (topic, "key" or "value", headers): as
+confluent-kafka's own serializers do, which can stand in for these, and these for them.
+"""
+
+from ottla.serde.avro import AvroDeserializer, AvroSerializer
+from ottla.serde.plain import JsonDeserializer, JsonSerializer, StringDeserializer, StringSerializer
+from ottla.serde.registry import RegistryError, SchemaRegistry
+
+__all__ = [
+    "AvroDeserializer",
+    "AvroSerializer",
+    "JsonDeserializer",
+    "JsonSerializer",
+    "RegistryError",
+    "SchemaRegistry",
+    "StringDeserializer",
+    "StringSerializer",
+]

@@ -1,0 +1,16 @@
+"""Where a key or value goes or comes from, for serializers that want to know."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Context(Protocol):
+    """What the clients here give, and confluent-kafka's `SerializationContext`."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def field(self) -> str:
+        """`key` or `value`."""
