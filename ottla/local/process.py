@@ -44,7 +44,8 @@ class State(Enum):
 
 
 class BrokerProcess:
-    """One `ottla serve`. A port of 0 becomes the one it chose at its first start, and stays that."""
+    """One `ottla serve`. A port of 0 becomes the one it chose at its first start, and stays that; if the settings name
+    listeners, the port is that of the first."""
 
     def __init__(
         self, broker_id: int, directory: Path, store: str, *, port: int = 0, settings: Mapping[str, str] | None = None
@@ -96,8 +97,10 @@ class BrokerProcess:
     def launch(self) -> None:
         """Start the process, and do not wait for it."""
         assert not self.running
-        command = [sys.executable, "-m", "ottla", "serve", "--id", str(self.id), "--host", HOST]
-        command += ["--port", str(self.port), "--data", str(self.data), "--store", self._store]
+        command = [sys.executable, "-m", "ottla", "serve", "--id", str(self.id)]
+        command += ["--data", str(self.data), "--store", self._store]
+        if "listeners" not in self.settings:
+            command += ["--host", HOST, "--port", str(self.port)]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         self.log.parent.mkdir(parents=True, exist_ok=True)

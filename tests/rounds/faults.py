@@ -14,6 +14,7 @@ from random import Random
 from ottla.local.cluster import LocalCluster
 from ottla.local.process import BrokerProcess, State
 from ottla.local.sight import NOBODY, Sight, Watcher
+from tests.rounds.links import Links, Pair
 from tests.rounds.load import TOPIC, Writer
 
 KNOWN_SECONDS = 20.0
@@ -22,8 +23,16 @@ KNOWN_SECONDS = 20.0
 class Arena:
     """A cluster, those who write to it, and chance."""
 
-    def __init__(self, cluster: LocalCluster, writers: list[Writer], random: Random, session_s: float) -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        writers: list[Writer],
+        random: Random,
+        session_s: float,
+        links: Links | None = None,
+    ) -> None:
         self.cluster = cluster
+        self.links = links
         self.writers = writers
         self.random = random
         self.session_s = session_s
@@ -78,6 +87,8 @@ class Arena:
 
 def heal(arena: Arena) -> None:
     """Everything runs again, and serves."""
+    if arena.links is not None:
+        arena.links.heal()
     if arena.cluster.ensemble is not None:
         arena.cluster.ensemble.start()
     for broker in arena.brokers:
@@ -192,6 +203,53 @@ def rolling_restart(arena: Arena) -> None:
         broker.start()
 
 
+def _between(arena: Arena, broker: BrokerProcess) -> list[Pair]:
+    """Both ways between this broker and all others."""
+    others = [each.id for each in arena.brokers if each is not broker]
+    return [pair for other in others for pair in ((broker.id, other), (other, broker.id))]
+
+
+def cut_off_a_broker(arena: Arena) -> None:
+    """Clients and the store still reach it: it must not acknowledge what it alone has."""
+    assert arena.links is not None
+    broker = arena.random.choice([arena.leader(), arena.controller()])
+    arena.links.cut(_between(arena, broker))
+    arena.rest(0.5, 8)
+
+
+def cut_one_way(arena: Arena) -> None:
+    assert arena.links is not None
+    one, other = arena.random.sample(arena.brokers, 2)
+    arena.links.cut([(one.id, other.id)])
+    arena.rest(0.5, 8)
+
+
+def cut_a_bridge(arena: Arena) -> None:
+    """Two brokers do not hear of each other; the third hears of both."""
+    assert arena.links is not None
+    one, other = arena.random.sample(arena.brokers, 2)
+    arena.links.cut([(one.id, other.id), (other.id, one.id)])
+    arena.rest(0.5, 8)
+
+
+def slow_links(arena: Arena) -> None:
+    assert arena.links is not None
+    broker = arena.random.choice(arena.brokers)
+    arena.links.slow(_between(arena, broker), arena.random.uniform(0.02, 0.5))
+    arena.rest(1, 5)
+
+
+def cut_and_kill(arena: Arena) -> None:
+    """A leader that could not be followed dies; whoever takes over has all that was acknowledged."""
+    assert arena.links is not None
+    broker = arena.leader()
+    arena.links.cut(_between(arena, broker))
+    arena.rest(0.2, 5)
+    broker.kill()
+    arena.links.heal()
+    arena.rest(0, 3)
+
+
 def kill_a_zookeeper(arena: Arena) -> None:
     ensemble = arena.cluster.ensemble
     assert ensemble is not None
@@ -244,6 +302,7 @@ OF_BROKERS: tuple[Fault, ...] = (
     stop_and_start,
     rolling_restart,
 )
+OF_LINKS: tuple[Fault, ...] = (cut_off_a_broker, cut_one_way, cut_a_bridge, slow_links, cut_and_kill)
 OF_ZOOKEEPER: tuple[Fault, ...] = (
     kill_a_zookeeper,
     kill_the_leading_zookeeper,

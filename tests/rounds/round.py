@@ -21,6 +21,7 @@ from ottla.local.cluster import LocalCluster
 from ottla.wire.batch import batches
 from tests.rounds import faults
 from tests.rounds.history import Findings, History
+from tests.rounds.links import POSSIBLE, Links
 from tests.rounds.load import TOPIC, Reader, Writer, read_log
 
 PARTITIONS = 6
@@ -84,6 +85,7 @@ class Round:
         self.random = Random(seed)
         self.history = History()
         self.report = Report(seed, "ZooKeeper" if cluster.ensemble else "embedded store")
+        self.links = Links(cluster) if POSSIBLE else None
         self._said = said
         self._began = time.monotonic()
 
@@ -98,7 +100,7 @@ class Round:
         writers = [Writer(n, bootstrap, PARTITIONS, RATE // WRITERS, self.history) for n in range(WRITERS)]
         reader = Reader(bootstrap, PARTITIONS, self.history)
         session_s = ZOOKEEPER_SESSION_S if self.cluster.ensemble else EMBEDDED_SESSION_S
-        arena = faults.Arena(self.cluster, writers, self.random, session_s)
+        arena = faults.Arena(self.cluster, writers, self.random, session_s, self.links)
         for thread in (*writers, reader):
             thread.start()
         try:
@@ -123,6 +125,8 @@ class Round:
 
     def _safety(self, arena: faults.Arena, seconds: float, chosen: Sequence[faults.Fault]) -> None:
         possible = list(chosen or faults.OF_BROKERS)
+        if self.links is not None and not chosen:
+            possible += faults.OF_LINKS
         if self.cluster.ensemble is not None and not chosen:
             possible += faults.OF_ZOOKEEPER
         bag: list[faults.Fault] = []
@@ -168,6 +172,8 @@ class Round:
         if report.read < report.acknowledged:
             history.fail(f"the reader saw {report.read} of {report.acknowledged} acknowledged records in time")
         self.cluster.stop()
+        if self.links is not None:
+            self.links.close()
         for partition in range(PARTITIONS):
             logs = {each.id: _log_on_disk(each.data, partition) for each in self.cluster.brokers.values()}
             if len({tuple(log) for log in logs.values()}) > 1:
