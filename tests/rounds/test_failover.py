@@ -133,7 +133,7 @@ def lost(bootstrap: str, load: Load) -> int:
                     seen.add(offset)
             gone = sorted(set(acks) - seen)
             if gone:
-                print(f"partition {partition}: {len(gone)} of {len(acks)} not read: {gone[:5]} .. {gone[-5:]}, read {len(seen)}")
+                print(f"partition {partition}: {len(gone)} of {len(acks)} not read: {gone[:5]} .. {gone[-5:]}")
             missing += len(gone)
     finally:
         consumer.close()
