@@ -11,6 +11,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.interop.conftest import create_topic
 
 JARS = Path(__file__).resolve().parents[2] / ".bench" / "kafka" / "jars"
 
@@ -104,3 +107,26 @@ def test_kafkas_dump_tool_reads_our_files(start_broker, tmp_path):
     assert dumped.count("| offset:") == 3
     assert "Mismatches" not in dumped
     assert "isValid: false" not in dumped
+
+
+def test_transactions_of_the_java_client_and_its_tools(start_broker, tmp_path):
+    """The Java producer speaks the second version of the protocol: its epoch rises with every transaction."""
+    broker = start_broker("--set", "transaction.state.log.num.partitions=1")
+    create_topic(AdminClient({"bootstrap.servers": broker.bootstrap}), "t", 2)
+    said = java(str(Path(__file__).parent / "Transactions.java"), broker.bootstrap, "t").splitlines()
+    assert said[0] == "committed 19"
+    assert said[1].split() == sorted(f"{number}-{place}" for number in range(0, 20, 2) for place in range(2))
+    command = "org.apache.kafka.tools.TransactionsCommand"
+    shown = java(
+        command, "--bootstrap-server", broker.bootstrap, "describe", "--transactional-id", "java-t"
+    ).splitlines()[-1].split()  # fmt: skip
+    assert shown[1:5] == ["java-t", "0", "20", "CompleteAbort"]
+    assert "java-t" in java(command, "--bootstrap-server", broker.bootstrap, "list")
+    assert broker.stop() == 0
+    dump = "org.apache.kafka.tools.DumpLogSegments"
+    log = broker.data / "__transaction_state-0" / "00000000000000000000.log"
+    decoded = java(dump, "--transaction-log-decoder", "--files", str(log), cwd=tmp_path)
+    assert '"transactionalId":"java-t"' in decoded
+    assert '"producerEpoch":20' in decoded
+    index = java(dump, "--files", str(broker.data / "t-0" / "00000000000000000000.txnindex"), cwd=tmp_path)
+    assert index.count("producerId: 0") == 10
