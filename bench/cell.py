@@ -53,6 +53,7 @@ class Cell:
     measure: Callable[[Peer, Settings], dict[str, float]]
     starts_broker: bool = False
     peers: tuple[str, ...] = ()  # the only ones it is measured on; empty: all
+    runs_max: int = 100  # a cell that takes minutes is not repeated as often as the others
 
 
 def fresh_topic(peer: Peer, partitions: int, configs: Mapping[str, str] | None = None) -> str:

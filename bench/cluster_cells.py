@@ -155,5 +155,6 @@ CLUSTER_CELLS = (
         _many,
         starts_broker=True,
         peers=("ottla",),
+        runs_max=1,
     ),
 )
