@@ -197,6 +197,8 @@ class Producer(Client):
         return future
 
     async def _offer_batch(self, place: TopicPartition, content: Content, shipment: Shipment) -> None:
+        if self._transactions is not None:
+            self._transactions.check()
         deadline = self._runtime.now() + self._max_block_s
         while (
             verdict := self._accumulator.append_batch(place, content, shipment, self._runtime.now())

@@ -46,6 +46,7 @@ class Promise(Protocol):
     def done(self) -> bool: ...
     def set_result(self, result: int, /) -> object: ...
     def set_exception(self, exception: ClientError, /) -> object: ...
+    def exception(self) -> object: ...
 
 
 class Shipment:
@@ -73,6 +74,10 @@ class Shipment:
         self._open -= 1
         if not self._promise.done():
             self._promise.set_exception(error)
+
+    def exception(self) -> object:
+        """Somebody has been told of the failure who need not ask for it."""
+        return self._promise.exception() if self._promise.done() else None
 
 
 class WholeBatch(Batch):

@@ -1,0 +1,75 @@
+"""The clients of one Python worker: made when a task first needs one, kept for the tasks after it.
+
+Spark uses its workers again and again, for one task at a time, and never tells them that they end: what is kept here
+goes with the process. A client that failed is thrown away, and the next task makes another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from ottla.blocking import Admin, Consumer, Producer
+from ottla.client.errors import BadSetting
+from ottla.spark.options import KAFKA, BadOption
+
+C = TypeVar("C", Admin, Consumer, Producer)
+
+ADMIN_SETTINGS: Final = ("bootstrap.servers", "client.id", "security.protocol", "request.timeout.ms")
+FETCH_BYTES: Final = 8 * 2**20
+"""Of a partition with one request, where the options do not say: tasks read much, and one partition at a time."""
+
+_kept: dict[tuple[object, ...], Any] = {}
+
+
+@contextmanager
+def admin(kafka: Mapping[str, str]) -> Iterator[Admin]:
+    settings = {name: value for name, value in kafka.items() if name in ADMIN_SETTINGS}
+    with _client(Admin, settings, lambda: Admin(config=settings)) as client:
+        yield client
+
+
+@contextmanager
+def consumer(kafka: Mapping[str, str]) -> Iterator[Consumer]:
+    """One that begins nowhere by itself, and belongs to no group."""
+    with _client(Consumer, kafka, lambda: new_consumer(kafka)) as client:
+        yield client
+
+
+@contextmanager
+def producer(kafka: Mapping[str, str]) -> Iterator[Producer]:
+    with _client(Producer, kafka, lambda: new_producer(kafka)) as client:
+        yield client
+
+
+def new_consumer(kafka: Mapping[str, str]) -> Consumer:
+    """Not started yet. BadOption for settings that it does not understand."""
+    settings = {"max.partition.fetch.bytes": FETCH_BYTES, **kafka}
+    try:
+        return Consumer(config=settings, auto_offset_reset="none", enable_auto_commit=False)
+    except BadSetting as problem:
+        raise BadOption(f"among the options {KAFKA}*: {problem}") from None
+
+
+def new_producer(kafka: Mapping[str, str]) -> Producer:
+    try:
+        return Producer(config=dict(kafka))
+    except BadSetting as problem:
+        raise BadOption(f"among the options {KAFKA}*: {problem}") from None
+
+
+@contextmanager
+def _client(kind: type[C], settings: Mapping[str, str], make: Callable[[], C]) -> Iterator[C]:
+    key = (os.getpid(), kind, *sorted(settings.items()))
+    client: C | None = _kept.pop(key, None)
+    if client is None:
+        client = make()
+        client.start()
+    try:
+        yield client
+    except BaseException:
+        client.stop()
+        raise
+    _kept[key] = client

@@ -1,0 +1,98 @@
+"""What a reader asks the cluster: which partitions there are, and where they begin and end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from ottla.blocking import Admin
+from ottla.client.embedded import TopicPartition
+from ottla.client.errors import ClientError
+from ottla.errors import ErrorCode
+from ottla.spark import clients
+from ottla.spark.offsets import Offsets
+from ottla.spark.options import EARLIEST, LATEST, BadOption, Edge, ReadOptions, Times
+
+
+class Cluster:
+    """Seen through the options of one reader. Asked anew each time: topics grow, and patterns match new ones."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[TopicPartition]:
+        """All that the options mean. An assigned one need not be there."""
+        options = self._options
+        if options.assigned:
+            return sorted(options.assigned)
+        with clients.admin(options.kafka) as admin:
+            if options.pattern is None:
+                described: Iterable[object] = admin.describe_topics(options.topics).values()
+            else:
+                described = [topic for topic in admin.list_topics() if re.fullmatch(options.pattern, topic.name)]
+            return sorted(
+                TopicPartition(topic.name, part.partition)  # type: ignore[attr-defined]
+                for topic in described
+                for part in topic.partitions  # type: ignore[attr-defined]
+            )
+
+    def ends(self, places: Collection[TopicPartition]) -> Offsets:
+        return self._listed(dict.fromkeys(places, LATEST))
+
+    def beginnings(self, places: Collection[TopicPartition]) -> Offsets:
+        return self._listed(dict.fromkeys(places, EARLIEST))
+
+    def starting(self) -> Offsets:
+        """Where the options say to begin."""
+        return self._edge(self._options.starting, "startingOffsets", self._options.latest_if_no_time)
+
+    def ending(self) -> Offsets:
+        return self._edge(self._options.ending, "endingOffsets", True)
+
+    def _edge(self, edge: Edge, name: str, latest_if_no_time: bool) -> Offsets:
+        places = self.partitions()
+        if edge.times is not None:
+            times = _of_each(places, edge.times, name + "ByTimestamp")
+            return self._at_times(times, latest_if_no_time)
+        assert edge.offsets is not None
+        offsets = _of_each(places, edge.offsets, name)
+        words = {place: offset for place, offset in offsets.items() if offset < 0}
+        return offsets | self._listed(words)
+
+    def _at_times(self, times: Mapping[TopicPartition, int], latest_if_no_time: bool) -> Offsets:
+        found = self._listed(times)
+        late = [place for place, offset in found.items() if offset < 0]
+        if late and not latest_if_no_time:
+            raise BadOption(
+                f"{late[0]} has nothing as young as {times[late[0]]} ms; "
+                "startingOffsetsByTimestampStrategy=latest begins at the end there"
+            )
+        return found | self.ends(late)
+
+    def _listed(self, times: Mapping[TopicPartition, int]) -> Offsets:
+        if not times:
+            return {}
+        with clients.admin(self._options.kafka) as admin:
+            return _list_offsets(admin, times, self._options.read_committed)
+
+
+def _list_offsets(admin: Admin, times: Mapping[TopicPartition, int], read_committed: bool) -> Offsets:
+    try:
+        listed = admin.list_offsets(times, read_committed=read_committed)
+    except ClientError as error:
+        if error.code is ErrorCode.unknown_topic_or_partition:
+            raise BadOption(f"what is to be read is not there: {error}") from None
+        raise
+    return {place: at.offset for place, at in listed.items()}
+
+
+def _of_each(places: Collection[TopicPartition], given: Times, name: str) -> dict[TopicPartition, int]:
+    """For all partitions and no others, as the connector demands it."""
+    if isinstance(given, int):
+        return dict.fromkeys(places, given)
+    missing = sorted(set(places) - set(given))
+    strange = sorted(set(given) - set(places))
+    if missing or strange:
+        wrong = [f"{place} is missing" for place in missing] + [f"{place} is not read" for place in strange]
+        raise BadOption(f"{name} names every partition that is read and no other: {', '.join(wrong[:5])}")
+    return dict(given)

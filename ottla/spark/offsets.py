@@ -1,0 +1,114 @@
+"""Offsets of many partitions: as Spark keeps them, how many a trigger may take, and which task reads what.
+
+    {"orders": {"0": 23, "1": 45}}
+
+Everything here is a function of offsets and options, so that a batch that is run again is cut the same way, whatever
+the cluster looks like by then: the sink counts on that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ottla.client.embedded import TopicPartition
+
+Offsets = dict[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [start, end) of one partition, read by one task."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    begins: bool = False
+    """The partition was not there before: whatever its log begins with is the beginning."""
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    told: dict[str, dict[str, int]] = {}
+    for place in sorted(offsets):
+        told.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
+    return told
+
+
+def from_json(told: Mapping[str, Mapping[str, Any]]) -> Offsets:
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, offsets in told.items()
+        for partition, offset in offsets.items()
+    }
+
+
+def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
+    """At most so many offsets, shared out by how many wait in each partition; nobody starves."""
+    waiting = {place: end - start.get(place, 0) for place, end in latest.items()}
+    total = sum(size for size in waiting.values() if size > 0)
+    if total <= offsets_max:
+        return dict(latest)
+    ends: Offsets = {}
+    for place, end in latest.items():
+        size = waiting[place]
+        if size <= 0:
+            ends[place] = end
+            continue
+        share = offsets_max * size / total
+        whole = math.ceil(share) if share < 1 else math.floor(share)
+        ends[place] = min(end, start.get(place, 0) + whole)
+    return ends
+
+
+def count(start: Offsets, end: Offsets) -> int:
+    """How many offsets lie between."""
+    return sum(max(0, offset - start.get(place, 0)) for place, offset in end.items())
+
+
+def ranges(start: Offsets, end: Offsets) -> list[Range]:
+    """What is to be read of each partition, in order. One that `start` does not know begins at its beginning."""
+    return [
+        Range(place.topic, place.partition, start.get(place, 0), end[place], begins=place not in start)
+        for place in sorted(end)
+        if end[place] > start.get(place, 0)
+    ]
+
+
+def tasks(parts: list[Range], partitions_min: int | None, records_max: int | None) -> list[Range]:
+    """One task for each partition, or more: so many at least, and none with more offsets than may be."""
+    pieces = [
+        piece for part in parts for piece in _split(part, 1 if records_max is None else -(-len(part) // records_max))
+    ]
+    if partitions_min is None or len(pieces) >= partitions_min:
+        return pieces
+    # Those whose share is one task stay whole; the others share the rest by size.
+    total = sum(map(len, pieces))
+    small = {piece for piece in pieces if round(len(piece) * partitions_min / total) <= 1}
+    left = partitions_min - len(small)
+    large = sum(len(piece) for piece in pieces if piece not in small)
+    return [
+        part
+        for piece in pieces
+        for part in _split(piece, 1 if piece in small else max(1, round(len(piece) * left / large)))
+    ]
+
+
+def _split(part: Range, pieces: int) -> Iterator[Range]:
+    start, left = part.start, len(part)
+    for at in range(pieces):
+        size = left // (pieces - at)
+        left -= size
+        end = part.end if at == pieces - 1 else start + size
+        if end > start:
+            yield Range(part.topic, part.partition, start, end, part.begins and start == part.start)
+        start = end

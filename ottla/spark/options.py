@@ -1,0 +1,356 @@
+"""The options of the data source: those of Spark's Kafka connector, and a few of our own.
+
+Spark hands option names over in lower case. What nobody understands, or what contradicts something else, is refused by
+its name; what only the connector's Java client has a use for is known and without effect (`IDLE`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from ottla.client.embedded import TopicPartition
+
+V = TypeVar("V")
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""What offsets in JSON may be beside numbers."""
+
+KAFKA: Final = "kafka."
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
+
+SUBSCRIBE: Final = ("assign", "subscribe", "subscribePattern")
+STARTING: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+ENDING: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+"""Each in the order in which the connector looks at them."""
+TRIGGER: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId")
+READ: Final = (
+    *SUBSCRIBE,
+    *STARTING,
+    *ENDING,
+    *TRIGGER,
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "includeHeaders",
+    "columns",
+    "kafkaConsumer.pollTimeoutMs",
+)
+WRITE: Final = ("topic", "txnAppId", "txnVersion", "txnMissingMarker", "guarantee")
+PROMISES: Final = ("at_least_once", "exactly_once")
+IDLE: Final = (
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+    "kafka.group.id",
+    "checkpointLocation",
+    "path",
+    "queryName",
+)
+"""Retries are the client's own affair, reading takes no group, and some options are Spark's."""
+
+FIXED: Final = {
+    "kafka.auto.offset.reset": "startingOffsets says where to begin",
+    "kafka.enable.auto.commit": "the checkpoint holds the position; groupId mirrors it into a group",
+    "kafka.key.deserializer": "keys are bytes; cast them in the query",
+    "kafka.value.deserializer": "values are bytes; cast them in the query",
+    "kafka.key.serializer": "keys are bytes or text",
+    "kafka.value.serializer": "values are bytes or text",
+    "kafka.interceptor.classes": "there are no interceptors",
+    "kafka.enable.idempotence": "the sink is always idempotent",
+    "kafka.transactional.id": "txnAppId names a writer",
+}
+
+
+class BadOption(ValueError):
+    """An option that is unknown, malformed, or at odds with another."""
+
+
+Times = int | Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Where reading begins or ends: EARLIEST or LATEST or single offsets; or at a time in ms."""
+
+    offsets: Times | None = None
+    times: Times | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    kafka: Mapping[str, str]
+    """Settings of the client, by Kafka's names."""
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: tuple[TopicPartition, ...] = ()
+    starting: Edge = field(default_factory=Edge)
+    ending: Edge = field(default_factory=Edge)
+    latest_if_no_time: bool = False
+    """What to do where nothing is as young as the starting time: begin at the end, or fail."""
+    fail_on_data_loss: bool = True
+    offsets_max: int | None = None
+    offsets_min: int | None = None
+    trigger_delay_s: float = 15 * 60.0
+    partitions_min: int | None = None
+    partition_records_max: int | None = None
+    columns: tuple[str, ...] = ()
+    poll_timeout_s: float = 120.0
+    group_id: str | None = None
+
+    @property
+    def read_committed(self) -> bool:
+        return self.kafka.get("isolation.level") == "read_committed"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    kafka: Mapping[str, str]
+    topic: str | None = None
+    app_id: str | None = None
+    version: int | None = None
+    promise: str | None = None
+    """One of PROMISES; None: exactly once wherever there is an identity."""
+    writes_unmarked: bool = False
+    """Write also where nobody knows whether it was done before."""
+
+
+def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    options = _Given(given, READ)
+    options.refuse_together(SUBSCRIBE)
+    if options.first(SUBSCRIBE) is None:
+        raise BadOption(f"one of {', '.join(SUBSCRIBE)} says what to read")
+    if streaming:
+        options.refuse(ENDING, "a streaming query has no end; trigger(availableNow=True) reads what is there")
+    else:
+        options.refuse(TRIGGER, "a batch query reads once, without triggers or progress")
+    if options.value("maxTriggerDelay") is not None and options.value("minOffsetsPerTrigger") is None:
+        raise BadOption("maxTriggerDelay has a meaning only with minOffsetsPerTrigger")
+    strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
+    return ReadOptions(
+        kafka=options.kafka(),
+        topics=_names(options, "subscribe"),
+        pattern=_pattern(options.value("subscribePattern")),
+        assigned=_assigned(options),
+        starting=_edge(options, STARTING, LATEST if streaming else EARLIEST, forbidden=None if streaming else LATEST),
+        ending=_edge(options, ENDING, LATEST, forbidden=EARLIEST),
+        latest_if_no_time=strategy == "latest",
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        offsets_max=options.number("maxOffsetsPerTrigger"),
+        offsets_min=options.number("minOffsetsPerTrigger"),
+        trigger_delay_s=_duration_s(options.value("maxTriggerDelay") or "15m"),
+        partitions_min=options.number("minPartitions"),
+        partition_records_max=options.number("maxRecordsPerPartition"),
+        columns=_columns(options),
+        poll_timeout_s=(options.number("kafkaConsumer.pollTimeoutMs") or 120_000) / 1000,
+        group_id=options.value("groupId"),
+    )
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    options = _Given(given, WRITE)
+    version = options.value("txnVersion")
+    app_id = options.value("txnAppId")
+    if version is not None and app_id is None:
+        raise BadOption("txnVersion counts the writes of a txnAppId, which is missing")
+    promise = options.one_of("guarantee", PROMISES)
+    missing = options.one_of("txnMissingMarker", ("fail", "write"))
+    if promise == "at_least_once":
+        options.refuse(("txnAppId", "txnMissingMarker"), "guarantee=at_least_once does without identity")
+    return WriteOptions(
+        kafka=options.kafka(),
+        topic=options.value("topic"),
+        app_id=app_id,
+        version=None if version is None else _whole("txnVersion", version, 0),
+        promise=promise,
+        writes_unmarked=missing == "write",
+    )
+
+
+class _Given:
+    """What was given, looked up by the names that people know."""
+
+    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self._known = {name.lower(): name for name in (*known, *IDLE)}
+        for name in self._given:
+            if name in FIXED:
+                raise BadOption(f"{name} cannot be set: {FIXED[name]}")
+            if name not in self._known and not name.startswith(KAFKA):
+                raise BadOption(self._unknown(name))
+        if not self._given.get(BOOTSTRAP):
+            raise BadOption(f"{BOOTSTRAP} is missing; for example localhost:9092")
+
+    def _unknown(self, name: str) -> str:
+        other = {each.lower(): each for each in (*READ, *WRITE)}
+        if name in other:
+            return f"{other[name]} is an option of {'reading' if other[name] in READ else 'writing'}"
+        near = difflib.get_close_matches(name, [*self._known, BOOTSTRAP], n=1)
+        hint = f"; did you mean {self._known.get(near[0], near[0])}?" if near else ""
+        return f"there is no option {name!r}{hint}"
+
+    def value(self, name: str) -> str | None:
+        return self._given.get(name.lower())
+
+    def first(self, names: Iterable[str]) -> str | None:
+        return next((name for name in names if self.value(name) is not None), None)
+
+    def refuse_together(self, names: Iterable[str]) -> None:
+        there = [name for name in names if self.value(name) is not None]
+        if len(there) > 1:
+            raise BadOption(f"{' and '.join(there)} contradict each other; one of them")
+
+    def refuse(self, names: Iterable[str], why: str) -> None:
+        name = self.first(names)
+        if name is not None:
+            raise BadOption(f"{name} cannot be set here: {why}")
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.value(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise BadOption(f"{name} is {value!r}; it can be true or false")
+        return value.lower() == "true"
+
+    def one_of(self, name: str, words: Iterable[str]) -> str | None:
+        value = self.value(name)
+        if value is not None and value.lower() not in words:
+            raise BadOption(f"{name} is {value!r}; it can be {' or '.join(words)}")
+        return None if value is None else value.lower()
+
+    def number(self, name: str) -> int | None:
+        value = self.value(name)
+        return None if value is None else _whole(name, value, 1)
+
+    def kafka(self) -> dict[str, str]:
+        idle = {name.lower() for name in IDLE}
+        return {
+            name.removeprefix(KAFKA): value
+            for name, value in self._given.items()
+            if name.startswith(KAFKA) and name not in idle
+        }
+
+
+def _whole(name: str, value: str, least: int) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise BadOption(f"{name} is {value!r}; it is a whole number from {least} on")
+    return number
+
+
+def _names(options: _Given, name: str) -> tuple[str, ...]:
+    value = options.value(name)
+    if value is None:
+        return ()
+    names = tuple(part.strip() for part in value.split(",") if part.strip())
+    if not names:
+        raise BadOption(f"{name} names no topic")
+    return names
+
+
+def _pattern(value: str | None) -> str | None:
+    if value is not None:
+        try:
+            re.compile(value)
+        except re.error as problem:
+            raise BadOption(f"subscribePattern {value!r}: {problem}") from None
+    return value
+
+
+def _columns(options: _Given) -> tuple[str, ...]:
+    headers = options.flag("includeHeaders", False)
+    names = _names(options, "columns")
+    if names and headers and "headers" not in names:
+        raise BadOption("columns leaves the headers out, which includeHeaders asks for")
+    if names:
+        return names
+    columns = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+    return (*columns, "headers") if headers else columns
+
+
+def _json(name: str, value: str, form: str) -> dict[str, Any]:
+    try:
+        told = json.loads(value)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict) or not told:
+        raise BadOption(f"{name} is {value!r}; it looks like {form}")
+    return told
+
+
+def _assigned(options: _Given) -> tuple[TopicPartition, ...]:
+    value = options.value("assign")
+    if value is None:
+        return ()
+    form = '{"orders":[0,1]}'
+    told = _json("assign", value, form)
+    if not all(isinstance(numbers, list) and all(type(each) is int for each in numbers) for numbers in told.values()):
+        raise BadOption(f"assign is {value!r}; it looks like {form}")
+    return tuple(TopicPartition(topic, number) for topic, numbers in told.items() for number in numbers)
+
+
+def _by_partition(name: str, value: str, example: int) -> dict[TopicPartition, int]:
+    form = f'{{"orders":{{"0":{example},"1":{example}}}}}'
+    told = _json(name, value, form)
+    try:
+        return {
+            TopicPartition(topic, int(partition)): _number(number)
+            for topic, numbers in told.items()
+            for partition, number in numbers.items()
+        }
+    except (ValueError, AttributeError):
+        raise BadOption(f"{name} is {value!r}; it looks like {form}") from None
+
+
+def _number(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError
+    return value
+
+
+def _edge(options: _Given, names: tuple[str, str, str], default: int, *, forbidden: int | None) -> Edge:
+    chosen = options.first(names)
+    if chosen is None:
+        return Edge(offsets=default)
+    value = options.value(chosen) or ""
+    if chosen == names[0]:
+        return Edge(times=_whole(chosen, value, 0))
+    if chosen == names[1]:
+        return Edge(times=_by_partition(chosen, value, 1_700_000_000_000))
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    offsets: Times = words[value.lower()] if value.lower() in words else _by_partition(chosen, value, 23)
+    wrong = [offsets] if isinstance(offsets, int) else list(offsets.values())
+    if any(offset < EARLIEST for offset in wrong):
+        raise BadOption(f"{chosen} has an offset below -2, which means earliest")
+    if forbidden is not None and forbidden in wrong:
+        word = "latest (-1)" if forbidden == LATEST else "earliest (-2)"
+        raise BadOption(f"{chosen} of a batch query cannot be {word}: nothing would be read")
+    return Edge(offsets=offsets)
+
+
+_UNITS: Final[dict[str, Callable[[float], float]]] = {
+    "ms": lambda number: number / 1000,
+    "s": lambda number: number,
+    "m": lambda number: number * 60,
+    "min": lambda number: number * 60,
+    "h": lambda number: number * 3600,
+    "d": lambda number: number * 86400,
+}
+
+
+def _duration_s(value: str) -> float:
+    """As Spark writes durations: 500ms, 30s, 15m; a bare number is in ms."""
+    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", value.lower())
+    if found is None or (found[2] or "ms") not in _UNITS:
+        raise BadOption(f"maxTriggerDelay is {value!r}; it looks like 500ms, 30s or 15m")
+    return _UNITS[found[2] or "ms"](float(found[1]))

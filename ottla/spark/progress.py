@@ -1,0 +1,57 @@
+"""The progress of a streaming query as the offsets of a consumer group, told by the driver after every batch.
+
+The option `groupId` of the source does the same with no code, a trigger later: at the next trigger, or at the next
+start if there is none. Whoever stops queries between triggers and wants exact numbers adds this listener:
+
+    spark.streams.addListener(GroupProgress("localhost:9092", "kitchen", query="orders"))
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from ottla.client.errors import ClientError
+from ottla.spark import clients
+from ottla.spark.offsets import from_json
+
+log = logging.getLogger(__name__)
+
+
+class GroupProgress(StreamingQueryListener):
+    """Of one query, by its name, or of all that read this cluster."""
+
+    def __init__(self, bootstrap_servers: str, group_id: str, *, query: str | None = None) -> None:
+        self._kafka = {"bootstrap.servers": bootstrap_servers}
+        self._group_id = group_id
+        self._query = query
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Nothing has been read yet."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        progress = event.progress
+        if self._query is not None and progress.name != self._query:
+            return
+        done = {}
+        for source in progress.sources:
+            try:
+                done |= from_json(json.loads(source.endOffset or "{}"))
+            except (TypeError, ValueError, AttributeError):
+                continue  # a source of another kind
+        if not done:
+            return
+        try:
+            with clients.admin(self._kafka) as admin:
+                admin.alter_group_offsets(self._group_id, done)
+        except ClientError as error:
+            log.warning("the progress of the query is not visible in group %s: %s", self._group_id, error)
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Nothing new."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """What was done was told with the last progress."""

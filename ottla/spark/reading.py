@@ -1,0 +1,81 @@
+"""What a task does to read its part of a partition: batches of columns, until the end of its range.
+
+There may be nothing between two offsets (compaction, the ends of transactions), so a range is done when the position
+has passed its end, whatever came. What is not in the log any more is lost data: the query fails, or goes on with what
+is left, as `failOnDataLoss` says.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from ottla.blocking import Consumer
+from ottla.client.errors import TimedOut
+from ottla.client.positions import OffsetOutOfRange
+from ottla.spark import clients
+from ottla.spark.offsets import Range
+from ottla.spark.options import ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WAIT_MS: Final = 1000
+log = logging.getLogger(__name__)
+
+
+class DataLost(Exception):
+    """Records that the query counted on are not in the log any more."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}. They have aged out or the topic was made anew. To go on with what is left, set failOnDataLoss to "
+            "false; what was lost stays lost."
+        )
+
+
+def read(options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:
+    with clients.consumer(options.kafka) as consumer:
+        consumer.assign([part.place])
+        consumer.seek(part.place, part.start)
+        try:
+            yield from _batches(consumer, options, part)
+        finally:
+            consumer.unsubscribe()
+
+
+def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:
+    place, end = part.place, part.end
+    until = {place: end}
+    deadline = time.monotonic() + options.poll_timeout_s
+    position = part.start
+    while position < end:
+        try:
+            taken = consumer.getmany_arrow(timeout_ms=WAIT_MS, columns=options.columns, until=until)
+        except OffsetOutOfRange:
+            position, end = _left(consumer, options, part, position)
+            if position < end:
+                consumer.seek(place, position)
+            continue
+        yield from taken.get(place, ())
+        before, position = position, consumer.position(place)
+        if position > before:
+            deadline = time.monotonic() + options.poll_timeout_s
+        elif time.monotonic() >= deadline:
+            limit = f"{options.poll_timeout_s:g} s"
+            raise TimedOut(f"{place}: nothing came from offset {position} on within {limit}, though {end} is its end")
+
+
+def _left(consumer: Consumer, options: ReadOptions, part: Range, position: int) -> tuple[int, int]:
+    """The range that is still to be read of what the log has."""
+    place = part.place
+    first = consumer.beginning_offsets([place])[place]
+    last = consumer.end_offsets([place])[place]
+    lost = f"{place}: offsets {position} to {part.end} are to be read, but the log has {first} to {last}"
+    if not (part.begins and position < first):
+        if options.fail_on_data_loss:
+            raise DataLost(lost)
+        log.warning("%s; going on with what is left", lost)
+    return max(position, first), min(part.end, last)

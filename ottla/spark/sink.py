@@ -1,0 +1,184 @@
+"""Writing a DataFrame to topics: which of its columns are what, and how a task sends its rows.
+
+A row has a value, and may have a key, headers, a partition and a topic, by these names; other columns are left alone,
+as Spark's connector does. What is promised, `exactly_once` says; without identity a task that is run again writes its
+rows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
+
+from ottla.blocking import Producer
+from ottla.spark import clients, exactly_once
+from ottla.spark.exactly_once import Identity
+from ottla.spark.options import BadOption, WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""What Spark tells a task of the streaming query it belongs to."""
+UNDER_WAY_MAX: Final = 64
+"""So many Arrow batches may wait for the cluster before the next is sent; the producer bounds their bytes."""
+
+_TEXT: Final = (BinaryType(), StringType())
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What became of one task's rows."""
+
+    task: int
+    rows: int
+    identity: Identity | None = None
+    skipped: bool = False
+    """They were in the topic already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which columns there are, and where they go."""
+
+    options: WriteOptions
+    columns: tuple[str, ...]
+
+    @property
+    def topic(self) -> str | None:
+        """The one topic that everything goes to; None: each row names its own."""
+        return self.options.topic
+
+    def send(self, producer: Producer, batch: pa.RecordBatch) -> Iterator[Future[int]]:
+        names: dict[str, Any] = {name: name for name in ("key", "headers", "partition") if name in self.columns}
+        if self.topic is not None:
+            yield producer.send_arrow(self.topic, batch, **names)
+            return
+        import pyarrow.compute as pc
+
+        topics = batch.column("topic")
+        if topics.null_count:
+            raise BadOption("a row names no topic, and there is no option topic for all of them")
+        for topic in pc.unique(topics).to_pylist():
+            yield producer.send_arrow(topic, batch.filter(pc.equal(topics, topic)), **names)
+
+
+def plan_of(options: WriteOptions, schema: StructType) -> Plan:
+    """What the columns mean; BadOption for those that cannot be written."""
+    clients.new_producer(options.kafka)
+    types = {field.name: field.dataType for field in schema.fields}
+    if "value" not in types:
+        raise BadOption(f"a column 'value' is what is written; there are {', '.join(types)}")
+    if options.topic is None and "topic" not in types:
+        raise BadOption("the option topic, or a column of that name, says where to write")
+    for name in ("key", "value"):
+        _check_type(types, name, _TEXT, "binary or string")
+    _check_type(types, "topic", (StringType(),), "string")
+    _check_type(types, "partition", (IntegerType(),), "int")
+    if "headers" in types and not _are_headers(types["headers"]):
+        raise BadOption("column 'headers' is array<struct<key: string, value: binary>>")
+    return Plan(options, tuple(types))
+
+
+def _check_type(types: dict[str, DataType], name: str, allowed: Sequence[DataType], said: str) -> None:
+    if name in types and types[name] not in allowed:
+        raise BadOption(f"column {name!r} is {types[name].simpleString()}; it can be {said}")
+
+
+def _are_headers(kind: DataType) -> bool:
+    return kind.simpleString() == "array<struct<key:string,value:binary>>"
+
+
+def send_all(producer: Producer, plan: Plan, batches: Iterator[pa.RecordBatch]) -> int:
+    """Until all rows are in the log, as safe as acks says; how many they were."""
+    under_way: list[Future[int]] = []
+    rows = 0
+    for batch in batches:
+        under_way.extend(plan.send(producer, batch))
+        while len(under_way) > UNDER_WAY_MAX:
+            rows += under_way.pop(0).result()
+    return rows + sum(sent.result() for sent in under_way)
+
+
+class _Writer:
+    """What batch and stream have in common."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def _write(self, batches: Iterator[pa.RecordBatch], task: TaskContext, identity: Identity | None) -> Written:
+        number = task.partitionId()
+        if identity is not None:
+            rows, skipped = exactly_once.write(self._plan, identity, number, batches)
+            return Written(number, rows, identity, skipped)
+        with clients.producer(self._plan.options.kafka) as producer:
+            return Written(number, send_all(producer, self._plan, batches))
+
+    def _committed(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        written = [message for message in messages if isinstance(message, Written)]
+        if written and written[0].identity is not None:
+            exactly_once.remember(self._plan, written[0].identity, len(written))
+
+
+class OttlaWriter(_Writer, DataSourceArrowWriter):
+    """Writes once."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        task = _task()
+        options = self._plan.options
+        if options.version is None and options.promise != "at_least_once" and task.getLocalProperty(QUERY_ID):
+            raise BadOption(
+                "a write inside foreachBatch needs txnAppId, a name of its own within the query, and txnVersion, the "
+                "batch id: a batch that is run again is skipped by these; guarantee=at_least_once does without"
+            )
+        identity = None if options.version is None else Identity(str(options.app_id), options.version)
+        return self._write(iterator, task, identity)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._committed(messages)
+
+
+class OttlaStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes one batch after another, each exactly once unless told otherwise."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        task = _task()
+        options = self._plan.options
+        query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
+        if options.promise == "at_least_once":
+            return self._write(iterator, task, None)
+        assert query is not None, "Spark tells every task of a streaming query its id"
+        assert batch is not None, "and the id of the batch"
+        return self._write(iterator, task, Identity(options.app_id or query, int(batch)))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._committed(messages)
+
+
+def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> OttlaWriter:
+    if overwrite:
+        raise BadOption("a topic is appended to, not overwritten: mode('append')")
+    if options.app_id is not None and options.version is None:
+        raise BadOption("txnVersion is missing: it counts the writes of txnAppId, as a batch id does")
+    if options.promise == "exactly_once" and options.version is None:
+        raise BadOption("guarantee=exactly_once needs txnAppId and txnVersion in a batch write")
+    return OttlaWriter(plan_of(options, schema))
+
+
+def stream_writer(options: WriteOptions, schema: StructType) -> OttlaStreamWriter:
+    if options.version is not None:
+        raise BadOption("txnVersion cannot be set here: a streaming query counts its batches by itself")
+    return OttlaStreamWriter(plan_of(options, schema))
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None, "writers write in tasks"
+    return task
