@@ -127,10 +127,10 @@ def run(cells: list[Cell], names: list[str], results: Results, path: Path, progr
     settings = results.settings
     starting = [cell for cell in cells if cell.starts_broker]
     loading = [cell for cell in cells if not cell.starts_broker]
-    for number in range(settings.runs):
+    for round_ in range(settings.runs):
         for cell in starting:
             for name in names:
-                if name in (cell.peers or names) and number < cell.runs_max:
+                if name in (cell.peers or names) and round_ < cell.runs_max:
                     measure(cell, PEERS[name](), results, progress)
     results.save(path)
     if not loading:
