@@ -379,7 +379,7 @@ class Partition:
     @property
     def last_stable(self) -> int:
         """The first offset that a reader of committed transactions may not see yet."""
-        return self.log.transactions.last_stable(self.high_watermark)
+        return max(self.log.transactions.last_stable(self.high_watermark), self.log.log_start)
 
     def readable_limit(self, isolation_level: int) -> int:
         return self.last_stable if isolation_level == READ_COMMITTED else self.high_watermark

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.coordinators import Asking, respond
 from ottla.broker.dispatch import Request, serves
+from ottla.broker.handlers.txn_markers import overlapping
 from ottla.coordinator.decision import Reply
 from ottla.coordinator.regex import compile_regex
 from ottla.coordinator.transaction_records import State, TopicPartition, TransactionValue
@@ -85,11 +86,11 @@ def _init(broker: Broker, message: InitProducerIdRequest, expected: Identity | N
 @serves(ADD_PARTITIONS_TO_TXN)
 def add_partitions(
     broker: Broker, message: AddPartitionsToTxnRequest, request: Request
-) -> AddPartitionsToTxnResponse | Pending | Coroutine[object, object, AddPartitionsToTxnResponse]:
+) -> AddPartitionsToTxnResponse | Pending:
     if request.version >= BETWEEN_BROKERS_FROM:
         if request.peer_broker is None:
             raise Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
-        return _add_for_leaders(broker, message)
+        return overlapping(broker, request, _add_for_leaders(broker, message))
     topics = message.v3_and_below_topics
     speaker = Identity(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch)
 

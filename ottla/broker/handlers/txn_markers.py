@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ from ottla.broker.dispatch import Request, serves
 from ottla.broker.markers import End
 from ottla.errors import ErrorCode, Refused
 from ottla.log.producers import NO_SEQUENCE, Producer
+from ottla.net.server import Pending, Reply
 from ottla.wire.apis import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS
 from ottla.wire.schema import describe_producers
 from ottla.wire.schema.write_txn_markers import (
@@ -20,16 +23,41 @@ from ottla.wire.schema.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from ottla.wire.tree import Message
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
+
+log = logging.getLogger("ottla.broker")
 
 COMMIT_TIMEOUT_S = 10.0
 """So long markers may take to be committed, before their coordinator is told to ask again."""
 
 
+def overlapping(broker: Broker, request: Request, work: Coroutine[object, object, Message]) -> Pending:
+    """Answer later, and let other brokers' questions on the same connection pass: this one may wait for replication."""
+    pending = Pending(overlaps=True)
+
+    async def answer() -> None:
+        reply: Reply = None
+        try:
+            reply = request.frame(request.route.encode(await work))
+        except Exception as failure:
+            log.error("%s failed", request.route.api.name, exc_info=failure)
+            request.connection.close(f"{request.route.api.name} failed")
+        finally:
+            pending.resolve(reply)
+
+    broker.runtime.spawn(answer(), name=request.route.api.name)
+    return pending
+
+
 @serves(WRITE_TXN_MARKERS)
-async def write(broker: Broker, message: WriteTxnMarkersRequest, request: Request) -> WriteTxnMarkersResponse:
+def handle(broker: Broker, message: WriteTxnMarkersRequest, request: Request) -> Pending:
+    return overlapping(broker, request, _write(broker, message))
+
+
+async def _write(broker: Broker, message: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     answers = _Answers(message)
     for number, marker in enumerate(message.markers):
         end = End(marker.producer_id, marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch)
