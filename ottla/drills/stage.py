@@ -23,6 +23,7 @@ SETTINGS: Final = {
     "replica.lag.time.max.ms": "2000",
     "replica.fetch.backoff.ms": "100",
     "zookeeper.session.timeout.ms": "3000",
+    "broker.session.timeout.ms": "3000",
     "offsets.topic.num.partitions": "3",
     "min.insync.replicas": "1",
     "unclean.leader.election.enable": "false",

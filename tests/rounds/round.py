@@ -23,19 +23,21 @@ from tests.rounds import faults
 from tests.rounds.history import Findings, History
 from tests.rounds.links import POSSIBLE, Links
 from tests.rounds.load import TOPIC, Reader, Writer, read_log
+from tests.rounds.sharing import Group, Member
 
 PARTITIONS = 6
 WRITERS = 2
 RATE = 1000
 LIVENESS_SECONDS = 60.0
 CATCH_UP_SECONDS = 30.0
-ZOOKEEPER_SESSION_S = 4.0
-EMBEDDED_SESSION_S = 4.0
+SESSION_S = 4.0
+MEMBERS = 2
 
 SETTINGS = {
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "3000",
-    "zookeeper.session.timeout.ms": str(int(ZOOKEEPER_SESSION_S * 1000)),
+    "zookeeper.session.timeout.ms": str(int(SESSION_S * 1000)),
+    "broker.session.timeout.ms": str(int(SESSION_S * 1000)),
     "leader.imbalance.check.interval.seconds": "10",
     "offsets.topic.num.partitions": "3",
     "auto.create.topics.enable": "false",
@@ -51,6 +53,8 @@ class Report:
     injected: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
     read: int = 0
+    shared: int = 0
+    commits: int = 0
     findings: Findings = field(default_factory=Findings)
     failures: list[str] = field(default_factory=list)
     failovers_s: list[float] = field(default_factory=list)
@@ -67,6 +71,7 @@ class Report:
             f"  acknowledged {self.acknowledged:,} · read along {self.read:,} · lost {found.lost} · "
             f"duplicated {found.duplicated} · reordered {found.reordered} · inconsistent {found.inconsistent}"
         )
+        told.append(f"  a group of {MEMBERS} saw {self.shared:,} of them and committed {self.commits:,} times")
         if self.failovers_s:
             middle = sorted(self.failovers_s)[len(self.failovers_s) // 2]
             told.append(
@@ -84,6 +89,7 @@ class Round:
         self.cluster = cluster
         self.random = Random(seed)
         self.history = History()
+        self.group = Group(PARTITIONS)
         self.report = Report(seed, "ZooKeeper" if cluster.ensemble else "embedded store")
         self.links = Links(cluster) if POSSIBLE else None
         self._said = said
@@ -99,9 +105,9 @@ class Round:
         bootstrap = ",".join(broker.address for broker in self.cluster.brokers.values())
         writers = [Writer(n, bootstrap, PARTITIONS, RATE // WRITERS, self.history) for n in range(WRITERS)]
         reader = Reader(bootstrap, PARTITIONS, self.history)
-        session_s = ZOOKEEPER_SESSION_S if self.cluster.ensemble else EMBEDDED_SESSION_S
-        arena = faults.Arena(self.cluster, writers, self.random, session_s, self.links)
-        for thread in (*writers, reader):
+        members = [Member(n, bootstrap, self.group, self.history) for n in range(MEMBERS)]
+        arena = faults.Arena(self.cluster, writers, self.random, SESSION_S, self.links)
+        for thread in (*writers, reader, *members):
             thread.start()
         try:
             self._safety(arena, seconds, chosen)
@@ -111,7 +117,7 @@ class Round:
                 writer.ended.set()
             for writer in writers:
                 writer.join()
-            self._catch_up(reader)
+            self._catch_up(reader, members)
         self.report.failovers_s = arena.failovers_s
         self._verdict(bootstrap)
         return self.report
@@ -158,12 +164,18 @@ class Round:
             time.sleep(0.05)
         self.say(f"all replicas in sync and all partitions written to after {time.monotonic() - peace:.2f} s")
 
-    def _catch_up(self, reader: Reader) -> None:
-        deadline = time.monotonic() + CATCH_UP_SECONDS
-        while self.history.read_count() < self.history.acknowledged and time.monotonic() < deadline:
+    def _catch_up(self, reader: Reader, members: list[Member]) -> None:
+        """Until whoever reads along has seen all there is, and then no longer."""
+        history, deadline = self.history, time.monotonic() + CATCH_UP_SECONDS
+        while min(history.read_count(), self.group.seen_count()) < history.acknowledged:
+            if time.monotonic() > deadline or history.failures:
+                break
             time.sleep(0.1)
-        reader.ended.set()
-        reader.join()
+        readers: list[Reader | Member] = [reader, *members]
+        for each in readers:
+            each.ended.set()
+        for each in readers:
+            each.join()
 
     def _verdict(self, bootstrap: str) -> None:
         report, history = self.report, self.history
@@ -171,6 +183,10 @@ class Round:
         report.acknowledged, report.read = history.acknowledged, history.read_count()
         if report.read < report.acknowledged:
             history.fail(f"the reader saw {report.read} of {report.acknowledged} acknowledged records in time")
+        report.shared = self.group.seen_count()
+        if report.shared < report.acknowledged:
+            history.fail(f"the group saw {report.shared} of {report.acknowledged} acknowledged records in time")
+        report.commits = self.group.commits
         self.cluster.stop()
         if self.links is not None:
             self.links.close()

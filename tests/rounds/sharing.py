@@ -1,0 +1,129 @@
+"""A group under load: its members share the topic and commit, while coordinators come and go.
+
+What was committed and acknowledged must not be read again, and nothing may be passed over: the first record that a
+member gets of a partition lies at or behind the last commit, and not beyond what the group has seen.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from tests.rounds.history import History
+from tests.rounds.load import QUIET, RECONNECT, TOPIC
+
+GROUP = "rounds-group"
+COMMIT_SECONDS = 0.3
+SESSION_MS = 6_000
+
+
+class Group:
+    """What all members together have seen and committed."""
+
+    def __init__(self, partitions: int) -> None:
+        self.lock = threading.Lock()
+        self.commits = 0
+        self.committed = [0] * partitions
+        self.seen: list[bytearray] = [bytearray() for _ in range(partitions)]
+
+    def see(self, partition: int, offset: int) -> None:
+        with self.lock:
+            seen = self.seen[partition]
+            if offset >= len(seen):
+                seen.extend(bytes(offset + 1 - len(seen)))
+            seen[offset] = 1
+
+    def seen_count(self) -> int:
+        with self.lock:
+            return sum(seen.count(1) for seen in self.seen)
+
+    def commit(self, offsets: dict[int, int]) -> None:
+        with self.lock:
+            self.commits += 1
+            for partition, offset in offsets.items():
+                self.committed[partition] = max(self.committed[partition], offset)
+
+
+class Member(threading.Thread):
+    def __init__(self, number: int, bootstrap: str, group: Group, history: History) -> None:
+        super().__init__(name=f"member {number}", daemon=True)
+        self.ended = threading.Event()
+        self._number = number
+        self._group = group
+        self._history = history
+        self._due: dict[int, int] = {}
+        """Partitions just assigned, and how far the group had committed them: nothing before that may come."""
+        self._positions: dict[int, int] = {}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": GROUP,
+                "client.id": self.name,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 1_000,
+                "topic.metadata.refresh.interval.ms": 5_000,
+                "fetch.wait.max.ms": 100,
+                "log_level": QUIET,
+                **RECONNECT,
+            }
+        )
+
+    def run(self) -> None:
+        self._consumer.subscribe([TOPIC], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        commit_at = time.monotonic() + COMMIT_SECONDS
+        while not self.ended.is_set():
+            for message in self._consumer.consume(500, 0.1):
+                self._see(message)
+            if time.monotonic() > commit_at:
+                self._commit()
+                commit_at = time.monotonic() + COMMIT_SECONDS
+        self._consumer.close()
+
+    def _see(self, message) -> None:
+        error = message.error()
+        if error is not None:
+            if error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
+                self._history.fail(f"{self.name}: {error}")
+            return
+        partition, offset = message.partition(), message.offset()
+        committed = self._due.pop(partition, None)
+        if committed is not None:
+            with self._group.lock:
+                end = len(self._group.seen[partition])
+            if not committed <= offset <= end:
+                self._history.fail(
+                    f"{self.name}: partition {partition} begins at {offset}; committed is {committed}, seen up to {end}"
+                )
+        elif offset != self._positions.get(partition, offset):
+            self._history.fail(f"{self.name}: partition {partition} went to {offset}, not {self._positions[partition]}")
+        self._positions[partition] = offset + 1
+        self._group.see(partition, offset)
+
+    def _commit(self) -> None:
+        offsets = dict(self._positions)
+        if not offsets:
+            return
+        try:
+            told = self._consumer.commit(
+                offsets=[TopicPartition(TOPIC, *place) for place in offsets.items()], asynchronous=False
+            )
+        except KafkaException:
+            return  # a coordinator that moves, or a generation that has ended: the next one will do
+        self._group.commit({each.partition: each.offset for each in told or () if each.error is None})
+
+    def _assigned(self, _: Consumer, places: Sequence[TopicPartition]) -> None:
+        with self._group.lock:
+            self._due = {place.partition: self._group.committed[place.partition] for place in places}
+        self._positions = {}
+
+    def _revoked(self, _: Consumer, __: Sequence[TopicPartition]) -> None:
+        self._commit()
+        self._positions = {}
+
+    def _lost(self, _: Consumer, __: Sequence[TopicPartition]) -> None:
+        self._positions = {}
