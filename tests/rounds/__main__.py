@@ -12,8 +12,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from ottla.cluster.ensemble import Ensemble
 from ottla.local.cluster import LocalCluster
+from tests.ensembles import zookeeper_jars
 from tests.rounds import faults
 from tests.rounds.round import SETTINGS, Report, Round
 
@@ -55,6 +58,10 @@ def main() -> int:
     stores = ["embedded", "zookeeper"] if asked.store == "both" else [asked.store]
     chosen = [getattr(faults, name) for name in asked.fault]
     jars = _jars() if "zookeeper" in stores else None
+    if "zookeeper" in stores and jars is None:
+        stores.remove("zookeeper")
+        if not stores:
+            return 1
     seed = asked.seed if asked.seed is not None else random.SystemRandom().getrandbits(32)
     ending = time.monotonic() + 60 * asked.minutes
     reports: list[Report] = []
@@ -67,10 +74,13 @@ def main() -> int:
     return conclude(reports)
 
 
-def _jars() -> str:
-    from tests.ensembles import zookeeper_jars
-
-    return zookeeper_jars()
+def _jars() -> str | None:
+    """None where there is no ZooKeeper to be had, and why."""
+    try:
+        return zookeeper_jars()
+    except pytest.skip.Exception as skip:
+        print(f"not on ZooKeeper: {skip}")
+        return None
 
 
 def conclude(reports: list[Report]) -> int:
