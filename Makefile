@@ -36,7 +36,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-demo
 
 install: $(VENV)/.installed
-	@echo "Installed. Try:  $(BIN)/ottla serve"
+	@echo "Installed. Try:  $(BIN)/ottla dev"
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python -m demo
