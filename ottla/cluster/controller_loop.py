@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Final, TypeVar
@@ -23,7 +24,7 @@ from ottla.cluster.elections import Outlook
 from ottla.cluster.image import Image
 from ottla.cluster.leader_moves import balanced
 from ottla.cluster.model import Broker, Endpoint
-from ottla.cluster.persist import Step, steps
+from ottla.cluster.persist import STEP_OPS_MAX, Step, steps
 from ottla.cluster.registration import clean_since
 from ottla.cluster.requests import BrokerRegistration, Decision, Rules
 from ottla.cluster.store import (
@@ -51,6 +52,8 @@ R = TypeVar("R")
 CHANGES_KEPT: Final = 1_000
 CHANGES_TRIMMED: Final = 200
 """The log is trimmed this many changes at a time; a reader further behind than it is kept loads the image."""
+CHANGES_BYTES_MAX: Final = 8_000_000
+"""Of what one controller has written into the log; then half of that goes."""
 ATTEMPTS_MAX: Final = 20
 RETRY_SECONDS: Final = 0.5
 
@@ -72,6 +75,8 @@ class ControllerLoop:
         self._registration: BrokerRegistration | None = None
         self._fence: Check | None = None
         self._changes_first = 0
+        self._change_sizes: deque[tuple[int, int]] = deque()  # of what this controller wrote: position, bytes
+        self._change_bytes = 0
         self._in_doubt = False  # a commit ended without an answer: look at the log before deciding anything
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -152,7 +157,8 @@ class ControllerLoop:
 
     async def _commit_step(self, step: Step) -> None:
         assert self._fence is not None
-        ops = [self._fence, *step.ops, _change_node(step.changes)]
+        change_node = _change_node(step.changes)
+        ops = [self._fence, *step.ops, change_node]
         try:
             paths = await self._store.commit(ops)
         except Conflict as conflict:
@@ -170,6 +176,8 @@ class ControllerLoop:
             self._in_doubt = True
             self._news.set()  # and see what is left to do of what was begun
             raise
+        self._change_sizes.append((sequence_of(paths[-1]), len(change_node.data)))
+        self._change_bytes += len(change_node.data)
         await self._applied(paths[-1], step.changes)
 
     async def _clear_doubt(self) -> None:
@@ -182,19 +190,31 @@ class ControllerLoop:
             await self._view.catch_up()
 
     async def _trim(self) -> None:
-        excess = self._view.position + 1 - self._changes_first - CHANGES_KEPT
-        if excess < CHANGES_TRIMMED:
-            return
-        assert self._fence is not None
-        stop = self._changes_first + CHANGES_TRIMMED
-        old = [Delete(f"{layout.CHANGES}/{layout.change_name(n)}") for n in range(self._changes_first, stop)]
-        try:
-            await self._store.commit([self._fence, *old])
-        except Conflict as conflict:
-            log.info("the change log was not trimmed: %s", conflict)
-            self._changes_first = await self._first_change()
-        else:
-            self._changes_first = stop
+        stop = self._trim_until()
+        while self._changes_first < stop:
+            assert self._fence is not None
+            first, last = self._changes_first, min(stop, self._changes_first + STEP_OPS_MAX)
+            old = [Delete(f"{layout.CHANGES}/{layout.change_name(n)}") for n in range(first, last)]
+            try:
+                await self._store.commit([self._fence, *old])
+            except Conflict as conflict:
+                log.info("the change log was not trimmed: %s", conflict)
+                self._changes_first = await self._first_change()
+                return
+            self._changes_first = last
+
+    def _trim_until(self) -> int:
+        """The first change to keep. A store holds all of the log in memory, and large changes come in bursts. The last
+        one always stays: readers know by it where they are."""
+        stop = self._changes_first
+        if self._view.position + 1 - stop - CHANGES_KEPT >= CHANGES_TRIMMED:
+            stop += CHANGES_TRIMMED
+        if self._change_bytes > CHANGES_BYTES_MAX:
+            while self._change_bytes > CHANGES_BYTES_MAX // 2 and len(self._change_sizes) > 1:
+                position, size = self._change_sizes.popleft()
+                self._change_bytes -= size
+                stop = max(stop, position + 1)
+        return min(stop, self._view.position)
 
     async def _first_change(self) -> int:
         names = await self._store.children(layout.CHANGES)
@@ -277,6 +297,8 @@ class ControllerLoop:
     async def _won(self, epoch: Node, broker_id: int) -> None:
         self._fence = Check(layout.CONTROLLER_EPOCH, epoch.version + 1)
         self._changes_first = await self._first_change()
+        self._change_sizes.clear()
+        self._change_bytes = 0
         self.active = True
         log.info("broker %d is controller, epoch %d", broker_id, int(epoch.data) + 1)
 

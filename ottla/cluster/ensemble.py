@@ -30,7 +30,7 @@ NEEDED: Final = (
 )  # fmt: skip
 """How the names of the jars begin that ZooKeeper needs, of the many that may lie beside them."""
 JAVA_OPTIONS: Final = (
-    "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.admin.enableServer=false",
+    "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.admin.enableServer=false",
     "-Dlog4j2.level=WARN", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )  # fmt: skip
 CONFIG: Final = {

@@ -309,6 +309,20 @@ def test_the_change_log_is_trimmed_and_a_reader_behind_it_loads_the_image(store,
     run(test)
 
 
+def test_the_change_log_is_trimmed_by_size_too(store, monkeypatch):
+    monkeypatch.setattr(controller_loop, "CHANGES_BYTES_MAX", 20_000)
+
+    async def test(runtime):
+        async with cluster_on(store, runtime) as one, cluster_on(store, runtime, None) as reader:
+            for n in range(10):
+                await one.create_topics([TopicSpec(f"t{n}", 50, 1)])
+            log = await one._store.tree(layout.CHANGES)
+            assert 0 < sum(len(node.data) for node in log) < 40_000
+            await until(lambda: reader.image == one.image)
+
+    run(test)
+
+
 def test_a_call_cancelled_in_the_middle_is_completed(store):
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:

@@ -16,7 +16,7 @@ from ottla.cluster.store import Delete, SessionLost
 from ottla.errors import ErrorCode, Fault, Refused
 from tests.cluster.helpers import cluster_on, registration, run, states, until
 
-MANY = 1200
+MANY = 600
 """Partitions: several commits' worth of states."""
 TWO = Rules(min_in_sync=lambda configs: 2)
 
