@@ -141,7 +141,8 @@ def consume(wanted: Wanted, target: Target, out: IO[bytes], value_deserializer: 
 
 async def _consume(wanted: Wanted, consumer: Consumer, out: IO[bytes]) -> int:
     stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with consumer:
         if wanted.group is not None:
             for topic in wanted.topics:

@@ -25,7 +25,7 @@ NOUNS: Final = {
     "dev": Noun("ottla.cli.dev", "Run a cluster on this machine: watch it, break it."),
     "drill": Noun("ottla.cli.drill", "Break a small cluster on purpose, and check what becomes of it."),
     "simulate": Noun("ottla.cli.simulate", "Run whole clusters on a virtual clock, with faults, and check them."),
-    "topics": Noun("ottla.cli.topics", "Create, list, describe, alter and delete topics; plan their size."),
+    "topics": Noun("ottla.cli.topics", "Create, list, describe, alter, delete topics; plan one."),
     "produce": Noun("ottla.cli.produce", "Write records, from standard input or files."),
     "consume": Noun("ottla.cli.consume", "Read records and print them."),
     "groups": Noun("ottla.cli.groups", "Consumer groups: members, lag, offsets."),
@@ -34,7 +34,7 @@ NOUNS: Final = {
     "elect": Noun("ottla.cli.elect", "Let preferred replicas lead."),
     "transactions": Noun("ottla.cli.transactions", "Show transactions, and end one that hangs."),
     "bench": Noun("ottla.cli.bench", "Measure any Kafka-compatible cluster."),
-    "log": Noun("ottla.cli.log", "Look at the files of a broker: print them, or read them through for damage."),
+    "log": Noun("ottla.cli.log", "Look at the files of a broker: print or verify them."),
     "zookeeper": Noun("ottla.cli.zookeeper", "Run a ZooKeeper ensemble, for development and tests."),
     "completion": Noun("ottla.cli.completion", "Completion for bash, zsh and fish."),
 }

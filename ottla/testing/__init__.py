@@ -1,0 +1,33 @@
+"""Brokers for tests: in this process or beside it, there in an instant and gone without a trace.
+
+    with Broker() as broker:
+        broker.produce(broker.create_topic("orders"), [b"two oranges"])
+
+`pytest` finds the fixtures by itself once `ottla[testing]` is installed: `ottla_broker`, `ottla_topic`, `ottla_server`,
+`ottla_cluster`; see `ottla.testing.plugin`. The classes here are for everything else: unittest, notebooks, scripts.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.testing.access import Access, Topic
+    from ottla.testing.broker import Broker
+    from ottla.testing.cluster import Cluster
+    from ottla.testing.faults import Fault
+
+__all__ = ["Access", "Broker", "Cluster", "Fault", "Topic"]
+
+_HOMES = {"Access": "access", "Broker": "broker", "Cluster": "cluster", "Fault": "faults", "Topic": "access"}
+
+
+def __getattr__(name: str) -> Any:
+    """pytest loads this package in every run, also where no broker is needed: nothing is loaded before it is used."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"ottla.testing.{home}"), name)
+    globals()[name] = value
+    return value

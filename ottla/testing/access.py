@@ -1,0 +1,125 @@
+"""What a test does with a broker, whichever it is: make topics, write, read, ask for the lag.
+
+Every call makes a client, uses it and closes it: nothing is left running between two lines of a test.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ottla.blocking import Admin, Consumer, Producer
+from ottla.client.admin import NewTopic, ResourceKind
+from ottla.client.consumer_records import ConsumerRecord
+from ottla.client.deliveries import RecordMetadata
+from ottla.client.embedded import TopicPartition
+
+TIMEOUT_S: Final = 10.0
+POLL_MS: Final = 100
+
+Value = bytes | str | None
+Written = Value | tuple[Value, Value]
+"""A value, or a key and a value."""
+Records = list[ConsumerRecord[Any, Any]]
+
+
+class Topic(str):
+    """The name of a topic, and what a test does with it."""
+
+    __slots__ = ("_access",)
+    _access: Access
+
+    def __new__(cls, name: str, access: Access) -> Topic:
+        topic = super().__new__(cls, name)
+        topic._access = access
+        return topic
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self._access.bootstrap_servers
+
+    def produce(self, records: Iterable[Written] | Value, **settings: Any) -> list[RecordMetadata]:
+        return self._access.produce(self, records, **settings)
+
+    def consume(self, n: int, timeout: float = TIMEOUT_S, **settings: Any) -> Records:
+        return self._access.consume(self, n, timeout, **settings)
+
+
+class Access:
+    """A cluster by its address: one of ours, or any that speaks Kafka's protocol."""
+
+    def __init__(self, bootstrap_servers: str = "") -> None:
+        self._bootstrap_servers = bootstrap_servers
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port`, for any client."""
+        return self._bootstrap_servers
+
+    def create_topic(
+        self,
+        name: str | None = None,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> Topic:
+        """A new topic; without a name, one that nobody else has."""
+        chosen = name or f"topic-{uuid.uuid4().hex[:12]}"
+        configs = {key.replace("_", "."): str(value) for key, value in (config or {}).items()}
+        with Admin(self.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(chosen, partitions, replication_factor or -1, configs)])
+        return Topic(chosen, self)
+
+    def delete_topic(self, name: str) -> None:
+        with Admin(self.bootstrap_servers) as admin:
+            admin.delete_topics([str(name)])
+
+    def produce(
+        self,
+        topic: str,
+        records: Iterable[Written] | Value,
+        *,
+        partition: int | None = None,
+        **settings: Any,
+    ) -> list[RecordMetadata]:
+        """Write records, and return when they are there: values, or pairs of key and value. `settings` are those of a
+        producer."""
+        wanted = [records] if records is None or isinstance(records, bytes | str) else list(records)
+        with Producer(self.bootstrap_servers, **settings) as producer:
+            sent = []
+            for record in wanted:
+                key, value = record if isinstance(record, tuple) else (None, record)
+                sent.append(producer.send(str(topic), value, key=key, partition=partition))
+            producer.flush()
+            return [each.result() for each in sent]
+
+    def consume(
+        self, topic: str, n: int, timeout: float = TIMEOUT_S, *, group: str | None = None, **settings: Any
+    ) -> Records:
+        """The first `n` records of a topic, or of what a group has not read yet; it is committed then. AssertionError
+        when fewer come in time."""
+        deadline = time.monotonic() + timeout
+        records: Records = []
+        options = {"auto_offset_reset": "earliest", **settings}
+        with Consumer(str(topic), bootstrap_servers=self.bootstrap_servers, group_id=group, **options) as consumer:
+            while len(records) < n:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise AssertionError(f"{len(records)} of {n} records of {topic} came within {timeout:g} s")
+                wait_ms = max(1, min(POLL_MS, int(left * 1000)))
+                for taken in consumer.getmany(timeout_ms=wait_ms, max_records=n - len(records)).values():
+                    records += taken
+        return records
+
+    def lag(self, group: str) -> dict[TopicPartition, int]:
+        """How many records a group has not read yet, by partition."""
+        with Admin(self.bootstrap_servers) as admin:
+            return {place: each.lag for place, each in admin.group_lag(group).items()}
+
+    def configure(self, topic: str, **settings: Any) -> None:
+        """Change settings of a topic: `configure(topic, retention_ms=1000)`."""
+        put = {name.replace("_", "."): str(value) for name, value in settings.items()}
+        with Admin(self.bootstrap_servers) as admin:
+            admin.alter_configs(ResourceKind.TOPIC, str(topic), put=put)

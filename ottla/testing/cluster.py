@@ -1,0 +1,212 @@
+"""A cluster of broker processes on this machine, which a test may break: kill, pause, cut off."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import combinations
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from ottla.blocking import Admin
+from ottla.blocking.thread import LoopThread
+from ottla.errors import ErrorCode
+from ottla.local.cluster import LocalCluster
+from ottla.local.process import BrokerProcess
+from ottla.testing.access import TIMEOUT_S, Access
+from ottla.testing.broker import settings_of
+from ottla.testing.faults import Fault, Faults
+from ottla.testing.proxy import CLIENTS, HOST, Network, Proxy
+
+LOOK_SECONDS: Final = 0.02
+SESSION_MS: Final = 3000
+"""How soon a broker that hangs is taken for dead."""
+
+
+class Cluster(Access):
+    """Started by `with`, or by `start` and `stop`; in a thread that lives on, such as the main one."""
+
+    def __init__(self, brokers: int = 3, config: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self._count = brokers
+        self._settings = {
+            "broker.session.timeout.ms": str(SESSION_MS),
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.num.partitions": "4",
+        } | settings_of(config)
+        self._faults = Faults()
+        self._directory = ""
+        self._thread: LoopThread | None = None
+        self._network: Network
+        self._proxies: dict[int, Proxy] = {}
+        self._local: LocalCluster
+
+    def start(self) -> Self:
+        if self._thread is not None:
+            raise RuntimeError("this cluster was started before; make another")
+        self._directory = tempfile.mkdtemp(prefix="ottla-test-")
+        self._thread = LoopThread("ottla-test-proxies")
+        try:
+            self._local = LocalCluster(Path(self._directory), self._count, settings=self._settings)
+            self._thread.run(self._open_proxies())
+            for broker_id, proxy in self._proxies.items():
+                self._local.brokers[broker_id].settings |= {
+                    "advertised.listeners": f"PLAINTEXT://{HOST}:{proxy.port}",
+                    "inter.broker.listener.name": "PLAINTEXT",
+                }
+            self._local.start()
+        except BaseException:
+            self._clean_up()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Whatever it has been through: nothing is left of it."""
+        if self._thread is None or self._thread.loop.is_closed():
+            return
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        assert self._thread is not None
+        if hasattr(self, "_local"):
+            self._local.kill()  # nobody will want its data
+        self._thread.run(self._close_proxies())
+        self._thread.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def _open_proxies(self) -> None:
+        self._network = Network()
+        for broker in self._local.brokers.values():
+            proxy = Proxy(broker.id, lambda broker=broker: broker.port, self._network, self._faults)  # type: ignore[misc]
+            await proxy.start()
+            self._proxies[broker.id] = proxy
+
+    async def _close_proxies(self) -> None:
+        for proxy in self._proxies.values():
+            await proxy.close()
+
+    # What there is.
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{HOST}:{proxy.port}" for proxy in self._proxies.values())
+
+    @property
+    def brokers(self) -> list[int]:
+        return list(self._local.brokers)
+
+    @property
+    def alive(self) -> list[int]:
+        """Brokers whose processes run; they may be paused or cut off."""
+        return [broker.id for broker in self._local.brokers.values() if broker.running]
+
+    def leader(self, topic: str, partition: int = 0, timeout: float = TIMEOUT_S) -> int:
+        """Who leads, as soon as somebody does."""
+        deadline = time.monotonic() + timeout
+        with Admin(self._reachable()) as admin:
+            while time.monotonic() < deadline:
+                described = admin.describe_topics([str(topic)])[str(topic)]
+                found = next(each.leader for each in described.partitions if each.partition == partition)
+                if found in self.alive:
+                    return found
+                time.sleep(LOOK_SECONDS)
+        raise AssertionError(f"nobody leads {topic}-{partition} within {timeout:g} s")
+
+    def _reachable(self) -> str:
+        return ",".join(f"{HOST}:{self._proxies[broker_id].port}" for broker_id in self.alive)
+
+    def _process(self, broker_id: int) -> BrokerProcess:
+        return self._local[broker_id]
+
+    # What can be broken.
+
+    def kill(self, broker_id: int) -> None:
+        """kill -9."""
+        self._process(broker_id).kill()
+
+    def kill_leader(self, topic: str, partition: int = 0) -> int:
+        """kill -9 of whoever leads; its id."""
+        leader = self.leader(topic, partition)
+        self.kill(leader)
+        return leader
+
+    @contextmanager
+    def paused(self, broker_id: int) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT at the end."""
+        self.pause(broker_id)
+        try:
+            yield
+        finally:
+            self.resume(broker_id)
+
+    def pause(self, broker_id: int) -> None:
+        """SIGSTOP: it hangs, and its connections stay open."""
+        self._process(broker_id).pause()
+
+    def resume(self, broker_id: int) -> None:
+        self._process(broker_id).resume()
+
+    def restart(self, broker_id: int) -> None:
+        """Start a broker that was killed, or stop and start one that runs; it serves when this returns."""
+        process = self._process(broker_id)
+        if process.running:
+            process.stop()
+        process.start()
+
+    @contextmanager
+    def partition_network(self, *sides: Collection[int], clients: Collection[int] | None = None) -> Iterator[None]:
+        """Cut the network between sides: `with cluster.partition_network([1], [2, 3])`. Whom no side names is on one
+        with the others that none does. Clients reach everybody, or only the brokers in `clients`. What brokers keep in
+        their common store is not on the network, and stays in reach."""
+        self.cut_network(*sides, clients=clients)
+        try:
+            yield
+        finally:
+            self.heal_network()
+
+    def cut_network(self, *sides: Collection[int], clients: Collection[int] | None = None) -> None:
+        named = {broker_id for side in sides for broker_id in side}
+        for broker_id in named | set(clients or ()):
+            self._process(broker_id)  # says so if there is no such broker
+        rest = [broker_id for broker_id in self.brokers if broker_id not in named]
+        pairs = {
+            frozenset((one, other))
+            for these, those in combinations([*sides, rest], 2)
+            for one in these
+            for other in those
+        }
+        if clients is not None:
+            pairs |= {frozenset((CLIENTS, each)) for each in self.brokers if each not in clients}
+        self._in_loop(lambda: self._network.cut(pairs))
+
+    def heal_network(self) -> None:
+        self._in_loop(lambda: self._network.heal())
+
+    def _in_loop(self, act: Any) -> None:
+        async def acted() -> None:
+            act()
+
+        assert self._thread is not None
+        self._thread.run(acted())
+
+    def inject(
+        self,
+        api: str,
+        error: ErrorCode | int | str | None = None,
+        times: int | None = 1,
+        delay_ms: float = 0,
+    ) -> Fault:
+        """As `Broker.inject`, whichever broker is asked."""
+        return self._faults.add(api, error, times, delay_ms)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,41 @@
+"""Every question of docs/review.md is answered by what its commands print, to the letter."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import Shell
+from tests.serving import BrokerProcess
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DOCUMENT = REPOSITORY / "docs" / "review.md"
+QUESTION = re.compile(r"^### (.+?)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+BLOCKS = re.compile(r"```sh\n(.*?)```\s+```text\n(.*?)```", re.DOTALL)
+QUESTIONS = {question: BLOCKS.findall(answer) for question, answer in QUESTION.findall(DOCUMENT.read_text())}
+ASKED = 16
+"""In the texts: four about producers, five about consumers, seven about a single node."""
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    """On a broker of its own: so the document can be read from the top, as it was written."""
+    directory = tmp_path_factory.mktemp("review")
+    broker = BrokerProcess(directory / "broker", "--set", "group.initial.rebalance.delay.ms=0").start()
+    with Shell(directory, broker.bootstrap) as shell:
+        yield shell
+    assert broker.stop() == 0
+
+
+def test_every_question_of_the_texts_is_answered():
+    assert len(QUESTIONS) == ASKED
+    assert all(len(blocks) == 1 for blocks in QUESTIONS.values())
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_command_shows_the_answer(shell, question):
+    [(commands, expected)] = QUESTIONS[question]
+    done = shell.run(commands.replace("localhost:9092", shell.bootstrap))
+    assert done.stdout.strip() == expected.strip(), done.stderr
