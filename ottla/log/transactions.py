@@ -106,8 +106,9 @@ class Transactions:
         """The first offset of the transaction that a marker ends."""
         self._guards.pop(producer_id, None)
         first_offset = self._open.pop(producer_id, None)
-        if first_offset is not None:
-            self._ended.append(_Ended(first_offset, marker_offset))
+        ended = self._ended
+        if first_offset is not None and not (ended and ended[-1].marker_offset >= marker_offset):  # or it is known
+            ended.append(_Ended(first_offset, marker_offset))
         return first_offset
 
     def _add_aborted(self, producer_id: int, first_offset: int, marker_offset: int, segment_base: int) -> None:

@@ -140,6 +140,22 @@ def test_truncation_opens_what_ended_behind_it(open_log, disk):
     assert log.transactions.last_stable(log.log_end) == log.log_end
 
 
+def test_truncation_keeps_waiting_for_markers_before_it_and_for_no_others(open_log):
+    log = open_log()
+    write(log, 1)  # 0
+    first = end(log, 1, committed=True)
+    write(log, 2)  # 2
+    second = end(log, 2, committed=True)
+    append(log)
+    log.truncate_to(second + 1, NOW)
+    assert log.transactions.last_stable(first) == 0
+    assert log.transactions.last_stable(second) == 2
+    log.truncate_to(second, NOW)
+    assert log.transactions.last_stable(second) == 2  # it is open again
+    end(log, 2, committed=True)
+    assert log.transactions.last_stable(log.log_end) == log.log_end
+
+
 def test_indexes_go_with_their_segments(open_log, disk):
     log = open_log()
     for number in range(3):
