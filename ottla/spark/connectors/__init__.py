@@ -1,0 +1,27 @@
+"""Databases as data sources of Spark: `ottla-postgres` and `ottla-postgres-cdc`, found with no registration.
+
+A connector for another database is a `pyspark.sql.datasource.DataSource` like these, in a module called `pyspark_*`.
+What it has to promise so that pipelines are exact is told in docs/pipelines.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def unavailable(format_name: str, missing: str) -> type[Any]:
+    """A data source that says what is missing when it is used.
+
+    Spark imports every module `pyspark_*` to see which formats there are: one that fails would take all others along.
+    """
+    from pyspark.sql.datasource import DataSource
+
+    class Unavailable(DataSource):
+        def __init__(self, options: Any) -> None:
+            raise ModuleNotFoundError(f"{format_name} needs the module {missing}: pip install 'ottla[postgres]'")
+
+        @classmethod
+        def name(cls) -> str:
+            return format_name
+
+    return Unavailable

@@ -1,0 +1,166 @@
+"""The connectors in a real Spark, on a real PostgreSQL: found by their names, exact, and clear about what is wrong."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.connectors.test_capture import run
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def rows(database: str, query: str) -> list[Any]:
+    with psycopg.connect(database, autocommit=True) as db:
+        return db.execute(query).fetchall()
+
+
+def captured(spark: SparkSession, database: str, slot: str, **options: str) -> DataFrame:
+    stream = spark.readStream.format("ottla-postgres-cdc").option("url", database).option("slot", slot)
+    return stream.options(tables="t", topicPrefix="db", **options).load()
+
+
+def slot_of(database: str) -> str:
+    return "spark_" + database.rsplit("_", 1)[1]
+
+
+def run_once(stream: DataFrame, sink: str, checkpoint: Path, **options: str) -> Any:
+    writer = stream.writeStream.format(sink).option("checkpointLocation", str(checkpoint)).options(**options)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def test_a_table_is_read_with_its_types(spark, database):
+    run(
+        database,
+        "create table t (id int primary key, name text, price numeric(10,2), born date, at timestamptz, ok bool, "
+        "tags text[], extra jsonb)",
+        "insert into t values (1, 'a', 12.50, '1949-06-22', '2026-01-01 12:00+00', true, '{x,y}', '{\"k\": 1}')",
+        "insert into t (id) values (2)",
+    )
+    table = spark.read.format("ottla-postgres").options(url=database, table="t").load()
+    types = {field.name: field.dataType.simpleString() for field in table.schema}
+    assert types["price"] == "decimal(10,2)"
+    assert types["at"] == "timestamp"
+    first, second = table.orderBy("id").collect()
+    assert first["price"] == Decimal("12.50")
+    assert first["tags"] == ["x", "y"]
+    assert json.loads(first["extra"]) == {"k": 1}
+    assert second["name"] is None
+
+
+def test_options_are_refused_by_name(spark, database):
+    with pytest.raises(Exception, match="did you mean table"):
+        spark.read.format("ottla-postgres").options(url=database, tabel="t").load()
+
+
+def test_new_rows_are_read_by_a_growing_column(spark, database, tmp_path):
+    run(database, "create table t (id int primary key, v text)", "insert into t select g, 'x' from generate_series(1, 10) g")
+    run(database, "create table copied (id int, v text)")
+
+    def copy() -> None:
+        source = spark.readStream.format("ottla-postgres").options(
+            url=database, table="t", incrementingColumn="id", maxRowsPerTrigger="4"
+        )
+        run_once(source.load(), "ottla-postgres", tmp_path / "checkpoint", url=database, table="copied")
+
+    copy()
+    run(database, "insert into t values (11, 'y')")
+    copy()
+    assert [row[0] for row in rows(database, "select id from copied order by id")] == list(range(1, 12))
+
+
+def test_changes_reach_a_table_by_key_and_a_replayed_batch_changes_nothing(spark, database, tmp_path):
+    run(
+        database,
+        "create table t (id int primary key, name text)",
+        "create table mirror (id int primary key, name text)",
+        "insert into t select g, 'n' || g from generate_series(1, 100) g",
+    )
+    checkpoint, slot = tmp_path / "checkpoint", slot_of(database)
+
+    def mirror() -> Any:
+        changes = captured(spark, database, slot).where("value is not null")
+        picked = changes.selectExpr(
+            "cast(get_json_object(key, '$.id') as int) as id",
+            "get_json_object(value, '$.after.name') as name",
+            "op = 'd' as gone",
+        )
+        return run_once(
+            picked, "ottla-postgres", checkpoint, url=database, table="mirror", key="id", deletedColumn="gone"
+        )
+
+    mirror()
+    assert rows(database, "select count(*) from mirror") == [(100,)]
+    run(
+        database,
+        "update t set name = 'changed' where id <= 10",
+        "update t set name = 'twice' where id = 10",
+        "delete from t where id > 90",
+        "insert into t values (200, 'late')",
+    )
+    last = mirror()
+    same = "select count(*) from (table t except table mirror) x"
+    assert rows(database, same) == [(0,)]
+    assert rows(database, "select count(*) from mirror") == [(91,)]
+
+    # The driver dies after the database has committed, before Spark has: the batch comes again.
+    number = last.lastProgress["batchId"]
+    run(database, "update mirror set name = 'untouched' where id = 10")
+    done = checkpoint / "commits" / str(number)
+    done.unlink()
+    (checkpoint / "commits" / f".{number}.crc").unlink(missing_ok=True)
+    mirror()
+    assert rows(database, "select name from mirror where id = 10") == [("untouched",)]
+
+
+def test_progress_shows_how_much_of_the_log_is_kept(spark, database, tmp_path):
+    run(database, "create table t (id int primary key)", "insert into t values (1)")
+    query = run_once(captured(spark, database, slot_of(database)), "noop", tmp_path / "checkpoint")
+    (source,) = query.lastProgress["sources"]
+    latest = source["latestOffset"]
+    latest = json.loads(latest) if isinstance(latest, str) else latest
+    assert "retainedWalBytes" in latest
+
+
+def test_only_a_snapshot_leaves_no_slot(spark, database, tmp_path):
+    run(database, "create table t (id int primary key)", "insert into t select generate_series(1, 7)")
+    run(database, "create table out (key text, value text)")
+    stream = captured(spark, database, slot_of(database), snapshot="only").select("key", "value")
+    for _ in range(2):
+        run_once(stream, "ottla-postgres", tmp_path / "checkpoint", url=database, table="out")
+    assert rows(database, "select count(*) from out") == [(7,)]
+    assert rows(database, "select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
+
+
+def test_a_key_that_is_not_unique_is_refused(spark, database):
+    run(database, "create table t (id int)")
+    with pytest.raises(Exception, match="the key id is not unique in t"):
+        spark.range(3).selectExpr("cast(id as int) id").write.format("ottla-postgres").mode("append").options(
+            url=database, table="t", key="id"
+        ).save()
+
+
+def test_two_writes_of_one_batch_are_told_apart_by_their_names(spark, database, tmp_path):
+    run(database, "create table t (id int primary key)", "insert into t select generate_series(1, 5)")
+    run(database, "create table a (key text)", "create table b (key text)")
+
+    def both(batch: DataFrame, number: int) -> None:
+        for table in ("a", "b"):
+            batch.select("key").write.format("ottla-postgres").mode("append").options(
+                url=database, table=table, txnAppId=f"both-{table}", txnVersion=str(number)
+            ).save()
+
+    stream = captured(spark, database, slot_of(database))
+    writer = stream.writeStream.foreachBatch(both).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    both_again = spark.createDataFrame([(f"{{{i}}}",) for i in range(5)], "key string").coalesce(1)
+    both(both_again, 0)
+    assert rows(database, "select count(*) from a") == rows(database, "select count(*) from b") == [(5,)]
