@@ -9,7 +9,8 @@ import pytest
 from ottla.cluster.model import Partition as State
 from ottla.coordinator import transaction_records
 from ottla.coordinator.runtime import Shard
-from ottla.coordinator.transactions import Identity, Limits, Markers, Prepared, Transactions
+from ottla.coordinator.transaction_steps import Identity
+from ottla.coordinator.transactions import Limits, Markers, Prepared, Transactions
 from ottla.errors import ErrorCode, Refused
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog

@@ -28,9 +28,9 @@ from ottla.coordinator.transaction_records import (
     encode_key,
     encode_value,
 )
+from ottla.coordinator.transaction_steps import Identity
 from ottla.coordinator.transactions import (
     NEEDS_PRODUCER_ID,
-    Identity,
     Limits,
     Markers,
     Prepared,
@@ -112,9 +112,7 @@ class TransactionScenario:
 
     def do_verify(self, who: str, names: list[str], options: dict[str, str]) -> str:
         token = Token()
-        self._apply(
-            self.machine.verify(options.get("id", "x"), self._speaker(who, options), _places(names), token)
-        )
+        self._apply(self.machine.verify(options.get("id", "x"), self._speaker(who, options), _places(names), token))
         return self._codes(token)
 
     def do_commit(self, who: str, names: list[str], options: dict[str, str]) -> str:
@@ -139,7 +137,7 @@ class TransactionScenario:
 
         return self._told(who, ask, lost="lost" in names)
 
-    def _told(self, who, ask, *, lost: bool = False) -> str:  # type: ignore[no-untyped-def]
+    def _told(self, who, ask, *, lost: bool = False) -> str:
         """The identity that was told; `lost`: the answer did not arrive."""
         token = Token()
         self._apply(ask(token, None))
@@ -275,7 +273,7 @@ def _check(value: TransactionValue) -> None:
     assert value.partitions == tuple(sorted(set(value.partitions)))
 
 
-def _places(words) -> list[tuple[str, int]]:  # type: ignore[no-untyped-def]
+def _places(words) -> list[tuple[str, int]]:
     return [(topic, int(index)) for topic, _, index in (word.partition(":") for word in words)]
 
 

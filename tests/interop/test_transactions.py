@@ -52,7 +52,7 @@ def last_stable(admin: AdminClient, topic: str, partition: int = 0) -> tuple[int
     return tuple(
         admin.list_offsets(asked, isolation_level=level)[TopicPartition(topic, partition)].result(10).offset
         for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-    )  # type: ignore[return-value]
+    )
 
 
 def test_committed_records_are_seen_and_aborted_ones_are_not(begin: Begin, broker: Served, topic: str, name: str):

@@ -6,6 +6,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def right(*codes: int) -> None:
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    made = Brokers(tmp_path, **FEW)
+    made = Brokers(tmp_path, (), **FEW)
     yield made
     made.close()
 
@@ -46,8 +47,12 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 def topic(brokers: Brokers, name: str, partitions: int = 3) -> str:
     made = brokers.topic(name, partitions, min_insync_replicas="2")
     for index in range(partitions):
-        wait_for(lambda index=index: len(brokers.partition(made, index).isrs) == 3, "three in sync")
+        wait_for(partial(_is_in_sync, brokers, made, index), "three in sync")
     return made
+
+
+def _is_in_sync(brokers: Brokers, name: str, index: int) -> bool:
+    return len(brokers.partition(name, index).isrs) == 3
 
 
 class Lines:
@@ -190,6 +195,10 @@ class Copier(threading.Thread):
         return max(int(place["committed_offset"]), 0)
 
 
+def _has_copied(copiers: list[Copier], count: int) -> bool:
+    return sum(copier.copied for copier in copiers) > count
+
+
 def killed(brokers: Brokers, number: int) -> BrokerProcess:
     broker = brokers.all[number]
     broker.kill()
@@ -207,7 +216,7 @@ def test_a_transactional_copy_is_exact_though_brokers_are_killed_in_turn(brokers
         copier.start()
     try:
         for turn in range(3):
-            wait_for(lambda turn=turn: sum(c.copied for c in copiers) > turn * 120, "some copies", 90)
+            wait_for(partial(_has_copied, copiers, turn * 120), "some copies", 90)
             killed(brokers, turn + 1).start()
             brokers.in_sync("target", 3)
             brokers.in_sync("__transaction_state", 3)

@@ -6,6 +6,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
@@ -256,6 +257,10 @@ def right(*codes: int) -> None:
             raise Trouble(code)
 
 
+def _has_copied(copiers: list[Copier], count: int) -> bool:
+    return sum(copier.copied for copier in copiers) > count
+
+
 @pytest.mark.parametrize("second", [False, True], ids=["first version", "second version"])
 def test_a_transactional_copy_is_exact_though_the_broker_is_killed_again_and_again(
     start_broker: StartBroker, second: bool
@@ -269,7 +274,7 @@ def test_a_transactional_copy_is_exact_though_the_broker_is_killed_again_and_aga
         copier.start()
     try:
         for kill in range(4):
-            wait_for(lambda kill=kill: sum(c.copied for c in copiers) > kill * 120, "some copies", 60)
+            wait_for(partial(_has_copied, copiers, kill * 120), "some copies", 60)
             broker.kill()
             broker.start()
         for copier in copiers:

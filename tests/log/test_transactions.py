@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from ottla.errors import ErrorCode, Refused
+from ottla.log.cleaned_transactions import AbortedTransaction as Aborted
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.log.transaction_index import TransactionIndexDamaged, decode, encode
@@ -179,6 +180,7 @@ def test_a_follower_knows_what_its_leader_knows(open_log, disk):
     end(leader, 1, committed=False)
     follower = open_log()
     piece = leader.read(0, 10_000, limit=leader.log_end)
+    assert piece is not None
     follower.append_replicated(memoryview(bytearray(piece.load())), NOW)
     assert follower.transactions.aborted(0, 9) == leader.transactions.aborted(0, 9) == [(1, 0)]
     assert follower.transactions.first_unstable == 1
@@ -213,7 +215,9 @@ def test_a_full_disk_delays_the_index_and_loses_nothing(open_log, disk):
     assert not index._torn
 
 
-@pytest.mark.parametrize("data", [b"\0", b"\0\1" + bytes(32), encode([(1, 5, 4, 9)]), encode([(1, 0, 4, 5)] * 2)])
+@pytest.mark.parametrize(
+    "data", [b"\0", b"\0\1" + bytes(32), encode([Aborted(1, 5, 4, 9)]), encode([Aborted(1, 0, 4, 5)] * 2)]
+)
 def test_what_is_no_index_is_not_taken_for_one(data):
     with pytest.raises(TransactionIndexDamaged):
         decode(data)
@@ -259,7 +263,9 @@ def test_nobody_begins_a_transaction_without_a_guard(open_log):
     assert refused.value.code == ErrorCode.invalid_txn_state
     guard = log.transactions.guard(header.producer_id, header.producer_epoch)
     log.transactions.check_append(header, guard)
-    assert log.transactions.guard(header.producer_id, header.producer_epoch) is guard  # two batches that wait for the same answer
+    assert (
+        log.transactions.guard(header.producer_id, header.producer_epoch) is guard
+    )  # two batches that wait for the same answer
     write(log, 7)
     assert log.transactions.guard(header.producer_id, header.producer_epoch) is None
     log.transactions.check_append(header, None)
