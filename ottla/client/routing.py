@@ -248,13 +248,19 @@ class Routing:
         if topic not in self._wanted:
             self._wanted[topic] = None
             if topic not in self._topics:
-                self.refresh()
+                self._ask_soon()
 
     def want_all(self) -> None:
         """Every topic there is: for subscriptions by pattern."""
         if not self._want_all:
             self._want_all = True
-            self.refresh()
+            self._ask_soon()
+
+    def _ask_soon(self) -> None:
+        """What nobody has asked about yet is no retry, and waits for none."""
+        if not self._attempts:
+            self._asked_at = None
+        self.refresh()
 
     def forget(self, topic: str) -> None:
         self._wanted.pop(topic, None)
