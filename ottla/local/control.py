@@ -1,7 +1,7 @@
 """How another terminal reaches a running `ottla dev`: a Unix socket, and a file in the data directory that names it.
 
 One JSON object on a line each way: {"do": "kill", "broker": 2} is answered with {"ok": true, "said": "..."}. The socket
-lies in a directory that only its owner can enter, and not in the data directory: a socket's path has to be short.
+lies in the data directory, too, unless its path is too long for a socket; only its owner may connect.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import Any, Final
 from ottla.errors import Fault
 
 CONTROL_FILE: Final = "control.json"
+SOCKET: Final = "control.socket"
+SOCKET_PATH_BYTES_MAX: Final = 100
+"""Systems take 104 bytes or a few more."""
 LINE_BYTES_MAX: Final = 1 << 20
 ANSWER_SECONDS: Final = 60.0
 
@@ -33,18 +36,25 @@ class ControlServer:
         self._file = directory / CONTROL_FILE
         self._commanded = commanded
         self._server: asyncio.Server | None = None
+        self._socket = self._file
         self._home = ""
 
     async def open(self) -> None:
-        self._home = tempfile.mkdtemp(prefix="ottla-")  # which makes it for its owner alone
-        path = f"{self._home}/control"
+        path = str(self._file.with_name(SOCKET))
+        if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+            self._home = tempfile.mkdtemp(prefix="ottla-")
+            path = f"{self._home}/{SOCKET}"
+        self._socket = Path(path)
+        self._socket.unlink(missing_ok=True)  # of one that was killed
         self._server = await asyncio.start_unix_server(self._serve, path, limit=LINE_BYTES_MAX)
+        self._socket.chmod(0o600)
         self._file.write_text(json.dumps({"socket": path, "pid": os.getpid()}) + "\n")
 
     async def close(self) -> None:
         self._file.unlink(missing_ok=True)
         if self._server is not None:
             self._server.close()
+            self._socket.unlink(missing_ok=True)
         if self._home:
             shutil.rmtree(self._home, ignore_errors=True)
 
