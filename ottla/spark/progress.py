@@ -16,7 +16,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from ottla.client.errors import ClientError
 from ottla.spark import clients
-from ottla.spark.offsets import from_json
+from ottla.spark.offsets import Offsets, from_json
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class GroupProgress(StreamingQueryListener):
         progress = event.progress
         if self._query is not None and progress.name != self._query:
             return
-        done = {}
+        done: Offsets = {}
         for source in progress.sources:
             try:
                 done |= from_json(json.loads(source.endOffset or "{}"))

@@ -93,7 +93,7 @@ def _check_type(types: dict[str, DataType], name: str, allowed: Sequence[DataTyp
 
 
 def _are_headers(kind: DataType) -> bool:
-    return kind.simpleString() == "array<struct<key:string,value:binary>>"
+    return bool(kind.simpleString() == "array<struct<key:string,value:binary>>")
 
 
 def send_all(producer: Producer, plan: Plan, batches: Iterator[pa.RecordBatch]) -> int:

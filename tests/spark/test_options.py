@@ -1,0 +1,130 @@
+"""Options of the data source, and what follows from offsets alone. None of it needs Spark."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.client.embedded import TopicPartition
+from ottla.spark import offsets
+from ottla.spark.offsets import Range
+from ottla.spark.options import EARLIEST, LATEST, BadOption, Edge, read_options, write_options
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+AT = {"kafka.bootstrap.servers": "localhost:9092"}
+READ = AT | {"subscribe": "t"}
+
+
+def test_defaults_are_those_of_the_connector():
+    stream = read_options(READ, streaming=True)
+    batch = read_options(READ, streaming=False)
+    assert (stream.starting, batch.starting, batch.ending) == (Edge(LATEST), Edge(EARLIEST), Edge(LATEST))
+    assert stream.fail_on_data_loss
+    assert stream.columns == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+
+
+def test_names_are_understood_in_any_case_and_kafkas_settings_are_passed_on():
+    given = {"SUBSCRIBE": "a, b", "kafka.bootstrap.servers": "h:1", "kafka.isolation.level": "read_committed"}
+    options = read_options(given | {"includeheaders": "TRUE", "MAXOFFSETSPERTRIGGER": "7"}, streaming=True)
+    assert options.topics == ("a", "b")
+    assert options.kafka == {"bootstrap.servers": "h:1", "isolation.level": "read_committed"}
+    assert options.read_committed
+    assert options.columns[-1] == "headers"
+    assert options.offsets_max == 7
+
+
+def test_offsets_and_times_are_read_from_json():
+    options = read_options(READ | {"startingOffsets": '{"t":{"0":23,"1":-2}}'}, streaming=True)
+    assert options.starting == Edge({T0: 23, T1: EARLIEST})
+    options = read_options(READ | {"startingOffsetsByTimestamp": '{"t":{"0":5}}'}, streaming=True)
+    assert options.starting == Edge(times={T0: 5})
+    options = read_options(READ | {"startingTimestamp": "9", "startingOffsets": "latest"}, streaming=True)
+    assert options.starting == Edge(times=9)
+    options = read_options(AT | {"assign": '{"t":[0,1]}', "maxtriggerdelay": "2m", "minoffsetspertrigger": "5"},
+                           streaming=True)  # fmt: skip
+    assert options.assigned == (T0, T1)
+    assert options.trigger_delay_s == 120
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "said"),
+    [
+        (AT, True, "one of assign, subscribe, subscribePattern"),
+        ({"subscribe": "t"}, True, "kafka.bootstrap.servers is missing"),
+        (READ | {"assign": "{}"}, True, "assign and subscribe contradict each other"),
+        (READ | {"startingOffset": "latest"}, True, "no option 'startingoffset'; did you mean startingOffsets"),
+        (READ | {"topic": "t"}, True, "topic is an option of writing"),
+        (READ | {"endingOffsets": "latest"}, True, "endingOffsets cannot be set here: a streaming query has no end"),
+        (READ | {"maxOffsetsPerTrigger": "5"}, False, "maxOffsetsPerTrigger cannot be set here: a batch query"),
+        (READ | {"startingOffsets": "latest"}, False, "startingOffsets of a batch query cannot be latest"),
+        (READ | {"endingOffsets": '{"t":{"0":-2}}'}, False, "endingOffsets of a batch query cannot be earliest"),
+        (READ | {"startingOffsets": '{"t":[1]}'}, True, 'it looks like {"orders":{"0":23'),
+        (READ | {"startingOffsets": '{"t":{"0":-3}}'}, True, "below -2"),
+        (READ | {"failOnDataLoss": "maybe"}, True, "failOnDataLoss is 'maybe'"),
+        (READ | {"minPartitions": "0"}, True, "minPartitions is '0'; it is a whole number from 1 on"),
+        (READ | {"columns": "value", "includeHeaders": "true"}, True, "columns leaves the headers out"),
+        (READ | {"maxTriggerDelay": "5s"}, True, "maxTriggerDelay has a meaning only with minOffsetsPerTrigger"),
+        (READ | {"kafka.auto.offset.reset": "latest"}, True, "startingOffsets says where to begin"),
+        (AT | {"subscribePattern": "("}, True, "subscribePattern"),
+    ],
+)
+def test_what_is_unknown_or_contradictory_is_refused_by_name(given, streaming, said):
+    with pytest.raises(BadOption) as refused:
+        read_options(given, streaming=streaming)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"txnVersion": "1"}, "txnAppId, which is missing"),
+        ({"subscribe": "t"}, "subscribe is an option of reading"),
+        ({"guarantee": "perhaps"}, "at_least_once or exactly_once"),
+        ({"guarantee": "at_least_once", "txnAppId": "a"}, "txnAppId cannot be set here"),
+        ({"kafka.transactional.id": "x"}, "txnAppId names a writer"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_by_name(given, said):
+    with pytest.raises(BadOption) as refused:
+        write_options(AT | given)
+    assert said in str(refused.value)
+
+
+def test_a_limit_is_shared_out_by_what_waits_and_nobody_starves():
+    start = {T0: 0, T1: 100}
+    assert offsets.limited(start, {T0: 1000, T1: 100}, 10) == {T0: 10, T1: 100}
+    assert offsets.limited(start, {T0: 1000, T1: 101}, 100) == {T0: 99, T1: 101}
+    assert offsets.limited(start, {T0: 5, T1: 103}, 100) == {T0: 5, T1: 103}
+
+
+def test_a_partition_that_is_new_begins_at_its_beginning():
+    assert offsets.ranges({T0: 3}, {T0: 5, T1: 2}) == [Range("t", 0, 3, 5), Range("t", 1, 0, 2, begins=True)]
+    assert offsets.ranges({T0: 3}, {T0: 3}) == []
+
+
+parts = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 2000)), min_size=1, max_size=6).map(
+    lambda sizes: [Range("t", at, start, start + size) for at, (start, size) in enumerate(sizes)]
+)
+
+
+@given(parts, st.none() | st.integers(1, 20), st.none() | st.integers(50, 500))
+def test_tasks_cover_every_offset_once_and_are_as_many_and_as_small_as_asked(given, least, most):
+    cut = offsets.tasks(given, least, most)
+    for part in given:
+        pieces = [piece for piece in cut if piece.partition == part.partition]
+        assert pieces[0].start == part.start
+        assert pieces[-1].end == part.end
+        assert all(before.end == after.start for before, after in zip(pieces, pieces[1:], strict=False))
+    if most is not None:
+        assert max(map(len, cut)) <= most
+    if least is None and most is None:
+        assert cut == given
+    if least is not None and least <= sum(map(len, given)):
+        assert len(cut) >= min(least, len(given))
+    assert cut == offsets.tasks(given, least, most)
+
+
+def test_offsets_are_kept_as_the_connector_keeps_them():
+    told = {"t": {"0": 23, "10": 4}, "u": {"1": 0}}
+    assert offsets.to_json(offsets.from_json(told)) == told

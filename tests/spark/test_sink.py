@@ -1,0 +1,186 @@
+"""DataFrames written to topics: which columns go where, and that nothing is written twice or not at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs PySpark: make test-spark installs it")
+
+import pyarrow as pa
+
+from ottla import blocking
+from ottla.client.embedded import TopicPartition
+from tests.spark.conftest import Create
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def committed(bootstrap: str, topic: str) -> list[tuple[int, bytes | None, bytes | None, tuple]]:
+    """Partition, key, value and headers of every record that counts."""
+    settings = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    with blocking.Consumer(topic, bootstrap_servers=bootstrap, **settings) as consumer:
+        places = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
+        ends = consumer.end_offsets(places)
+        found = []
+        while any(consumer.position(place) < end for place, end in ends.items()):
+            for records in consumer.getmany(timeout_ms=1000, max_records=10_000).values():
+                found += [(each.partition, each.key, each.value, tuple(each.headers)) for each in records]
+    return found
+
+
+def numbers(bootstrap: str, topic: str) -> Counter:
+    return Counter(int(value or b"-1") for _, _, value, _ in committed(bootstrap, topic))
+
+
+def once(count: int) -> Counter:
+    return Counter(range(count))
+
+
+@pytest.fixture
+def write(broker):
+    def write(frame, topic: str | None = None, **options: Any) -> None:
+        given = {"topic": topic} | options if topic else options
+        writer = frame.write.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap)
+        writer.options(**given).mode("append").save()
+
+    return write
+
+
+@pytest.fixture
+def stream(spark, broker):
+    """A query from one topic to another that ends when it has read everything there is."""
+
+    def stream(source: str, sink: str, checkpoint: Path, *, offsets_max: int = 1000, **options: Any):
+        at = {"kafka.bootstrap.servers": broker.bootstrap}
+        frame = spark.readStream.format("ottla").options(
+            **at, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=offsets_max
+        )
+        writer = frame.load().select("key", "value").writeStream.format("ottla").options(**at, topic=sink, **options)
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query
+
+    return stream
+
+
+def fill(bootstrap: str, topic: str, count: int, first: int = 0) -> None:
+    keys = [str(number) for number in range(first, first + count)]
+    with blocking.Producer(bootstrap) as producer:
+        producer.send_arrow(topic, pa.table({"key": keys, "value": keys}), key="key").result()
+
+
+def test_columns_go_where_their_names_say(spark, write, broker, create: Create):
+    one, other = create(2), create(2)
+    rows = [
+        (one, "k", "text", 1, [("h", bytearray(b"1"))]),
+        (other, None, None, 0, None),
+        (one, None, "x", None, []),
+    ]
+    headers = "array<struct<key:string,value:binary>>"
+    schema = f"topic string, key string, value string, partition int, headers {headers}"
+    write(spark.createDataFrame(rows, schema).coalesce(1))
+    found = committed(broker.bootstrap, one)
+    assert (1, b"k", b"text", (("h", b"1"),)) in found
+    assert sorted(each[2] for each in found) == [b"text", b"x"]
+    assert committed(broker.bootstrap, other) == [(0, None, None, ())]
+
+
+def test_what_cannot_be_written_is_refused_by_name(spark, write, broker, create: Create):
+    topic = create(1)
+    text = spark.range(1).selectExpr("cast(id as string) value")
+    for frame, options, said in (
+        (spark.range(1), {"topic": topic}, "a column 'value'"),
+        (spark.range(1).selectExpr("id as value"), {"topic": topic}, "column 'value' is bigint"),
+        (text, {}, "the option topic, or a column"),
+        (text, {"topic": topic, "txnAppId": "a"}, "txnVersion is missing"),
+        (text, {"topic": topic, "guarantee": "exactly_once"}, "needs txnAppId and txnVersion"),
+        (text, {"topic": topic, "kafka.acks": "5"}, "acks is 5"),
+    ):
+        with pytest.raises(Exception, match=".") as refused:
+            write(frame, **options)
+        assert said in str(refused.value)
+    with pytest.raises(Exception, match="appended to, not overwritten"):
+        text.write.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap).option("topic", topic).mode(
+            "overwrite"
+        ).save()
+    assert committed(broker.bootstrap, topic) == []
+
+
+def test_a_write_with_an_identity_is_done_once(spark, write, broker, create: Create):
+    topic = create(2)
+    frame = spark.range(0, 1000, numPartitions=3).selectExpr("cast(id as string) key", "cast(id as string) value")
+    for _ in range(2):
+        write(frame, topic, txnAppId=topic, txnVersion=0)
+    assert numbers(broker.bootstrap, topic) == once(1000)
+    with pytest.raises(Exception, match="shares its rows out otherwise"):
+        write(frame.coalesce(1), topic, txnAppId=topic, txnVersion=0)
+    assert numbers(broker.bootstrap, topic) == once(1000)
+    write(frame, topic, txnAppId=topic, txnVersion=1)
+    assert numbers(broker.bootstrap, topic) == once(1000) + once(1000)
+
+
+def test_a_stream_that_is_run_again_from_an_older_checkpoint_writes_nothing_twice(
+    stream, broker, create: Create, tmp_path
+):
+    source, sink = create(3), create(2)
+    fill(broker.bootstrap, source, 2500)
+    checkpoint = tmp_path / "cp"
+    stream(source, sink, checkpoint)
+    assert numbers(broker.bootstrap, sink) == once(2500)
+    # As if the driver had died after its tasks wrote the last batch, and before it noted that.
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    (checkpoint / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
+    fill(broker.bootstrap, source, 500, first=2500)
+    stream(source, sink, checkpoint)
+    assert numbers(broker.bootstrap, sink) == once(3000)
+
+
+def test_markers_that_are_gone_stop_the_stream_until_told_otherwise(stream, broker, create: Create, tmp_path):
+    source, sink = create(1), create(1)
+    fill(broker.bootstrap, source, 100)
+    stream(source, sink, tmp_path / "cp", txnAppId=sink)
+    with blocking.Admin(broker.bootstrap) as admin:
+        admin.delete_groups([f"ottla-sink-{sink}-0", f"ottla-sink-{sink}"])
+    fill(broker.bootstrap, source, 100, first=100)
+    with pytest.raises(Exception, match="txnMissingMarker"):
+        stream(source, sink, tmp_path / "cp", txnAppId=sink)
+    assert numbers(broker.bootstrap, sink) == once(100)
+    stream(source, sink, tmp_path / "cp", txnAppId=sink, txnMissingMarker="write")
+    assert numbers(broker.bootstrap, sink) == once(200)
+
+
+def test_two_topics_in_one_batch_need_names_of_their_own(spark, write, broker, create: Create, tmp_path):
+    source, one, other = create(2), create(2), create(2)
+    fill(broker.bootstrap, source, 300)
+
+    def run(each: Any, checkpoint: Path) -> None:
+        at = {"kafka.bootstrap.servers": broker.bootstrap}
+        frame = spark.readStream.format("ottla").options(**at, subscribe=source, startingOffsets="earliest").load()
+        writer = frame.select("key", "value").writeStream.foreachBatch(each)
+        writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(Exception, match="inside foreachBatch needs txnAppId"):
+        run(lambda batch, number: write(batch, one), tmp_path / "unnamed")
+
+    def both(batch: Any, number: int) -> None:
+        write(batch, one, txnAppId=one, txnVersion=number)
+        write(batch, other, txnAppId=other, txnVersion=number)
+        write(batch, other, txnAppId=other, txnVersion=number)  # as if the batch were run again
+
+    run(both, tmp_path / "named")
+    assert numbers(broker.bootstrap, one) == once(300)
+    assert numbers(broker.bootstrap, other) == once(300)
+
+
+def test_at_least_once_does_without_transactions(stream, broker, create: Create, tmp_path):
+    source, sink = create(2), create(2)
+    fill(broker.bootstrap, source, 500)
+    stream(source, sink, tmp_path / "cp", guarantee="at_least_once")
+    assert numbers(broker.bootstrap, sink) == once(500)
+    with blocking.Admin(broker.bootstrap) as admin:
+        assert admin.group_offsets(f"ottla-sink-{sink}") == {}

@@ -1,0 +1,191 @@
+"""Topics as Spark reads them, in batches and streams, from a real broker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs PySpark: make test-spark installs it")
+
+import pyarrow as pa
+
+from ottla import blocking
+from ottla.client.embedded import TopicPartition
+from tests.spark.conftest import Create
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def source(spark, broker):
+    def source(stream: bool = False, **options: Any):
+        reader = spark.readStream if stream else spark.read
+        named = {name.replace("_", "."): str(value) for name, value in options.items()}
+        return reader.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap).options(**named).load()
+
+    return source
+
+
+@pytest.fixture
+def fill(broker):
+    """Write rows with these numbers as values, and as keys; a number's partition is its remainder."""
+
+    def fill(topic: str, numbers: range, partitions: int = 2, timestamps: int | None = None) -> None:
+        table = {
+            "key": [f"k{number}" for number in numbers],
+            "value": [str(number) for number in numbers],
+            "to": [number % partitions for number in numbers],
+            "at": pa.array([(timestamps or 0) + number for number in numbers], pa.int64()),
+        }
+        with blocking.Producer(broker.bootstrap) as producer:
+            names = {"timestamp": "at"} if timestamps is not None else {}
+            producer.send_arrow(topic, pa.table(table), key="key", partition="to", **names).result()
+
+    return fill
+
+
+def values(frame) -> list[int]:
+    return sorted(int(row[0]) for row in frame.selectExpr("cast(value as string)").collect())
+
+
+def run(frame, checkpoint: Path, **trigger: Any):
+    """A query that ends when it has read what there is; its values, by batch."""
+    seen: dict[int, list[int]] = {}
+    query = (
+        frame.writeStream.foreachBatch(lambda batch, number: seen.__setitem__(number, values(batch)))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(**(trigger or {"availableNow": True}))
+        .start()
+    )
+    query.awaitTermination()
+    return seen, query
+
+
+def test_a_batch_has_the_columns_of_the_connector(source, fill, create: Create, spark):
+    topic = create(2)
+    fill(topic, range(100), timestamps=1_700_000_000_000)
+    frame = source(subscribe=topic)
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
+    )
+    assert values(frame) == list(range(100))
+    row = frame.where("cast(value as string) = '7'").selectExpr("*", "unix_millis(timestamp) as ms").first()
+    assert (bytes(row.key), row.topic, row.partition, row.offset, row.timestampType, row.ms) == (
+        b"k7", topic, 1, 3, 0, 1_700_000_000_007,
+    )  # fmt: skip
+    frame.createOrReplaceTempView("numbers")
+    assert spark.sql("select count(*), max(offset) from numbers where partition = 0").first() == (50, 49)
+    assert source(subscribe=topic, columns="offset,value").columns == ["offset", "value"]
+
+
+def test_a_batch_reads_between_the_offsets_or_times_that_are_named(source, fill, create: Create):
+    topic = create(2)
+    fill(topic, range(20), timestamps=1000)
+    between = {"startingOffsets": json.dumps({topic: {"0": 2, "1": -2}}),
+               "endingOffsets": json.dumps({topic: {"0": 5, "1": 3}})}  # fmt: skip
+    assert values(source(subscribe=topic, **between)) == [1, 3, 4, 5, 6, 8]
+    assert values(source(subscribe=topic, startingTimestamp=1004, endingTimestamp=1008)) == [4, 5, 6, 7]
+    assert values(source(assign=json.dumps({topic: [1]}), minPartitions=4)) == list(range(1, 20, 2))
+    assert source(assign=json.dumps({topic: [1]}), minPartitions=4).rdd.getNumPartitions() == 4
+    assert values(source(subscribePattern=topic[:-2] + "..")) == list(range(20))
+    with pytest.raises(Exception, match="nothing as young as 9999"):
+        source(subscribe=topic, startingTimestamp=9999).count()
+    with pytest.raises(Exception, match="1 is missing"):
+        source(subscribe=topic, startingOffsets=json.dumps({topic: {"0": 2}})).count()
+
+
+def test_headers_are_read_when_asked_for(source, broker, create: Create):
+    topic = create(1)
+    with blocking.Producer(broker.bootstrap) as producer:
+        producer.send(topic, b"with", headers=[("a", b"1"), ("a", None)])
+        producer.send(topic, b"without")
+    told = [row.headers for row in source(subscribe=topic, includeHeaders="true").orderBy("offset").collect()]
+    assert told == [[("a", bytearray(b"1")), ("a", None)], None]
+
+
+def test_what_was_not_committed_is_not_read(source, broker, create: Create):
+    topic = create(1)
+    with blocking.Producer(broker.bootstrap, transactional_id=topic) as producer:
+        with producer.transaction():
+            producer.send(topic, b"1")
+        producer.begin_transaction()
+        producer.send(topic, b"2").result()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"3")
+    assert values(source(subscribe=topic, kafka_isolation_level="read_committed")) == [1, 3]
+    assert values(source(subscribe=topic)) == [1, 2, 3]
+
+
+def test_a_stream_takes_what_is_available_in_portions_and_goes_on_where_it_was(
+    source, fill, broker, create: Create, tmp_path
+):
+    topic = create(2)
+    fill(topic, range(100))
+    frame = source(True, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=40, groupId=f"{topic}-seen")
+    seen, query = run(frame, tmp_path / "cp")
+    assert [len(seen[number]) for number in sorted(seen)] == [40, 40, 20]
+    assert sorted(sum(seen.values(), [])) == list(range(100))
+    assert json.loads(query.lastProgress["sources"][0]["endOffset"]) == {topic: {"0": 50, "1": 50}}
+    with blocking.Admin(broker.bootstrap) as admin:
+        assert {lag.lag for lag in admin.group_lag(f"{topic}-seen").values()} == {0}
+        admin.create_partitions(topic, 3)
+    fill(topic, range(100, 130), partitions=3)
+    seen, _ = run(frame, tmp_path / "cp")
+    assert sorted(sum(seen.values(), [])) == list(range(100, 130))
+
+
+def test_a_stream_waits_for_enough_but_not_for_ever(source, fill, create: Create, tmp_path):
+    topic = create(2)
+    fill(topic, range(10))
+    waiting = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 1000}
+    seen: list[int] = []
+    query = (
+        source(True, subscribe=topic, maxTriggerDelay="2s", **waiting)
+        .writeStream.foreachBatch(lambda batch, _: seen.extend(values(batch)))
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        for _ in range(600):
+            if seen:
+                break
+            query.awaitTermination(0.1)
+        assert sorted(seen) == list(range(10))
+    finally:
+        query.stop()
+    # Whoever reads what is available now waits for nothing.
+    seen_now, _ = run(source(True, subscribe=topic, **waiting), tmp_path / "other")
+    assert sum(map(len, seen_now.values())) == 10
+
+
+def test_lost_records_fail_the_query_unless_it_may_go_on(source, fill, broker, create: Create, tmp_path):
+    topic = create(1)
+    fill(topic, range(10), partitions=1)
+    frame = source(True, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=5)
+    first, _ = run(frame, tmp_path / "cp")
+    assert sum(map(len, first.values())) == 10
+    fill(topic, range(10, 30), partitions=1)
+    with blocking.Admin(broker.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 20})
+    with pytest.raises(Exception, match="failOnDataLoss"):
+        run(source(True, subscribe=topic), tmp_path / "cp")
+    seen, _ = run(source(True, subscribe=topic, failOnDataLoss="false"), tmp_path / "cp")
+    assert sorted(sum(seen.values(), [])) == list(range(20, 30))
+
+
+def test_mistakes_are_told_before_anything_is_read(source, create: Create):
+    topic = create(1)
+    for options, said in (
+        ({"subscrib": topic}, "did you mean subscribe"),
+        ({"subscribe": topic, "columns": "colour"}, "columns are some of"),
+        ({"subscribe": topic, "kafka_fetch_max_byte": "1"}, "kafka.*"),
+        ({"subscribe": topic + "-missing"}, "there is no such topic"),
+    ):
+        with pytest.raises(Exception, match=".") as refused:
+            source(**options).count()
+        assert said in str(refused.value)
