@@ -13,7 +13,7 @@ from contextlib import nullcontext
 
 from ottla.cluster.image import Image, Topic
 from ottla.config.topic import TopicConfig
-from ottla.errors import ErrorCode, Fault, Refused
+from ottla.errors import ErrorCode, Fault, Refused, StorageFault
 from ottla.log import checkpoints
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
@@ -213,7 +213,12 @@ class Replicas:
         partition.log.close()
         name = f"{topic.name}-{index}"[: NAME_BYTES_MAX - 60]
         renamed = f"{self._data_dir}/{name}.{topic.id.hex()}-{index}{DELETED}"
-        self._disk.rename(path, renamed)
+        try:
+            self._disk.rename(path, renamed)
+        except StorageFault as fault:
+            # Whoever follows the image must not be held up: what is left here is no partition's at the next start.
+            log.error("%s is dropped, but its files stay until the next start: %s", partition, fault)
+            return []
         return [renamed]
 
     # Checkpoints.
