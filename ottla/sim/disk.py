@@ -12,6 +12,7 @@ damages what is already durable. `cold` is the chance that a read without waitin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from random import Random
 
@@ -115,6 +116,14 @@ class SimLock:
         self._held.discard(self._path)
 
 
+def _apply(files: dict[str, _Inode], names: Iterable[tuple[str, _Inode | None]]) -> None:
+    for path, inode in names:
+        if inode is None:
+            files.pop(path, None)
+        else:
+            files[path] = inode
+
+
 class SimDisk:
     """One machine's disk. It outlives the processes that use it: `crash` ends them all."""
 
@@ -126,7 +135,7 @@ class SimDisk:
         self.life = 0
         self._files: dict[str, _Inode] = {}
         self._durable_files: dict[str, _Inode] = {}
-        self._journal: list[tuple[str, _Inode | None]] = []  # a name and what it means from then on
+        self._journal: list[list[tuple[str, _Inode | None]]] = []  # names and what they mean from then on, together
         self._directories: set[str] = set()
         self._locks: set[str] = set()
 
@@ -175,22 +184,16 @@ class SimDisk:
             if path.rpartition("/")[0] not in self._directories:
                 raise StorageFault(f"cannot open {path}: No such file or directory")
             inode = _Inode()
-            self._name(path, inode)
+            self._name((path, inode))
         return inode
 
-    def _name(self, path: str, inode: _Inode | None) -> None:
-        self._journal.append((path, inode))
-        if inode is None:
-            self._files.pop(path, None)
-        else:
-            self._files[path] = inode
+    def _name(self, *names: tuple[str, _Inode | None]) -> None:
+        self._journal.append(list(names))
+        _apply(self._files, names)
 
     def _commit(self, count: int) -> None:
-        for path, inode in self._journal[:count]:
-            if inode is None:
-                self._durable_files.pop(path, None)
-            else:
-                self._durable_files[path] = inode
+        for names in self._journal[:count]:
+            _apply(self._durable_files, names)
         del self._journal[:count]
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
@@ -212,20 +215,32 @@ class SimDisk:
     def rename(self, old: str, new: str) -> None:
         self.room(old)
         inode = self._files.get(old)
-        if inode is None:
+        if inode is not None:
+            self._name((new, inode), (old, None))
+        elif old in self._directories:
+            self._rename_directory(old, new)
+        else:
             raise StorageFault(f"cannot rename {old}: No such file or directory")
-        self._name(new, inode)
-        self._name(old, None)
+
+    def _rename_directory(self, old: str, new: str) -> None:
+        """With everything in it, at once."""
+        names: list[tuple[str, _Inode | None]] = []
+        for path in [path for path in self._files if path.startswith(old + "/")]:
+            names += [(new + path[len(old) :], self._files[path]), (path, None)]
+        self._name(*names)
+        for path in [path for path in self._directories if path == old or path.startswith(old + "/")]:
+            self._directories.discard(path)
+            self._directories.add(new + path[len(old) :])
 
     def remove(self, path: str) -> None:
         self.room(path)
         if path in self._files:
-            self._name(path, None)
+            self._name((path, None))
 
     def rmtree(self, path: str) -> None:
         self.room(path)
         for name in [name for name in self._files if name.startswith(path + "/")]:
-            self._name(name, None)
+            self._name((name, None))
         self._directories = {name for name in self._directories if name != path and not name.startswith(path + "/")}
 
     def read(self, path: str) -> bytes:
@@ -240,7 +255,7 @@ class SimDisk:
         inode = _Inode()
         inode.content += data
         inode.sync()
-        self._name(path, inode)
+        self._name((path, inode))
         self._commit(len(self._journal))
 
     def sync_dir(self, path: str) -> None:

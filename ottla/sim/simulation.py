@@ -20,15 +20,17 @@ from ottla.sim.faults import Faults
 from ottla.sim.history import History, Kind, Value, Violation
 from ottla.sim.invariants import Invariants
 from ottla.sim.loop import Livelock
+from ottla.sim.operator import Operator
 from ottla.sim.workload import TOPIC, Client, Member, Protocol, Reader, Surveyor, Writer, create_topic
 from ottla.sim.world import Log, Unfinished, World
 from ottla.wire.batch import batches
 from ottla.wire.records import iterate
 
 READY_SECONDS: Final = 60.0
-SETTLED_STEP_SECONDS: Final = 10.0
-SETTLED_STEPS: Final = 24
+SETTLED_STEP_SECONDS: Final = 0.5
+SETTLED_STEPS: Final = 480
 """Together longer than a producer tries to deliver."""
+SETTLED_STEPS_SHOWN: Final = 20
 AFTERWARDS_SECONDS: Final = 10.0
 """So long clients go on writing after everything is healed."""
 BATCH_BYTES_MAX: Final = 2**30
@@ -118,6 +120,9 @@ class Simulation:
             Member(self.cluster, self.history, f"member-{number}", self.partitions, random, group="group", kind=kind)
             for number in range(random.randint(0, 3))
         ]
+        if random.random() < 0.5:
+            operator = Operator(self.cluster, self.history, "operator", self.partitions, self.replicas, random)
+            self.clients.append(operator)
         self.clients.append(Surveyor(self.cluster, self.history, "surveyor", self.partitions, random))
         every_s = random.choice([1.0, 3.0, 8.0])
         self.faults = Faults(self.cluster, self.clients, self.world.chance("faults"), every_s=every_s, only=only)
@@ -196,10 +201,12 @@ class Simulation:
 
     def _wait(self, unsettled: Callable[[], list[str]]) -> None:
         """Until nothing is named that should have come to its end."""
-        for _ in range(SETTLED_STEPS):
-            if self.world.run(lambda: self._broken() or not unsettled(), SETTLED_STEP_SECONDS):
+        for step in range(SETTLED_STEPS):
+            waiting = unsettled()
+            if not waiting or self.world.run(self._broken, SETTLED_STEP_SECONDS):
                 return
-            self.world.trace.line("checker", f"waits: {'; '.join(unsettled())}")
+            if step % SETTLED_STEPS_SHOWN == SETTLED_STEPS_SHOWN - 1:
+                self.world.trace.line("checker", f"waits: {'; '.join(waiting)}")
         raise Unfinished(f"{SETTLED_STEPS * SETTLED_STEP_SECONDS:g} s after healing: {'; '.join(unsettled())}")
 
     def _unsettled(self) -> list[str]:

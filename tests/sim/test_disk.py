@@ -126,3 +126,16 @@ def test_one_seed_is_one_history():
         disk.open("d/f", create=True).append(bytes(range(100)))
 
     assert [crashed(3, prepare).listdir("d") for _ in range(3)] == [crashed(3, prepare).listdir("d")] * 3
+
+
+def test_a_directory_is_renamed_with_all_that_is_in_it_or_not_at_all():
+    def prepare(disk):
+        disk.mkdir("d/old")
+        for name in ("a", "b"):
+            disk.write_atomic(f"d/old/{name}", name.encode())
+        disk.rename("d/old", "d/new")
+        assert disk.listdir("d/new") == ["a", "b"]
+        assert not disk.exists("d/old")
+
+    found = {tuple(crashed(seed, prepare).listdir(f"d/{name}")) for seed in range(50) for name in ("old", "new")}
+    assert found == {(), ("a", "b")}
