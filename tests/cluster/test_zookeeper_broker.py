@@ -70,7 +70,9 @@ def test_a_broker_lives_on_zookeeper_with_kafkas_layout_and_survives_a_restart(s
 
     registered, stat = znodes("/brokers/ids/1")
     assert stat.ephemeralOwner != 0
-    assert json.loads(registered)["endpoints"] == [f"PLAINTEXT://{broker.bootstrap}"]
+    clients, brokers = json.loads(registered)["endpoints"]
+    assert clients == f"PLAINTEXT://{broker.bootstrap}"
+    assert brokers.startswith("REPLICATION://127.0.0.1:")
     assert payload("/controller")["brokerid"] == 1
     assert znodes("/controller_epoch")[0] == b"1"
     assert len(payload("/cluster/id")["id"]) == 22
