@@ -257,7 +257,14 @@ class Broker:
         self.replication.configure()
 
     def _changed(self, old: Image, new: Image, change: c.Change) -> None:
-        """The image moved on: let the replicas follow."""
+        """The image moved on. What cannot be done about one change, because of a disk, keeps nothing else back."""
+        try:
+            self._follow(old, new, change)
+        except (Fault, Refused) as failure:
+            log.error("broker %d could not follow %s: %s", self.id, type(change).__name__, failure)
+
+    def _follow(self, old: Image, new: Image, change: c.Change) -> None:
+        """Let the replicas follow the image."""
         if old.brokers is not new.brokers:
             self.departed.note(old.brokers, new.brokers, self.runtime.now())
         match change:

@@ -210,7 +210,8 @@ class Replicas:
         path = f"{self._data_dir}/{topic.name}-{index}"
         if not self._disk.exists(path):  # made by the first append
             return []
-        partition.log.close()
+        for segment in partition.log.segments:  # nothing is written: a topic may be deleted because the disk is full
+            segment.close()
         name = f"{topic.name}-{index}"[: NAME_BYTES_MAX - 60]
         renamed = f"{self._data_dir}/{name}.{topic.id.hex()}-{index}{DELETED}"
         try:
