@@ -266,8 +266,10 @@ class Partition:
         follower = self.followers.get(replica)
         if follower is None:
             raise Refused(ErrorCode.not_leader_or_follower, f"broker {replica} has no replica of {self}")
+        if broker_epoch < follower.epoch:  # asked before it registered anew; it need not have all that any more
+            raise Refused(ErrorCode.stale_broker_epoch)
         parting = self._parting(offset, last_epoch)
-        if parting is not None:
+        if parting is not None or offset > self.log.log_end:  # an empty log may begin there: nothing in it is ours
             return parting
         follower.fetched(offset, broker_epoch)
         if follower in self._union:

@@ -182,3 +182,25 @@ def test_a_batch_of_very_many_records_is_not_looked_at_one_by_one(partition):
     view = batch(*[b""] * 200_001)
     p = partition(validate_records=True, bytes_max=10_000_000)
     assert refusal(p.append, view, 1, NOW_MS) == ErrorCode.message_too_large
+
+
+def test_what_a_follower_had_before_it_registered_anew_does_not_count(partition):
+    p = partition(leading(in_sync=(1, 2)))
+    p.append(batch(b"a"), 1, NOW_MS)
+    p.append(batch(b"b"), 1, NOW_MS)
+    p.fetched_by(2, 8, 1, 0)  # it came back without its end
+    assert refusal(p.fetched_by, 2, 7, 2, 0) is ErrorCode.stale_broker_epoch  # a request of before, answered late
+    assert p.high_watermark == 1
+    p.fetched_by(2, 8, 2, 0)
+    assert p.high_watermark == 2
+
+
+def test_a_follower_whose_empty_log_begins_behind_our_end_has_nothing_of_ours(partition):
+    p = partition(leading(in_sync=(1, 2)))
+    p.append(batch(b"a"), 1, NOW_MS)
+    p.fetched_by(2, 8, 5, -1)
+    for value in (b"b", b"c", b"d", b"e"):
+        p.append(batch(value), 1, NOW_MS)
+    assert p.high_watermark == 0
+    p.fetched_by(2, 8, 5, 0)
+    assert p.high_watermark == 5
