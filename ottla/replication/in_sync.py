@@ -20,17 +20,25 @@ UNKNOWN: Final = -1
 class Follower:
     """One replica as its leader sees it, in one reign."""
 
-    __slots__ = ("epoch", "heard", "id", "log_end", "mark", "marked_at")
+    __slots__ = ("epoch", "heard", "id", "known_epoch", "log_end", "mark", "marked_at")
 
     def __init__(self, replica: int) -> None:
         self.id = replica
         self.epoch = UNKNOWN
         """The registration under which it fetched last."""
+        self.known_epoch = UNKNOWN
+        """The registration under which the controller has it in sync; unknown: it has not, or does not say."""
         self.log_end = UNKNOWN
         self.heard = False
         """It has fetched since it was last found behind: only then does what is known of it speak for it."""
         self.mark: int | None = None
         self.marked_at = 0.0
+
+    @property
+    def counts(self) -> bool:
+        """Whether what it has counts as in sync. Not while it has come back and the controller has not judged yet what
+        that means: if it lost something it will leave the set, and nobody may have relied on it meanwhile (KIP-966)."""
+        return self.known_epoch in (UNKNOWN, self.epoch)
 
     def fetched(self, offset: int, epoch: int) -> None:
         self.epoch = epoch

@@ -25,7 +25,7 @@ from ottla.log.segment import Segment
 from ottla.log.slice import Slice
 from ottla.log.transactions import Guard
 from ottla.replication.admission import AppendPolicy
-from ottla.replication.in_sync import Follower, Proposal
+from ottla.replication.in_sync import UNKNOWN, Follower, Proposal
 from ottla.wire import batch
 
 NO_LEADER = -1
@@ -146,6 +146,9 @@ class Partition:
         if self.leads:
             others = [replica for replica in self.replicas if replica != self.broker_id]
             self.followers = {replica: self.followers.get(replica) or Follower(replica) for replica in others}
+            known = dict(zip(state.in_sync, state.in_sync_epochs, strict=False))
+            for replica, follower in self.followers.items():
+                follower.known_epoch = known.get(replica, UNKNOWN)
         else:
             self.followers = {}
         self._unite()
@@ -222,6 +225,8 @@ class Partition:
         if self.leads and self._enough:
             committed = self.own_end
             for follower in self._union:
+                if not follower.counts:
+                    return
                 if follower.log_end < committed:
                     committed = follower.log_end
             if committed > self.high_watermark:

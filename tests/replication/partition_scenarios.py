@@ -2,8 +2,9 @@
 says. A record is one letter.
 
     state leader=1 epoch=1 in_sync=1,2,3 [min=2] [told=1,2]   the controller decides; all brokers hear of it, or these
+                                [known=7,7,8]  the registrations under which it has them in sync
     produce 1 ab [acks=all]     each letter a batch of its own
-    fetch 2 [leader=1]          a follower asks its leader once, and takes what it gets
+    fetch 2 [leader=1] [as=8]   a follower asks its leader once (registered as 7, or 8), and takes what it gets
     check 10s                   so much time has passed: what does the leader make of its followers (lag: 30 s)
     gone 3                      these brokers are not registered, or about to go
     accept [told=1]             the controller commits what was proposed
@@ -71,12 +72,15 @@ class World:
         except Refused as refused:
             self.happened.append(refused.code.name)
 
-    def do_state(self, *, leader: str, epoch: str, in_sync: str, min: str = "", told: str = "1,2,3") -> None:
+    def do_state(
+        self, *, leader: str, epoch: str, in_sync: str, min: str = "", told: str = "1,2,3", known: str = ""
+    ) -> None:
         self.min = int(min or self.min)
         self._decide(
             self.state._replace(
                 leader=int(leader), leader_epoch=int(epoch), in_sync=_numbers(in_sync),
                 partition_epoch=self.state.partition_epoch + 1,
+                in_sync_epochs=_numbers(known) if known else (),
             ),
             told,
         )  # fmt: skip
@@ -98,12 +102,12 @@ class World:
             else:
                 self.happened.append(f"acked {letter}")
 
-    def do_fetch(self, broker: str, *, leader: str = "") -> None:
+    def do_fetch(self, broker: str, *, leader: str = "", **options: str) -> None:
         follower = self.replicas[int(broker)]
         leading = self.replicas[int(leader or follower.leader_id)]
         epoch, offset, last_epoch = follower.position()
         leading.check_leads(epoch)
-        parting = leading.fetched_by(follower.broker_id, 7, offset, last_epoch)
+        parting = leading.fetched_by(follower.broker_id, int(options.get("as", "7")), offset, last_epoch)
         if parting is not None:
             follower.truncate(*parting, NOW_MS)
             self.happened.append("cut")
