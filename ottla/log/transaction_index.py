@@ -78,8 +78,12 @@ class TransactionIndex:
         return self._entries
 
     def add(self, entry: AbortedTransaction) -> None:
-        """The batch stands in the log, so this cannot fail: if the disk refuses, it is asked again at the next sync."""
-        entries = self.entries
+        """The batch stands in the log, so this cannot fail: if the disk refuses, it is asked again at the next sync, and
+        an index that cannot be read is left for whoever reads it next, and makes it anew from the log."""
+        try:
+            entries = self.entries
+        except TransactionIndexDamaged:
+            return
         assert not entries or entries[-1].last_offset < entry.last_offset
         entries.append(entry)
         if self._draft:
@@ -94,8 +98,12 @@ class TransactionIndex:
             file.close()
 
     def truncate(self, log_end: int) -> None:
-        """Forget what ended behind the log end. Durable on return."""
-        entries = self.entries
+        """Forget what ended behind the log end. Durable on return. One that cannot be read stays as it is: it is made
+        anew from what is left of the log."""
+        try:
+            entries = self.entries
+        except TransactionIndexDamaged:
+            return
         kept = [entry for entry in entries if entry.last_offset < log_end]
         if len(kept) < len(entries) or self._torn:
             self.replace(kept)

@@ -323,3 +323,45 @@ def test_markers_of_the_deposed_are_refused(open_log):
     with pytest.raises(Refused) as refused:
         log.transactions.check_marker(7, 5, 8)
     assert refused.value.code == ErrorCode.transaction_coordinator_fenced
+
+
+def test_a_damaged_index_keeps_no_marker_out_of_the_log_and_is_made_anew_with_it(open_log, disk):
+    log = open_log()
+    write(log, 1)
+    end(log, 1, committed=False)
+    log.close()
+    path = f"{PATH}/00000000000000000000.txnindex"
+    disk.write_atomic(path, disk.read(path)[:-1])
+    log = open_log(clean=True)
+    write(log, 1, 1)
+    end(log, 1, committed=False)
+    assert log.transactions.aborted(0, 4) == [(1, 0), (1, 2)]
+
+
+def test_a_log_with_a_damaged_index_can_be_cut(open_log, disk):
+    log = open_log()
+    write(log, 1)
+    end(log, 1, committed=False)
+    write(log, 1, 1)
+    end(log, 1, committed=False)
+    log.close()
+    path = f"{PATH}/00000000000000000000.txnindex"
+    disk.write_atomic(path, disk.read(path)[:-1])
+    log = open_log(clean=True)
+    log.truncate_to(3, NOW)
+    assert log.log_end == 3
+    assert log.transactions.aborted(0, 3) == [(1, 0)]
+    assert log.transactions.last_stable(3) == 2
+
+
+def test_cutting_the_log_does_not_bring_the_last_stable_offset_back(open_log):
+    log = open_log()
+    for producer_id in (1, 2, 3):
+        write(log, producer_id)
+        end(log, producer_id, committed=True)
+    append(log)
+    assert log.transactions.last_stable(2) == 2
+    log.truncate_to(6, NOW)
+    assert log.transactions.last_stable(2) == 2
+    assert log.transactions.last_stable(3) == 2
+    assert log.transactions.last_stable(6) == 6
