@@ -22,6 +22,14 @@ EXTERNAL = os.environ.get("OTTLA_TEST_BOOTSTRAP", "")
 StartBroker = Callable[..., BrokerProcess]
 
 
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Our own plugin, where it is not installed."""
+    if not pluginmanager.has_plugin("ottla"):
+        from ottla.testing import plugin
+
+        pluginmanager.register(plugin, "ottla")
+
+
 class Served(Protocol):
     """What a test may know of a broker it does not own."""
 

@@ -20,6 +20,7 @@ from ottla.errors import BadFrame, ErrorCode, Fault
 from ottla.net.server import Connection, Pending, Reply, Serve, Server
 from ottla.runtime.real import RealRuntime
 from ottla.testing.access import Access
+from ottla.testing.disk import UnsyncedDisk
 from ottla.testing.faults import Fault as InjectedFault
 from ottla.testing.faults import Faults, Verdict
 
@@ -92,6 +93,7 @@ class Broker(Access):
         flags = {"log.dirs": self._directory} | self._settings
         config = load_broker_config(flags=flags, host=HOST, port=0)
         self._runtime = RealRuntime()
+        self._runtime.disk = UnsyncedDisk()
         self._broker = _Broker(config, self._runtime, self._faults)
         try:
             await self._broker.start()

@@ -22,11 +22,11 @@ from ottla.wire.tree import Struct
 CODES: Final = ("error_code", "partition_error_code")
 NAMES: Final = (
     "topic_id", "name", "topic", "group_id", "transactional_id", "resource_type", "resource_name", "key",
-    "member_id", "group_instance_id", "partition_index", "partition", "index",
+    "member_id", "group_instance_id", "partition_index", "partition_id", "partition", "index",
 )  # fmt: skip
 """What says which thing an item is about."""
-INDEXES: Final = frozenset({"partition_index", "partition", "index"})
-"""One thing under three names."""
+INDEXES: Final = frozenset({"partition_index", "partition_id", "partition", "index"})
+"""One thing under four names."""
 NO_ITEMS: Final = frozenset({"configuration_keys", "forgotten_topics_data"})
 """Lists in requests that say how, not what."""
 
