@@ -117,7 +117,7 @@ def _load_producers(log: PartitionLog, producers: Producers, transactions: Trans
     start = log.snapshots.load(producers, end, now_ms)
     if start < log.segments[0].base_offset:
         producers.close_transactions()  # their markers may have been in segments that are gone by now
-    transactions.load(start)
+    transactions.load()
     if start >= end:
         return
     for segment in log.segments[max(bisect_right(log.segments, start, key=_base_offset) - 1, 0) :]:

@@ -78,8 +78,8 @@ class TransactionIndex:
         return self._entries
 
     def add(self, entry: AbortedTransaction) -> None:
-        """The batch stands in the log, so this cannot fail: if the disk refuses, it is asked again at the next sync, and
-        an index that cannot be read is left for whoever reads it next, and makes it anew from the log."""
+        """The batch stands in the log, so this cannot fail: if the disk refuses, it is asked again at the next sync. An
+        index that cannot be read is left for whoever reads it next, and makes it anew from the log."""
         try:
             entries = self.entries
         except TransactionIndexDamaged:

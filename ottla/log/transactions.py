@@ -119,16 +119,14 @@ class Transactions:
             index = self._indexes[segment_base] = TransactionIndex(self._disk, file_stem(self._path, segment_base))
         index.add(AbortedTransaction(producer_id, first_offset, marker_offset, last_stable))
 
-    def load(self, start: int) -> None:
-        """The producers were read from a snapshot at `start`: what they have open is what is open, and what ended behind
-        it is replayed."""
+    def load(self) -> None:
+        """The producers were read from a snapshot: what they have open is what is open."""
         starts = [
             (producer.transaction_start, producer_id)
             for producer_id, producer in self._producers.items()
             if producer.transaction_start != NO_OFFSET
         ]
-        self._open = {producer_id: first_offset for first_offset, producer_id in sorted(starts)}
-        self._ended = deque(ended for ended in self._ended if ended.marker_offset < start)
+        self._open = {producer_id: start for start, producer_id in sorted(starts)}
         self._guards.clear()
 
     def look_for(self, base_offset: int) -> None:
