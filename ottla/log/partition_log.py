@@ -368,8 +368,8 @@ class PartitionLog:
     def prepare_sync(self, *, sealed_only: bool = False) -> SyncJob | None:
         """What makes the log durable up to its end, or up to its active segment; None when it is already."""
         offset = self.active.base_offset if sealed_only else self.log_end
-        if offset <= self.recovery_point and not (self.epochs.dirty and not sealed_only):
-            return None
+        if offset <= self.recovery_point and (sealed_only or not self.epochs.dirty or not self.disk.exists(self.path)):
+            return None  # the directory is made by the first append, and until then there is nothing to keep
         return prepare(self, offset)
 
     def finish_sync(self, job: SyncJob) -> int:

@@ -40,6 +40,8 @@ def test_batches_get_the_next_offsets_and_the_leader_s_epoch(open_log):
 def test_a_log_nobody_wrote_to_has_no_file(disk, open_log):
     log = open_log()
     assert log.read(0, 100, limit=0) is None
+    log.assign_epoch(3)
+    assert log.prepare_sync() is None
     log.close()
     assert disk.listdir(PATH) == []
 
