@@ -70,6 +70,8 @@ class Housekeeping:
                 await chore()
             except (Fault, Refused) as failure:
                 log.error("%s; trying again in %g s", failure, seconds)
+            except Exception as failure:  # a mistake today must not let the disk fill up tomorrow
+                log.error("housekeeping failed; trying again in %g s", seconds, exc_info=failure)
 
     async def _retain(self) -> None:
         """Drop segments past their time or size; their files go after `file.delete.delay.ms`."""

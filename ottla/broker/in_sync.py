@@ -93,10 +93,13 @@ class InSyncSets:
             await asyncio.sleep(pause)
             late = self._runtime.now() - due > pause
             for partition in list(self._broker.replicas):
-                if late:
-                    partition.forgive()  # it was us who stood still
-                elif partition.followers:
-                    self._propose(partition)
+                try:
+                    if late:
+                        partition.forgive()  # it was us who stood still
+                    elif partition.followers:
+                        self._propose(partition)
+                except Exception as failure:  # a mistake with one must not leave the followers of all others unseen
+                    log.error("the followers of %s cannot be looked at", partition, exc_info=failure)
 
     async def _send(self) -> None:
         while True:
@@ -110,6 +113,9 @@ class InSyncSets:
                 await self._put(partitions)
             except (Fault, Refused) as failure:
                 log.info("in-sync sets cannot be changed now: %s", failure)
+                await asyncio.sleep(RETRY_SECONDS)
+            except Exception as failure:  # without this loop no follower would ever come back
+                log.error("changing in-sync sets failed", exc_info=failure)
                 await asyncio.sleep(RETRY_SECONDS)
             if self._wanted:
                 self._news.set()

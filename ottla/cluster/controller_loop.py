@@ -328,8 +328,12 @@ class ControllerLoop:
                     await self._look_around()
             except (Fault, Refused) as failure:
                 log.warning("controller: %s", failure)
-                await asyncio.sleep(RETRY_SECONDS)
-                self._news.set()
+            except Exception as failure:  # without this loop a broker neither registers again nor takes over
+                log.error("the controller's loop failed, trying again", exc_info=failure)
+            else:
+                continue
+            await asyncio.sleep(RETRY_SECONDS)
+            self._news.set()
 
     async def _balance(self) -> None:
         """Every now and then give leadership back to the preferred replicas."""
@@ -341,6 +345,8 @@ class ControllerLoop:
                 await self.decide(lambda image: Decision[None](balanced(image, self._rules().imbalance_percent), []))
             except (Fault, Refused) as failure:
                 log.warning("leaders are not balanced: %s", failure)
+            except Exception as failure:
+                log.error("leaders are not balanced", exc_info=failure)
 
     async def _look_around(self) -> None:
         assert self._registration is not None

@@ -129,6 +129,9 @@ class EmbeddedStore:
                     complaint = str(fault)
                     log.warning("%s", fault)
                 continue
+            except Exception as failure:  # a session that is not counted up any more ends, and nobody would notice
+                log.error("looking at the store failed", exc_info=failure)
+                continue
             complaint = ""
             pause = POLL_ALONE_SECONDS if seen.alone else POLL_SECONDS
             if seen.changed:

@@ -133,5 +133,9 @@ class ClusterView:
                 await self.catch_up()
             except Fault as fault:
                 log.warning("cannot follow the change log, trying again: %s", fault)
-                await asyncio.sleep(RETRY_SECONDS)
-                self._news.set()
+            except Exception as failure:  # whoever stops listening here holds an old world for the present one
+                log.error("following the change log failed, trying again", exc_info=failure)
+            else:
+                continue
+            await asyncio.sleep(RETRY_SECONDS)
+            self._news.set()

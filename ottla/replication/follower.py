@@ -128,6 +128,8 @@ class Follower:
                 await self._fetch(self._link)
             except (Fault, Refused, BadFrame) as failure:
                 log.info("following broker %d: %s; trying again", self.leader_id, failure)
+            except Exception as failure:  # whatever it was, nobody else would ever follow that broker
+                log.error("following broker %d failed; trying again", self.leader_id, exc_info=failure)
             if self._link is not None:
                 self._link.close()
                 self._link = None
@@ -213,6 +215,9 @@ class Follower:
             except (Refused, Fault) as failure:
                 if not isinstance(failure, Refused) or failure.code not in _NOT_YET:
                     log.warning("%s does not follow broker %d: %s", partition, self.leader_id, failure)
+                self._plan.failed(partition, self._runtime.now())
+            except Exception as failure:  # a mistake with one partition must not keep back all others
+                log.error("%s cannot follow broker %d", partition, self.leader_id, exc_info=failure)
                 self._plan.failed(partition, self._runtime.now())
             self._throttle(partition, len(fetched.records))
         if unsynced:

@@ -1,0 +1,49 @@
+"""The loop that fetches from a leader: what goes wrong with one partition stays with it."""
+
+from __future__ import annotations
+
+from ottla.cluster.requests import TopicSpec
+from ottla.replication.partition import Partition
+from tests.broker.clustered import brokers, run, until
+from tests.replication.test_partition import NOW_MS, batch
+
+
+class Mistaken:
+    """A log that fails as nobody expected."""
+
+    def __init__(self, log):
+        self._log = log
+
+    def __getattr__(self, name):
+        return getattr(self._log, name)
+
+    def append_replicated(self, *_):
+        raise ZeroDivisionError
+
+
+def test_a_mistake_with_one_partition_keeps_back_no_other_and_is_over_when_it_is_mended(tmp_path):
+    async def test():
+        async with brokers(tmp_path, 2) as (first, second):
+            await first.cluster.create_topics([TopicSpec(name, 1, 2) for name in ("good", "bad")])
+            await until(lambda: all(b.replicas.get(t, 0) for b in (first, second) for t in ("good", "bad")))
+            bad = replica(first, second, "bad", leads=False)
+            sound = bad.log
+            bad.log = Mistaken(sound)
+            for name in ("bad", "good"):
+                leader = replica(first, second, name, leads=True)
+                leader.append(batch(b"a"), 1, NOW_MS)
+            good = replica(first, second, "good", leads=False)
+            await until(lambda: good.log.log_end == 1)
+            leader = replica(first, second, "good", leads=True)
+            await until(lambda: leader.high_watermark == 1)
+            assert sound.log_end == 0
+            bad.log = sound
+            await until(lambda: sound.log_end == 1)
+
+    run(test)
+
+
+def replica(first, second, topic: str, *, leads: bool) -> Partition:
+    found = [broker.replicas.find(topic, 0) for broker in (first, second)]
+    (one,) = [partition for partition in found if partition.leads is leads]
+    return one
