@@ -252,6 +252,9 @@ class SimDisk:
     def write_atomic(self, path: str, data: bytes) -> None:
         if len(data) > self.room(path):
             raise StorageFault(f"cannot write {path}: No space left on device")
+        directory = path.rpartition("/")[0]
+        if directory and directory not in self._directories:
+            raise StorageFault(f"cannot write {path}: No such file or directory")
         inode = _Inode()
         inode.content += data
         inode.sync()
