@@ -8,13 +8,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.positions import PositionError
+from ottla.client.serialization import converter
 from ottla.errors import ErrorCode
 from ottla.wire.records import Headers, Record
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-Deserializer = Callable[[Any], Any]
+Deserializer = Callable[..., Any]
+"""Of one argument, or of two: see `serialization`."""
 
 
 class ConsumerRecord(NamedTuple, Generic[K, V]):
@@ -39,8 +41,8 @@ class Opener:
     """Makes users' records out of the log's."""
 
     def __init__(self, key: Deserializer | None, value: Deserializer | None) -> None:
-        self._key = key
-        self._value = value
+        self._key = None if key is None else converter(key, "key")
+        self._value = None if value is None else converter(value, "value")
         self.plain = key is None and value is None
 
     def one(self, place: TopicPartition, record: Record) -> ConsumerRecord[Any, Any]:
@@ -49,9 +51,9 @@ class Opener:
         offset, timestamp, key, value, headers = record
         try:
             if self._key is not None:
-                key = self._key(key)
+                key = self._key(key, place[0], headers)
             if self._value is not None:
-                value = self._value(value)
+                value = self._value(value, place[0], headers)
         except Exception as error:
             raise self._failed(place, offset, error) from error
         return ConsumerRecord(place[0], place[1], offset, timestamp, key, value, headers)

@@ -22,6 +22,7 @@ from ottla.client.group_offsets import Given, GroupMetadata, offsets_given
 from ottla.client.options import ProducerOptions
 from ottla.client.partitioners import Function, Partitioner, partitioner_of
 from ottla.client.routing import RoutingSettings
+from ottla.client.serialization import converter
 from ottla.client.settings import ClientSettings, SendSettings, Settings
 from ottla.client.transaction_calls import TransactionCalls
 from ottla.client.transactions import TransactionSettings
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from ottla.client.column_batches import Deal
     from ottla.runtime import Runtime
 
-Serializer = Callable[[Any], bytes | None]
+Serializer = Callable[..., bytes | None]
+"""Of one argument, or of two: see `serialization`."""
 HeadersGiven = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 
 UNYIELDED_MAX: Final = 63
@@ -70,8 +72,8 @@ class Producer(Client):
         super().__init__(Settings(bootstrap_servers, config, settings, PARTS), runtime, auto_create=True)
         self._producer_settings = self._settings.part(ProducerSettings)
         self._max_block_s = self._settings.part(SendSettings).max_block_ms / 1000
-        self._key_serializer = key_serializer
-        self._value_serializer = value_serializer
+        self._key_serializer = None if key_serializer is None else converter(key_serializer, "key")
+        self._value_serializer = None if value_serializer is None else converter(value_serializer, "value")
         self._partitioner = partitioner
         if isinstance(partitioner, str):
             partitioner_of(partitioner)  # a name that nobody knows is refused here, not at the start
@@ -153,7 +155,7 @@ class Producer(Client):
         has where the record is, once it is there."""
         self._driver  # noqa: B018 (not started: says so)
         future: asyncio.Future[RecordMetadata] = self._new_future()
-        offered = (topic, *self.prepared(value, key, headers), partition, timestamp_ms, future)
+        offered = (topic, *self.prepared(topic, value, key, headers), partition, timestamp_ms, future)
         if self.offer(*offered) is not Verdict.ACCEPTED:
             await self.insist_on(*offered)
         self._unyielded += 1
@@ -244,19 +246,22 @@ class Producer(Client):
 
     # The steps of `send`, for those who call from other threads.
 
-    def prepared(self, value: Any, key: Any, headers: HeadersGiven) -> tuple[bytes | None, bytes | None, Headers]:
+    def prepared(
+        self, topic: str, value: Any, key: Any, headers: HeadersGiven
+    ) -> tuple[bytes | None, bytes | None, Headers]:
         """Value, key and headers as they go into the record."""
+        plain: Headers = ()
+        if headers:
+            plain = tuple(headers.items()) if isinstance(headers, Mapping) else headers
         if self._key_serializer is not None:
-            key = self._key_serializer(key)
+            key = self._key_serializer(key, topic, plain)
         if self._value_serializer is not None:
-            value = self._value_serializer(value)
+            value = self._value_serializer(value, topic, plain)
         if key is not None and type(key) is not bytes:
             key = _bytes("key", key)
         if value is not None and type(value) is not bytes:
             value = _bytes("value", value)
-        if not headers:
-            return value, key, ()
-        return value, key, tuple(headers.items()) if isinstance(headers, Mapping) else headers
+        return value, key, plain
 
     def offer(
         self,
