@@ -35,6 +35,7 @@ class Node:
         self.unclean = False
         """It was killed, or lost power, since all replicas were in sync."""
         self.lives = 0
+        self._again = False
         self._cluster = cluster
         self._world = cluster.world
         self._runtime: SimRuntime | None = None
@@ -50,6 +51,7 @@ class Node:
 
     def start(self) -> None:
         if self._runtime is not None:
+            self._again = self.stopping  # as soon as it has stopped
             return
         self.lives += 1
         self._say("starts")
@@ -91,6 +93,9 @@ class Node:
             self.broker = None
             self.ready = self.stopping = False
             self._world.kill(runtime, power=power)
+            if self._again:
+                self._again = False
+                self._world.kernel.call_later(RESTART_SECONDS, self.start)
 
     def pause(self) -> None:
         if self._runtime is not None and not self.paused:

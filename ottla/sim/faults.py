@@ -87,8 +87,7 @@ class Faults:
         self._network.heal_all()
         for node in self._cluster.nodes:
             node.resume()
-            if not node.stopping:
-                node.start()
+            node.start()
 
     def _later(self) -> None:
         self._world.kernel.call_later(self._random.expovariate(1 / self._every_s), self._strike)
