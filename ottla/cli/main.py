@@ -24,6 +24,7 @@ NOUNS: Final = {
     "serve": Noun("ottla.cli.serve", "Run a broker."),
     "dev": Noun("ottla.cli.dev", "Run a cluster on this machine: watch it, break it."),
     "drill": Noun("ottla.cli.drill", "Break a small cluster on purpose, and check what becomes of it."),
+    "pipeline": Noun("ottla.cli.pipeline", "Pipelines on Spark: sources, SQL and sinks in a YAML file."),
     "simulate": Noun("ottla.cli.simulate", "Run whole clusters on a virtual clock, with faults, and check them."),
     "topics": Noun("ottla.cli.topics", "Create, list, describe, alter, delete topics; plan one."),
     "produce": Noun("ottla.cli.produce", "Write records, from standard input or files."),

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-psycopg = pytest.importorskip("psycopg", reason="needs psycopg: make test-spark installs it")
-
 from ottla.spark.connectors.local_postgres import LocalPostgres, NoPostgres
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[LocalPostgres]:
+    pytest.importorskip("psycopg", reason="needs psycopg: make test-spark installs it")
     # Not below pytest's own directory, which nobody but its owner may enter: the server may run as somebody else.
     directory = Path(tempfile.mkdtemp(prefix="ottla-tests-postgres-"))
     try:
@@ -35,6 +34,8 @@ def postgres() -> Iterator[LocalPostgres]:
 @pytest.fixture
 def database(postgres: LocalPostgres) -> Iterator[str]:
     """The address of a database that nobody else uses."""
+    import psycopg
+
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(postgres.url, autocommit=True) as db:
         db.execute(f"create database {name}")

@@ -1,0 +1,205 @@
+"""`ottla pipeline`: pipelines on Spark out of YAML files. Everything but `run` works without Spark."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ottla.cli.failure import Failure
+
+if TYPE_CHECKING:
+    from ottla.spark.pipeline.document import Pipeline
+
+EXAMPLE: Final = """\
+# A topic, enriched by a query, into another topic and into Parquet. Try:  ottla pipeline validate {file}
+name: {name}
+storage: file://{here}/{name}-data        # checkpoints and status
+guarantee: exactly-once
+
+sources:
+  orders:
+    format: ottla
+    options:
+      kafka.bootstrap.servers: ${{BOOTSTRAP:-localhost:9092}}
+      subscribe: orders
+
+schemas:
+  orders: id int, product string, amount int
+  large: id int, product string, amount int
+
+transforms:
+  picked: |
+    select key, to_json(value) as value
+    from orders
+    where value.amount > 100
+  flat: select key, value.*, timestamp from large      # a sink's name reads its topic
+
+sinks:
+  large:
+    from: picked
+    format: ottla
+    options:
+      kafka.bootstrap.servers: ${{BOOTSTRAP:-localhost:9092}}
+      topic: orders-large
+  archive:
+    from: flat
+    format: parquet
+    trigger: 1 minute
+    options:
+      path: file://{here}/{name}-data/parquet
+"""
+FILE = click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default="pipeline.yaml")
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Pipelines on Spark: a YAML file with sources, SQL and sinks."""
+
+
+@command.command("init")
+@FILE
+def init(file: Path) -> None:
+    """Write a small pipeline to begin with."""
+    if file.exists():
+        raise Failure(f"{file} is there already")
+    name = file.stem if file.stem.isidentifier() else "pipeline"
+    file.write_text(EXAMPLE.format(file=file, name=name, here=file.resolve().parent))
+    click.echo(f"Wrote {file}.")
+
+
+@command.command("validate")
+@FILE
+def validate(file: Path) -> None:
+    """Check a pipeline, with line numbers, before Spark starts."""
+    pipeline = _checked(file)
+    click.echo(f"{file}: good. {len(pipeline.sources)} sources, {len(pipeline.sinks)} sinks, {pipeline.guarantee}.")
+
+
+@command.command("explain")
+@FILE
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the graph into this file.")
+def explain(file: Path, svg: Path | None) -> None:
+    """Say what flows where."""
+    from ottla.spark.pipeline import picture
+
+    pipeline = _checked(file)
+    click.echo(picture.text(pipeline))
+    if svg is not None:
+        svg.write_text(picture.svg(pipeline))
+        click.echo(f"Drawn into {svg}.")
+
+
+@command.command("eject")
+@FILE
+def eject(file: Path) -> None:
+    """Print the PySpark that the pipeline is. Values of variables, passwords too, are in it."""
+    from ottla.spark.pipeline.program import program
+
+    click.echo(program(_checked(file)), nl=False)
+
+
+@command.command("run")
+@FILE
+@click.option("--available-now", is_flag=True, help="Process what is there, and end.")
+@click.option("--master", metavar="URL", help="A Spark cluster, spark://host:port; without it Spark runs in here.")
+@click.option("--sink", "only", metavar="NAME", multiple=True, help="Only this sink's query; may be repeated.")
+@click.option("--full-refresh", metavar="SINK", multiple=True, help="Begin this sink anew, without its checkpoint.")
+def run(
+    file: Path, available_now: bool, master: str | None, only: tuple[str, ...], full_refresh: tuple[str, ...]
+) -> None:
+    """Run a pipeline, from where it was when it last ended."""
+    from ottla.spark.pipeline import kept
+    from ottla.spark.pipeline.running import Failed
+
+    pipeline = _parsed(file)
+    for name in (*only, *full_refresh):
+        if name not in pipeline.sinks:
+            raise click.UsageError(f"there is no sink {name!r}; there are: {', '.join(pipeline.sinks)}")
+    for name in full_refresh:
+        for gone in kept.forget(pipeline, name):
+            click.echo(f"{name}: removed {gone}")
+    pipeline = _checked(file)
+    try:
+        from ottla.spark.pipeline.running import run as run_it
+
+        run_it(pipeline, master=master, available_now=available_now, only=only, say=click.echo)
+    except ModuleNotFoundError as missing:
+        raise Failure(f"{missing}; pip install 'ottla[spark]', and 'ottla[postgres]' for databases") from None
+    except Failed as problem:
+        raise Failure(str(problem)) from None
+
+
+@command.command("status")
+@FILE
+def status(file: Path) -> None:
+    """How its queries are doing, also when it is not running."""
+    from ottla.spark.pipeline import kept
+
+    pipeline = _parsed(file)
+    for name in pipeline.sinks:
+        click.echo(_status_line(name, kept.status(pipeline, name)))
+
+
+@command.command("drop")
+@FILE
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def drop(file: Path, yes: bool) -> None:
+    """Remove checkpoints, status and replication slots. Topics and tables stay; Parquet goes with its checkpoint."""
+    from ottla.spark.pipeline import kept
+
+    pipeline = _parsed(file)
+    if not yes:
+        click.confirm(f"Remove all checkpoints of {pipeline.name}? It would begin anew", abort=True)
+    for name in pipeline.sinks:
+        for gone in kept.forget(pipeline, name):
+            click.echo(f"{name}: removed {gone}")
+    for source in pipeline.sources.values():
+        if source.format == "ottla-postgres-cdc":
+            from ottla.spark.connectors.slots import drop_slot
+
+            click.echo(drop_slot(source.options))
+
+
+def _parsed(file: Path) -> Pipeline:
+    try:
+        from ottla.spark.pipeline.document import BadPipeline, read
+    except ModuleNotFoundError as missing:
+        raise Failure(f"{missing}; pip install 'ottla[spark]'") from None
+    if not file.exists():
+        raise Failure(f"there is no {file}; ottla pipeline init {file} writes one")
+    try:
+        return read(file)
+    except BadPipeline as problem:
+        raise Failure(str(problem)) from None
+
+
+def _checked(file: Path) -> Pipeline:
+    from ottla.spark.pipeline import checks, kept
+    from ottla.spark.pipeline.document import BadPipeline
+
+    pipeline = _parsed(file)
+    found = checks.problems(pipeline) or kept.broken_checkpoints(pipeline)
+    if found:
+        raise Failure(str(BadPipeline(str(file), found)))
+    return pipeline
+
+
+def _status_line(name: str, told: dict[str, Any] | None) -> str:
+    if told is None:
+        return f"{name}: has not run yet"
+    ago = time.time() - told["at"]
+    state = told["state"]
+    if state == "running" and ago > 10:
+        state = "running when last heard of"
+    line = f"{name}: {state}, {ago:.0f} s ago"
+    progress = told["progress"]
+    if progress:
+        line += f"; batch {progress['batchId']}, {told['rows']} rows in this run"
+        dropped = sum(each["numRowsDroppedByWatermark"] for each in progress["state"])
+        line += f", {dropped} too late" if dropped else ""
+        for source in progress["sources"]:
+            line += f"\n    at {source['endOffset']}, latest {source['latestOffset']}"
+    return line + (f"\n    {told['problem']}" if told["problem"] else "")

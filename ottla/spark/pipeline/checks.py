@@ -1,0 +1,165 @@
+"""What is wrong with a pipeline, before Spark starts: names, cycles, and what a guarantee forbids. No Spark."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Final
+
+from ottla.spark.pipeline import graph
+from ottla.spark.pipeline.document import Pipeline, Problem, Sink, Transform
+
+NOT_REPEATABLE: Final = (
+    "rand",
+    "randn",
+    "random",
+    "uuid",
+    "shuffle",
+    "now",
+    "current_timestamp",
+    "current_date",
+    "curdate",
+    "localtimestamp",
+    "unix_timestamp",
+    "monotonically_increasing_id",
+    "spark_partition_id",
+    "input_file_name",
+)
+"""Functions whose value is another one when a batch is run again."""
+_CALL: Final = re.compile(rf"\b({'|'.join(NOT_REPEATABLE)})\s*\(", re.IGNORECASE)
+_BARE: Final = re.compile(r"\b(current_timestamp|current_date|localtimestamp)\b", re.IGNORECASE)
+_GROUPS: Final = re.compile(r"\bgroup\s+by\b|\bselect\s+distinct\b", re.IGNORECASE)
+NEEDED: Final = {
+    "ottla": ("kafka.bootstrap.servers",),
+    "ottla-postgres": ("url", "table"),
+    "parquet": ("path",),
+}
+"""Options that a sink cannot do without."""
+EXACT: Final = ("ottla", "ottla-postgres", "parquet", "noop", "console", "memory")
+PARQUET: Final = ("path", "rowsPerFile", "files")
+
+
+def problems(pipeline: Pipeline) -> list[Problem]:
+    found = [*_names(pipeline), *_cycles(pipeline)]
+    if not found:
+        for transform in pipeline.transforms.values():
+            found += _transform(pipeline, transform)
+        for sink in pipeline.sinks.values():
+            found += _sink(pipeline, sink)
+    return sorted(found)
+
+
+def _names(pipeline: Pipeline) -> list[Problem]:
+    found = []
+    known = [*pipeline.sources, *pipeline.transforms, *pipeline.sinks]
+    for name, transform in pipeline.transforms.items():
+        if name in pipeline.sources or name in pipeline.sinks:
+            found.append(Problem(transform.line, f"{name} names a transform and a source or sink"))
+        wrong = [each for each in graph.reads(transform.sql) if each not in known]
+        found += [Problem(transform.line, f"{name} reads {each}, {_unknown(each, known)}") for each in wrong]
+    for name, sink in pipeline.sinks.items():
+        if name in pipeline.sources:
+            found.append(
+                Problem(sink.line, f"{name} names a source and a sink; a sink's topic can be read by its name")
+            )
+        if sink.origin not in known:
+            found.append(Problem(sink.line, f"the sink {name} is from {sink.origin}, {_unknown(sink.origin, known)}"))
+        elif not any(graph.is_stream(pipeline, each) for each in graph.origins(pipeline, sink.origin)):
+            found.append(Problem(sink.line, f"the sink {name} has no stream: {sink.origin} is from batch sources"))
+    for name in pipeline.schemas:
+        if name not in pipeline.sources and name not in pipeline.sinks:
+            found.append(Problem(1, f"schemas has {name}, {_unknown(name, known)}"))
+    return found
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return "which nobody makes" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _cycles(pipeline: Pipeline) -> list[Problem]:
+    """Among transforms. A topic that is read and written by the same sink's query is one, too."""
+    found = []
+
+    def back_to(name: str, start: str, seen: set[str]) -> bool:
+        for each in graph.reads(pipeline.transforms[name].sql):
+            if each == start:
+                return True
+            if each in pipeline.transforms and each not in seen:
+                seen.add(each)
+                if back_to(each, start, seen):
+                    return True
+        return False
+
+    for name, transform in pipeline.transforms.items():
+        if back_to(name, name, {name}):
+            found.append(Problem(transform.line, f"{name} reads itself, through other transforms or directly"))
+    if not found:
+        for name, sink in pipeline.sinks.items():
+            if name in graph.origins(pipeline, sink.origin):
+                found.append(Problem(sink.line, f"the sink {name} reads its own topic"))
+    return found
+
+
+def _transform(pipeline: Pipeline, transform: Transform) -> list[Problem]:
+    found = []
+    sql = graph.bare(transform.sql)
+    if pipeline.guarantee == "exactly-once":
+        calls = dict.fromkeys(each.lower() for each in [*_CALL.findall(sql), *_BARE.findall(sql)])
+        why = (
+            "which is different when a batch is run again; with guarantee: exactly-once take such values from the "
+            "records (timestamp), or say at-least-once"
+        )
+        found += [Problem(transform.line, f"{transform.name} calls {call}, {why}") for call in calls]
+    origins = [each for each in graph.origins(pipeline, transform.name) if graph.is_stream(pipeline, each)]
+    unbounded = [name for name in origins if name not in pipeline.sources or pipeline.sources[name].watermark is None]
+    direct = [name for name in graph.reads(transform.sql) if _streams(pipeline, name)]
+    if re.search(r"\bjoin\b", sql, re.IGNORECASE) and len(direct) > 1 and unbounded:
+        found.append(
+            Problem(
+                transform.line,
+                f"{transform.name} joins the streams {', '.join(direct)}, and would keep every row of them forever: "
+                f"give {', '.join(unbounded)} a watermark, and bound the join by time",
+            )
+        )
+    elif _GROUPS.search(sql) and direct and unbounded:
+        found.append(
+            Problem(
+                transform.line,
+                f"{transform.name} groups a stream without end: give {', '.join(unbounded)} a watermark, and group by "
+                "window(…)",
+            )
+        )
+    return found
+
+
+def _streams(pipeline: Pipeline, name: str) -> bool:
+    return any(graph.is_stream(pipeline, each) for each in graph.origins(pipeline, name))
+
+
+def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
+    given = {name.lower() for name in sink.options}
+    found = [
+        Problem(sink.line, f"the sink {sink.name} lacks the option {needed}")
+        for needed in NEEDED.get(sink.format, ())
+        if needed.lower() not in given
+    ]
+    if sink.format == "parquet":
+        found += [
+            Problem(sink.line, f"the sink {sink.name}: parquet has no option {name}; there are {', '.join(PARQUET)}")
+            for name in sink.options
+            if name not in PARQUET
+        ]
+    if pipeline.guarantee == "exactly-once" and sink.format not in EXACT:
+        found.append(
+            Problem(
+                sink.line,
+                f"the sink {sink.name}: nobody knows whether {sink.format} is exact; say guarantee: at-least-once",
+            )
+        )
+    read_by_name = any(sink.name in graph.origins(pipeline, other.origin) for other in pipeline.sinks.values())
+    if read_by_name and (sink.format != "ottla" or "topic" not in given):
+        found.append(
+            Problem(sink.line, f"{sink.name} is read by its name, so it has to be a topic: format ottla, topic: …")
+        )
+    return found

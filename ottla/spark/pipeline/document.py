@@ -1,0 +1,237 @@
+"""A pipeline's file: what is in it, and in which line. No Spark.
+
+    name: actors
+    storage: file:///var/lib/actors            # checkpoints, status
+    configuration: {spark.sql.shuffle.partitions: "4"}
+    guarantee: exactly-once                    # or at-least-once
+    sources:
+      changes: {format: ottla-postgres-cdc, options: {url: "${DATABASE}", tables: actors, slot: actors}}
+      colleges: {format: ottla-postgres, batch: true, options: {url: "${DATABASE}", table: colleges}}
+    schemas: {actors: "id int, name string, college_id int"}
+    transforms:
+      rows: select get_json_object(key, '$.id') key, get_json_object(value, '$.after') value from changes
+    sinks:
+      actors: {from: rows, format: ottla, options: {topic: actors, kafka.bootstrap.servers: "${BOOTSTRAP}"}}
+
+`${NAME}` and `${NAME:-default}` come from the environment, inside of texts only. The first keys are those of
+`spark-pipelines`. A sink's name can be read like a source's: the topic that it writes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+TOP: Final = ("name", "storage", "configuration", "guarantee", "sources", "schemas", "transforms", "sinks")
+SOURCE: Final = ("format", "options", "batch", "watermark", "broadcast")
+SINK: Final = ("from", "format", "options", "trigger", "mode")
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+GUARANTEES: Final = ("exactly-once", "at-least-once")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    line: int
+    text: str
+
+
+class BadPipeline(ValueError):
+    def __init__(self, path: str, problems: list[Problem]) -> None:
+        self.problems = sorted(problems)
+        super().__init__("\n".join(f"{path}:{each.line}: {each.text}" for each in self.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    column: str
+    delay: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    name: str
+    line: int
+    format: str
+    options: Mapping[str, str]
+    batch: bool = False
+    broadcast: bool = True
+    """A batch source is small enough to be sent to every task, so that joining it does not reorder a stream."""
+    watermark: Watermark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    name: str
+    line: int
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    name: str
+    line: int
+    origin: str
+    """What `from` names."""
+    format: str
+    options: Mapping[str, str]
+    trigger: str | None = None
+    mode: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    path: str
+    name: str
+    storage: str
+    guarantee: str
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    schemas: Mapping[str, str] = field(default_factory=dict)
+    transforms: Mapping[str, Transform] = field(default_factory=dict)
+    sinks: Mapping[str, Sink] = field(default_factory=dict)
+
+    def checkpoint(self, sink: str) -> str:
+        return f"{self.storage}/checkpoints/{sink}"
+
+
+def read(path: Path, environment: Mapping[str, str] = os.environ) -> Pipeline:
+    return parse(path.read_text(), str(path), environment)
+
+
+def parse(text: str, path: str, environment: Mapping[str, str]) -> Pipeline:
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as problem:
+        line = problem.problem_mark.line + 1 if problem.problem_mark else 1
+        raise BadPipeline(path, [Problem(line, f"not YAML: {problem.problem}")]) from None
+    reader = _Reader(environment)
+    made = reader.pipeline(path, node)
+    if reader.problems:
+        raise BadPipeline(path, reader.problems)
+    return made
+
+
+class _Reader:
+    """Walks YAML's nodes, which know their lines, and collects everything that is wrong."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.problems: list[Problem] = []
+        self._environment = environment
+
+    def pipeline(self, path: str, node: Any) -> Pipeline:
+        top = self._fields(node, "a pipeline", TOP)
+        for name in ("name", "storage", "sinks"):
+            if name not in top:
+                self._wrong(node, f"{name} is missing")
+        guarantee = self._text(top.get("guarantee"), GUARANTEES[0])
+        if guarantee not in GUARANTEES:
+            self._wrong(top["guarantee"], f"guarantee is {guarantee!r}; it can be {' or '.join(GUARANTEES)}")
+        return Pipeline(
+            path,
+            self._text(top.get("name"), ""),
+            self._text(top.get("storage"), "").rstrip("/"),
+            guarantee,
+            self._texts(top.get("configuration")),
+            {name: self._source(name, each) for name, each in self._named(top.get("sources"))},
+            self._texts(top.get("schemas")),
+            {
+                name: Transform(name, each.start_mark.line + 1, self._text(each, ""))
+                for name, each in self._named(top.get("transforms"))
+            },
+            {name: self._sink(name, each) for name, each in self._named(top.get("sinks"))},
+        )
+
+    def _source(self, name: str, node: Any) -> Source:
+        told = self._fields(node, f"the source {name}", SOURCE)
+        if "format" not in told:
+            self._wrong(node, f"the source {name} has no format")
+        watermark = None
+        if "watermark" in told:
+            parts = self._fields(told["watermark"], "a watermark", ("column", "delay"))
+            watermark = Watermark(self._text(parts.get("column"), ""), self._text(parts.get("delay"), ""))
+            if not watermark.column or not watermark.delay:
+                self._wrong(told["watermark"], "a watermark has a column and a delay, for example 10 minutes")
+        return Source(
+            name,
+            node.start_mark.line + 1,
+            self._text(told.get("format"), ""),
+            self._texts(told.get("options")),
+            self._flag(told.get("batch"), False),
+            self._flag(told.get("broadcast"), True),
+            watermark,
+        )
+
+    def _sink(self, name: str, node: Any) -> Sink:
+        told = self._fields(node, f"the sink {name}", SINK)
+        for needed in ("from", "format"):
+            if needed not in told:
+                self._wrong(node, f"the sink {name} has no {needed}")
+        return Sink(
+            name,
+            node.start_mark.line + 1,
+            self._text(told.get("from"), ""),
+            self._text(told.get("format"), ""),
+            self._texts(told.get("options")),
+            self._text(told.get("trigger"), "") or None,
+            self._text(told.get("mode"), "") or None,
+        )
+
+    def _fields(self, node: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:
+        if not isinstance(node, yaml.MappingNode):
+            self._wrong(node, f"{what} is a mapping with the keys {', '.join(known)}")
+            return {}
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.value in found:
+                self._wrong(key, f"{key.value} is there twice")
+            elif known and key.value not in known:
+                self._wrong(key, f"{what} has no key {key.value!r}; there are {', '.join(known)}")
+            found[key.value] = value
+        return found
+
+    def _named(self, node: Any) -> list[tuple[str, Any]]:
+        if node is None:
+            return []
+        found = self._fields(node, "this", ())
+        for name, value in found.items():
+            if not NAME.fullmatch(name):
+                self._wrong(value, f"{name!r} cannot be a name in SQL: letters, digits and _ only")
+        return list(found.items())
+
+    def _texts(self, node: Any) -> dict[str, str]:
+        return (
+            {}
+            if node is None
+            else {key: self._text(value, "") for key, value in self._fields(node, "this", ()).items()}
+        )
+
+    def _text(self, node: Any, default: str) -> str:
+        if node is None:
+            return default
+        if not isinstance(node, yaml.ScalarNode):
+            self._wrong(node, "a text is expected here")
+            return default
+        return VARIABLE.sub(lambda found: self._variable(node, found), node.value)
+
+    def _variable(self, node: Any, found: re.Match[str]) -> str:
+        value = self._environment.get(found[1], found[2])
+        if value is None:
+            self._wrong(node, f"the variable {found[1]} is not set; ${{{found[1]}:-…}} gives it a default")
+            return ""
+        return value
+
+    def _flag(self, node: Any, default: bool) -> bool:
+        text = self._text(node, str(default)).lower()
+        if text not in ("true", "false"):
+            self._wrong(node, f"{text!r} is neither true nor false")
+        return text == "true"
+
+    def _wrong(self, node: Any, text: str) -> None:
+        self.problems.append(Problem(node.start_mark.line + 1 if node is not None else 1, text))

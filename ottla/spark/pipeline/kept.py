@@ -1,0 +1,166 @@
+"""What a pipeline keeps beside its checkpoints: what each depends on, and how its query is doing. No Spark.
+
+    <storage>/plans/<sink>.json     what the checkpoint depends on; another program on it is refused
+    <storage>/status/<sink>.json    the last progress, for `ottla pipeline status`
+
+A storage that is no directory of this machine (hdfs:, s3a:) keeps its checkpoints there; these files then lie in
+`.ottla/<name>/` beside the pipeline's file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlparse
+
+from ottla.spark.pipeline import graph
+from ottla.spark.pipeline.document import Pipeline, Problem
+
+IDENTITY: Final = ("subscribe", "subscribePattern", "assign", "tables", "slot", "table", "query", "incrementingColumn")
+"""Options that say what is read; with others a checkpoint's positions mean something else."""
+
+
+def local_path(address: str) -> Path | None:
+    """Of an address on this machine."""
+    parts = urlparse(address)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return Path(address) if not parts.scheme else None
+
+
+def home(pipeline: Pipeline) -> Path:
+    local = local_path(pipeline.storage)
+    return local if local is not None else Path(pipeline.path).resolve().parent / ".ottla" / pipeline.name
+
+
+def plan(pipeline: Pipeline, sink: str) -> dict[str, Any]:
+    """What the checkpoint of a sink depends on."""
+    origin = pipeline.sinks[sink].origin
+    sources: dict[str, Any] = {}
+    for name in graph.origins(pipeline, origin):
+        source = pipeline.sources.get(name)
+        if source is None:
+            written = {key.lower(): value for key, value in pipeline.sinks[name].options.items()}
+            sources[name] = {"format": "ottla", "subscribe": written.get("topic")}
+        elif not source.batch:
+            given = {key.lower(): value for key, value in source.options.items()}
+            told = {key: given[key.lower()] for key in IDENTITY if key.lower() in given}
+            sources[name] = {"format": source.format, **told}
+    texts = [pipeline.transforms[name].sql for name in graph.ordered_transforms(pipeline, origin)]
+    stateful = [" ".join(text.split()) for text in texts if _keeps_state(pipeline, text)]
+    schemas = {name: pipeline.schemas[name] for name in sources if name in pipeline.schemas}
+    return {"sources": sources, "stateful": stateful, "schemas": schemas}
+
+
+def _keeps_state(pipeline: Pipeline, text: str) -> bool:
+    bare = graph.bare(text)
+    streams = [
+        name
+        for name in graph.reads(text)
+        if any(graph.is_stream(pipeline, each) for each in graph.origins(pipeline, name))
+    ]
+    joins_streams = re.search(r"\bjoin\b", bare, re.IGNORECASE) is not None and len(streams) > 1
+    return joins_streams or re.search(r"\bgroup\s+by\b|\bselect\s+distinct\b", bare, re.IGNORECASE) is not None
+
+
+def broken_checkpoints(pipeline: Pipeline) -> list[Problem]:
+    """Edits after which a checkpoint cannot be gone on with."""
+    found = []
+    for name, sink in pipeline.sinks.items():
+        before = _read(home(pipeline) / "plans" / f"{name}.json")
+        if before is None:
+            continue
+        now = plan(pipeline, name)
+        again = f"go on as before, or begin it anew: ottla pipeline run --full-refresh {name}"
+        if before["sources"] != now["sources"]:
+            text = (
+                f"the checkpoint of {name} was made with other sources ({_names(before)}; now {_names(now)}): {again}"
+            )
+            found.append(Problem(sink.line, text))
+        if before["stateful"] != now["stateful"]:
+            text = f"the state that {name} keeps was made by another query (its joins or groups were edited): {again}"
+            found.append(Problem(sink.line, text))
+        for column, was, is_now in _retyped(before["schemas"], now["schemas"]):
+            found.append(Problem(sink.line, f"{name}: {column} was {was} and is {is_now} now: {again}"))
+    return found
+
+
+def _names(told: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {' '.join(str(part) for part in each.values())}" for name, each in told["sources"].items()
+    )
+
+
+def _retyped(before: dict[str, str], now: dict[str, str]) -> list[tuple[str, str, str]]:
+    """Columns of schemas that have another type; new and dropped ones are fine."""
+    found = []
+    for name in before.keys() & now.keys():
+        was, are = _columns(before[name]), _columns(now[name])
+        found += [
+            (f"{name}.{each}", was[each], are[each]) for each in was.keys() & are.keys() if was[each] != are[each]
+        ]
+    return sorted(found)
+
+
+def _columns(schema: str) -> dict[str, str]:
+    """Of a schema as Spark writes it; commas inside of struct<…> and decimal(…) do not count."""
+    parts, depth = [""], 0
+    for letter in schema:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    split = [re.split(r"[\s:]+", part.strip(), maxsplit=1) for part in parts if part.strip()]
+    return {each[0].strip("`").lower(): " ".join(each[1:]).lower() for each in split}
+
+
+def keep_plan(pipeline: Pipeline, sink: str) -> None:
+    write(home(pipeline) / "plans" / f"{sink}.json", plan(pipeline, sink))
+
+
+def keep_status(pipeline: Pipeline, sink: str, status: dict[str, Any]) -> None:
+    write(home(pipeline) / "status" / f"{sink}.json", status)
+
+
+def status(pipeline: Pipeline, sink: str) -> dict[str, Any] | None:
+    return _read(home(pipeline) / "status" / f"{sink}.json")
+
+
+def forget(pipeline: Pipeline, sink: str) -> list[str]:
+    """Remove a sink's checkpoint, and Parquet that was made with it; what was removed."""
+    gone = []
+    places = [pipeline.checkpoint(sink)]
+    if pipeline.sinks[sink].format == "parquet":
+        places.append(pipeline.sinks[sink].options["path"])
+    for address in places:
+        local = local_path(address)
+        if local is None:
+            raise ValueError(f"{address} is not on this machine: remove it with the tools of its filesystem")
+        if local.exists():
+            shutil.rmtree(local)
+            gone.append(str(local))
+    for kind in ("plans", "status"):
+        (home(pipeline) / kind / f"{sink}.json").unlink(missing_ok=True)
+    return gone
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """A reader sees the old content or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(f".{os.getpid()}.new")
+    fresh.write_text(json.dumps(content, indent=1))
+    fresh.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        told = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    assert isinstance(told, dict)
+    return told

@@ -1,0 +1,143 @@
+"""The PySpark that a pipeline is: written out, so that what runs is what `eject` prints. No Spark.
+
+Each sink is one query with one checkpoint and a session of its own for its views, so that sinks can be stopped,
+refreshed and changed one by one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ottla.spark.pipeline import graph
+from ottla.spark.pipeline.document import Pipeline, Sink, Source
+
+HEAD: Final = '''"""{name}: made of {path} by `ottla pipeline eject`."""
+
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import broadcast
+from pyspark.sql.streaming import StreamingQuery
+
+from ottla.spark.connectors.parquet import ParquetEpochs
+
+CONFIGURATION = {configuration}
+
+'''
+FOOT: Final = """
+SINKS = {{{sinks}}}  # a sink whose topic is read comes before those that read it
+
+
+if __name__ == "__main__":
+    builder = SparkSession.builder.appName({name})
+    for setting, value in CONFIGURATION.items():
+        builder = builder.config(setting, value)
+    session = builder.getOrCreate()
+    for query in [begin(session) for begin in SINKS.values()]:
+        query.awaitTermination()
+"""
+BASE: Final = {"spark.sql.session.timeZone": "UTC"}
+STARTING: Final = {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}
+STATE: Final = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+"""State of joins and windows is kept on disk, so that it may be larger than the memory."""
+
+
+def program(pipeline: Pipeline) -> str:
+    configuration = _mapping({**BASE, **STATE, **pipeline.configuration})
+    text = HEAD.format(name=pipeline.name, path=pipeline.path.rsplit("/", 1)[-1], configuration=configuration)
+    for sink in pipeline.sinks.values():
+        text += "\n" + "\n".join(_query(pipeline, sink)) + "\n\n"
+    sinks = ", ".join(f"{_text(name)}: to_{name}" for name in graph.ordered_sinks(pipeline))
+    return text + FOOT.format(sinks=sinks, name=_text(pipeline.name))
+
+
+def _query(pipeline: Pipeline, sink: Sink) -> Iterable[str]:
+    yield f"def to_{sink.name}(spark: SparkSession, available_now: bool = False) -> StreamingQuery:"
+    yield "    spark = spark.newSession()  # views of its own"
+    for name in graph.origins(pipeline, sink.origin):
+        yield from _indented(_relation(pipeline, sink, name))
+    for name in graph.ordered_transforms(pipeline, sink.origin):
+        yield f"    spark.sql({_sql(pipeline.transforms[name].sql)}).createOrReplaceTempView({_text(name)})"
+    yield f"    rows = spark.table({_text(sink.origin)})"
+    yield from _indented(_writer(pipeline, sink))
+    trigger = f"processingTime={_text(sink.trigger)}" if sink.trigger else 'processingTime="0 seconds"'
+    yield f"    writer = writer.trigger(availableNow=True) if available_now else writer.trigger({trigger})"
+    yield "    return writer.start()"
+
+
+def _relation(pipeline: Pipeline, sink: Sink, name: str) -> Iterable[str]:
+    source = pipeline.sources.get(name) or _topic_of(pipeline, pipeline.sinks[name])
+    options = dict(source.options)
+    given = {option.lower() for option in options}
+    if source.format == "ottla" and not source.batch:
+        defaults = {"kafka.isolation.level": "read_committed", "groupId": f"{pipeline.name}-{sink.name}"}
+        if not given & STARTING:
+            defaults["startingOffsets"] = "earliest"
+        options |= {option: value for option, value in defaults.items() if option.lower() not in given}
+    reader = "spark.read" if source.batch else "spark.readStream"
+    yield f"frame = {reader}.format({_text(source.format)}).options(**{_mapping(options)}).load()"
+    if source.format == "ottla":
+        yield from _decoded(pipeline.schemas.get(name))
+    if source.watermark is not None:
+        yield f"frame = frame.withWatermark({_text(source.watermark.column)}, {_text(source.watermark.delay)})"
+    if source.batch and source.broadcast:
+        yield "frame = broadcast(frame)  # a join that shuffles would reorder the stream"
+    yield f"frame.createOrReplaceTempView({_text(name)})"
+
+
+def _decoded(schema: str | None) -> Iterable[str]:
+    """Keys are text; values too, or what the schema says."""
+    value = "cast(value as string) as value"
+    if schema is not None:
+        value = f"from_json(cast(value as string), '{schema}') as value"
+    columns = ["cast(key as string) as key", value, "topic", "partition", "offset", "timestamp"]
+    yield f"frame = frame.selectExpr({', '.join(_text(column) for column in columns)})"
+
+
+def _topic_of(pipeline: Pipeline, sink: Sink) -> Source:
+    """A sink that is read by its name."""
+    kept = {
+        name: value
+        for name, value in sink.options.items()
+        if name.lower() == "kafka.bootstrap.servers"
+        or name.lower().startswith(("kafka.sasl", "kafka.ssl", "kafka.sec"))
+    }
+    topic = next(value for name, value in sink.options.items() if name.lower() == "topic")
+    return Source(sink.name, sink.line, "ottla", {**kept, "subscribe": topic})
+
+
+def _writer(pipeline: Pipeline, sink: Sink) -> Iterable[str]:
+    yield f"writer = rows.writeStream.queryName({_text(sink.name)})"
+    yield f'writer = writer.option("checkpointLocation", {_text(pipeline.checkpoint(sink.name))})'
+    if sink.mode:
+        yield f"writer = writer.outputMode({_text(sink.mode)})"
+    if sink.format == "parquet":
+        names = {"path": "path", "rowsPerFile": "rows_per_file", "files": "files"}
+        told = [
+            f"{names[each]}={_text(value) if each == 'path' else int(value)}" for each, value in sink.options.items()
+        ]
+        yield f"writer = writer.foreachBatch(ParquetEpochs({', '.join(told)}))"
+    else:
+        yield f"writer = writer.format({_text(sink.format)}).options(**{_mapping(sink.options)})"
+
+
+def _indented(lines: Iterable[str]) -> Iterable[str]:
+    return ("    " + line for line in lines)
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _sql(value: str) -> str:
+    if "\n" not in value.strip():
+        return _text(value.strip())
+    return '"""\n' + value.strip().replace("\\", "\\\\").replace('"""', '\\"\\"\\"') + '\n"""'
+
+
+def _mapping(values: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{_text(name)}: {_text(value)}" for name, value in values.items()) + "}"
