@@ -254,6 +254,9 @@ class Coordinator(Generic[M]):
             shard = slot.shard
             if shard.phase is not Phase.ACTIVE:
                 shard.check_active()
+            if not self._broker.cluster.in_touch and not self._broker.replication.is_followed(shard.partition):
+                # Perhaps another broker coordinates by now: what is remembered here may be out of date.
+                raise Refused(ErrorCode.coordinator_not_available)
             now, now_ms = self._runtime.now(), self._runtime.wall_ms()
             shard.apply(act(shard.machine, asking, now, now_ms), now, now_ms)
             deadline = shard.deadline

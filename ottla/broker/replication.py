@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.fetch_sessions import Following as Follows
 from ottla.cluster.image import NO_BROKER
 from ottla.log import checkpoints
 from ottla.log.segment import Segment
@@ -14,6 +15,7 @@ from ottla.replication.throttle import Throttle
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
+FOLLOWED_SECONDS = 1.0
 RACK_AWARE = "RackAwareReplicaSelector"
 
 
@@ -48,6 +50,20 @@ class Replication:
     def leave(self, partition: Partition) -> None:
         self._broker.syncing.forget(partition)
         self._following.follow(partition, None)
+
+    def is_followed(self, partition: Partition) -> bool:
+        """Whether somebody who could lead it instead was following us a moment ago. A broker that is cut off from the
+        store does not hear that it was replaced; but those who follow another leader do not follow this one."""
+        if len(partition.in_sync) == 1:
+            return True  # nobody else could lead
+        wait_s = self._broker.config.replica_fetch_wait_max_ms / 1000
+        since = self._broker.runtime.now() - wait_s - FOLLOWED_SECONDS
+        return any(
+            isinstance(watcher, Follows)
+            and watcher.fetch.heard_at > since
+            and watcher.fetch.follower in partition.in_sync
+            for watcher in partition.tail_watchers
+        )
 
     def nearer_replica(self, partition: Partition, rack: str, offset: int) -> int | None:
         """A replica in the consumer's rack that it should read from instead of here (KIP-392)."""
