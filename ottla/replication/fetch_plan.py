@@ -102,11 +102,20 @@ class FetchPlan:
         has no name by which it could be told."""
         return self._session_id != 0 and any(_stale(self._followed[key]) for key in self._moved)
 
-    def request(self, now: float) -> Request | None:
-        """The next request; None when there is nothing to fetch."""
+    def unsynced(self, now: float) -> list[Partition]:
+        """Partitions whose position may not be told yet: what it would say of them is not on the device."""
+        self._wake(now)
+        moved = [self._followed[key].partition for key in self._moved]
+        return [each for each in moved if each.policy.synced and each.own_end < each.log.log_end]
+
+    def _wake(self, now: float) -> None:
         for key in [key for key in self._resting if self._followed[key].rests_until <= now]:
             del self._resting[key]
             self._moved[key] = None
+
+    def request(self, now: float) -> Request | None:
+        """The next request; None when there is nothing to fetch."""
+        self._wake(now)
         if len(self._resting) == len(self._followed) and not self._session_epoch:
             return None
         topics: Partitions = {}

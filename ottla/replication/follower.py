@@ -146,12 +146,14 @@ class Follower:
                 if self._around.broker_epoch != epoch:
                     return  # registered anew: in a session the leader would hear of it only for partitions with news
                 if asked is None:
+                    await self._sync()
                     asked = self._ask(link)
                 if asked is None:
                     await self._rest()
                     continue
                 if following is None and not asked.done():
                     await self._news.wait()
+                    await self._sync()
                     if not asked.done() and self._plan.has_news:
                         following = self._ask(link)
                 answer = await asked
@@ -202,16 +204,12 @@ class Follower:
             self._plan.begin()
             await asyncio.sleep(RECONNECT_SECONDS_MIN)
             return
-        unsynced: list[Partition] = []
         for number, (partition, fetched) in enumerate(self._plan.answered(answer)):
             if number % TURN_PARTITIONS == TURN_PARTITIONS - 1:
                 await asyncio.sleep(0)
             try:
                 await self._take_one(partition, fetched)
-                if partition.policy.synced and len(fetched.records):
-                    unsynced.append(partition)
-                else:
-                    self._plan.took(partition)
+                self._plan.took(partition)
             except (Refused, Fault) as failure:
                 if not isinstance(failure, Refused) or failure.code not in _NOT_YET:
                     log.warning("%s does not follow broker %d: %s", partition, self.leader_id, failure)
@@ -220,8 +218,6 @@ class Follower:
                 log.error("%s cannot follow broker %d", partition, self.leader_id, exc_info=failure)
                 self._plan.failed(partition, self._runtime.now())
             self._throttle(partition, len(fetched.records))
-        if unsynced:
-            await self._sync(unsynced)
 
     def _throttle(self, partition: Partition, size: int) -> None:
         """Catching up must leave room for everybody else (KIP-73)."""
@@ -232,17 +228,17 @@ class Follower:
         if not throttle.ready(now):
             self._plan.rest(partition, throttle.free_at)
 
-    async def _sync(self, partitions: list[Partition]) -> None:
-        """The next request tells the leader that we have these records: not before they are on the device."""
-        outcomes = await asyncio.gather(*map(self._around.sync, partitions), return_exceptions=True)
-        for partition, outcome in zip(partitions, outcomes, strict=True):
-            if outcome is None:
-                self._plan.took(partition)
-            elif isinstance(outcome, Fault | Refused):
-                log.error("%s cannot be synced: %s", partition, outcome)
-                self._plan.failed(partition, self._runtime.now())
-            else:
-                raise outcome
+    async def _sync(self) -> None:
+        """The next request tells the leaders what we have: where it counts only on the device, not before it is there.
+        That is not only what was just fetched: also what this broker wrote while it led, or followed another."""
+        while partitions := self._plan.unsynced(self._runtime.now()):
+            outcomes = await asyncio.gather(*map(self._around.sync, partitions), return_exceptions=True)
+            for partition, outcome in zip(partitions, outcomes, strict=True):
+                if isinstance(outcome, Fault | Refused):
+                    log.error("%s cannot be synced: %s", partition, outcome)
+                    self._plan.failed(partition, self._runtime.now())
+                elif outcome is not None:
+                    raise outcome
 
     async def _take_one(self, partition: Partition, fetched: PartitionFetched) -> None:
         now_ms = self._runtime.wall_ms()

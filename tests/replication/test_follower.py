@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from ottla.cluster.requests import TopicSpec
+from ottla.replication.follower import Follower, Settings
 from ottla.replication.partition import Partition
+from ottla.replication.throttle import Throttle
+from ottla.runtime.real import RealRuntime
 from tests.broker.clustered import brokers, run, until
-from tests.replication.test_partition import NOW_MS, batch
+from tests.replication.test_partition import NOW_MS, batch, leading, partition
+
+__all__ = ["partition"]
 
 
 class Mistaken:
@@ -47,3 +54,55 @@ def replica(first, second, topic: str, *, leads: bool) -> Partition:
     found = [broker.replicas.find(topic, 0) for broker in (first, second)]
     (one,) = [partition for partition in found if partition.leads is leads]
     return one
+
+
+class Leader:
+    """A connection on which nothing is ever answered."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def call_raw(self, *_):
+        self.asked += 1
+        return asyncio.get_running_loop().create_future()
+
+    def close(self):
+        pass
+
+
+class Around:
+    broker_epoch = 1
+    follower_throttle = Throttle()
+
+    def __init__(self, leader):
+        self._leader = leader
+        self.synced = asyncio.Event()
+        self.waiting = 0
+
+    async def open_link(self, _):
+        return self._leader
+
+    async def sync(self, partition):
+        self.waiting += 1
+        await self.synced.wait()
+        partition.log.sync()
+
+
+def test_a_leader_hears_of_nothing_that_it_may_count_on_only_when_it_is_on_the_device(partition):
+    async def test():
+        p = partition(synced=True)
+        p.append(batch(b"a"), 1, NOW_MS)  # while it led itself, and never synced
+        p.become(leading(in_sync=(1, 2), epoch=1, leader=2)._replace(partition_epoch=1))
+        runtime, leader = RealRuntime(), Leader()
+        around = Around(leader)
+        follower = Follower(2, runtime, around, Settings(broker_id=1))
+        follower.add(p)
+        await until(lambda: around.waiting)
+        assert leader.asked == 0
+        around.synced.set()
+        await until(lambda: leader.asked)
+        assert p.log.recovery_point == 1
+        await follower.stop()
+        await runtime.close()
+
+    run(test)
