@@ -45,7 +45,7 @@ from ottla.config.topic import TopicConfig, resolve
 from ottla.errors import ErrorCode, Fault, Refused
 from ottla.log import checkpoints
 from ottla.net.server import Limits, Server
-from ottla.replication.replicas import Replicas
+from ottla.replication.replicas import STRAY, Replicas
 from ottla.runtime import Lock, Runtime
 
 log = logging.getLogger("ottla.broker")
@@ -316,12 +316,19 @@ class Broker:
             coordinator.follow_partition(topic, index)
 
     def _erase(self, topic: Topic) -> None:
-        """Drop a deleted topic: nobody sees it from now on, its files go beside the loop."""
+        """Drop a deleted topic: nobody sees it from now on, its files go beside the loop. Whoever deletes one leaves a
+        tombstone until all its files are gone: without it metadata is missing, which is no reason to lose data."""
         for index in range(len(topic.partitions)):
             partition = self.replicas.get(topic.id, index)
             if partition is not None:
                 self.replication.leave(partition)
-        self._erase_later(topic, self.replicas.drop(topic), deleted=True)
+        if topic.id in self.image.tombstones:
+            self._erase_later(topic, self.replicas.drop(topic), deleted=True)
+        elif aside := self.replicas.drop(topic, ending=STRAY):
+            log.error(
+                "the cluster knows nothing of %s any more, and nothing of its deletion: its files are set aside as %s",
+                topic.name, ", ".join(aside),
+            )  # fmt: skip
 
     def _erase_later(self, topic: Topic, directories: list[str], *, deleted: bool) -> None:
         task = self.runtime.spawn(self._erase_files(topic, directories, deleted), name=f"deleting {topic.name}")

@@ -42,6 +42,7 @@ class ClusterView:
         self._writers = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self._loading = asyncio.Lock()
         self._tail: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] | None = None
 
@@ -102,15 +103,17 @@ class ClusterView:
                 return
 
     async def reload(self) -> None:
-        """Load the image anew. The log's end is read first: what is committed in between is applied once more."""
-        while True:
-            names = await self._store.children(layout.CHANGES)
-            position = sequence_of(names[-1]) if names else -1
-            nodes = await self._store.tree(*layout.IMAGE_PATHS)
-            if position >= self.position:  # else the view has moved on while we were reading
-                break
-        old, new = self.image, Image.load(nodes, version=self.image.version + 1)
-        self.image, self.position = new, position
+        """Load the image anew. The log's end is read first: what is committed in between is applied once more. One at a
+        time: of two with the same position the one that was read first must not come last."""
+        async with self._loading:
+            while True:
+                names = await self._store.children(layout.CHANGES)
+                position = sequence_of(names[-1]) if names else -1
+                nodes = await self._store.tree(*layout.IMAGE_PATHS)
+                if position >= self.position:  # else the view has moved on while we were reading
+                    break
+            old, new = self.image, Image.load(nodes, version=self.image.version + 1)
+            self.image, self.position = new, position
         if old is not EMPTY:
             self._tell(old, new, changes_between(old, new))
 

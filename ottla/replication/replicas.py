@@ -192,12 +192,12 @@ class Replicas:
                 here.append(partition)
         return here
 
-    def drop(self, topic: Topic) -> list[str]:
+    def drop(self, topic: Topic, *, ending: str = DELETED) -> list[str]:
         """Forget a deleted topic. Gives the directories that may now be removed, beside the loop."""
-        return [path for index in range(len(topic.partitions)) for path in self.drop_partition(topic, index)]
+        return [path for index in range(len(topic.partitions)) for path in self.drop_partition(topic, index, ending)]
 
-    def drop_partition(self, topic: Topic, index: int) -> list[str]:
-        """Forget one partition, which is deleted or whose replica is now on another broker."""
+    def drop_partition(self, topic: Topic, index: int, ending: str = DELETED) -> list[str]:
+        """Forget one partition, which is deleted or whose replica is now on another broker. Its directory, renamed."""
         partition = self._by_name.pop((topic.name, index), None)
         self._by_id.pop((topic.id, index), None)
         for known in (self._recovery_points, self._log_starts, self._high_watermarks, self._cleaned):
@@ -213,7 +213,7 @@ class Replicas:
         for segment in partition.log.segments:  # nothing is written: a topic may be deleted because the disk is full
             segment.close()
         name = f"{topic.name}-{index}"[: NAME_BYTES_MAX - 60]
-        renamed = f"{self._data_dir}/{name}.{topic.id.hex()}-{index}{DELETED}"
+        renamed = f"{self._data_dir}/{name}.{topic.id.hex()}-{index}{ending}"
         try:
             self._disk.rename(path, renamed)
         except StorageFault as fault:

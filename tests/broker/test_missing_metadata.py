@@ -1,0 +1,29 @@
+"""Metadata that is missing is no reason to lose data."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from ottla.cluster.requests import TopicSpec
+from ottla.replication.partition import ACKS_ALL
+from tests.broker.clustered import brokers, run, until
+from tests.replication.test_partition import NOW_MS, batch
+
+
+def test_files_of_a_topic_that_vanishes_without_having_been_deleted_are_set_aside(tmp_path):
+    async def test():
+        async with brokers(tmp_path, 1) as (broker,):
+            await broker.cluster.create_topics([TopicSpec("orders", 1, 1)])
+            await until(lambda: broker.replicas.get("orders", 0))
+            broker.replicas.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+            with sqlite3.connect(tmp_path / "store.db") as db:  # as somebody might who restores an old store
+                db.execute("DELETE FROM node WHERE parent || '/' || name LIKE '%/topics/orders%'")
+            db.close()
+            await broker.cluster._view.reload()
+            assert broker.replicas.get("orders", 0) is None
+            await until(lambda: not broker._erasing)
+            (aside,) = [path for path in (tmp_path / "data-1").iterdir() if path.name.startswith("orders-0")]
+            assert aside.name.endswith("-stray")
+            assert any(path.stat().st_size for path in aside.glob("*.log"))
+
+    run(test)
