@@ -7,13 +7,14 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	$(BIN)/python -m pip install --quiet
 
-.PHONY: help install demo test check soak bench interop-java clean
+.PHONY: help install demo test test-spark check soak bench interop-java clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      three brokers under load: kill -9 one that leads, count every record, watch a group"
 	@echo "make install   put the ottla command into $(BIN)"
 	@echo "make test      run the tests, real clients included"
+	@echo "make test-spark  all tests of Spark: downloads PySpark (456 MB), and kills drivers, workers and brokers"
 	@echo "make check     ruff, mypy --strict, import contracts, tidiness"
 	@echo "make soak      break clusters under load for MINUTES=60, and count what was lost"
 	@echo "make bench     measure, beside Apache Kafka where Java and Maven Central are there"
@@ -35,6 +36,10 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-demo
 
+$(VENV)/.installed-spark: $(VENV)/.installed-dev
+	$(PIP) --editable '.[dev,spark]'
+	@touch $@
+
 install: $(VENV)/.installed
 	@echo "Installed. Try:  $(BIN)/ottla dev"
 
@@ -43,6 +48,10 @@ demo: $(VENV)/.installed-demo
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q
+
+# Slower than the rest together, and PySpark is large; where it is installed, make test runs most of these too.
+test-spark: $(VENV)/.installed-spark
+	SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark
 
 MINUTES ?= 60
 

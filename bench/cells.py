@@ -12,6 +12,7 @@ from collections.abc import Callable
 from bench import frames, load
 from bench.cell import Better, Cell, Metric, Settings, drop, fresh_topic, latencies
 from bench.cluster_cells import CLUSTER_CELLS
+from bench.column_cells import COLUMN_CELLS
 from bench.connection import Connection, create_topic
 from bench.group_cells import GROUP_CELLS
 from bench.peers import Peer
@@ -199,6 +200,7 @@ CELLS = (
     ),
     *GROUP_CELLS,
     *CLUSTER_CELLS,
+    *COLUMN_CELLS,
     Cell(
         "loaded-memory",
         "Resident memory after the cells above.",

@@ -73,8 +73,7 @@ def write(plan: Any, identity: Identity, task: int, batches: Iterator[pa.RecordB
         marker = _marker(plan, group, place)
         if marker is not None and marker.offset > identity.version:
             return _skipped(identity, task, marker, batches), True
-        if marker is None and identity.version > 0 and not plan.options.writes_unmarked:
-            _check_new(plan, identity, task, place)
+        _check(plan, identity, task, place, marker)
         producer.begin_transaction()
         try:
             rows = send_all(producer, plan, batches)
@@ -120,9 +119,17 @@ def _skipped(identity: Identity, task: int, marker: OffsetAndMetadata, batches: 
     return rows
 
 
-def _check_new(plan: Sent, identity: Identity, task: int, place: TopicPartition) -> None:
-    """A task without a marker may be new; but if there were as many before, its marker is gone."""
+def _check(plan: Sent, identity: Identity, task: int, place: TopicPartition, marker: OffsetAndMetadata | None) -> None:
+    """Whether it is certain that this task has not written this version. One without any marker may be new; but if
+    there were as many tasks before, its marker is gone."""
     remembered = _marker(plan, PREFIX + identity.app_id, place)
+    if remembered is not None and remembered.offset > identity.version:
+        raise NotRepeatable(
+            f"batch {identity.version} of {identity.app_id} was written before, without task {task}: the query shares "
+            "its rows out otherwise. Run it as it was until the batch is done, or begin with a new checkpoint"
+        )
+    if marker is not None or identity.version == 0 or plan.options.writes_unmarked:
+        return
     before = json.loads(remembered.metadata)["tasks"] if remembered is not None and remembered.metadata else None
     if before is not None and task >= before:
         return
@@ -135,7 +142,7 @@ def _check_new(plan: Sent, identity: Identity, task: int, place: TopicPartition)
 
 
 def remember(plan: Sent, identity: Identity, tasks: int) -> None:
-    """So many tasks have written this version: the largest number counts."""
+    """All tasks have written this version, so many: the largest number counts."""
     place = marker_place(plan)
     group = PREFIX + identity.app_id
     with clients.admin(plan.options.kafka) as admin:

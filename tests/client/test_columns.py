@@ -73,7 +73,7 @@ def test_what_is_sent_as_columns_is_read_as_columns_and_as_records(broker, topic
         async with Consumer(topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
             rows = await read_all(consumer, topic, count, columns=columns)
             assert consumer.lag() == {TopicPartition(topic, at): 0 for at in range(3)}
-        records = []
+        records: list = []
         async with Consumer(topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
             while len(records) < count:
                 for some in (await consumer.getmany(timeout_ms=15_000)).values():

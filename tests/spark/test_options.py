@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,7 +117,7 @@ def test_tasks_cover_every_offset_once_and_are_as_many_and_as_small_as_asked(giv
         pieces = [piece for piece in cut if piece.partition == part.partition]
         assert pieces[0].start == part.start
         assert pieces[-1].end == part.end
-        assert all(before.end == after.start for before, after in zip(pieces, pieces[1:], strict=False))
+        assert all(before.end == after.start for before, after in pairwise(pieces))
     if most is not None:
         assert max(map(len, cut)) <= most
     if least is None and most is None:
