@@ -16,7 +16,7 @@ from ottla.blocking import Admin
 from ottla.blocking.thread import LoopThread
 from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
-from ottla.local.process import BrokerProcess
+from ottla.local.process import BrokerProcess, State
 from ottla.testing.access import TIMEOUT_S, Access
 from ottla.testing.broker import settings_of
 from ottla.testing.faults import Fault, Faults
@@ -93,7 +93,9 @@ class Cluster(Access):
 
     @property
     def bootstrap_servers(self) -> str:
-        return ",".join(f"{HOST}:{proxy.port}" for proxy in self._proxies.values())
+        """Of the brokers that serve, or of all when none does."""
+        serving = [broker.id for broker in self._local.brokers.values() if broker.state is State.READY]
+        return ",".join(f"{HOST}:{self._proxies[broker_id].port}" for broker_id in serving or self.brokers)
 
     @property
     def brokers(self) -> list[int]:
@@ -107,7 +109,7 @@ class Cluster(Access):
     def leader(self, topic: str, partition: int = 0, timeout: float = TIMEOUT_S) -> int:
         """Who leads, as soon as somebody does."""
         deadline = time.monotonic() + timeout
-        with Admin(self._reachable()) as admin:
+        with Admin(self.bootstrap_servers) as admin:
             while time.monotonic() < deadline:
                 described = admin.describe_topics([str(topic)])[str(topic)]
                 found = next(each.leader for each in described.partitions if each.partition == partition)
@@ -115,9 +117,6 @@ class Cluster(Access):
                     return found
                 time.sleep(LOOK_SECONDS)
         raise AssertionError(f"nobody leads {topic}-{partition} within {timeout:g} s")
-
-    def _reachable(self) -> str:
-        return ",".join(f"{HOST}:{self._proxies[broker_id].port}" for broker_id in self.alive)
 
     def _process(self, broker_id: int) -> BrokerProcess:
         return self._local[broker_id]

@@ -107,7 +107,7 @@ def serve(listener: socket.socket) -> None:
     for name in ("topics", "produce", "consume", "groups", "configs", "bench", "serve"):
         import_module(NOUNS[name].module)
     import ottla.cli.kafka_scripts
-    import ottla.runtime.real  # noqa: F401
+    import ottla.runtime.real
     import ottla.testing  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
@@ -156,7 +156,7 @@ def _become(told: dict) -> None:
             runpy.run_path(arguments[0], run_name="__main__")
     except SystemExit as ended:
         status = ended.code
-    except BaseException:
+    except BaseException:  # noqa: BLE001 (as the interpreter does)
         sys.excepthook(*sys.exc_info())
         status = 1
     for stream in (sys.stdout, sys.stderr):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as Place
 
 from ottla.blocking import Admin
 from ottla.blocking import Producer as OttlaProducer
@@ -158,8 +159,6 @@ def test_a_confluent_client_sees_what_was_injected(broker):
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "x"})
     try:
         with pytest.raises(KafkaException):
-            from confluent_kafka import TopicPartition as Place
-
             consumer.get_watermark_offsets(Place(topic, 0), timeout=10)
     finally:
         consumer.close()
@@ -230,7 +229,7 @@ def test_no_task_is_left_in_the_brokers_loop():
 def test_a_broker_that_cannot_start_leaves_nothing_either(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     threads = set(threading.enumerate())
-    with pytest.raises(Exception, match="log.segment.bytes"):
+    with pytest.raises(Exception, match=r"log\.segment\.bytes"):
         Broker({"log.segment.bytes": "many"}).start()
     assert set(threading.enumerate()) == threads
     assert directories() == set()

@@ -82,7 +82,7 @@ def test_a_paused_broker_is_replaced(healthy):
     topic = healthy.create_topic("paused")
     leader = healthy.leader(topic)
     with healthy.paused(leader):
-        topic.produce(b"without it", request_timeout_ms=2000)
+        topic.produce(b"without it", request_timeout_ms=1000, socket_connection_setup_timeout_ms=1000)
         others = [broker for broker in healthy.brokers if broker != leader]
         wait_for(lambda: healthy.leader(topic) in others, "another leader", 30)
     assert [record.value for record in topic.consume(1, timeout=30)] == [b"without it"]
@@ -92,11 +92,13 @@ def test_a_leader_that_is_cut_off_acknowledges_nothing(healthy):
     topic = healthy.create_topic("cut")
     leader = healthy.leader(topic)
     others = [broker for broker in healthy.brokers if broker != leader]
-    with healthy.partition_network([leader], others):
-        with Producer(healthy.bootstrap_servers, delivery_timeout_ms=1500, request_timeout_ms=1000) as producer:
-            sent = producer.send(topic, b"alone")
-            with pytest.raises(ClientError):
-                sent.result(timeout=20)
+    with (
+        healthy.partition_network([leader], others),
+        Producer(healthy.bootstrap_servers, delivery_timeout_ms=1500, request_timeout_ms=1000) as producer,
+    ):
+        sent = producer.send(topic, b"alone")
+        with pytest.raises(ClientError):
+            sent.result(timeout=20)
     topic.produce(b"together")
     assert b"together" in [record.value for record in topic.consume(1, timeout=30)] + [
         record.value for record in topic.consume(2, timeout=30)
@@ -107,11 +109,18 @@ def test_clients_can_be_cut_off_too(healthy):
     topic = healthy.create_topic("unreachable")
     leader = healthy.leader(topic)
     reachable = [broker for broker in healthy.brokers if broker != leader]
-    with healthy.partition_network(clients=reachable):
-        with Producer(healthy.bootstrap_servers, delivery_timeout_ms=1500, request_timeout_ms=1000) as producer:
-            sent = producer.send(topic, b"x")
-            with pytest.raises(ClientError):
-                sent.result(timeout=20)
+    with (
+        healthy.partition_network(clients=reachable),
+        Producer(
+            healthy.bootstrap_servers,
+            delivery_timeout_ms=1500,
+            request_timeout_ms=1000,
+            socket_connection_setup_timeout_ms=1000,
+        ) as producer,
+    ):
+        sent = producer.send(topic, b"x")
+        with pytest.raises(ClientError):
+            sent.result(timeout=20)
 
 
 def test_faults_are_injected_on_the_way(healthy):
