@@ -89,8 +89,8 @@ COLUMN_CELLS = (
     Cell(
         "columns",
         f"One process, Arrow tables of {TABLE_ROWS:,} rows with a key and {RECORD} B of value into a topic of "
-        f"{PARTITIONS} partitions, then all of it into one Arrow table: seven columns, key and value only, and seven columns from "
-        "confluent-kafka's messages.",
+        f"{PARTITIONS} partitions, then all of it into one Arrow table: seven columns, key and value only, and seven "
+        "columns from confluent-kafka's messages.",
         (
             Metric("to_confluent", "Seven columns, against confluent-kafka in the same process", "times", Better.HIGHER),
             Metric("send_arrow_rows_s", "Tables into a topic", "rows/s", Better.HIGHER),

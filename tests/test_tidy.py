@@ -55,6 +55,8 @@ PURE = (
     "client.accumulator",
     "client.assignors",
     "client.batches",
+    "client.column_batches",
+    "client.columns",
     "client.consumer_membership",
     "client.deliveries",
     "client.embedded",
@@ -66,6 +68,7 @@ PURE = (
     "client.partitioners",
     "client.positions",
     "client.routing",
+    "client.whole_batches",
     "client.transactions",
 )
 
