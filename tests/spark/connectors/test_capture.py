@@ -6,8 +6,11 @@ import json
 import threading
 from typing import Any
 
-import psycopg
 import pytest
+
+pytest.importorskip("psycopg", reason="needs psycopg: make test-spark installs it")
+
+import psycopg
 
 from ottla.spark.connectors.capture import Capture, CaptureOptions, LostSlot, connect
 from ottla.spark.connectors.envelope import UNAVAILABLE, Captured

@@ -7,8 +7,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
+
+pytest.importorskip("pyspark", reason="needs PySpark: make test-spark installs it")
+pytest.importorskip("psycopg", reason="needs psycopg: make test-spark installs it")
+
+import psycopg
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.connectors.test_capture import run

@@ -1,0 +1,132 @@
+"""A pipeline's file is understood, checked and compiled without Spark: what is wrong is said with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("yaml", reason="needs PyYAML: make test-spark installs it")
+
+from ottla.cli.main import cli
+from ottla.spark.pipeline import checks, document, graph, kept, picture
+from ottla.spark.pipeline.document import BadPipeline, Pipeline
+from ottla.spark.pipeline.program import program
+
+ACTORS = Path(__file__).resolve().parents[3] / "examples" / "actors" / "pipeline.yaml"
+BASE = """\
+name: orders
+storage: {storage}
+sources:
+  orders:
+    format: ottla
+    options: {{kafka.bootstrap.servers: "localhost:9092", subscribe: orders}}
+  payments:
+    format: ottla
+    options: {{kafka.bootstrap.servers: "localhost:9092", subscribe: payments}}
+schemas:
+  orders: id int, price decimal(10,2)
+transforms:
+  picked: {picked}
+sinks:
+  large:
+    from: picked
+    format: ottla
+    options: {{kafka.bootstrap.servers: "localhost:9092", topic: large}}
+"""
+
+
+def made(picked: str = "select key, value from orders", storage: str = "/tmp/none", more: str = "") -> Pipeline:
+    return document.parse(BASE.format(picked=picked, storage=storage) + more, "p.yaml", {})
+
+
+def told(pipeline: Pipeline) -> list[str]:
+    return [f"{problem.line}: {problem.text}" for problem in checks.problems(pipeline)]
+
+
+def test_the_example_is_good_and_compiles():
+    environment = {"DATABASE": "postgresql://localhost/theatre"}
+    pipeline = document.parse(ACTORS.read_text(), "pipeline.yaml", environment)
+    assert checks.problems(pipeline) == []
+    text = program(pipeline)
+    compile(text, "program", "exec")
+    assert '"subscribe": "actors-enriched"' in text  # a sink's name reads its topic
+    assert "broadcast(frame)" in text
+    assert graph.ordered_sinks(pipeline)[:2] == ["actors", "enriched"]
+
+
+def test_variables_come_from_the_environment_or_have_a_default():
+    text = "name: ${NAME}\nstorage: ${WHERE:-/data}\nsinks: {}\n"
+    pipeline = document.parse(text, "p.yaml", {"NAME": "n"})
+    assert (pipeline.name, pipeline.storage) == ("n", "/data")
+    with pytest.raises(BadPipeline, match=r"p.yaml:1: the variable NAME is not set"):
+        document.parse(text, "p.yaml", {})
+
+
+def test_everything_that_is_wrong_is_said_at_once_with_its_line():
+    with pytest.raises(BadPipeline) as refused:
+        document.parse("name: n\nsink:\n  a: {}\nsources:\n  s: {fromat: x}\n", "p.yaml", {})
+    assert [problem.line for problem in refused.value.problems] == [1, 1, 2, 5, 5]
+    assert "has no key 'fromat'" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("picked", "expected"),
+    [
+        ("select key, value from ordres", "13: picked reads ordres, which nobody makes; did you mean orders?"),
+        ("select key, rand() as value from orders", "13: picked calls rand, which is different"),
+        ("select key, current_timestamp as value from orders", "13: picked calls current_timestamp"),
+        ("select o.key, o.value from orders o join payments p on o.key = p.key", "13: picked joins the streams"),
+        ("select key, count(*) as value from orders group by key", "13: picked groups a stream without end"),
+        ("select key, value from picked", "13: picked reads itself"),
+        ("select key, value from large", "16: the sink large reads its own topic"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_spark_starts(picked, expected):
+    assert told(made(picked))[0].startswith(expected)
+
+
+def test_words_in_quotes_and_comments_are_no_calls():
+    assert told(made("select key, 'rand()' as value from orders -- now()")) == []
+
+
+def test_names_that_a_query_defines_itself_are_not_looked_for():
+    assert graph.reads("with a as (select 1 from orders) select * from a, payments p") == ["orders", "payments"]
+
+
+def test_an_edit_that_breaks_a_checkpoint_is_refused(tmp_path):
+    before = made(storage=str(tmp_path))
+    kept.keep_plan(before, "large")
+    assert kept.broken_checkpoints(made("select key, upper(value) as value from orders", str(tmp_path))) == []
+    (other,) = kept.broken_checkpoints(made("select key, value from payments", str(tmp_path)))
+    assert "was made with other sources" in other.text
+    assert "--full-refresh large" in other.text
+    retyped = BASE.format(picked="select key, value from orders", storage=tmp_path).replace("id int", "id string")
+    (changed,) = kept.broken_checkpoints(document.parse(retyped, "p.yaml", {}))
+    assert "orders.id was int and is string now" in changed.text
+
+
+def test_a_new_field_in_a_schema_is_fine(tmp_path):
+    kept.keep_plan(made(storage=str(tmp_path)), "large")
+    wider = BASE.format(picked="select key, value from orders", storage=tmp_path).replace("id int", "id int, n int")
+    assert kept.broken_checkpoints(document.parse(wider, "p.yaml", {})) == []
+
+
+def test_the_picture_has_everybody_in_it():
+    pipeline = document.parse(ACTORS.read_text(), "pipeline.yaml", {"DATABASE": ""})
+    root = ElementTree.fromstring(picture.svg(pipeline))
+    names = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert {*pipeline.sources, *pipeline.transforms, *pipeline.sinks} <= names
+
+
+def test_the_commands_need_no_spark(tmp_path):
+    file = str(tmp_path / "first.yaml")
+    run = lambda *arguments: CliRunner().invoke(cli, ["pipeline", *arguments])  # noqa: E731
+    assert run("init", file).exit_code == 0
+    assert "good. 1 sources, 2 sinks, exactly-once" in run("validate", file).output
+    assert "large: orders (ottla) → picked → ottla orders-large" in run("explain", file).output
+    compile(run("eject", file).output, "ejected", "exec")
+    assert "large: has not run yet" in run("status", file).output
+    assert run("init", file).exit_code != 0
