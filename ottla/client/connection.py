@@ -159,6 +159,8 @@ class Connection(asyncio.BufferedProtocol):
         self._versions = Versions(answer)
 
     async def _asked(self, request: ApiVersionsRequest, version: int, timeout_s: float) -> ApiVersionsResponse:
+        if self.lost is not None:  # it broke as soon as it was there, and nobody would ever answer
+            raise self.lost
         future, reply = _promise()
         self._write(request, version, reply, timeout_s)
         answer = await future

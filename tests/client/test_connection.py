@@ -18,6 +18,7 @@ from ottla.client.errors import (
     error_of,
 )
 from ottla.errors import ErrorCode
+from ottla.runtime.real import RealRuntime
 from ottla.wire.apis import API_VERSIONS, METADATA
 from ottla.wire.frame import framed, parse_request_header, response_header
 from ottla.wire.messages import encode
@@ -260,3 +261,30 @@ def test_error_codes_become_classes():
     assert busy is not None
     assert busy.retriable
     assert "12345" in str(error_of(12345, "topic t"))
+
+
+def test_a_broker_that_dies_as_soon_as_it_has_accepted_is_not_waited_for_for_ever():
+    class Transport:
+        def write(self, data):
+            pass
+
+        def abort(self):
+            pass
+
+        close = abort
+
+    class Runtime(RealRuntime):
+        async def connect(self, protocol, host, port):
+            made = protocol()
+            made.connection_made(Transport())
+            made.connection_lost(None)  # before anybody could ask it anything
+            return Transport(), made
+
+    async def main():
+        runtime = Runtime()
+        with pytest.raises(ConnectionLost):
+            async with asyncio.timeout(5):
+                await Connection.open("127.0.0.1", 9, runtime=runtime, timeout_s=0.1)
+        await runtime.close()
+
+    asyncio.run(main())
