@@ -8,6 +8,7 @@ A topic that was deleted is renamed to `-delete` at once, and its files go later
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
@@ -60,6 +61,9 @@ class Replicas:
         """The registration of this broker; nothing is led before there is one, nor what was led under another."""
         self._expelled = False
         self._written: dict[str, dict[Key, int]] = {}
+        self._newest: dict[str, int] = {}
+        self._checkpoints = 0
+        self._writing = threading.Lock()
 
     # Finding.
 
@@ -230,8 +234,17 @@ class Replicas:
         offsets = {key: offset for key, offset in offsets.items() if offset > 0}
         if offsets == self._written.get(name):
             return None
-        self._written[name] = offsets
-        return lambda: checkpoints.write_offsets(self._disk, self._data_dir, name, offsets)
+        self._checkpoints += 1
+        number = self._checkpoints
+
+        def write() -> None:
+            with self._writing:  # two loops may have cut a log each, and housekeeping has its turn too
+                if self._newest.get(name, 0) < number:
+                    checkpoints.write_offsets(self._disk, self._data_dir, name, offsets)
+                    self._newest[name] = number
+                    self._written[name] = offsets
+
+        return write
 
     def close(self) -> bool:
         """Sync and close every log, then write down where each stands. Whether all of it went well."""

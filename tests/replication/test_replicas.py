@@ -11,6 +11,8 @@ from ottla.cluster.image import Topic
 from ottla.cluster.model import Partition as State
 from ottla.config.load import load_broker_config
 from ottla.config.topic import resolve
+from ottla.errors import StorageFault
+from ottla.log.checkpoints import HIGH_WATERMARKS, read_offsets
 from ottla.replication.partition import ACKS_ALL
 from ottla.replication.replicas import Replicas
 from ottla.sim.disk import SimDisk
@@ -61,3 +63,28 @@ def test_a_broken_disk_keeps_no_partition_from_being_forgotten(replicas, disk):
     disk.broken = True
     assert replicas.drop(topic()) == []
     assert not list(replicas)
+
+
+def test_a_checkpoint_that_could_not_be_written_is_written_the_next_time(replicas, disk):
+    replicas.host(topic())
+    replicas.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    write = replicas.checkpoint(HIGH_WATERMARKS)
+    disk.broken = True
+    with pytest.raises(StorageFault):
+        write()
+    disk.broken = False
+    replicas.checkpoint(HIGH_WATERMARKS)()
+    assert read_offsets(disk, DATA, HIGH_WATERMARKS) == {("orders", 0): 1}
+    assert replicas.checkpoint(HIGH_WATERMARKS) is None
+
+
+def test_of_two_checkpoints_that_are_written_at_once_the_newer_one_stays(replicas, disk):
+    replicas.host(topic())
+    partition = replicas.find("orders", 0)
+    partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
+    older = replicas.checkpoint(HIGH_WATERMARKS)
+    partition.append(batch(b"b"), ACKS_ALL, NOW_MS)
+    newer = replicas.checkpoint(HIGH_WATERMARKS)
+    newer()
+    older()  # its thread was slower
+    assert read_offsets(disk, DATA, HIGH_WATERMARKS) == {("orders", 0): 2}
