@@ -109,7 +109,13 @@ class LocalPostgres:
     def _make_reachable(self) -> None:
         """The account has to write to the directory, and to reach the binaries, which may lie in a home of root's."""
         self._give(self.directory)
-        if self.account is None or self._probe(self._bin):
+        if self.account is None:
+            return
+        shut = [path for path in self.directory.resolve().parents if not path.stat().st_mode & 0o001]
+        if shut:
+            name = self.account.pw_name
+            raise NoPostgres(f"PostgreSQL runs as {name}, who may not enter {shut[-1]}: use another directory")
+        if self._probe(self._bin):
             return
         self._copied = Path(tempfile.mkdtemp(prefix="ottla-postgres-"))
         self._copied.chmod(0o755)
