@@ -16,6 +16,7 @@ from bench.column_cells import COLUMN_CELLS
 from bench.connection import Connection, create_topic
 from bench.group_cells import GROUP_CELLS
 from bench.peers import Peer
+from bench.spark_cells import SPARK_CELLS
 from bench.workers import Tally, Worker, elapsed, run
 
 WORKERS = 4
@@ -201,6 +202,7 @@ CELLS = (
     *GROUP_CELLS,
     *CLUSTER_CELLS,
     *COLUMN_CELLS,
+    *SPARK_CELLS,
     Cell(
         "loaded-memory",
         "Resident memory after the cells above.",

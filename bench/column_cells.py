@@ -92,7 +92,7 @@ COLUMN_CELLS = (
         f"{PARTITIONS} partitions, then all of it into one Arrow table: seven columns, key and value only, and seven "
         "columns from confluent-kafka's messages.",
         (
-            Metric("to_confluent", "Seven columns, against confluent-kafka in the same process", "times", Better.HIGHER),
+            Metric("to_confluent", "Seven columns, against confluent-kafka", "times", Better.HIGHER),
             Metric("send_arrow_rows_s", "Tables into a topic", "rows/s", Better.HIGHER),
             Metric("take_arrow_rows_s", "Seven columns out of it", "rows/s", Better.HIGHER),
             Metric("take_two_rows_s", "Two columns out of it", "rows/s", Better.HIGHER),
