@@ -42,8 +42,8 @@ SPARK_CELLS = (
     Cell(
         "spark",
         f"PySpark on two cores beside the broker, five million records of 100 B on {PARTITIONS} partitions: from a "
-        "topic into nothing, seven columns and two; from Spark into a topic, at least once; and what a micro-batch of a "
-        "few records takes. Spark's own connector does the same in the same session, where its jars can be fetched.",
+        "topic into nothing, seven columns and two; from Spark into a topic, at least once; and what a micro-batch "
+        "of a few records takes. Spark's own connector does the same in that session, where its jars can be fetched.",
         (
             Metric("read_ratio", "Seven columns, against Spark's connector", "times", Better.HIGHER),
             Metric("read_two_ratio", "Key and value, against its seven columns", "times", Better.HIGHER),
