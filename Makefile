@@ -7,11 +7,12 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	$(BIN)/python -m pip install --quiet
 
-.PHONY: help install demo test test-spark check soak bench interop-java clean
+.PHONY: help install demo demo-spark test test-spark check soak bench interop-java clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      three brokers under load: kill -9 one that leads, count every record, watch a group"
+	@echo "make demo-spark  actors from a PostgreSQL into topics, tables and files (downloads PySpark, 456 MB)"
 	@echo "make install   put the ottla command into $(BIN)"
 	@echo "make test      run the tests, real clients included"
 	@echo "make test-spark  all tests of Spark: downloads PySpark (456 MB), and kills drivers, workers and brokers"
@@ -37,7 +38,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-demo
 
 $(VENV)/.installed-spark: $(VENV)/.installed-dev
-	$(PIP) --editable '.[dev,spark]'
+	$(PIP) --editable '.[dev,spark,postgres,pgserver]'
 	@touch $@
 
 install: $(VENV)/.installed
@@ -45,6 +46,9 @@ install: $(VENV)/.installed
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python -m demo
+
+demo-spark: $(VENV)/.installed-spark
+	$(BIN)/python -m examples.actors.demo
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q
