@@ -110,7 +110,7 @@ class PartitionLog:
         self._config = config
         self._segment_bytes = config.segment_bytes
         self.producers.ids_max = config.producer_ids_max
-        if self.active.awake:
+        if self.active.awake and self._failure is None:  # else once it is repaired
             self.active.configure(config)
 
     @property

@@ -463,3 +463,21 @@ def test_a_real_disk_serves_as_well(tmp_path):
     log = open_log()
     assert stored(log) == sent[:-3]
     log.close()
+
+
+def test_new_settings_do_not_make_a_log_forget_that_its_file_must_be_repaired_first(open_log, disk, monkeypatch):
+    log = open_log()
+    first = append(log)
+
+    def refuse(size):
+        raise StorageFault("cannot cut it either")
+
+    disk.capacity_bytes = disk.used() + 10
+    monkeypatch.setattr(log.active.log, "truncate", refuse)
+    with pytest.raises(Refused):
+        append(log)
+    monkeypatch.undo()
+    disk.capacity_bytes = 2**40
+    log.config = LogConfig(retention_ms=1)
+    second = append(log)
+    assert stored(log) == [first, second]
