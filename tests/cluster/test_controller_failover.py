@@ -212,7 +212,8 @@ def test_a_clean_stop_keeps_the_place_in_sync_and_a_kill_does_not(store):
                 await again.register(registration(2)._replace(clean_epoch=me.epoch, clean_since=me.clean_since))
                 assert again.registration is not None
                 assert again.registration.clean_since == me.clean_since
-                await until(lambda: partitions(one)[0].eligible_epochs == (again.registration.epoch,))
+                epoch = again.registration.epoch
+                await until(lambda: partitions(one)[0].eligible_epochs == (epoch,))
             async with cluster_on(store, runtime, 2, rules=TWO) as killed:
                 assert killed.registration is not None
                 assert killed.registration.clean_since == killed.registration.epoch

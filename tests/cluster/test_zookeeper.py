@@ -278,7 +278,7 @@ def test_a_loop_that_hung_until_its_session_had_expired_gets_another(address):
                 threading.Thread(target=session._watchdog._bite).start()
                 assert client._kazoo._stopped.wait(10)
 
-        session.post = post_and_bite
+        vars(session)["post"] = post_and_bite
         expire(store)
         await until(lambda: SessionState.lost in told)
         await until(lambda: store.state is SessionState.connected)

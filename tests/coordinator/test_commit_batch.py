@@ -19,7 +19,8 @@ from ottla.coordinator.runtime import Shard
 from ottla.errors import Refused
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
-from ottla.replication.partition import AppendPolicy, Partition
+from ottla.replication.admission import AppendPolicy
+from ottla.replication.partition import Partition
 from ottla.runtime.disk import RealDisk
 from ottla.wire import messages, offset_commit
 from ottla.wire.apis import OFFSET_COMMIT
