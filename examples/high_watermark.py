@@ -1,6 +1,6 @@
 """A record is there for consumers when all replicas that are in sync have it: below the high watermark.
 
-    python examples/high_watermark.py
+python examples/high_watermark.py
 """
 
 from __future__ import annotations

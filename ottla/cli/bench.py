@@ -98,9 +98,7 @@ topic_argument = click.argument("topic", shell_complete=topic_names)
 
 
 def records_option(default: int) -> Callable[[Any], Any]:
-    return click.option(
-        "-n", "--records", type=click.IntRange(min=1), default=default, show_default=True, metavar="N"
-    )
+    return click.option("-n", "--records", type=click.IntRange(min=1), default=default, show_default=True, metavar="N")
 
 
 size_option = click.option("-s", "--size", type=Size(), default="100B", show_default=True, help="Of one record.")
@@ -110,8 +108,13 @@ size_option = click.option("-s", "--size", type=Size(), default="100B", show_def
 @topic_argument
 @records_option(100_000)
 @size_option
-@click.option("--rate", type=click.FloatRange(min=0), default=0.0, metavar="N",
-              help="Records per second at most.  [default: as many as possible]")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="N",
+    help="Records per second at most.  [default: as many as possible]",
+)
 @cluster_options
 @json_option
 def produce(topic: str, records: int, size: int, rate: float, target: Target, as_json: bool) -> None:
@@ -246,9 +249,7 @@ def latency(topic: str, records: int, size: int, target: Target, as_json: bool) 
     _report(_run(_round_trips(producer, consumer, topic, records, size)), as_json)
 
 
-async def _round_trips(
-    producer: Producer, consumer: Consumer, topic: str, records: int, size: int
-) -> Measured:
+async def _round_trips(producer: Producer, consumer: Consumer, topic: str, records: int, size: int) -> Measured:
     latencies: list[float] = []
     async with producer, consumer:
         place = TopicPartition(topic, min(await producer.partitions_for(topic)))

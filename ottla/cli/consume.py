@@ -41,22 +41,51 @@ class Wanted:
 
 @click.command("consume")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=topic_names)
-@click.option("-g", "--group", metavar="ID", help="Share the topics as a member of this group, and commit.",
-              shell_complete=group_names)
-@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, metavar="N",
-              help="Only this partition; repeatable.")
-@click.option("-o", "--offset", default="beginning", show_default=True, metavar="WHERE",
-              help="beginning, end, a number, -N (so many before the end), s@TIME. In a group: where nothing is "
-              "committed.")
+@click.option(
+    "-g",
+    "--group",
+    metavar="ID",
+    help="Share the topics as a member of this group, and commit.",
+    shell_complete=group_names,
+)
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="N",
+    help="Only this partition; repeatable.",
+)
+@click.option(
+    "-o",
+    "--offset",
+    default="beginning",
+    show_default=True,
+    metavar="WHERE",
+    help="beginning, end, a number, -N (so many before the end), s@TIME. In a group: where nothing is committed.",
+)
 @click.option("-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after so many records.")
 @click.option("-e", "--exit", "until_end", is_flag=True, help="Stop at what is the end now.")
-@click.option("--timeout-ms", "idle_ms", type=click.IntRange(min=1), metavar="N",
-              help="Stop after so long without a record.")
-@click.option("-f", "--format", "template", default=formats.DEFAULT, metavar="FORMAT",
-              help="kcat's tokens: %s value, %k key, %t topic, %p partition, %o offset, %T time, %h headers, %S and %K "
-              "lengths.  [default: %s\\n]")
-@click.option("--value-format", type=click.Choice(["bytes", "avro"]), default="bytes", show_default=True,
-              help="avro: in Confluent's wire format, shown as JSON; needs --registry and ottla[avro].")
+@click.option(
+    "--timeout-ms", "idle_ms", type=click.IntRange(min=1), metavar="N", help="Stop after so long without a record."
+)
+@click.option(
+    "-f",
+    "--format",
+    "template",
+    default=formats.DEFAULT,
+    metavar="FORMAT",
+    help="kcat's tokens: %s value, %k key, %t topic, %p partition, %o offset, %T time, %h headers, %S and %K "
+    "lengths.  [default: %s\\n]",
+)
+@click.option(
+    "--value-format",
+    type=click.Choice(["bytes", "avro"]),
+    default="bytes",
+    show_default=True,
+    help="avro: in Confluent's wire format, shown as JSON; needs --registry and ottla[avro].",
+)
 @click.option("--registry", metavar="URL", help="A schema registry.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON for each record, as kcat -J.")
 @cluster_options

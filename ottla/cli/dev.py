@@ -118,6 +118,10 @@ def command(ctx: click.Context, brokers: int, port: int, data: str | None, zooke
 
     Kill, pause and restart brokers with the keys shown, or from another terminal: `ottla dev kill 2`. Ctrl-C stops
     everything.
+
+    \b
+    Example:
+      ottla dev --brokers 3
     """
     if ctx.invoked_subcommand is not None:
         ctx.obj = data
@@ -233,7 +237,7 @@ def _ask(data: str | None, verb: str, broker: int | None = None) -> dict[str, An
 
 
 def _add_verb(verb: str, text: str) -> None:
-    @command.command(verb, help=text)
+    @command.command(verb, help=f"{text}\n\n\b\nExample:\n  ottla dev {verb} 2")
     @click.argument("broker", type=int)
     @data_of_running_option
     def tell(broker: int, data: str | None) -> None:
@@ -251,7 +255,12 @@ _add_verb("stop", "Stop a broker cleanly.")
 @data_of_running_option
 @json_option
 def status(data: str | None, as_json: bool) -> None:
-    """Show the brokers and partitions of the running cluster."""
+    """Show the brokers and partitions of the running cluster.
+
+    \b
+    Example:
+      ottla dev status
+    """
     answer = _ask(data, "status")
     answer.pop("ok")
     if as_json:

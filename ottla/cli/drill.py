@@ -20,6 +20,10 @@ def command(name: str | None, jars: str | None) -> None:
 
     Without a name, list the drills. The status is 0 when everything was as it must be, and 1 otherwise. A drill has its
     own brokers, ports and files, and leaves nothing behind.
+
+    \b
+    Example:
+      ottla drill recover-clean
     """
     from ottla.client.errors import ClientError
     from ottla.drills.catalogue import DRILLS, run

@@ -67,9 +67,7 @@ def describe(names: tuple[str, ...], target: Target, as_json: bool) -> None:
         raise failure_of(errors)
 
 
-async def _described(
-    admin: Admin, names: list[str]
-) -> tuple[list[tuple[GroupDescription, Lags]], list[ClientError]]:
+async def _described(admin: Admin, names: list[str]) -> tuple[list[tuple[GroupDescription, Lags]], list[ClientError]]:
     described, errors = [], []
     for name in names:
         try:
@@ -128,8 +126,14 @@ def _as_json(group: GroupDescription, lags: Lags) -> dict[str, object]:
 
 @command.command("reset-offsets")
 @click.argument("group", shell_complete=group_names)
-@click.option("--topic", "topics", metavar="NAME[:0,1]", multiple=True, shell_complete=topic_names,
-              help="A topic, or some of its partitions; repeatable.  [default: all that the group has committed]")
+@click.option(
+    "--topic",
+    "topics",
+    metavar="NAME[:0,1]",
+    multiple=True,
+    shell_complete=topic_names,
+    help="A topic, or some of its partitions; repeatable.  [default: all that the group has committed]",
+)
 @click.option("--to-earliest", is_flag=True, help="To the first record there is.")
 @click.option("--to-latest", is_flag=True, help="To the end.")
 @click.option("--to-offset", type=click.IntRange(min=0), metavar="N")
@@ -177,9 +181,7 @@ def reset_offsets(
         click.echo("nothing was changed; --execute does it")
 
 
-async def _reset(
-    admin: Admin, group: str, selection: dict[str, list[int]], aim: Aim, execute: bool
-) -> list[Change]:
+async def _reset(admin: Admin, group: str, selection: dict[str, list[int]], aim: Aim, execute: bool) -> list[Change]:
     changes = await planned(admin, group, selection, aim)
     if not changes:
         raise Misused(f"group {group} has committed nothing", hint="Say which topics are meant: --topic NAME.")

@@ -57,8 +57,14 @@ def _flag(properties: Mapping[str, str], name: str) -> bool:
 @click.option("--broker-list", help="As --bootstrap-server, by its old name.")
 @click.option("--bootstrap-server")
 @click.option("--topic", required=True)
-@click.option("--property", "--reader-property", "properties", multiple=True, metavar="NAME=VALUE",
-              help="parse.key=true, key.separator=:, null.marker=...")
+@click.option(
+    "--property",
+    "--reader-property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="parse.key=true, key.separator=:, null.marker=...",
+)
 @click.option("--producer-property", "--command-property", "settings", multiple=True, metavar="NAME=VALUE")
 @click.option("--producer.config", "--command-config", "file", metavar="FILE")
 @click.option("--compression-codec", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none")
@@ -115,8 +121,14 @@ def console_producer(
 @click.option("--max-messages", type=click.IntRange(min=1))
 @click.option("--timeout-ms", type=click.IntRange(min=1))
 @click.option("--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]))
-@click.option("--property", "--formatter-property", "properties", multiple=True, metavar="NAME=VALUE",
-              help="print.key=true, print.partition=true, print.offset=true, print.timestamp=true, key.separator=:")
+@click.option(
+    "--property",
+    "--formatter-property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="print.key=true, print.partition=true, print.offset=true, print.timestamp=true, key.separator=:",
+)
 @click.option("--consumer-property", "--command-property", "settings", multiple=True, metavar="NAME=VALUE")
 @click.option("--consumer.config", "--command-config", "file", metavar="FILE")
 def console_consumer(
@@ -220,8 +232,11 @@ def kafka_topics(
     if not topics and action in ("create", "alter", "delete"):
         raise Misused(f"--{action} needs --topic NAME")
     target = _target(bootstrap_server, settings=(), file=file)
-    arguments = ["-b", target.bootstrap, *(part for name, value in target.settings.items()
-                                           for part in ("-X", f"{name}={value}"))]
+    arguments = [
+        "-b",
+        target.bootstrap,
+        *(part for name, value in target.settings.items() for part in ("-X", f"{name}={value}")),
+    ]
     if action == "list":
         arguments += [] if exclude_internal else ["--internal"]
     else:

@@ -56,13 +56,23 @@ FILE = click.argument("file", type=click.Path(dir_okay=False, path_type=Path), d
 
 @click.group("pipeline")
 def command() -> None:
-    """Pipelines on Spark: a YAML file with sources, SQL and sinks."""
+    """Pipelines on Spark: a YAML file with sources, SQL and sinks.
+
+    \b
+    Example:
+      ottla pipeline init && ottla pipeline run
+    """
 
 
 @command.command("init")
 @FILE
 def init(file: Path) -> None:
-    """Write a small pipeline to begin with."""
+    """Write a small pipeline to begin with.
+
+    \b
+    Example:
+      ottla pipeline init
+    """
     if file.exists():
         raise Failure(f"{file} is there already")
     name = file.stem if file.stem.isidentifier() else "pipeline"
@@ -73,7 +83,12 @@ def init(file: Path) -> None:
 @command.command("validate")
 @FILE
 def validate(file: Path) -> None:
-    """Check a pipeline, with line numbers, before Spark starts."""
+    """Check a pipeline, with line numbers, before Spark starts.
+
+    \b
+    Example:
+      ottla pipeline validate pipeline.yaml
+    """
     pipeline = _checked(file)
     click.echo(f"{file}: good. {len(pipeline.sources)} sources, {len(pipeline.sinks)} sinks, {pipeline.guarantee}.")
 
@@ -82,7 +97,12 @@ def validate(file: Path) -> None:
 @FILE
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the graph into this file.")
 def explain(file: Path, svg: Path | None) -> None:
-    """Say what flows where."""
+    """Say what flows where.
+
+    \b
+    Example:
+      ottla pipeline explain --svg pipeline.svg
+    """
     from ottla.spark.pipeline import picture
 
     pipeline = _checked(file)
@@ -95,7 +115,12 @@ def explain(file: Path, svg: Path | None) -> None:
 @command.command("eject")
 @FILE
 def eject(file: Path) -> None:
-    """Print the PySpark that the pipeline is. Values of variables, passwords too, are in it."""
+    """Print the PySpark that the pipeline is. Values of variables, passwords too, are in it.
+
+    \b
+    Example:
+      ottla pipeline eject > pipeline.py
+    """
     from ottla.spark.pipeline.program import program
 
     click.echo(program(_checked(file)), nl=False)
@@ -110,7 +135,12 @@ def eject(file: Path) -> None:
 def run(
     file: Path, available_now: bool, master: str | None, only: tuple[str, ...], full_refresh: tuple[str, ...]
 ) -> None:
-    """Run a pipeline, from where it was when it last ended."""
+    """Run a pipeline, from where it was when it last ended.
+
+    \b
+    Example:
+      ottla pipeline run --available-now
+    """
     from ottla.spark.pipeline import kept
     from ottla.spark.pipeline.running import Failed
 
@@ -135,7 +165,12 @@ def run(
 @command.command("status")
 @FILE
 def status(file: Path) -> None:
-    """How its queries are doing, also when it is not running."""
+    """How its queries are doing, also when it is not running.
+
+    \b
+    Example:
+      ottla pipeline status
+    """
     from ottla.spark.pipeline import kept
 
     pipeline = _parsed(file)
@@ -147,7 +182,12 @@ def status(file: Path) -> None:
 @FILE
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def drop(file: Path, yes: bool) -> None:
-    """Remove checkpoints, status and replication slots. Topics and tables stay; Parquet goes with its checkpoint."""
+    """Remove checkpoints, status and replication slots. Topics and tables stay; Parquet goes with its checkpoint.
+
+    \b
+    Example:
+      ottla pipeline drop
+    """
     from ottla.spark.pipeline import kept
 
     pipeline = _parsed(file)

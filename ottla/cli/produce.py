@@ -48,8 +48,13 @@ class Sent(NamedTuple):
 @click.option("-p", "--partition", type=click.IntRange(min=0), metavar="N", help="The partition of every record.")
 @click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none")
 @click.option("-Z", "--null", "empty_is_null", is_flag=True, help="An empty value is none, which deletes a key.")
-@click.option("--partitioner", type=click.Choice(PARTITIONERS), default="sticky", show_default=True,
-              help="Which partition a record without a key goes to.")
+@click.option(
+    "--partitioner",
+    type=click.Choice(PARTITIONERS),
+    default="sticky",
+    show_default=True,
+    help="Which partition a record without a key goes to.",
+)
 @click.option("--from-json", is_flag=True, help="Lines are what `ottla consume --json` prints.")
 @json_option
 @cluster_options

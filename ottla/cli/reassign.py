@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
 from typing import IO, Any, Final
 
 import click
@@ -13,12 +12,11 @@ from ottla.cli.cluster import Target, administer, cluster_options, json_option, 
 from ottla.cli.completion import topic_names
 from ottla.cli.failure import Misused
 from ottla.cli.output import Progress, commas, print_json, print_table
+from ottla.cli.spreading import Moves, spread
 from ottla.client.admin import Admin, Reassignment
 from ottla.client.embedded import TopicPartition
 
 LOOK_SECONDS: Final = 0.2
-
-Moves = dict[TopicPartition, list[int]]
 
 
 @click.group("reassign")
@@ -33,8 +31,9 @@ def command() -> None:
 
 
 @command.command("plan")
-@click.option("--topic", "topics", multiple=True, required=True, metavar="NAME", help="Repeatable.",
-              shell_complete=topic_names)
+@click.option(
+    "--topic", "topics", multiple=True, required=True, metavar="NAME", help="Repeatable.", shell_complete=topic_names
+)
 @click.option("--brokers", metavar="ID,...", help="Where to.  [default: all brokers]")
 @click.option("--replication-factor", type=click.IntRange(min=1), metavar="N", help="[default: as it is]")
 @cluster_options
@@ -60,7 +59,10 @@ def plan(topics: tuple[str, ...], brokers: str | None, replication_factor: int |
             for name, topic in described.items()
             for each in topic.partitions
         }
-        return spread(now, wanted or alive, replication_factor)
+        try:
+            return spread(now, wanted or alive, replication_factor)
+        except ValueError as impossible:
+            raise Misused(str(impossible)) from None
 
     moves = administer(target, ask)
     print_json(
@@ -68,31 +70,15 @@ def plan(topics: tuple[str, ...], brokers: str | None, replication_factor: int |
     )
 
 
-def spread(now: Mapping[TopicPartition, Sequence[int]], brokers: Sequence[int], copies: int | None) -> Moves:
-    """Each broker gets as many replicas as any other, give or take one, and as many to lead; pure."""
-    held = dict.fromkeys(brokers, 0)
-    led = dict.fromkeys(brokers, 0)
-    most = -(-sum(copies or len(replicas) for replicas in now.values()) // len(brokers))
-    moves: Moves = {}
-    for place, replicas in now.items():
-        count = copies or len(replicas)
-        if count > len(brokers):
-            raise Misused(f"{place}: {count} replicas need as many brokers; there are {len(brokers)}")
-        chosen = [broker for broker in replicas if broker in held and held[broker] < most][:count]
-        others = sorted((broker for broker in brokers if broker not in chosen), key=lambda each: held[each])
-        chosen += others[: count - len(chosen)]
-        chosen.sort(key=lambda each: led[each])  # stable: who led before goes on, if that is even
-        for broker in chosen:
-            held[broker] += 1
-        led[chosen[0]] += 1
-        moves[place] = chosen
-    return moves
-
-
 @command.command("start")
 @click.argument("plan_file", metavar="[PLAN]", type=click.File("r"), required=False)
-@click.option("--move", "moves", metavar="TOPIC-N=ID,...", multiple=True,
-              help="One partition, the preferred leader first; repeatable.")
+@click.option(
+    "--move",
+    "moves",
+    metavar="TOPIC-N=ID,...",
+    multiple=True,
+    help="One partition, the preferred leader first; repeatable.",
+)
 @click.option("--wait", is_flag=True, help="Until everything has moved.")
 @cluster_options
 @json_option

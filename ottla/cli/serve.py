@@ -75,6 +75,10 @@ def command(
 
     Settings have Kafka's names. A flag beats an environment variable (OTTLA_ADVERTISED_LISTENERS for
     advertised.listeners), and that beats the file.
+
+    \b
+    Example:
+      ottla serve --port 9092 --data ottla-data --set num.partitions=3
     """
     flags = dict(split_pair(each, "--set") for each in settings)
     named = {

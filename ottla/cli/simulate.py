@@ -39,6 +39,10 @@ def command(
     Faults of every kind come and go while clients write and read; then everything is healed, and what clients were
     told is checked: nothing acknowledged is lost, doubled or out of order. The same seed is the same run, to the
     last byte.
+
+    \b
+    Example:
+      ottla simulate --seed 1 --seeds 10
     """
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
         # Sets of strings would come in another order every time.

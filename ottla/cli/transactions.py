@@ -22,8 +22,13 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--state", "states", metavar="STATE", multiple=True,
-              help="Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Empty; repeatable.")
+@click.option(
+    "--state",
+    "states",
+    metavar="STATE",
+    multiple=True,
+    help="Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Empty; repeatable.",
+)
 @cluster_options
 @json_option
 def list_(states: tuple[str, ...], target: Target, as_json: bool) -> None:

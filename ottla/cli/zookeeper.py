@@ -36,6 +36,10 @@ def command(nodes: str, data: str, port: int, jars: str | None) -> None:
 
     It is Apache ZooKeeper itself, from the jars that PySpark brings along, listening on this machine only. Brokers
     use it with --store zookeeper:HOST:PORT.
+
+    \b
+    Example:
+      ottla zookeeper --nodes 3
     """
     from ottla.cluster.ensemble import Ensemble
     from ottla.runtime.disk import RealDisk

@@ -138,9 +138,7 @@ class TransactionAdmin(AdminBase):
         async def fence() -> None:
             coordinator = await find_coordinator(self._driver, transactional_id, self._request_timeout_s, TRANSACTION)
             answer = await self._driver.call(
-                InitProducerIdRequest(
-                    transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS
-                ),
+                InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS),
                 InitProducerIdResponse,
                 coordinator,
                 timeout_s=self._request_timeout_s,

@@ -157,9 +157,7 @@ def _at_once(verdict: Verdict) -> Reply:
     return verdict.answer
 
 
-def _carry_out(
-    verdict: Verdict, serve: Serve, connection: Connection, frame: memoryview, pending: Pending
-) -> None:
+def _carry_out(verdict: Verdict, serve: Serve, connection: Connection, frame: memoryview, pending: Pending) -> None:
     """After the delay: refuse it, or let the broker serve it, and pass its answer on."""
     reply: Reply | Pending
     try:

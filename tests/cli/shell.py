@@ -106,7 +106,6 @@ def serve(listener: socket.socket) -> None:
 
     for name in ("topics", "produce", "consume", "groups", "configs", "bench", "serve"):
         import_module(NOUNS[name].module)
-    import ottla.cli.kafka_scripts
     import ottla.runtime.real
     import ottla.testing  # noqa: F401
 

@@ -46,6 +46,56 @@ def written(tmp_path_factory):
     return process.data
 
 
+def dump(*arguments):
+    done = CliRunner().invoke(cli, ["log", "dump", *map(str, arguments)], prog_name="ottla")
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_batches_are_printed(written):
+    batches = json.loads(dump(written / f"{TOPIC}-0", "--json"))
+    assert sum(batch["records"] for batch in batches) == 600
+    assert batches[-1]["last_offset"] == 599
+    assert len({batch["file"] for batch in batches}) > 1
+    assert all(batch["producer_id"] >= 0 and batch["codec"] == "none" for batch in batches)
+    lines = dump(written / f"{TOPIC}-0", "-c", "3").splitlines()
+    assert len(lines) == 4
+    assert lines[1].startswith("0..")
+
+
+def test_records_are_printed(written):
+    first = next((written / f"{TOPIC}-0").glob("0*0.log"))
+    records = json.loads(dump(first, "--records", "-c", "3", "--from-offset", "5", "--json"))
+    assert [record["offset"] for record in records] == [5, 6, 7]
+    assert records[0]["value"].startswith("005 005 ")
+    assert len(dump(first, "--records", "-c", "2").splitlines()) == 3
+
+
+def test_records_of_groups_are_shown_for_what_they_mean(written):
+    shards = [path for path in written.glob("__consumer_offsets-*") if [*path.glob("*.log")]]
+    printed = "".join(dump(shard, "--records") for shard in shards)
+    assert "GroupMetadataKey(group_id='g')" in printed
+    assert f"topic='{TOPIC}'" in printed
+
+
+def test_what_cannot_be_dumped_is_told(written, tmp_path):
+    for path in (tmp_path, tmp_path / "none.log", written / "meta.properties"):
+        done = CliRunner().invoke(cli, ["log", "dump", str(path)], prog_name="ottla")
+        assert done.exit_code == 2
+        assert "directory of a partition" in done.output
+
+
+def test_a_dump_stops_at_damage_and_says_so(data):
+    segment = next((data / f"{TOPIC}-0").glob("0*0.log"))
+    damaged = bytearray(segment.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    segment.write_bytes(damaged)
+    done = CliRunner().invoke(cli, ["log", "dump", str(segment)], prog_name="ottla")
+    assert done.exit_code == 1
+    assert "the checksum of a batch is wrong" in done.output
+    assert "`ottla log verify`" in done.output
+
+
 @pytest.fixture
 def data(written, tmp_path):
     """A copy to damage."""

@@ -1,13 +1,16 @@
 """The command line as a whole: what it loads, and how it refuses."""
 
+import re
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from ottla import __version__
 from ottla.cli.main import NOUNS, cli
+from ottla.cli.output import alarming, print_table
 
 
 def ottla(*arguments, **environment):
@@ -19,7 +22,7 @@ def test_the_version_is_told():
 
 
 def test_every_command_is_listed_with_what_it_does():
-    output = ottla("--help").output
+    output = " ".join(ottla("--help").output.split())
     for name, noun in NOUNS.items():
         assert name in output
         assert noun.help in output
@@ -30,6 +33,63 @@ def test_every_command_explains_itself(name):
     result = ottla(name, "--help")
     assert result.exit_code == 0
     assert result.output.startswith(f"Usage: ottla {name}")
+
+
+def every_command(command=cli, path=()):
+    """Each with the words that call it, groups included."""
+    if path:
+        yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from every_command(command.get_command(context, name), (*path, name))
+
+
+def test_every_command_has_an_example_that_it_understands():
+    for path, command in every_command():
+        words = " ".join(path)
+        help_text = ottla(*path, "--help").output
+        assert "Example:" in help_text, words
+        assert re.search(rf"ottla {path[0]}\b", help_text.partition("Example:")[2]), words
+        assert command.help, words
+
+
+def test_commands_that_ask_a_cluster_all_take_the_same_options():
+    asking = [
+        (path, command)
+        for path, command in every_command()
+        if any(parameter.name == "bootstrap" for parameter in command.params)
+    ]
+    assert len(asking) > 25
+    for path, command in asking:
+        flags = {flag for parameter in command.params for flag in parameter.opts}
+        assert {"-b", "--bootstrap-server", "-X"} <= flags, path
+        assert "--json" in flags or path == ("reassign", "plan"), path  # which prints nothing else
+
+
+def test_a_shell_completes_commands_topics_and_groups(broker):
+    script = ottla("completion", "bash").output
+    assert "_OTTLA_COMPLETE" in script
+    ottla("topics", "create", "completed-topic", "-b", broker.bootstrap)
+
+    def completed(words, **environment):
+        return ottla(
+            COMP_WORDS=words, COMP_CWORD=str(len(words.split()) - 1), _OTTLA_COMPLETE="bash_complete", **environment
+        ).output
+
+    assert completed("ottla to") == "plain,topics\n"
+    assert completed("ottla topics de").splitlines() == ["plain,delete", "plain,describe"]
+    here = {"OTTLA_BOOTSTRAP_SERVERS": broker.bootstrap}
+    assert completed("ottla consume completed-t", **here) == "plain,completed-topic\n"
+    assert completed("ottla consume completed-t", OTTLA_BOOTSTRAP_SERVERS="127.0.0.1:1").strip() == ""
+
+
+def test_colours_are_for_terminals():
+    table = [("T", "LAG"), ("orders", alarming(5, True))]
+    for colours in (False, True):
+        out = CliRunner().invoke(click.command()(lambda: print_table(table[0], table[1:])), color=colours).output
+        assert ("\x1b[" in out) is colours
+        assert click.unstyle(out) == "T       LAG\norders  5\n"
 
 
 def test_a_mistyped_command_is_refused_with_a_suggestion():
@@ -56,7 +116,17 @@ print("\\0" + " ".join(sys.modules))
 def test_serving_loads_nothing_it_does_not_need():
     loaded = loaded_by("serve", "--print-config")
     assert "ottla.config" in loaded
-    assert not loaded & {"rich", "pyarrow", "asyncio", "ssl", "difflib", "json", "ottla.client", "dataclasses"}
+    assert not loaded & {
+        "rich",
+        "pyarrow",
+        "asyncio",
+        "ssl",
+        "difflib",
+        "json",
+        "ottla.client",
+        "dataclasses",
+        "ottla.blocking",
+    }
 
 
 def test_help_loads_no_command():

@@ -129,6 +129,7 @@ def test_avro_without_a_registry_is_avro_alone():
 def test_avro_with_a_registry_says_which_schema_it_has(registry):
     serialize = AvroSerializer(ORDER, registry=registry.url)
     data = serialize(ALICE, VALUE)
+    assert data is not None
     assert data[:5] == b"\0\0\0\0\x64"
     assert serialize(ALICE, VALUE) == data
     deserialize = AvroDeserializer(registry.url)
@@ -154,6 +155,7 @@ def test_a_schema_may_build_on_others(registry):
 def test_json_with_a_registry_is_framed_and_read_either_way(registry):
     schema = {"type": "object"}
     data = JsonSerializer(schema, registry=SchemaRegistry(registry.url))(ALICE, VALUE)
+    assert data is not None
     assert data[0] == 0
     assert registry.schemas[100]["schemaType"] == "JSON"
     assert JsonDeserializer()(data) == ALICE
