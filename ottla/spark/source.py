@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -228,7 +227,3 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _tasks(options: ReadOptions, parts: list[Range]) -> list[Range]:
     return offsets.tasks(parts, options.partitions_min, options.partition_records_max)
-
-
-if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < (4, 2):
-    raise ImportError(f"ottla.spark needs PySpark 4.2 or newer; this is {pyspark.__version__}")
