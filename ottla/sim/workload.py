@@ -345,6 +345,8 @@ class Member(Client):
                 default_api_timeout_ms=2 * REQUEST_TIMEOUT_MS,
                 metadata_max_age_ms=30_000,
                 session_timeout_ms=10_000,
+                # A coordinator that loses power while a member waits to join sends no word: it asks again after this.
+                max_poll_interval_ms=60_000,
             )
             try:
                 await consumer.start()

@@ -39,7 +39,7 @@ def right(*codes: int) -> None:
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    made = Brokers(tmp_path, (), **FEW)
+    made = Brokers(tmp_path, "", **FEW)
     yield made
     made.close()
 
