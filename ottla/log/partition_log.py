@@ -222,8 +222,6 @@ class PartitionLog:
 
     def _make_room(self, base_offset: int, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
         """The slow path of an append: the segment that shall take the batch, awake."""
-        if self._failure is not None:
-            self._repair()
         config = self._config
         if size > config.segment_bytes:
             raise Refused(
@@ -232,6 +230,7 @@ class PartitionLog:
             )
         segment = self.active
         try:
+            self._repair()
             if not segment.awake:
                 segment.wake(config)
             if segment.must_roll(config, size, last_offset, max_timestamp, now_ms):
@@ -263,12 +262,10 @@ class PartitionLog:
         self.active.offset_max = -1  # sends every append past _make_room
 
     def _repair(self) -> None:
-        try:
+        if self._failure is not None:
             self.active.log.truncate(self.active.size)
-        except StorageFault as fault:
-            raise Refused(ErrorCode.kafka_storage_error, str(fault)) from fault
-        self._failure = None
-        self.active.awake = False  # and so it finds its bounds again
+            self._failure = None
+            self.active.awake = False  # and so it finds its bounds again
 
     def assign_epoch(self, epoch: int, start_offset: int | None = None) -> None:
         """The leader of `epoch` writes from `start_offset` on, the log end unless told."""
@@ -341,6 +338,7 @@ class PartitionLog:
         """Seal the active segment and begin another one at the log end, unless it is empty."""
         if not self.active.size:
             return self.active
+        self._repair()
         return self._roll(self.log_end, now_ms)
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:

@@ -481,3 +481,24 @@ def test_new_settings_do_not_make_a_log_forget_that_its_file_must_be_repaired_fi
     log.config = LogConfig(retention_ms=1)
     second = append(log)
     assert stored(log) == [first, second]
+
+
+def test_a_torn_end_is_cut_off_before_its_segment_is_sealed(open_log, disk, monkeypatch):
+    log = open_log()
+    first = append(log)
+
+    def refuse(size):
+        raise StorageFault("cannot cut it either")
+
+    disk.capacity_bytes = disk.used() + 10
+    monkeypatch.setattr(log.active.log, "truncate", refuse)
+    with pytest.raises(Refused):
+        append(log)
+    with pytest.raises(StorageFault):
+        log.roll(NOW)
+    monkeypatch.undo()
+    disk.capacity_bytes = 2**40
+    log.roll(NOW)
+    second = append(log)
+    log.close()
+    assert stored(open_log(clean=True)) == [first, second]
