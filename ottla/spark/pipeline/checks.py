@@ -66,6 +66,9 @@ def _names(pipeline: Pipeline) -> list[Problem]:
             found.append(Problem(sink.line, f"the sink {name} is from {sink.origin}, {_unknown(sink.origin, known)}"))
         elif not any(graph.is_stream(pipeline, each) for each in graph.origins(pipeline, sink.origin)):
             found.append(Problem(sink.line, f"the sink {name} has no stream: {sink.origin} is from batch sources"))
+    for name, source in pipeline.sources.items():
+        if source.dead_letters and (source.format != "ottla" or source.batch or name not in pipeline.schemas):
+            found.append(Problem(source.line, f"{name}: dead_letters are for streams of topics that have a schema"))
     for name in pipeline.schemas:
         if name not in pipeline.sources and name not in pipeline.sinks:
             found.append(Problem(1, f"schemas has {name}, {_unknown(name, known)}"))

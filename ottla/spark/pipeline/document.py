@@ -29,7 +29,7 @@ from typing import Any, Final
 import yaml
 
 TOP: Final = ("name", "storage", "configuration", "guarantee", "sources", "schemas", "transforms", "sinks")
-SOURCE: Final = ("format", "options", "batch", "watermark", "broadcast")
+SOURCE: Final = ("format", "options", "batch", "watermark", "broadcast", "dead_letters")
 SINK: Final = ("from", "format", "options", "trigger", "mode")
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -55,6 +55,15 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """Where values go that do not fit the schema."""
+
+    topic: str
+    ratio_max: float
+    """More of them than this, of all that were read in a run, stop it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     name: str
     line: int
@@ -64,6 +73,7 @@ class Source:
     broadcast: bool = True
     """A batch source is small enough to be sent to every task, so that joining it does not reorder a stream."""
     watermark: Watermark | None = None
+    dead_letters: DeadLetters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +176,20 @@ class _Reader:
             self._flag(told.get("batch"), False),
             self._flag(told.get("broadcast"), True),
             watermark,
+            self._dead_letters(told.get("dead_letters")),
         )
+
+    def _dead_letters(self, node: Any) -> DeadLetters | None:
+        if node is None:
+            return None
+        told = self._fields(node, "dead_letters", ("topic", "max_ratio"))
+        text = self._text(told.get("max_ratio"), "1")
+        if "topic" not in told:
+            self._wrong(node, "dead_letters has no topic to put them into")
+        if not re.fullmatch(r"0(\.\d+)?|1(\.0+)?|\.\d+", text):
+            self._wrong(node, f"max_ratio is {text!r}; it is a number from 0 to 1")
+            text = "1"
+        return DeadLetters(self._text(told.get("topic"), ""), float(text))
 
     def _sink(self, name: str, node: Any) -> Sink:
         told = self._fields(node, f"the sink {name}", SINK)

