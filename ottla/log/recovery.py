@@ -303,6 +303,7 @@ class _Repair:
     def _check(self, segment: Segment, following: int) -> str | None:
         """Read one segment through. Says what is wrong behind the last good batch, at which it is cut."""
         log = self._log
+        following = min(following, segment.base_offset + RELATIVE_OFFSET_MAX + 1)  # no checksum covers an offset
         hole = segment.base_offset - max(self._next_offset, self._recovery_point)
         if 0 < hole <= RELATIVE_OFFSET_MAX:  # a larger one is a follower's: no segment can span it
             return f"offsets {self._next_offset}..{segment.base_offset} before it are missing"

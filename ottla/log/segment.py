@@ -375,6 +375,8 @@ class IndexBuilder:
         self.timestamp_offsets = array("i")
 
     def add(self, position: int, header: BatchHeader) -> None:
+        if not 0 <= header.last_offset - self._base <= RELATIVE_OFFSET_MAX:
+            return  # damaged, for no checksum covers an offset: whoever reads the batch will see
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self.max_timestamp_offset = header.last_offset

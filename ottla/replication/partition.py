@@ -286,8 +286,8 @@ class Partition:
         if last_epoch == NO_EPOCH or (last_epoch == log.latest_epoch and offset <= log.log_end):
             return None
         epoch, end = log.end_offset_for_epoch(last_epoch)
-        if epoch == NO_EPOCH:
-            raise Refused(ErrorCode.unknown_leader_epoch)
+        if epoch == NO_EPOCH:  # no reign was ever that late: no checksum covers an epoch, and it is not from here
+            return log.latest_epoch, log.log_end
         return (epoch, end) if epoch < last_epoch or end < offset else None
 
     def caught_up(self, follower: Follower) -> bool:

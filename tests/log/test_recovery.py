@@ -293,3 +293,17 @@ def test_flipped_bits_never_show_a_reader_records_that_were_not_written(random, 
         # The base offset and the leader epoch stand outside the checksum: a flipped epoch goes unseen, as in Kafka.
         assert [batch[16:] for batch in kept] == [batch[16:] for batch in sent[: len(kept)]]
         assert [read_header(batch).base_offset for batch in kept] == list(range(0, 2 * len(kept), 2))
+
+
+def test_an_offset_that_no_segment_can_hold_ends_the_log(open_log, disk):
+    log = open_log()
+    kept = append(log)
+    append(log)
+    log.close()
+    path = f"{PATH}/00000000000000000000.log"
+    data = bytearray(disk.read(path))
+    data[len(kept) + 2] ^= 1  # of the second batch's offset, which its checksum does not cover
+    disk.write_atomic(path, bytes(data))
+    log = open_log()
+    assert log.log_end == 1
+    assert stored(log) == [kept]

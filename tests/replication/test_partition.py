@@ -204,3 +204,10 @@ def test_a_follower_whose_empty_log_begins_behind_our_end_has_nothing_of_ours(pa
     assert p.high_watermark == 0
     p.fetched_by(2, 8, 5, 0)
     assert p.high_watermark == 5
+
+
+def test_a_follower_with_records_of_a_reign_that_never_was_is_told_to_drop_them(partition):
+    p = partition(leading(in_sync=(1, 2)))
+    p.append(batch(b"a"), 1, NOW_MS)
+    assert p.fetched_by(2, 8, 2, 70_000) == (0, 1)
+    assert p.high_watermark == 0
