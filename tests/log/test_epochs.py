@@ -68,6 +68,7 @@ def test_truncation_from_the_start_keeps_the_epoch_that_owns_the_log_start(log_s
 
 def test_the_checkpoint_is_kafka_s():
     disk = SimDisk(Random(0))
+    disk.mkdir("t-0")
     epochs = LeaderEpochs([(1, 0), (4, 10)])
     assert epochs.encode() == b"0\n2\n1 0\n4 10\n"
     disk.write_atomic("t-0/leader-epoch-checkpoint", epochs.encode())
@@ -80,6 +81,7 @@ def test_the_checkpoint_is_kafka_s():
 @pytest.mark.parametrize("text", [b"0\n2\n1 0\n", b"0\n1\none 0\n", b"0\n2\n4 0\n1 10\n", b"0\n2\n1 9\n4 3\n", b"\xff"])
 def test_a_damaged_checkpoint_is_a_fault(text):
     disk = SimDisk(Random(0))
+    disk.mkdir("t-0")
     disk.write_atomic("t-0/leader-epoch-checkpoint", text)
     with pytest.raises(Fault, match="leader-epoch-checkpoint is damaged"):
         LeaderEpochs.read(disk, "t-0")
