@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from ottla.blocking.thread import new_loop
-from ottla.cli.cluster import Target, cluster_options, failure_of, json_option, misused
+from ottla.cli.cluster import Target, administer, cluster_options, failure_of, json_option, misused
 from ottla.cli.completion import topic_names
 from ottla.cli.failure import Failure
 from ottla.cli.output import Progress, human_bytes, print_json
@@ -184,6 +184,7 @@ def consume(topic: str, records: int, arrow: bool, target: Target, as_json: bool
         consumer = Consumer(bootstrap_servers=target.bootstrap, config=target.config(auto_offset_reset="earliest"))
     except BadSetting as bad:
         raise misused(bad) from None
+    administer(target._replace(settings={}), lambda admin: admin.describe_topics([topic]))  # there, or said to be not
     measured = _run(_consumed(consumer, topic, records, arrow))
     if measured.records < records:
         click.echo(f"the topic has no more than {measured.records:,} records", err=True)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
 import click
 
 from ottla.cli import formats
-from ottla.cli.cluster import Target, cluster_options, misused, run
+from ottla.cli.cluster import Target, administer, cluster_options, misused, run
 from ottla.cli.completion import group_names, topic_names
-from ottla.cli.failure import Misused
+from ottla.cli.failure import Failure, Misused
 from ottla.cli.quantities import moment_ms
+from ottla.client.admin import Topic
 from ottla.client.consumer import Consumer
 from ottla.client.embedded import TopicPartition
-from ottla.client.errors import BadSetting, UnknownTopic
+from ottla.client.errors import BadSetting
 
 POLL_MS: Final = 500
 BATCH_MAX: Final = 2000
@@ -165,34 +166,31 @@ def consume(wanted: Wanted, target: Target, out: IO[bytes], value_deserializer: 
         )
     except BadSetting as bad:
         raise misused(bad) from None
-    return run(_consume(wanted, consumer, out))
+    topics = administer(target._replace(settings={}), lambda admin: admin.describe_topics(wanted.topics))
+    return run(_consume(wanted, _places(wanted, topics), consumer, out))
 
 
-async def _consume(wanted: Wanted, consumer: Consumer, out: IO[bytes]) -> int:
+async def _consume(wanted: Wanted, places: list[TopicPartition], consumer: Consumer, out: IO[bytes]) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with consumer:
         if wanted.group is not None:
-            for topic in wanted.topics:
-                await consumer.partitions_for(topic)  # a group waits for ever for a topic that is not there
             consumer.subscribe(list(wanted.topics))
-            ends = await _ends(consumer, await _places(wanted, consumer)) if wanted.until_end else None
         else:
-            places = await _places(wanted, consumer)
             consumer.assign(places)
             await _seek(consumer, places, wanted.offset)
-            ends = await _ends(consumer, places) if wanted.until_end else None
+        ends = await _ends(consumer, places) if wanted.until_end else None
         return await _print(wanted, consumer, out, ends, stop)
 
 
-async def _places(wanted: Wanted, consumer: Consumer) -> list[TopicPartition]:
+def _places(wanted: Wanted, topics: Mapping[str, Topic]) -> list[TopicPartition]:
     places: list[TopicPartition] = []
-    for topic in wanted.topics:
-        there = await consumer.partitions_for(topic)
-        if missing := set(wanted.partitions) - there:
-            raise UnknownTopic(f"topic {topic} has no partition {min(missing)}; it has {len(there)}")
-        places += [TopicPartition(topic, number) for number in sorted(wanted.partitions or there)]
+    for name, topic in topics.items():
+        there = [partition.partition for partition in topic.partitions]
+        if missing := set(wanted.partitions) - set(there):
+            raise Failure(f"topic {name} has no partition {min(missing)}; it has {len(there)}")
+        places += [TopicPartition(name, number) for number in sorted(wanted.partitions or there)]
     return places
 
 

@@ -15,6 +15,8 @@ from ottla.client.admin import NewTopic, ResourceKind
 from ottla.client.consumer_records import ConsumerRecord
 from ottla.client.deliveries import RecordMetadata
 from ottla.client.embedded import TopicPartition
+from ottla.errors import ErrorCode
+from ottla.testing.faults import Fault
 
 TIMEOUT_S: Final = 10.0
 POLL_MS: Final = 100
@@ -117,6 +119,16 @@ class Access:
         """How many records a group has not read yet, by partition."""
         with Admin(self.bootstrap_servers) as admin:
             return {place: each.lag for place, each in admin.group_lag(group).items()}
+
+    def inject(
+        self, api: str, error: ErrorCode | int | str | None = None, times: int | None = 1, delay_ms: float = 0
+    ) -> Fault:
+        """Let the next requests to an API fail, or take longer: `inject("Produce", error="not_leader_or_follower")`,
+        `inject("Fetch", delay_ms=500, times=None)`. `error="disconnect"` closes the connection instead. Only brokers
+        that were started here do what a test tells them."""
+        raise NotImplementedError(
+            f"nobody stands between clients and {self.bootstrap_servers}: it was not started here"
+        )
 
     def configure(self, topic: str, **settings: Any) -> None:
         """Change settings of a topic: `configure(topic, retention_ms=1000)`."""

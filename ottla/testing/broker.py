@@ -85,8 +85,6 @@ class Broker(Access):
         times: int | None = 1,
         delay_ms: float = 0,
     ) -> InjectedFault:
-        """Let the next requests to an API fail, or take longer: `inject("Produce", error="not_leader_or_follower")`,
-        `inject("Fetch", delay_ms=500, times=None)`. `error="disconnect"` closes the connection instead."""
         return self._faults.add(api, error, times, delay_ms)
 
     async def _start(self) -> None:

@@ -199,7 +199,7 @@ class Cluster(Access):
         times: int | None = 1,
         delay_ms: float = 0,
     ) -> Fault:
-        """As `Broker.inject`, whichever broker is asked."""
+        """Whichever broker is asked."""
         return self._faults.add(api, error, times, delay_ms)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What tests of single commands share: a command run in this process, on the session's broker."""
+"""What tests of single commands share: a command run in this process."""
 
 from __future__ import annotations
 

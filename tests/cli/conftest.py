@@ -8,8 +8,9 @@ from tests.cli.commands import Ottla
 
 
 @pytest.fixture
-def ottla(broker) -> Ottla:
-    return Ottla(broker.bootstrap)
+def ottla(ottla_server) -> Ottla:
+    """On a broker in this process, where groups begin at once."""
+    return Ottla(ottla_server.bootstrap_servers)
 
 
 @pytest.fixture

@@ -119,9 +119,9 @@ def test_a_plan_that_is_none_is_refused(ottla, tmp_path):
     assert "is no plan" in ottla("reassign", "start", str(file), status=2)
 
 
-def test_a_transaction_is_seen_and_ended_from_outside(ottla, topic, broker):
+def test_a_transaction_is_seen_and_ended_from_outside(ottla, topic):
     name = f"txn-{topic}"
-    producer = Producer(broker.bootstrap, transactional_id=name)
+    producer = Producer(ottla.bootstrap, transactional_id=name)
     producer.start()
     try:
         producer.begin_transaction()

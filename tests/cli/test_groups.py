@@ -31,8 +31,8 @@ def test_groups_are_listed_and_described_with_their_lag(ottla, group, topic):
     assert [topic, "1", "5", "10", "5", "-", "-"] in [line.split() for line in lines]
 
 
-def test_members_are_shown_with_what_they_read(ottla, group, topic, broker):
-    with Consumer(topic, bootstrap_servers=broker.bootstrap, group_id=group, client_id="cook") as consumer:
+def test_members_are_shown_with_what_they_read(ottla, group, topic):
+    with Consumer(topic, bootstrap_servers=ottla.bootstrap, group_id=group, client_id="cook") as consumer:
         wait_for(lambda: (consumer.getmany(timeout_ms=50), len(consumer.assignment()) == 3)[1], "an assignment")
         [described] = ottla.json("groups", "describe", group)
         assert described["state"] == "Stable"

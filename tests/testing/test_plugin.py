@@ -34,6 +34,11 @@ def test_with_partitions(ottla_topic):
     written = ottla_topic.produce([b"x"] * 3, partitioner="round_robin")
     assert {metadata.partition for metadata in written} == {0, 1, 2}
 
+def test_faults_on_the_shared_broker(ottla_server, ottla_topic):
+    fault = ottla_server.inject("Produce", error="not_leader_or_follower")
+    ottla_topic.produce(b"x")
+    assert fault.hits == 1
+
 @pytest.mark.ottla(config={"num.partitions": 7})
 def test_its_own_broker(ottla_broker):
     ottla_broker.produce("made-on-the-way", b"x")
@@ -81,7 +86,7 @@ def pytest_run(directory: Path, files: dict[str, str], *arguments: str) -> str:
 
 def test_fixtures_serve_a_users_tests_side_by_side(tmp_path):
     output = pytest_run(tmp_path, {"users": USERS_TESTS, "orders": readme_example(), "misuse": MISUSE}, "-n", "2")
-    assert "8 passed, 1 error" in output, output
+    assert "9 passed, 1 error" in output, output
     assert "@pytest.mark.ottla takes brokers, config, partitions, by name; not borkers" in output
 
 
@@ -89,7 +94,7 @@ def test_the_same_tests_run_on_another_cluster(tmp_path):
     with Broker() as another:
         option = f"--ottla-bootstrap={another.bootstrap_servers}"
         output = pytest_run(tmp_path, {"users": USERS_TESTS}, option, "-rs")
-        assert "6 passed, 1 skipped" in output, output
+        assert "6 passed, 2 skipped" in output, output
         assert "needs brokers of its own" in output
         with Admin(another.bootstrap_servers) as admin:
             assert admin.list_topics() == []
