@@ -25,7 +25,7 @@ from ottla.coordinator.decision import Decision, Reply, ReplyTo, answer
 from ottla.coordinator.groups import Groups
 from ottla.coordinator.loader import Loader
 from ottla.coordinator.runtime import Codec, Machine, Phase, Shard
-from ottla.errors import ErrorCode, Fault, Refused
+from ottla.errors import ErrorCode, Fault, Refused, StorageFault
 from ottla.net.server import Pending
 from ottla.replication.partition import Partition
 from ottla.runtime import Handle
@@ -38,6 +38,8 @@ log = logging.getLogger("ottla.coordinator")
 
 OFFSETS_TOPIC = "__consumer_offsets"
 LOAD_BYTES = 1 << 20
+LOAD_RETRY_SECONDS = 1.0
+"""After the disk could not be read."""
 
 M = TypeVar("M", bound=Machine)
 R = TypeVar("R")
@@ -210,13 +212,29 @@ class Coordinator(Generic[M]):
             shard = self._to_load.popleft()
             try:
                 await self._load(shard)
+            except StorageFault as fault:
+                log.error("%s cannot be read, trying again in %g s: %s", shard.partition, LOAD_RETRY_SECONDS, fault)
+                self._runtime.call_at(self._runtime.now() + LOAD_RETRY_SECONDS, self._load_again, shard)
             except (Refused, Fault) as failure:
-                if shard.phase is Phase.LOADING and shard.partition.leads:
-                    shard.phase = Phase.FAILED
-                    log.error(
-                        "%s cannot be loaded: %s. What it remembers is not served until it is repaired from another "
-                        "replica, or the topic is deleted and with it all it remembers.", shard.partition, failure,
-                    )  # fmt: skip
+                self._fail(shard, failure)
+            except Exception as failure:  # a mistake with one must not keep all others from being loaded
+                log.error("loading %s failed", shard.partition, exc_info=failure)
+                self._fail(shard, failure)
+
+    def _load_again(self, shard: Shard[M]) -> None:
+        """From the beginning: how much of it the machine has taken in is not known."""
+        slot = self._slots.get(shard.partition.index)
+        if slot is not None and slot.shard is shard:
+            self._let_go(shard.partition.index)
+            self._take(shard.partition.index, shard.partition)
+
+    def _fail(self, shard: Shard[M], failure: Exception) -> None:
+        if shard.phase is Phase.LOADING and shard.partition.leads:
+            shard.phase = Phase.FAILED
+            log.error(
+                "%s cannot be loaded: %s. What it remembers is not served until it is repaired from another "
+                "replica, or the topic is deleted and with it all it remembers.", shard.partition, failure,
+            )  # fmt: skip
 
     async def _load(self, shard: Shard[M]) -> None:
         """Read all there is, committed or not: what a predecessor appended will be committed, or this reign ends."""

@@ -11,7 +11,8 @@ from ottla.cluster.model import Partition as State
 from ottla.cluster.requests import TopicSpec
 from ottla.coordinator import log_batch, records
 from ottla.coordinator.records import OffsetCommitKey, OffsetCommitValue
-from ottla.errors import ErrorCode
+from ottla.errors import ErrorCode, StorageFault
+from ottla.log.partition_log import PartitionLog
 from ottla.replication.partition import Partition
 from ottla.wire.batch import CODECS, read_header
 from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -166,5 +167,37 @@ def test_a_shard_of_an_earlier_reign_writes_nothing(tmp_path: Path):
             move(broker, partition, broker.id, told=False)
             assert await commit(client, 6) == ErrorCode.not_coordinator
             assert partition.log.log_end == log_end
+
+    run(test)
+
+
+class Unreadable:
+    """A log on a disk that cannot be read for a while."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self.tries = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._log, name)
+
+    def read(self, *_: object, **__: object) -> None:
+        self.tries += 1
+        raise StorageFault("Input/output error")
+
+
+def test_a_shard_that_cannot_be_read_for_a_while_is_loaded_when_it_can(tmp_path: Path):
+    async def test() -> None:
+        async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:
+            partition = await coordinating(broker)
+            assert await commit(client, 5) == ErrorCode.none
+            sound, unreadable = partition.log, Unreadable(partition.log)
+            partition.log = unreadable  # type: ignore[assignment]
+            move(broker, partition, ANOTHER_BROKER)
+            move(broker, partition, broker.id)
+            await until(lambda: unreadable.tries)
+            assert (await fetch(client))[0] == ErrorCode.coordinator_load_in_progress
+            partition.log = sound
+            assert await settled(client) == (ErrorCode.none, 5)
 
     run(test)
