@@ -56,6 +56,7 @@ class Replicas:
         self._log_starts: dict[Key, int] = {}
         self._high_watermarks: dict[Key, int] = {}
         self._cleaned: dict[Key, int] = {}
+        self._left: dict[str, str] = {}
         self._clean = False
         self.broker_epoch = NO_EPOCH
         """The registration of this broker; nothing is led before there is one, nor what was led under another."""
@@ -162,6 +163,9 @@ class Replicas:
         key = (topic.name, index)
         config = self._resolve(topic)
         path = f"{self._data_dir}/{topic.name}-{index}"
+        if path in self._left:  # what another partition left there is not this one's
+            self._disk.rename(path, self._left[path])
+            del self._left[path]
         opened = PartitionLog.open(
             self._disk,
             path,
@@ -223,6 +227,7 @@ class Replicas:
         except StorageFault as fault:
             # Whoever follows the image must not be held up: what is left here is no partition's at the next start.
             log.error("%s is dropped, but its files stay until the next start: %s", partition, fault)
+            self._left[path] = renamed
             return []
         return [renamed]
 

@@ -88,3 +88,14 @@ def test_of_two_checkpoints_that_are_written_at_once_the_newer_one_stays(replica
     newer()
     older()  # its thread was slower
     assert read_offsets(disk, DATA, HIGH_WATERMARKS) == {("orders", 0): 2}
+
+
+def test_a_topic_that_takes_the_name_of_one_that_could_not_be_removed_has_nothing_of_it(replicas, disk):
+    replicas.host(topic())
+    replicas.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    disk.broken = True
+    replicas.drop(topic())
+    disk.broken = False
+    replicas.host(topic()._replace(id=b"another".ljust(16, b"\0")))
+    assert replicas.find("orders", 0).log.log_end == 0
+    assert any(name.endswith("-delete") for name in disk.listdir(DATA))
