@@ -91,7 +91,8 @@ def in_table(database: str) -> list[str]:
 def in_parquet(place: Path) -> list[str]:
     if not (place / "parquet").exists():
         return []
-    keys: list[str] = ds.dataset(place / "parquet", partitioning="hive").to_table(columns=["key"])["key"].to_pylist()
+    files = ds.dataset(place / "parquet", partitioning="hive")
+    keys: list[str] = files.to_table(columns=["key"])["key"].to_pylist() if files.files else []
     return keys
 
 

@@ -29,9 +29,8 @@ def topic(spark: SparkSession, bootstrap: str, name: str, **more: str) -> DataFr
 
 def captured(spark: SparkSession, database: str) -> DataFrame:
     """Rows of the table as they change; a deleted one is a key without a value."""
-    changes = spark.readStream.format("ottla-postgres-cdc")
-    changes = changes.options(url=database, tables="public.actors", slot="actors").load()
-    changes = changes.where("op != 'd' or value is null")
+    source = spark.readStream.format("ottla-postgres-cdc").options(url=database, tables="public.actors", slot="actors")
+    changes = source.load().where("op != 'd' or value is null")
     return changes.selectExpr("get_json_object(key, '$.id') key", "get_json_object(value, '$.after') value")
 
 
@@ -61,22 +60,19 @@ def start(spark: SparkSession, bootstrap: str, database: str, place: str, once: 
         stream = topic(spark, bootstrap, "actors-enriched", groupId=group)
         return stream.select("key", from_json("value", ENRICHED).alias("a"))
 
-    rows = (
-        result("table").selectExpr("cast(key as int) id", "a.name", "a.college", "a.city", "a is null gone").writeStream
-    )
-    rows = rows.format("ottla-postgres").options(url=database, table="actors_enriched", key="id", deletedColumn="gone")
+    columns = ("cast(key as int) id", "a.name", "a.college", "a.city", "a is null gone")
+    rows = result("table").selectExpr(*columns).writeStream.format("ottla-postgres")
+    files = result("hadoop").selectExpr("key", "a.*").writeStream.foreachBatch(ParquetEpochs(f"{place}/parquet"))
     return [
         begin("capture", to_topic(captured(spark, database), "actors")),
         begin("enrich", to_topic(enriched(topic(spark, bootstrap, "actors"), colleges), "actors-enriched")),
-        begin(
-            "hadoop",
-            result("hadoop").selectExpr("key", "a.*").writeStream.foreachBatch(ParquetEpochs(f"{place}/parquet")),
-        ),
-        begin("table", rows),
+        begin("hadoop", files),
+        begin("table", rows.options(url=database, table="actors_enriched", key="id", deletedColumn="gone")),
     ]
 
 
 if __name__ == "__main__":
     session = SparkSession.builder.appName("actors").getOrCreate()
-    for query in start(session, *sys.argv[1:4]):
+    bootstrap, database, place = sys.argv[1:4]
+    for query in start(session, bootstrap, database, place):
         query.awaitTermination()

@@ -1,4 +1,4 @@
-"""Parquet in whole epochs: readable by anybody at any time, replaced when a batch comes again, owned by one checkpoint."""
+"""Parquet in whole epochs: readable at any time, replaced when a batch comes again, owned by one checkpoint."""
 
 from __future__ import annotations
 
