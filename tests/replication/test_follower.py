@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ottla.cluster.requests import TopicSpec
+from ottla.errors import StorageFault
 from ottla.replication.follower import Follower, Settings
 from ottla.replication.partition import Partition
 from ottla.replication.throttle import Throttle
@@ -104,5 +105,33 @@ def test_a_leader_hears_of_nothing_that_it_may_count_on_only_when_it_is_on_the_d
         assert p.log.recovery_point == 1
         await follower.stop()
         await runtime.close()
+
+    run(test)
+
+
+class Unreadable(Mistaken):
+    """A log on a disk that cannot be read."""
+
+    def read(self, *_, **__):
+        raise StorageFault("Input/output error")
+
+
+def test_a_partition_that_its_leader_cannot_read_keeps_back_no_other(tmp_path):
+    async def test():
+        async with brokers(tmp_path, 2) as (first, second):
+            await first.cluster.create_topics([TopicSpec(name, 4, 2) for name in ("good", "bad")])
+            await until(lambda: all(b.replicas.get(t, 3) for b in (first, second) for t in ("good", "bad")))
+            leaders = {name: [p for p in first.replicas if p.topic == name and p.leads] for name in ("good", "bad")}
+            sound = {partition: partition.log for partition in leaders["bad"]}
+            assert all(leaders.values())
+            for partition in sound:
+                partition.log = Unreadable(partition.log)
+            for partition in (*leaders["bad"], *leaders["good"]):
+                partition.append(batch(b"a"), 1, NOW_MS)
+            await until(lambda: all(partition.high_watermark == 1 for partition in leaders["good"]))
+            assert all(partition.high_watermark == 0 for partition in leaders["bad"])
+            for partition, log in sound.items():
+                partition.log = log
+            await until(lambda: all(partition.high_watermark == 1 for partition in leaders["bad"]))
 
     run(test)

@@ -123,6 +123,10 @@ class Turn:
                 found.append((entry, _partition_refused(broker, entry, refused)))
                 urgent = True
                 continue
+            except StorageFault as fault:  # one that cannot be read must not keep back all others
+                found.append((entry, _unreadable(entry, fault)))
+                urgent = True
+                continue
             if isinstance(piece, PartitionFetched):
                 found.append((entry, piece))
                 urgent = True
@@ -211,12 +215,20 @@ class Turn:
         if self._timer is None:
             return  # answered or abandoned already
         self._unpark()
-        if not self._fetch.is_session:
-            self._fetch.all_dirty()
-        found, _, _ = self._look()
-        reply = self._finish(found)
+        reply: Reply | Pending = None
+        try:
+            if not self._fetch.is_session:
+                self._fetch.all_dirty()
+            found, _, _ = self._look()
+            reply = self._finish(found)
+        except Exception as failure:  # nobody else would ever answer
+            self._failed(failure)
         if not isinstance(reply, Pending):
             pending.resolve(reply)
+
+    def _failed(self, failure: Exception) -> None:
+        log.error("Fetch failed", exc_info=failure)
+        self._request.connection.close("Fetch failed")
 
     # Answering.
 
@@ -256,6 +268,18 @@ class Turn:
         return self._pending
 
     async def _load(self, found: list[tuple[Fetching, PartitionFetched | Slice]]) -> None:
+        reply: Reply = None
+        try:
+            reply = self._encode(await self._loaded_all(found))
+        except Exception as failure:
+            self._failed(failure)
+        assert self._pending is not None
+        if not self._pending.resolved:
+            self._pending.resolve(reply)
+
+    async def _loaded_all(
+        self, found: list[tuple[Fetching, PartitionFetched | Slice]]
+    ) -> list[tuple[Fetching, PartitionFetched]]:
         level = self._message.isolation_level
         results = []
         for entry, piece in found:
@@ -269,9 +293,7 @@ class Turn:
                 results.append((entry, self._loaded(entry, data, level)))
             except (Refused, StorageFault) as failure:
                 results.append((entry, _unreadable(entry, failure)))
-        assert self._pending is not None
-        if not self._pending.resolved:
-            self._pending.resolve(self._encode(results))
+        return results
 
     def _encode(self, results: list[tuple[Fetching, PartitionFetched]]) -> list[Buffer]:
         fetch = self._fetch
