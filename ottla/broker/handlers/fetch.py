@@ -222,13 +222,10 @@ class Turn:
             found, _, _ = self._look()
             reply = self._finish(found)
         except Exception as failure:  # nobody else would ever answer
-            self._failed(failure)
+            log.error("Fetch failed", exc_info=failure)
+            self._request.connection.close("Fetch failed")
         if not isinstance(reply, Pending):
             pending.resolve(reply)
-
-    def _failed(self, failure: Exception) -> None:
-        log.error("Fetch failed", exc_info=failure)
-        self._request.connection.close("Fetch failed")
 
     # Answering.
 
@@ -272,7 +269,8 @@ class Turn:
         try:
             reply = self._encode(await self._loaded_all(found))
         except Exception as failure:
-            self._failed(failure)
+            log.error("Fetch failed", exc_info=failure)
+            self._request.connection.close("Fetch failed")
         assert self._pending is not None
         if not self._pending.resolved:
             self._pending.resolve(reply)
