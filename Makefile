@@ -44,8 +44,11 @@ $(VENV)/.installed-spark: $(VENV)/.installed-dev
 install: $(VENV)/.installed
 	@echo "Installed. Try:  $(BIN)/ottla dev"
 
+# The second act needs PySpark, which is fetched meanwhile: SPARK=0 does without.
+SPARK ?= 1
+
 demo: $(VENV)/.installed-demo
-	$(BIN)/python -m demo
+	@if [ "$(SPARK)" = 0 ]; then $(BIN)/python -m demo; else $(BIN)/python -m examples.actors.second_act; fi
 
 demo-spark: $(VENV)/.installed-spark
 	$(BIN)/python -m examples.actors.demo
@@ -76,5 +79,5 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo-data
+	rm -rf $(VENV) .venv-spark build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo-data
 	find ottla tests tools bench demo -name __pycache__ -type d -prune -exec rm -rf {} +

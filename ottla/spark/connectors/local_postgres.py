@@ -111,10 +111,10 @@ class LocalPostgres:
         self._give(self.directory)
         if self.account is None:
             return
-        shut = [path for path in self.directory.resolve().parents if not path.stat().st_mode & 0o001]
-        if shut:
+        shut = shut_to_others(self.directory)
+        if shut is not None:
             name = self.account.pw_name
-            raise NoPostgres(f"PostgreSQL runs as {name}, who may not enter {shut[-1]}: use another directory")
+            raise NoPostgres(f"PostgreSQL runs as {name}, who may not enter {shut}: use another directory")
         if self._probe(self._bin):
             return
         self._copied = Path(tempfile.mkdtemp(prefix="ottla-postgres-"))
@@ -151,6 +151,14 @@ class LocalPostgres:
             told.seek(0)
             if done.returncode != 0:
                 raise NoPostgres(f"{program} failed: {told.read().decode(errors='replace').strip()}")
+
+
+def shut_to_others(directory: Path) -> Path | None:
+    """The first folder on the way there that only its owner may enter, if we are root and the server is not."""
+    if os.geteuid() != 0:
+        return None
+    way = [path for path in reversed(directory.absolute().parents) if path.exists()]
+    return next((path for path in way if not path.stat().st_mode & 0o001), None)
 
 
 def _account() -> pwd.struct_passwd:
