@@ -79,7 +79,11 @@ class Housekeeping:
         for number, partition in enumerate(list(self._broker.replicas)):
             if number % 100 == 99:
                 await asyncio.sleep(0)  # ten thousand logs must not hold up a request
-            dropped = partition.log.retain(now_ms, partition.high_watermark)
+            try:
+                dropped = partition.log.retain(now_ms, partition.high_watermark)
+            except (Fault, Refused) as failure:  # of one: the others need their room all the same
+                log.error("%s: old segments are not dropped: %s", partition, failure)
+                continue
             partition.log.release_memory()
             if dropped:
                 log.info("%s: dropped %d segments, log start is %d", partition, len(dropped), partition.log.log_start)
@@ -107,10 +111,13 @@ class Housekeeping:
             whole = log_.config.flush_ms != NEVER or log_.config.flush_messages != NEVER
             if not whole and log_.active.base_offset <= log_.recovery_point:
                 continue
-            job = log_.prepare_sync(sealed_only=not whole)
-            if job is not None:
-                await self._runtime.offload(job.run)
-                log_.finish_sync(job)
+            try:
+                job = log_.prepare_sync(sealed_only=not whole)
+                if job is not None:
+                    await self._runtime.offload(job.run)
+                    log_.finish_sync(job)
+            except (Fault, Refused) as failure:
+                log.error("%s is not synced: %s; trying again in %g s", partition, failure, SYNC_SECONDS)
 
     async def _checkpoint(self, name: str) -> None:
         write = self._broker.replicas.checkpoint(name)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.dispatch import Request, serves
-from ottla.errors import ErrorCode, Refused
+from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.checkpoints import LOG_STARTS
 from ottla.log.lookup import offset_for_timestamp, offset_of_max_timestamp
 from ottla.replication.partition import Partition
@@ -32,6 +33,8 @@ from ottla.wire.schema.offset_for_leader_epoch import (
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
+
+logger = logging.getLogger("ottla.broker")
 
 LATEST = -1
 EARLIEST = -2
@@ -67,6 +70,9 @@ async def list_offsets(broker: Broker, message: ListOffsetsRequest, request: Req
                 result.timestamp, result.offset, result.leader_epoch = found
             except Refused as refused:
                 result.error_code = _known_to(request, refused.code)
+            except StorageFault as fault:  # of this one: the others can be answered
+                logger.error("%s-%d: %s", topic.name, wanted.partition_index, fault)
+                result.error_code = ErrorCode.kafka_storage_error
             results.append(result)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return ListOffsetsResponse(topics=topics)

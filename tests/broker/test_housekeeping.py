@@ -1,0 +1,44 @@
+"""What a broker does while nobody asks: trouble with one partition is no trouble for the others."""
+
+from __future__ import annotations
+
+from ottla.cluster.requests import TopicSpec
+from ottla.errors import StorageFault
+from ottla.replication.partition import ACKS_ALL
+from tests.broker.clustered import brokers, run, until
+from tests.replication.test_partition import NOW_MS, batch
+
+
+class Broken:
+    """A log on a disk that gives up."""
+
+    def __init__(self, log):
+        self._log = log
+
+    def __getattr__(self, name):
+        return getattr(self._log, name)
+
+    def retain(self, *_):
+        raise StorageFault("Input/output error")
+
+    def prepare_sync(self, **_):
+        raise StorageFault("Input/output error")
+
+
+def test_one_broken_log_keeps_no_other_from_being_synced_and_retained(tmp_path):
+    async def test():
+        async with brokers(tmp_path, 1) as (broker,):
+            settings = {"retention.ms": "1", "flush.messages": "1000"}
+            await broker.cluster.create_topics([TopicSpec("orders", 2, 1, configs=settings)])
+            await until(lambda: broker.replicas.get("orders", 1))
+            first, second = (broker.replicas.find("orders", index) for index in range(2))
+            for partition in (first, second):
+                partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
+            sound, first.log = first.log, Broken(first.log)
+            await broker.housekeeping._sync()
+            await broker.housekeeping._retain()
+            first.log = sound
+            assert (first.log.recovery_point, first.log.log_start) == (0, 0)
+            assert (second.log.recovery_point, second.log.log_start) == (1, 1)
+
+    run(test)
