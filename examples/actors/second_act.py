@@ -68,7 +68,7 @@ def main() -> int:
             print(f"There is no second act: PySpark could not be installed ({' '.join(last)}). See {LOG}.")
             return 0
         print("\nAct 2: actors from a database, enriched, into a topic, a table and files.\n", flush=True)
-        command = [HOME / "bin" / "python", "-m", "examples.actors.demo"]
+        command = [str(HOME / "bin" / "python"), "-m", "examples.actors.demo"]
         return subprocess.run(command, cwd=ROOT, check=False).returncode
     except KeyboardInterrupt:
         return 130
