@@ -31,7 +31,7 @@ def disk() -> SimDisk:
 def replicas(disk: SimDisk) -> Replicas:
     config = load_broker_config(flags={"log.dirs": DATA})
     runtime = SimpleNamespace(disk=disk, wall_ms=lambda: NOW_MS)
-    made = Replicas(runtime, DATA, 1, lambda topic: resolve(topic.configs, config), 1000)  # type: ignore[arg-type]
+    made = Replicas(runtime, DATA, 1, lambda topic: resolve(topic.configs, config), 1000)
     made.registered(EPOCH)
     return made
 
