@@ -128,7 +128,7 @@ def test_a_partition_that_its_leader_cannot_read_keeps_back_no_other(tmp_path):
             sound = {partition: partition.log for partition in leaders["bad"]}
             assert all(leaders.values())
             for partition in sound:
-                partition.log = Unreadable(partition.log)
+                object.__setattr__(partition, "log", Unreadable(partition.log))
             for partition in (*leaders["bad"], *leaders["good"]):
                 partition.append(batch(b"a"), 1, NOW_MS)
             await until(lambda: all(partition.high_watermark == 1 for partition in leaders["good"]))

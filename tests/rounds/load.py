@@ -13,6 +13,7 @@ TOPIC = "orders"
 PADDING = b"x" * 80
 MESSAGE_TIMEOUT_MS = 300_000
 QUIET = 0
+UNKNOWN = -1
 READ_SECONDS = 60.0
 RECONNECT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 250}
 
@@ -82,7 +83,8 @@ class Writer(threading.Thread):
         partition, now = message.partition(), time.monotonic()
         self.silence_s[partition] = max(self.silence_s[partition], now - self.last_acknowledged[partition])
         self.last_acknowledged[partition] = now
-        self.history.acknowledge(partition, message.offset(), parse(message.value()))
+        offset = message.offset()  # not known when the broker said that it had the record already
+        self.history.acknowledge(partition, UNKNOWN if offset is None else offset, parse(message.value()))
 
     def _error(self, error: KafkaError) -> None:
         if error.fatal():
