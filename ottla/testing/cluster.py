@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 import time
@@ -14,13 +15,16 @@ from typing import Any, Final, Self
 
 from ottla.blocking import Admin
 from ottla.blocking.thread import LoopThread
+from ottla.client.connection import Connection
+from ottla.client.errors import ClientError
 from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
 from ottla.local.process import BrokerProcess, State
-from ottla.testing.access import TIMEOUT_S, Access
+from ottla.testing.access import TIMEOUT_S, Access, Topic
 from ottla.testing.broker import settings_of
 from ottla.testing.faults import Fault, Faults
 from ottla.testing.proxy import CLIENTS, HOST, Network, Proxy
+from ottla.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 LOOK_SECONDS: Final = 0.02
 SESSION_MS: Final = 3000
@@ -94,8 +98,11 @@ class Cluster(Access):
     @property
     def bootstrap_servers(self) -> str:
         """Of the brokers that serve, or of all when none does."""
-        serving = [broker.id for broker in self._local.brokers.values() if broker.state is State.READY]
-        return ",".join(f"{HOST}:{self._proxies[broker_id].port}" for broker_id in serving or self.brokers)
+        chosen = self._serving() or list(self._local.brokers.values())
+        return ",".join(f"{HOST}:{self._proxies[broker.id].port}" for broker in chosen)
+
+    def _serving(self) -> list[BrokerProcess]:
+        return [broker for broker in self._local.brokers.values() if broker.state is State.READY]
 
     @property
     def brokers(self) -> list[int]:
@@ -105,6 +112,35 @@ class Cluster(Access):
     def alive(self) -> list[int]:
         """Brokers whose processes run; they may be paused or cut off."""
         return [broker.id for broker in self._local.brokers.values() if broker.running]
+
+    def create_topic(
+        self,
+        name: str | None = None,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> Topic:
+        """A new topic, which all brokers that serve have heard of: whichever of them is asked next knows it."""
+        topic = super().create_topic(name, partitions, replication_factor, config)
+        assert self._thread is not None
+        self._thread.run(self._known_to_all(str(topic)))
+        return topic
+
+    async def _known_to_all(self, topic: str) -> None:
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        for broker in self._serving():
+            try:
+                connection = await Connection.open(HOST, broker.port)
+            except ClientError:
+                continue  # it has gone meanwhile
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    while (await connection.call(request, MetadataResponse)).topics[0].error_code:  # noqa: ASYNC110
+                        await asyncio.sleep(LOOK_SECONDS)
+            except (ClientError, TimeoutError):
+                continue
+            finally:
+                await connection.close()
 
     def leader(self, topic: str, partition: int = 0, timeout: float = TIMEOUT_S) -> int:
         """Who leads, as soon as somebody does."""
