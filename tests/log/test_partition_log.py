@@ -465,19 +465,20 @@ def test_a_real_disk_serves_as_well(tmp_path):
     log.close()
 
 
+def torn(log, disk, monkeypatch):
+    """An append has left part of a batch in the file, and it could not be cut off."""
+    disk.capacity_bytes = disk.used() + 10
+    monkeypatch.setattr(log.active.log, "truncate", lambda size: log.disk.open("nowhere/file").sync())
+    with pytest.raises(Refused):
+        append(log)
+    disk.capacity_bytes = 2**40
+
+
 def test_new_settings_do_not_make_a_log_forget_that_its_file_must_be_repaired_first(open_log, disk, monkeypatch):
     log = open_log()
     first = append(log)
-
-    def refuse(size):
-        raise StorageFault("cannot cut it either")
-
-    disk.capacity_bytes = disk.used() + 10
-    monkeypatch.setattr(log.active.log, "truncate", refuse)
-    with pytest.raises(Refused):
-        append(log)
+    torn(log, disk, monkeypatch)
     monkeypatch.undo()
-    disk.capacity_bytes = 2**40
     log.config = LogConfig(retention_ms=1)
     second = append(log)
     assert stored(log) == [first, second]
@@ -486,18 +487,10 @@ def test_new_settings_do_not_make_a_log_forget_that_its_file_must_be_repaired_fi
 def test_a_torn_end_is_cut_off_before_its_segment_is_sealed(open_log, disk, monkeypatch):
     log = open_log()
     first = append(log)
-
-    def refuse(size):
-        raise StorageFault("cannot cut it either")
-
-    disk.capacity_bytes = disk.used() + 10
-    monkeypatch.setattr(log.active.log, "truncate", refuse)
-    with pytest.raises(Refused):
-        append(log)
+    torn(log, disk, monkeypatch)
     with pytest.raises(StorageFault):
         log.roll(NOW)
     monkeypatch.undo()
-    disk.capacity_bytes = 2**40
     log.roll(NOW)
     second = append(log)
     log.close()
