@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ from ottla.cli.failure import Failure
 
 if TYPE_CHECKING:
     from ottla.spark.pipeline.document import Pipeline
+    from ottla.spark.pipeline.program import Span
 
 EXAMPLE: Final = """\
 # A topic, enriched by a query, into another topic and into Parquet. Try:  ottla pipeline validate {file}
@@ -132,8 +134,16 @@ def eject(file: Path) -> None:
 @click.option("--master", metavar="URL", help="A Spark cluster, spark://host:port; without it Spark runs in here.")
 @click.option("--sink", "only", metavar="NAME", multiple=True, help="Only this sink's query; may be repeated.")
 @click.option("--full-refresh", metavar="SINK", multiple=True, help="Begin this sink anew, without its checkpoint.")
+@click.option("--from", "start", metavar="TIME", help="Backfill: records from this time on once more, for --sink.")
+@click.option("--to", "end", metavar="TIME", help="Backfill: up to this time, as 2026-11-15 or 2026-11-15T12:30, UTC.")
 def run(
-    file: Path, available_now: bool, master: str | None, only: tuple[str, ...], full_refresh: tuple[str, ...]
+    file: Path,
+    available_now: bool,
+    master: str | None,
+    only: tuple[str, ...],
+    full_refresh: tuple[str, ...],
+    start: str | None,
+    end: str | None,
 ) -> None:
     """Run a pipeline, from where it was when it last ended.
 
@@ -142,7 +152,6 @@ def run(
       ottla pipeline run --available-now
     """
     from ottla.spark.pipeline import kept
-    from ottla.spark.pipeline.running import Failed
 
     pipeline = _parsed(file)
     for name in (*only, *full_refresh):
@@ -152,14 +161,43 @@ def run(
         for gone in kept.forget(pipeline, name):
             click.echo(f"{name}: removed {gone}")
     pipeline = _checked(file)
+    span = _span(pipeline, only, start, end)
     try:
-        from ottla.spark.pipeline.running import run as run_it
+        from ottla.spark.pipeline import running
 
-        run_it(pipeline, master=master, available_now=available_now, only=only, say=click.echo)
+        if span is not None:
+            running.run_backfill(pipeline, only, span, master=master, say=click.echo)
+        else:
+            running.run(pipeline, master=master, available_now=available_now, only=only, say=click.echo)
     except ModuleNotFoundError as missing:
         raise Failure(f"{missing}; pip install 'ottla[spark]', and 'ottla[postgres]' for databases") from None
-    except Failed as problem:
+    except running.Failed as problem:
         raise Failure(str(problem)) from None
+
+
+def _span(pipeline: Pipeline, only: tuple[str, ...], start: str | None, end: str | None) -> Span | None:
+    from ottla.spark.pipeline import graph
+    from ottla.spark.pipeline.program import Span
+
+    if start is None and end is None:
+        return None
+    if start is None or end is None or not only:
+        raise click.UsageError("a backfill needs --from, --to and --sink")
+    for name in only:
+        for each in graph.origins(pipeline, pipeline.sinks[name].origin):
+            source = pipeline.sources.get(each)
+            if source is not None and not source.batch and source.format != "ottla":
+                raise click.UsageError(f"{name} reads {each}: only topics can be read again by time")
+    times = []
+    for told in (start, end):
+        try:
+            times.append(datetime.fromisoformat(told))
+        except ValueError:
+            raise click.UsageError(f"{told!r} is no time; write 2026-11-15 or 2026-11-15T12:30") from None
+    first, last = (int((each if each.tzinfo else each.replace(tzinfo=UTC)).timestamp() * 1000) for each in times)
+    if first >= last:
+        raise click.UsageError("--from is not before --to")
+    return Span(first, last)
 
 
 @command.command("status")
@@ -176,6 +214,32 @@ def status(file: Path) -> None:
     pipeline = _parsed(file)
     for name in (*graph.dead_letters(pipeline), *pipeline.sinks):
         click.echo(_status_line(name, kept.status(pipeline, name)))
+
+
+@command.command("repair")
+@FILE
+def repair(file: Path) -> None:
+    """Mend checkpoints after a power failure: remove an entry that was never finished, so that its batch is run again.
+
+    \b
+    Example:
+      ottla pipeline repair
+    """
+    from ottla.spark.pipeline import repairs
+
+    found = list(repairs.broken(_parsed(file)))
+    for entry in found:
+        if entry.removable:
+            repairs.remove(entry)
+            click.echo(f"{entry.sink}: removed {entry.path}, which was cut; its batch is run again")
+    hopeless = [entry for entry in found if not entry.removable]
+    if hopeless:
+        told = "\n".join(f"{entry.sink}: {entry.path} is damaged" for entry in hopeless)
+        raise Failure(
+            f"{told}\nnobody knows what these batches held: begin anew, ottla pipeline run --full-refresh SINK"
+        )
+    if not found:
+        click.echo("All checkpoints are whole.")
 
 
 @command.command("drop")

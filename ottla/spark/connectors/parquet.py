@@ -40,13 +40,16 @@ class ParquetEpochs:
     """At most so many for an epoch; None: one for each task."""
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
-        folder = _Folder(batch, self.path)
-        folder.claim(str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)))
+        _Folder(batch, self.path).claim(str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)))
+        self.store(batch, f"epoch={epoch}")
+
+    def store(self, batch: DataFrame, name: str) -> None:
+        """All of it as one directory, which is there when it is complete."""
         if self.files is not None:
             batch = batch.coalesce(self.files)
-        staged = f"{self.path}/{STAGING}/epoch={epoch}"
+        staged = f"{self.path}/{STAGING}/{name}"
         batch.write.mode("overwrite").option("maxRecordsPerFile", self.rows_per_file).parquet(staged)
-        folder.replace(staged, f"{self.path}/epoch={epoch}")
+        _Folder(batch, self.path).replace(staged, f"{self.path}/{name}")
 
 
 class _Folder:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ottla.spark.pipeline import graph
@@ -49,6 +49,31 @@ STATE: Final = {
 """State of joins and windows is kept on disk, so that it may be larger than the memory."""
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Of the records' times, in ms: from the first on, before the second."""
+
+    start_ms: int
+    end_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.start_ms}-{self.end_ms}"
+
+
+def backfill(pipeline: Pipeline, sink: Sink, span: Span) -> str:
+    """A sink's query as a batch over records of some time, beside its checkpoint. Run again, it writes nothing twice."""
+    text = HEAD.format(name=pipeline.name, path=pipeline.path.rsplit("/", 1)[-1], configuration="{}")
+    lines = ["", f"def backfill_{sink.name}(spark: SparkSession) -> None:", *_views(pipeline, sink, span)]
+    if sink.format == "parquet":
+        lines.append(f'    {_epochs(sink)}.store(rows, "backfill={span}")')
+    else:
+        name = f"{pipeline.name}-{sink.name}-backfill-{span}"
+        options = {**sink.options, "txnAppId": name, "txnVersion": "0"}
+        writer = f"rows.write.mode({_text('append')}).format({_text(sink.format)})"
+        lines.append(f"    {writer}.options(**{_mapping(options)}).save()")
+    return text + "\n".join(lines) + "\n"
+
+
 def program(pipeline: Pipeline) -> str:
     configuration = _mapping({**BASE, **STATE, **pipeline.configuration})
     text = HEAD.format(name=pipeline.name, path=pipeline.path.rsplit("/", 1)[-1], configuration=configuration)
@@ -63,14 +88,18 @@ def program(pipeline: Pipeline) -> str:
 
 def _query(pipeline: Pipeline, sink: Sink) -> Iterable[str]:
     yield f"def to_{sink.name}(spark: SparkSession, available_now: bool = False) -> StreamingQuery:"
+    yield from _views(pipeline, sink, None)
+    yield from _indented(_writer(pipeline, sink))
+    yield from _indented(_started(sink.trigger))
+
+
+def _views(pipeline: Pipeline, sink: Sink, span: Span | None) -> Iterable[str]:
     yield "    spark = spark.newSession()  # views of its own"
     for name in graph.origins(pipeline, sink.origin):
-        yield from _indented(_relation(pipeline, sink, name))
+        yield from _indented(_relation(pipeline, sink, name, span))
     for name in graph.ordered_transforms(pipeline, sink.origin):
         yield f"    spark.sql({_sql(pipeline.transforms[name].sql)}).createOrReplaceTempView({_text(name)})"
     yield f"    rows = spark.table({_text(sink.origin)})"
-    yield from _indented(_writer(pipeline, sink))
-    yield from _indented(_started(sink.trigger))
 
 
 def _started(trigger: str | None) -> Iterable[str]:
@@ -79,12 +108,12 @@ def _started(trigger: str | None) -> Iterable[str]:
     yield "return writer.start()"
 
 
-def _relation(pipeline: Pipeline, sink: Sink, name: str) -> Iterable[str]:
+def _relation(pipeline: Pipeline, sink: Sink, name: str, span: Span | None) -> Iterable[str]:
     source = pipeline.sources.get(name) or _topic_of(pipeline, pipeline.sinks[name])
-    yield _read(pipeline, source, sink.name)
+    yield _read(pipeline, source, sink.name) if span is None or source.batch else _read_span(source, span)
     if source.format == "ottla":
         yield from _decoded(pipeline.schemas.get(name), put_aside=source.dead_letters is not None)
-    if source.watermark is not None:
+    if source.watermark is not None and span is None:
         yield f"frame = frame.withWatermark({_text(source.watermark.column)}, {_text(source.watermark.delay)})"
     if source.batch and source.broadcast:
         yield "frame = broadcast(frame)  # a join that shuffles would reorder the stream"
@@ -101,6 +130,18 @@ def _read(pipeline: Pipeline, source: Source, reader: str) -> str:
         options |= {option: value for option, value in defaults.items() if option.lower() not in given}
     begin = "spark.read" if source.batch else "spark.readStream"
     return f"frame = {begin}.format({_text(source.format)}).options(**{_mapping(options)}).load()"
+
+
+def _read_span(source: Source, span: Span) -> str:
+    streaming = {"groupid", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", *STARTING}
+    options = {name: value for name, value in source.options.items() if name.lower() not in streaming}
+    options |= {
+        "startingTimestamp": str(span.start_ms),
+        "endingTimestamp": str(span.end_ms),
+        "startingOffsetsByTimestampStrategy": "latest",
+        "kafka.isolation.level": "read_committed",
+    }
+    return f"frame = spark.read.format({_text(source.format)}).options(**{_mapping(options)}).load()"
 
 
 def _aside(pipeline: Pipeline, query: str, source: Source) -> Iterable[str]:
@@ -160,13 +201,15 @@ def _writer(pipeline: Pipeline, sink: Sink) -> Iterable[str]:
     if sink.mode:
         yield f"writer = writer.outputMode({_text(sink.mode)})"
     if sink.format == "parquet":
-        names = {"path": "path", "rowsPerFile": "rows_per_file", "files": "files"}
-        told = [
-            f"{names[each]}={_text(value) if each == 'path' else int(value)}" for each, value in sink.options.items()
-        ]
-        yield f"writer = writer.foreachBatch(ParquetEpochs({', '.join(told)}))"
+        yield f"writer = writer.foreachBatch({_epochs(sink)})"
     else:
         yield f"writer = writer.format({_text(sink.format)}).options(**{_mapping(sink.options)})"
+
+
+def _epochs(sink: Sink) -> str:
+    names = {"path": "path", "rowsPerFile": "rows_per_file", "files": "files"}
+    told = [f"{names[each]}={_text(value) if each == 'path' else value}" for each, value in sink.options.items()]
+    return f"ParquetEpochs({', '.join(told)})"
 
 
 def _indented(lines: Iterable[str]) -> Iterable[str]:

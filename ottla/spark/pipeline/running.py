@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.pipeline import graph, kept
 from ottla.spark.pipeline.document import Pipeline
-from ottla.spark.pipeline.program import program
+from ottla.spark.pipeline.program import Span, backfill, program
 from ottla.spark.pipeline.session import session
 
 if TYPE_CHECKING:
@@ -46,6 +46,22 @@ def run(pipeline: Pipeline, *, master: str | None, available_now: bool, only: tu
         finally:
             for one in watched:
                 one.stop()
+
+
+def run_backfill(pipeline: Pipeline, sinks: tuple[str, ...], span: Span, *, master: str | None, say: Say) -> None:
+    """Records of some time once more, through the queries of these sinks."""
+    log = kept.home(pipeline) / "spark.log"
+    with session(pipeline.name, log, master, pipeline.configuration) as spark:
+        for name in sinks:
+            namespace: dict[str, Any] = {"__name__": "ottla_backfill"}
+            text = backfill(pipeline, pipeline.sinks[name], span)
+            exec(compile(text, f"<{pipeline.path}>", "exec"), namespace)
+            began = time.monotonic()
+            try:
+                namespace[f"backfill_{name}"](spark)
+            except Exception as problem:
+                raise Failed(f"{name}: {reason(str(problem))}") from problem
+            say(f"{name}: done in {time.monotonic() - began:.1f} s")
 
 
 def _watch(watched: list[_Watched], stopped: _Stopped) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("yaml", reason="needs PyYAML: make test-spark installs it")
 from ottla.cli.main import cli
 from ottla.spark.pipeline import checks, document, graph, kept, picture
 from ottla.spark.pipeline.document import BadPipeline, Pipeline
-from ottla.spark.pipeline.program import program
+from ottla.spark.pipeline.program import Span, backfill, program
 
 ACTORS = Path(__file__).resolve().parents[3] / "examples" / "actors" / "pipeline.yaml"
 BASE = """\
@@ -112,6 +112,35 @@ def test_a_new_field_in_a_schema_is_fine(tmp_path):
     kept.keep_plan(made(storage=str(tmp_path)), "large")
     wider = BASE.format(picked="select key, value from orders", storage=tmp_path).replace("id int", "id int, n int")
     assert kept.broken_checkpoints(document.parse(wider, "p.yaml", {})) == []
+
+
+def test_a_checkpoint_that_was_cut_is_mended_only_where_nothing_can_be_lost(tmp_path):
+    file = tmp_path / "p.yaml"
+    file.write_text(BASE.format(picked="select key, value from orders", storage=tmp_path))
+    checkpoint = tmp_path / "checkpoints" / "large"
+    for kind in ("offsets", "commits"):
+        (checkpoint / kind).mkdir(parents=True)
+        for number in range(3):
+            (checkpoint / kind / str(number)).write_text('v1\n{"a":1}')
+    repair = lambda: CliRunner().invoke(cli, ["pipeline", "repair", str(file)])  # noqa: E731
+    assert "All checkpoints are whole" in repair().output
+    (checkpoint / "commits" / "2").write_text("")
+    assert "its batch is run again" in repair().output
+    assert not (checkpoint / "commits" / "2").exists()
+    (checkpoint / "offsets" / "2").write_text('v1\n{"a"')
+    refused = repair()
+    assert refused.exit_code != 0
+    assert "begin anew" in refused.output
+    assert (checkpoint / "offsets" / "2").exists()
+
+
+def test_a_backfill_is_a_batch_with_a_name_of_its_own():
+    pipeline = made()
+    text = backfill(pipeline, pipeline.sinks["large"], Span(1000, 2000))
+    compile(text, "backfill", "exec")
+    assert '"startingTimestamp": "1000", "endingTimestamp": "2000"' in text
+    assert '"txnAppId": "orders-large-backfill-1000-2000"' in text
+    assert "readStream" not in text
 
 
 def test_the_picture_has_everybody_in_it():
