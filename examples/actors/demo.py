@@ -152,6 +152,7 @@ def watch(spark: SparkSession, place: Path, bootstrap: str, database: str, numbe
 
 
 def main() -> None:
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     place = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-data/actors").resolve()
     if shut_to_others(place):  # root's own folder; the database runs as somebody else
         place = Path(tempfile.gettempdir(), "ottla-demo-actors")

@@ -61,7 +61,7 @@ class Span:
 
 
 def backfill(pipeline: Pipeline, sink: Sink, span: Span) -> str:
-    """A sink's query as a batch over records of some time, beside its checkpoint. Run again, it writes nothing twice."""
+    """A sink's query as a batch over records of some time. Run again, it writes nothing twice."""
     text = HEAD.format(name=pipeline.name, path=pipeline.path.rsplit("/", 1)[-1], configuration="{}")
     lines = ["", f"def backfill_{sink.name}(spark: SparkSession) -> None:", *_views(pipeline, sink, span)]
     if sink.format == "parquet":
