@@ -64,7 +64,7 @@ def test_the_preferred_replica_leads_again_when_asked_to(brokers, admin):
     brokers.all[2].start()
     brokers.in_sync(topic, 3)
     assert elect(admin, PREFERRED, {"t": [0]}) == {("t", 0): "none"}
-    wait_for(lambda: brokers.leader(topic) == 2, "the preferred leader")  # whoever is asked may hear of it a little later
+    wait_for(lambda: brokers.leader(topic) == 2, "the preferred leader")  # others hear of it a little later
     assert elect(admin, PREFERRED, {"t": [1]}) == {("t", 1): "unknown_topic_or_partition"}
     assert produce(brokers.bootstrap, topic, "a") == [0]
 
