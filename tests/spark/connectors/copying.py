@@ -18,7 +18,7 @@ def main() -> None:
     settings = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
     with session("copying", folder / "spark.log", "local[2]", settings) as spark:
         stream = spark.readStream.format("ottla-postgres-cdc").options(
-            url=database, slot=slot, tables="t", maxChangesPerTrigger="40"
+            url=database, slot=slot, tables="t", maxChangesPerTrigger="5000" if "once" in sys.argv else "100"
         )
         rows = stream.load().where("value is not null").selectExpr("key", "op", "lsn")
         writer = rows.writeStream.format("ottla-postgres").options(url=database, table="events")

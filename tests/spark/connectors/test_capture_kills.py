@@ -33,7 +33,7 @@ def test_changes_are_stored_once_though_the_driver_is_killed(database, tmp_path)
 
     def write() -> None:
         with psycopg.connect(database, autocommit=True) as db:
-            while not stop.wait(0.02):
+            while not stop.wait(0.1):
                 written["last"] += 1
                 number = written["last"]
                 db.execute("insert into t values (%s, 0)", (number,))
