@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ottla.spark.connectors import unavailable
 
+DefaultSource: Any
 try:
-    from ottla.spark.connectors.postgres import PostgresDataSource as DefaultSource
+    from ottla.spark.connectors.postgres import PostgresDataSource
 except ModuleNotFoundError as missing:
     DefaultSource = unavailable("ottla-postgres", missing.name or "psycopg")
+else:
+    DefaultSource = PostgresDataSource
 
 __all__ = ["DefaultSource"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ottla.spark.connectors import unavailable
 
+DefaultSource: Any
 try:
-    from ottla.spark.connectors.postgres_cdc import PostgresCdcDataSource as DefaultSource
+    from ottla.spark.connectors.postgres_cdc import PostgresCdcDataSource
 except ModuleNotFoundError as missing:
     DefaultSource = unavailable("ottla-postgres-cdc", missing.name or "psycopg")
+else:
+    DefaultSource = PostgresCdcDataSource
 
 __all__ = ["DefaultSource"]

@@ -320,7 +320,8 @@ class Capture:
 
     def _rows(self, query: LiteralString, *values: object) -> list[Any]:
         with self._db.cursor(binary=True) as cursor:
-            return cursor.execute(query, values or None).fetchall()
+            found: list[Any] = cursor.execute(query, values or None).fetchall()
+            return found
 
     def _one(self, query: LiteralString, *values: object) -> Any:
         return self._rows(query, *values)[0][0]

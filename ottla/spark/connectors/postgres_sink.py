@@ -238,4 +238,5 @@ def statements(plan: SinkPlan) -> list[str]:
 
 
 def _text(value: str) -> str:
-    return sql.Literal(value).as_string()
+    told: str = sql.Literal(value).as_string()
+    return told

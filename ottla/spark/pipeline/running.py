@@ -88,7 +88,7 @@ class _Watched:
 
     def look(self) -> bool:
         """False when it has ended; raises when it failed."""
-        active = self._query.isActive
+        active: bool = self._query.isActive
         for progress in self._query.recentProgress:
             key = (progress["batchId"], progress["timestamp"])
             if key > self._told and progress["numInputRows"]:

@@ -63,14 +63,14 @@ def test_changes_are_told_in_order_with_their_keys(database):
     created, updated, deleted, tombstone = follower.batch()
     assert {record.key for record in (created, updated, deleted, tombstone)} == {'{"id":1}'}
     assert created.topic == "db.public.actors"
-    first = json.loads(created.value)
+    first = json.loads(created.value or "")
     assert first["op"] == "c"
     assert first["before"] is None
     assert first["after"] == {"id": 1, "name": "Meryl", "born": "1949-06-22", "height": "1.68", "alive": True}
     assert first["source"]["table"] == "actors"
-    assert json.loads(updated.value)["after"]["name"] == "Meryl Streep"
-    assert json.loads(deleted.value)["op"] == "d"
-    assert json.loads(deleted.value)["before"]["id"] == 1
+    assert json.loads(updated.value or "")["after"]["name"] == "Meryl Streep"
+    assert json.loads(deleted.value or "")["op"] == "d"
+    assert json.loads(deleted.value or "")["before"]["id"] == 1
     assert tombstone.value is None
     assert follower.batch() == []
 
