@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 READY = re.compile(r"^ottla: broker (\d+) ready on ([^\s:]+):(\d+)(, \S+)*$", re.MULTILINE)
 COMPLAINT = re.compile(r"WARNING|ERROR|CRITICAL|Traceback|never retrieved|was destroyed|never awaited")
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 
 

@@ -26,14 +26,22 @@ class Brokers:
 
     def __init__(self, directory: Path, racks: str = "", **settings: str) -> None:
         self.all: dict[int, BrokerProcess] = {}
-        for number in (1, 2, 3):
-            sets = [f"{name}={value}" for name, value in {**SETTINGS, **settings}.items()]
-            sets += [f"broker.rack={racks[number - 1]}"] if racks else []  # one letter each
-            self.all[number] = BrokerProcess(
-                directory / f"broker-{number}", "--id", str(number), "--store", f"embedded:{directory}/store.db",
-                *(word for each in sets for word in ("--set", each)),
-            ).start()  # fmt: skip
+        try:
+            for number in (1, 2, 3):
+                self._start(number, directory, racks, {**SETTINGS, **settings})
+        except BaseException:
+            self.close()
+            raise
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+
+    def _start(self, number: int, directory: Path, racks: str, settings: dict[str, str]) -> None:
+        sets = [f"{name}={value}" for name, value in settings.items()]
+        sets += [f"broker.rack={racks[number - 1]}"] if racks else []  # one letter each
+        broker = self.all[number] = BrokerProcess(
+            directory / f"broker-{number}", "--id", str(number), "--store", f"embedded:{directory}/store.db",
+            *(word for each in sets for word in ("--set", each)),
+        )  # fmt: skip
+        broker.start()
 
     @property
     def bootstrap(self) -> str:
@@ -59,7 +67,8 @@ class Brokers:
 
     def close(self) -> None:
         for broker in self.all.values():
-            broker.kill()
+            if broker.process is not None:
+                broker.kill()
 
 
 @pytest.fixture
