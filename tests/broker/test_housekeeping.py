@@ -34,7 +34,8 @@ def test_one_broken_log_keeps_no_other_from_being_synced_and_retained(tmp_path):
             first, second = (broker.replicas.find("orders", index) for index in range(2))
             for partition in (first, second):
                 partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
-            sound, first.log = first.log, Broken(first.log)
+            sound = first.log
+            object.__setattr__(first, "log", Broken(sound))
             await broker.housekeeping._sync()
             await broker.housekeeping._retain()
             first.log = sound
