@@ -21,6 +21,8 @@ from ottla.errors import Fault
 CONTROL_FILE: Final = "control.json"
 SOCKET: Final = "control.socket"
 SOCKET_PATH_BYTES_MAX: Final = 100
+SHORT: Final = "/tmp"
+"""Where a path is short enough, whatever TMPDIR says. Only its owner can look into what is made there."""
 """Systems take 104 bytes or a few more."""
 LINE_BYTES_MAX: Final = 1 << 20
 ANSWER_SECONDS: Final = 60.0
@@ -42,7 +44,7 @@ class ControlServer:
     async def open(self) -> None:
         path = str(self._file.with_name(SOCKET))
         if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
-            self._home = tempfile.mkdtemp(prefix="ottla-")
+            self._home = tempfile.mkdtemp(prefix="ottla-", dir=SHORT)
             path = f"{self._home}/{SOCKET}"
         self._socket = Path(path)
         self._socket.unlink(missing_ok=True)  # of one that was killed

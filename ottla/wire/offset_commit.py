@@ -136,12 +136,15 @@ def _decode_flexible(data: bytes, pos: int, version: int) -> Commit | None:
 def _find_front(data: bytes, pos: int, version: int) -> tuple[_Front, int]:
     """The front, and where it ends. Whoever commits again and again changes nothing in it, so it is remembered. Where
     it ends is a guess first: that all lengths in it take one byte."""
-    end = pos + data[pos] + 4  # the group, and the generation
-    end += data[end]  # the member
-    end += data[end] or 1  # its instance id, or null
-    end += 1  # the number of topics
-    end += _UUID_BYTES if version >= TOPIC_IDS_FROM else data[end]
-    end += 1  # the number of entries
+    try:
+        end = pos + data[pos] + 4  # the group, and the generation
+        end += data[end]  # the member
+        end += data[end] or 1  # its instance id, or null
+        end += 1  # the number of topics
+        end += _UUID_BYTES if version >= TOPIC_IDS_FROM else data[end]
+        end += 1  # the number of entries
+    except IndexError:  # the guess led out of the frame
+        return _read_front(data, pos, version)
     front = _known_front(data[pos:end], version)
     return _read_front(data, pos, version) if front is None else (front, end)
 

@@ -112,6 +112,19 @@ def world() -> World:
     return made
 
 
+def lone(group_id: str) -> OffsetCommitRequest:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+    return OffsetCommitRequest(group_id=group_id, topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])])
+
+
+@pytest.mark.parametrize("size", [126, 127, 128, 200, 300])
+def test_a_long_name_leads_no_guess_astray(size):
+    for version in VERSIONS:
+        bare = offset_commit.decode(body(lone("g" * size), version), 0, version)
+        assert bare is not None
+        assert bare.group_id == "g" * size
+
+
 @given(requests, st.sampled_from(VERSIONS))
 @settings(max_examples=150, deadline=None)
 def test_a_bare_commit_is_what_its_tree_would_be(request: OffsetCommitRequest, version: int):

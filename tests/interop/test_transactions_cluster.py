@@ -87,8 +87,8 @@ class Lines:
 
     def leader(self, topic: str, partition: int) -> Connection:
         answer = self.anybody().call("metadata", 9, topics=[{"name": topic}], allow_auto_topic_creation=False)
-        (found,) = [each for each in answer["topics"][0]["partitions"] if each["partition_index"] == partition]
-        return self.to(found["leader_id"])
+        led_by = {each["partition_index"]: each["leader_id"] for each in answer["topics"][0]["partitions"]}
+        return self.to(led_by.get(partition, -1))  # -1: a broker that has not heard of the topic yet
 
 
 def test_a_transaction_over_many_brokers_is_seen_whole(brokers: Brokers):
