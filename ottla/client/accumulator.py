@@ -173,8 +173,8 @@ class Accumulator:
         return self._serial
 
     def flushed(self, mark: int) -> bool:
-        """Whether everything appended before that flush was delivered or has failed."""
-        return next(iter(self._pending), mark + 1) > mark
+        """Whether everything appended before that flush was delivered or has failed, and `decide` has said so."""
+        return not self._out and next(iter(self._pending), mark + 1) > mark
 
     @property
     def idle(self) -> bool:

@@ -33,7 +33,7 @@ async def producer_recovers(stage: Stage) -> None:
         stage.say(f"The longest the producer waited for an acknowledgement was {writing.longest_silence:.2f} s.")
         stage.check(not writing.failures, "no error reached whoever uses the producer", writing.failures[:1])
     for partition in range(3):
-        await stage.nothing_lost(TOPIC, partition, exactly=False)
+        await stage.nothing_lost(TOPIC, partition)
 
 
 async def consumer_recovers(stage: Stage) -> None:
@@ -116,7 +116,7 @@ async def add_a_broker(stage: Stage) -> None:
         stage.say(f"The longest the producer waited for an acknowledgement was {writing.longest_silence:.2f} s.")
         stage.check(not writing.failures, "the producer noticed nothing", writing.failures[:1])
     for partition in range(partitions):
-        await stage.nothing_lost(TOPIC, partition, exactly=False)
+        await stage.nothing_lost(TOPIC, partition)
 
 
 def _orders(sight: Sight) -> list[Replicas]:

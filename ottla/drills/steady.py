@@ -32,6 +32,7 @@ class Writing:
         self._producer = Producer(stage.cluster.bootstrap, delivery_timeout_ms=PATIENCE_MS)
         self._last_told = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
 
     async def __aenter__(self) -> Self:
         await self._producer.start()
@@ -45,15 +46,15 @@ class Writing:
     async def stop(self) -> None:
         """Write no more, and wait for what is on its way."""
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            # Not cancelled: a record could be on its way that nobody holds the future of.
+            self._stopping = True
+            await self._task
             self._task = None
             await self._producer.stop()
 
     async def _write(self) -> None:
         sent, started = 0, time.monotonic()
-        while True:
+        while not self._stopping:
             due = int((time.monotonic() - started) * RATE)
             for number in range(sent, due):
                 partition, value = number % self._partitions, f"record {number // self._partitions}"

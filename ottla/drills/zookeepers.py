@@ -42,7 +42,7 @@ async def zookeeper_leader_dies(stage: Stage) -> None:
         await writing.stop()
         stage.check(not writing.failures, "no error reached whoever uses the producer", writing.failures[:1])
     for partition in range(3):
-        await stage.nothing_lost(TOPIC, partition, exactly=False)
+        await stage.nothing_lost(TOPIC, partition)
 
 
 async def six_brokers_three_zookeepers(stage: Stage) -> None:
@@ -76,7 +76,7 @@ async def six_brokers_three_zookeepers(stage: Stage) -> None:
         await writing.stop()
         stage.check(not writing.failures, "no error reached whoever uses the producer", writing.failures[:1])
     for partition in range(6):
-        await stage.nothing_lost(TOPIC, partition, exactly=False)
+        await stage.nothing_lost(TOPIC, partition)
 
 
 async def _leads_again(stage: Stage, ensemble: Ensemble) -> None:

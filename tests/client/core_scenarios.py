@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,14 +77,20 @@ class Scenario:
             assert actual == expected, f"{event}\n  expected: {expected}\n    actual: {actual}"
 
     def decide(self) -> None:
-        for machine in self.machines():
-            for action in machine.decide(self.now):
-                if isinstance(action, Send):
-                    if action.awaited:
-                        self.in_flight.append((machine, action))
-                    self.show(action)
-                else:
-                    self.shown.append(self.outcome(action))
+        """Until nobody has anything more to say, as the driver does: one machine may wait for another's word."""
+        while any([self.decided(machine) for machine in self.machines()]):
+            pass
+
+    def decided(self, machine: Any) -> bool:
+        actions = machine.decide(self.now)
+        for action in actions:
+            if isinstance(action, Send):
+                if action.awaited:
+                    self.in_flight.append((machine, action))
+                self.show(action)
+            else:
+                self.shown.append(self.outcome(action))
+        return bool(actions)
 
     def show(self, send: Send) -> None:
         if isinstance(send.request, MetadataRequest):

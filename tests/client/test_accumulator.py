@@ -107,6 +107,10 @@ class ProducerScenario(Scenario):
     def do_ok(self, node: str) -> None:
         self.answer(node, ErrorCode.none, {})
 
+    def do_ok_but_untold(self, node: str) -> None:
+        self.answer(node, ErrorCode.none, {})
+        assert not self.machine.flushed(self.mark), "whoever flushes would go before the outcome is told"
+
     def do_refuse(self, node: str, code: str, *words: str) -> None:
         self.answer(node, ErrorCode[code], options(words))
 
