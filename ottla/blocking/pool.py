@@ -7,6 +7,7 @@ offsets, and takes over when another fails. The group shares the partitions out,
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -18,11 +19,13 @@ from ottla.client.options import ConsumerOptions
 
 LOOK_MS: Final = 200
 """How often a thread that has nothing to do looks whether it should end."""
+GATHER_S: Final = 10.0
+GATHER_STEP_S: Final = 0.02
 
 
 class ConsumerPool:
     """`handle` is called with each record, by `size` threads at once; records of one partition come in order, one by
-    one. What it raises stops the pool, and is raised by `wait` and `stop`; that record is read again next time."""
+    one. The threads begin together, so that the first to join does not read what is the others' share. What it raises stops the pool, and is raised by `wait` and `stop`; that record is read again next time."""
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class ConsumerPool:
         self._ending = threading.Event()
         self._error: BaseException | None = None
         self._threads: list[threading.Thread] = []
+        self._generations: dict[Consumer, int] = {}
 
     def start(self) -> None:
         for number, consumer in enumerate(self.consumers):
@@ -80,6 +84,7 @@ class ConsumerPool:
     def _work(self, consumer: Consumer) -> None:
         try:
             with consumer:
+                self._gather(consumer)
                 while not self._ending.is_set():
                     record = consumer.next_within(LOOK_MS)
                     if record is not None:
@@ -87,6 +92,16 @@ class ConsumerPool:
         except BaseException as error:  # noqa: BLE001 (whatever it is, the owner of the pool must know)
             self._error = self._error or error
             self._ending.set()
+
+    def _gather(self, consumer: Consumer) -> None:
+        """Until all are in the group at the same time, but not for ever: somebody else may keep the group busy."""
+        deadline = time.monotonic() + GATHER_S
+        while not self._together() and time.monotonic() < deadline and not self._ending.wait(GATHER_STEP_S):
+            self._generations[consumer] = consumer.group_metadata().generation_id
+
+    def _together(self) -> bool:
+        generations = list(self._generations.values())
+        return len(generations) == len(self.consumers) and len(set(generations)) == 1 and generations[0] > 0
 
     def __enter__(self) -> Self:
         self.start()

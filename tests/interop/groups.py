@@ -159,6 +159,10 @@ class Group:
             seen = {member.name: (sorted(member.owned), member.events, member.errors) for member in self.members}
             raise AssertionError(f"{error}: {seen}") from None
 
+    def moves(self) -> int:
+        """How often a member was given something, or had something taken."""
+        return sum(event in ("assigned", "revoked", "lost") for member in self.members for event in member.events)
+
     def owner(self, partition: int) -> Member:
         return next(member for member in self.members if partition in member.owned)
 
