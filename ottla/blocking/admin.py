@@ -26,6 +26,7 @@ from ottla.client.embedded import TopicPartition
 from ottla.client.group_offsets import Given, OffsetAndMetadata
 from ottla.client.offset_queries import OffsetAndTimestamp
 from ottla.client.options import ClientOptions
+from ottla.client.transactions import OpenTransaction
 
 
 class Admin(Blocking[admin.Admin]):
@@ -121,6 +122,9 @@ class Admin(Blocking[admin.Admin]):
 
     def describe_producers(self, partition: TopicPartition) -> list[ActiveProducer]:
         return self._run(self._client.describe_producers(partition))
+
+    def end_transaction(self, transaction: OpenTransaction, *, committed: bool) -> None:
+        self._run(self._client.end_transaction(transaction, committed=committed))
 
     def fence_producer(self, transactional_id: str) -> None:
         self._run(self._client.fence_producer(transactional_id))

@@ -23,6 +23,7 @@ from ottla.client.group_offsets import Given, GroupMetadata
 from ottla.client.options import ProducerOptions
 from ottla.client.partitioners import Function, Partitioner
 from ottla.client.producer import HeadersGiven, Serializer
+from ottla.client.transactions import OpenTransaction
 from ottla.wire.records import Headers
 
 if TYPE_CHECKING:
@@ -153,6 +154,15 @@ class Producer(Blocking[producer.Producer]):
 
     def commit_transaction(self) -> None:
         self._run(self._after_queue(self._client.commit_transaction))
+
+    def hand_over_transaction(self) -> OpenTransaction:
+        """Deliver everything, and let `Admin.end_transaction` end it. See `ottla.Producer`."""
+
+        async def handed_over() -> OpenTransaction:
+            await self._taken_over()
+            return await self._client.hand_over_transaction()
+
+        return self._run(handed_over())
 
     def abort_transaction(self) -> None:
         self._run(self._after_queue(self._client.abort_transaction))

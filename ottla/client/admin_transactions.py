@@ -9,6 +9,7 @@ from ottla.client.admin_base import AdminBase, raise_if, raise_some
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, error_of
 from ottla.client.group_offsets import find_coordinator
+from ottla.client.transactions import END_VERSION_MAX, SECOND, OpenTransaction
 from ottla.errors import ErrorCode
 from ottla.wire.schema.describe_producers import (
     DescribeProducersRequest,
@@ -16,6 +17,7 @@ from ottla.wire.schema.describe_producers import (
     TopicRequest,
 )
 from ottla.wire.schema.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from ottla.wire.schema.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.wire.schema.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
@@ -129,6 +131,29 @@ class TransactionAdmin(AdminBase):
             )
             for each in told.active_producers
         )
+
+    async def end_transaction(self, transaction: OpenTransaction, *, committed: bool) -> None:
+        """One that its producer has handed over. Asking twice for the same end is asking once."""
+        name = transaction.transactional_id
+        request = EndTxnRequest(
+            transactional_id=name,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            committed=committed,
+        )
+
+        async def end() -> None:
+            coordinator = await find_coordinator(self._driver, name, self._request_timeout_s, TRANSACTION)
+            answer = await self._driver.call(
+                request,
+                EndTxnResponse,
+                coordinator,
+                timeout_s=self._request_timeout_s,
+                version_max=None if transaction.version >= SECOND else END_VERSION_MAX,
+            )
+            raise_if(error_of(answer.error_code, f"transactional id {name}"))
+
+        await self._driver.insist(end, timeout_s=self._timeout_s)
 
     async def fence_producer(self, transactional_id: str) -> None:
         """Shut out whoever writes under this id now: what it has not committed is aborted. As a new producer with the

@@ -25,7 +25,7 @@ from ottla.client.routing import RoutingSettings
 from ottla.client.serialization import converter
 from ottla.client.settings import ClientSettings, SendSettings, Settings
 from ottla.client.transaction_calls import TransactionCalls
-from ottla.client.transactions import TransactionSettings
+from ottla.client.transactions import OpenTransaction, TransactionSettings
 from ottla.client.whole_batches import Content, Shipment, WholeBatches
 from ottla.errors import ErrorCode
 from ottla.wire.records import Headers
@@ -229,6 +229,12 @@ class Producer(Client):
     async def commit_transaction(self) -> None:
         """Deliver everything, then let it count. An error that is not `fatal` means that it can only be aborted."""
         await self._transactional().commit()
+
+    async def hand_over_transaction(self) -> OpenTransaction:
+        """Deliver everything, and leave it to `Admin.end_transaction` whether it counts. This producer is done then; the
+        transaction waits for as long as its timeout says, or until there is another producer with this id."""
+        await self.flush()
+        return self._transactional().hand_over()
 
     async def abort_transaction(self) -> None:
         await self._transactional().abort()

@@ -10,7 +10,7 @@ from ottla.client.accumulator import Accumulator
 from ottla.client.driver import Driver
 from ottla.client.errors import ClientError, TimedOut
 from ottla.client.group_offsets import GroupMetadata, Offsets
-from ottla.client.transactions import Done, Failed, Phase, Transactions, TransactionSettings
+from ottla.client.transactions import Done, Failed, OpenTransaction, Phase, Transactions, TransactionSettings
 from ottla.errors import ErrorCode
 
 FEATURE: Final = "transaction.version"
@@ -50,6 +50,9 @@ class TransactionCalls:
 
     async def commit(self) -> None:
         await self._done(self._machine.commit)
+
+    def hand_over(self) -> OpenTransaction:
+        return self._machine.hand_over()
 
     async def abort(self) -> None:
         await self._done(self._machine.abort)

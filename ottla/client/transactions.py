@@ -4,6 +4,7 @@
                                  ▲               │                  │ something failed
                                  │               ▼ something failed ▼
                                  └──ABORTING ◄── BROKEN ◄───────────┘          anything ──fenced──► FAILED
+                                                 OPEN ──hand over──► HANDED_OVER
 
 Who speaks: the producer with the coordinator of its transactional id (InitProducerId, AddPartitionsToTxn,
 AddOffsetsToTxn, EndTxn) and, for the offsets of a group, with that group's coordinator (TxnOffsetCommit).
@@ -93,6 +94,7 @@ class Phase(Enum):
     BROKEN = "inside a transaction that can only be aborted"
     COMMITTING = "committing"
     ABORTING = "aborting"
+    HANDED_OVER = "done with a transaction that somebody else ends"
     FAILED = "of no more use"
 
 
@@ -129,6 +131,16 @@ class Done:
 class Failed:
     token: object
     error: ClientError
+
+
+class OpenTransaction(NamedTuple):
+    """One that waits for its end, which whoever holds this may bring about: all that a coordinator asks for."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    version: int
+    """Of the protocol that was spoken when it was begun."""
 
 
 class _Offsets(NamedTuple):
@@ -192,6 +204,14 @@ class Transactions:
         self._check(Phase.OPEN)
         self.phase, self._token = Phase.COMMITTING, token
         self._mark = self._accumulator.flush()
+
+    def hand_over(self) -> OpenTransaction:
+        """Leave the transaction open for somebody else to end. Everything in it has been delivered."""
+        self._look_at_records()
+        self._check(Phase.OPEN)
+        assert self._accumulator.idle, "what is under way would be written after the end"
+        self.phase = Phase.HANDED_OVER
+        return OpenTransaction(self.settings.transactional_id, *self._accumulator.identity[:2], self.version)
 
     def abort(self, token: object) -> None:
         if self.phase is not Phase.BROKEN:

@@ -122,3 +122,28 @@ def test_transactions_without_async(broker: Served, fresh_name):
         with producer.transaction():
             producer.send(topic, b"last")
     assert run(committed(broker, topic, 1001))[-1] == b"last"
+
+
+def test_a_transaction_that_is_handed_over_is_ended_by_somebody_else(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        await create(broker.bootstrap, topic)
+        handed = []
+        for number, name in enumerate((f"{topic}-kept", f"{topic}-dropped", f"{topic}-taken-over")):
+            async with Producer(broker.bootstrap, transactional_id=name) as producer:
+                await producer.begin_transaction()
+                await producer.send(topic, b"%d" % number)
+                handed.append(await producer.hand_over_transaction())
+                with pytest.raises(ClientError, match="somebody else ends"):
+                    await producer.commit_transaction()
+        async with Producer(broker.bootstrap, transactional_id=f"{topic}-taken-over"):
+            pass
+        async with Admin(broker.bootstrap) as admin:
+            for committed_, transaction in ((True, handed[0]), (False, handed[1]), (True, handed[0])):
+                await admin.end_transaction(transaction, committed=committed_)
+            with pytest.raises(ClientError) as fenced:
+                await admin.end_transaction(handed[2], committed=True)
+            assert fenced.value.fatal
+        assert await committed(broker, topic, 1) == [b"0"]
+
+    run(scenario())
