@@ -78,8 +78,11 @@ class Scenario:
 
     def decide(self) -> None:
         """Until nobody has anything more to say, as the driver does: one machine may wait for another's word."""
-        while any([self.decided(machine) for machine in self.machines()]):
-            pass
+        said = True
+        while said:
+            said = False
+            for machine in self.machines():
+                said = self.decided(machine) or said
 
     def decided(self, machine: Any) -> bool:
         actions = machine.decide(self.now)

@@ -120,6 +120,7 @@ class Driver:
                         line.task.result()
                 if done():
                     return
+                self.pump()  # what was taken makes room for more
                 deadlines = [deadline for machine in self.machines if (deadline := machine.deadline) is not None]
                 wait = max(0.0, min(deadlines) - self.now) if deadlines else None
                 try:

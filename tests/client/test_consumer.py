@@ -327,8 +327,10 @@ def test_members_share_and_take_over_without_gap_or_repeat(broker: Served, fresh
             eating.cancel()
             await asyncio.gather(eating, return_exceptions=True)
         assert sorted(seen) == sorted(numbers(200))
-        assert diary.told[0] == ("assigned", {0, 1, 2, 3})
-        assert diary.told[-1] == ("revoked", {0, 1, 2, 3})
+        # Apache Kafka may let a member know of its empty hands before it deals anything out.
+        told = [(what, partitions) for what, partitions in diary.told if partitions]
+        assert told[0] == ("assigned", {0, 1, 2, 3})
+        assert told[-1] == ("revoked", {0, 1, 2, 3})
 
     run(scenario())
 

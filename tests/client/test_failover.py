@@ -13,7 +13,7 @@ from ottla.client.consumer import Consumer
 from ottla.client.embedded import TopicPartition
 from ottla.client.producer import Producer
 from tests.client.clients import run, until
-from tests.interop.test_replication import Brokers
+from tests.interop.three_brokers import Brokers
 
 RECORDS = 4000
 PARTITIONS = 3
