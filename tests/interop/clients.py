@@ -6,15 +6,19 @@ Reading is by assignment: a partition, a start and a count. Nothing here knows w
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 import uuid
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import aiokafka
 import confluent_kafka
 import kafka
+import kafka.admin
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMEOUT_S = 30.0
@@ -34,6 +38,21 @@ class Record:
 
     def short(self) -> str:
         return f"{self.offset}: {self.key!r:.40} {self.value!r:.40}"
+
+
+@contextmanager
+def kafka_python_admin(bootstrap: str) -> Iterator[kafka.admin.KafkaAdminClient]:
+    """kafka-python's. It leaves the sockets to brokers that died to the collector, which would meet them in the middle
+    of another test: so they are collected here, and not called a leak."""
+    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
+    try:
+        yield admin
+    finally:
+        admin.close()
+        del admin
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 def untimed(records: Sequence[Record]) -> list[Record]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -10,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.conftest import Served
 from tests.interop.clients import CLIENTS, Client
+from tests.interop.three_brokers import Brokers
 from tests.serving import wait_for
 
 MakeTopic = Callable[..., str]
@@ -18,6 +20,14 @@ MakeTopic = Callable[..., str]
 @pytest.fixture(params=CLIENTS, ids=lambda client: client.name)
 def client(request: pytest.FixtureRequest) -> Client:
     return request.param
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Brokers]:
+    """Three that this test may kill."""
+    made = Brokers(tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture

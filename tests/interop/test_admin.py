@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.interop.clients import CLIENTS, Confluent, Record
+from tests.interop.clients import CLIENTS, Confluent, Record, kafka_python_admin
 from tests.serving import wait_for
 
 CONFLUENT = Confluent()
@@ -168,9 +168,8 @@ class TestConfluent:
 class TestKafkaPython:
     @pytest.fixture
     def python_admin(self, broker) -> Iterator[Any]:
-        client = kafka.admin.KafkaAdminClient(bootstrap_servers=broker.bootstrap)
-        yield client
-        client.close()
+        with kafka_python_admin(broker.bootstrap) as client:
+            yield client
 
     def test_topics_are_created_listed_described_and_deleted(self, python_admin, fresh_name):
         name = fresh_name()

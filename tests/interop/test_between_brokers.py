@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.errors import ErrorCode
 from tests.conftest import EXTERNAL
+from tests.interop.clients import kafka_python_admin
 from tests.interop.raw import Connection
 from tests.serving import BrokerProcess, wait_for
 
@@ -209,13 +210,12 @@ class TestRealClients:
 
     @pytest.mark.parametrize("number", [2, 3])
     def test_kafka_pythons_admin_is_served_through_any_broker(self, brokers, number, fresh_name):
-        admin = kafka.admin.KafkaAdminClient(bootstrap_servers=brokers[number].bootstrap)
         name = fresh_name()
-        admin.create_topics([kafka.admin.NewTopic(name, 3, 3)])
-        wait_for(lambda: len(admin.describe_topics([name])[0]["partitions"]) == 3, "the topic, wherever it asks")
-        admin.delete_topics([name])
-        wait_for(lambda: name not in admin.list_topics(), "the topic to go")
-        admin.close()
+        with kafka_python_admin(brokers[number].bootstrap) as admin:
+            admin.create_topics([kafka.admin.NewTopic(name, 3, 3)])
+            wait_for(lambda: len(admin.describe_topics([name])[0]["partitions"]) == 3, "the topic, wherever it asks")
+            admin.delete_topics([name])
+            wait_for(lambda: name not in admin.list_topics(), "the topic to go")
 
     @pytest.mark.parametrize("number", [2, 3])
     def test_a_topic_is_made_on_first_use_and_a_group_reads_it(self, brokers, number, fresh_name):

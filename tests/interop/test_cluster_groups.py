@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.interop.test_replication import Brokers, produce
+from tests.interop.three_brokers import Brokers, produce
 from tests.serving import wait_for
 
 NOT_YET = {

@@ -83,9 +83,7 @@ def test_a_new_member_gets_only_what_the_others_give_up(
     assert sorted(group.values()) == sorted(f"v{index}" for index in range(40))
 
 
-def test_partitions_of_a_member_that_leaves_go_to_the_others(
-    make_consumer_group: MakeGroup, make_topic: MakeTopic
-):
+def test_partitions_of_a_member_that_leaves_go_to_the_others(make_consumer_group: MakeGroup, make_topic: MakeTopic):
     group = make_consumer_group(make_topic(4))
     leaver, *_ = group.add(3)
     group.settle([2, 1, 1])
@@ -249,9 +247,7 @@ def test_members_of_both_protocols_share_a_group(
     group.settle([4], SETTLE_S)
 
 
-def test_a_group_is_described_and_listed(
-    admin: AdminClient, make_consumer_group: MakeGroup, make_topic: MakeTopic
-):
+def test_a_group_is_described_and_listed(admin: AdminClient, make_consumer_group: MakeGroup, make_topic: MakeTopic):
     group = make_consumer_group(make_topic(2))
     group.add_one(instance="here")
     group.settle([2])
@@ -271,9 +267,7 @@ def test_a_group_is_described_and_listed(
     assert group.id not in {each.group_id for each in admin.list_consumer_groups().result(10).valid}
 
 
-def test_the_group_goes_on_after_the_broker_was_killed(
-    start_broker: StartBroker, fresh_name: Callable[[], str]
-):
+def test_the_group_goes_on_after_the_broker_was_killed(start_broker: StartBroker, fresh_name: Callable[[], str]):
     quick = "group.consumer.min.heartbeat.interval.ms=100", "group.consumer.heartbeat.interval.ms=200"
     broker = start_broker(*(word for setting in quick for word in ("--set", setting)))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -79,9 +79,7 @@ def topic_id(connection: Connection, topic: str) -> Any:
 
 @pytest.mark.parametrize("version", range(7))
 def test_the_coordinator_is_found(connection: Connection, broker: Served, version: int):
-    answer = connection.call(
-        "find_coordinator", version, key="g", key_type=0, coordinator_keys=["g", "another group"]
-    )
+    answer = connection.call("find_coordinator", version, key="g", key_type=0, coordinator_keys=["g", "another group"])
     found = answer["coordinators"] if version >= 4 else [answer]
     assert len(found) == (2 if version >= 4 else 1)
     for each in found:
@@ -266,9 +264,7 @@ def test_several_groups_are_asked_at_once(connection: Connection, make_member, t
     assert member.commit(topic, 5) == NO_ERROR
     unknown = fresh_name()
     groups = [{"group_id": each, "topics": None, "member_epoch": -1} for each in (member.group_id, unknown)]
-    groups.append(
-        {"group_id": unknown, "topics": [{"name": topic, "partition_indexes": [0]}], "member_epoch": -1}
-    )
+    groups.append({"group_id": unknown, "topics": [{"name": topic, "partition_indexes": [0]}], "member_epoch": -1})
     answer = connection.call("offset_fetch", 9, groups=groups)["groups"]
     assert [each["error_code"] for each in answer] == [NO_ERROR] * 3
     assert answer[0]["topics"][0]["partitions"][0]["committed_offset"] == 5

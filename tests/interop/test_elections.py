@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 from kafka import TopicPartition
@@ -11,7 +11,8 @@ from kafka.admin import KafkaAdminClient, NewTopic
 
 from ottla.errors import ErrorCode
 from tests.conftest import EXTERNAL
-from tests.interop.test_replication import Brokers, produce, read
+from tests.interop.clients import kafka_python_admin
+from tests.interop.three_brokers import Brokers, produce, read
 from tests.serving import wait_for
 
 pytestmark = [
@@ -23,17 +24,9 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 @pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    made = Brokers(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def admin(brokers: Brokers) -> Iterator[KafkaAdminClient]:
-    client = KafkaAdminClient(bootstrap_servers=brokers.bootstrap.split(","))
-    yield client
-    client.close()
+    with kafka_python_admin(brokers.bootstrap) as client:
+        yield client
 
 
 def topic_led_by(brokers: Brokers, admin: KafkaAdminClient, leader: int, **configs: str) -> str:
@@ -80,25 +73,20 @@ def test_a_replica_that_is_not_in_sync_leads_only_when_asked_to(brokers, admin):
     brokers.all[1].kill()
     brokers.all[2].start()
     wait_for(lambda: brokers.partition(topic).leader == -1, "nobody leads")
-    survivor = KafkaAdminClient(bootstrap_servers=brokers.all[2].bootstrap)  # it does not let go of brokers it knew
-    assert elect(survivor, UNCLEAN, {"t": [0]}) == {("t", 0): "none"}
-    survivor.close()
+    with kafka_python_admin(brokers.all[2].bootstrap) as survivor:  # the other does not let go of brokers it knew
+        assert elect(survivor, UNCLEAN, {"t": [0]}) == {("t", 0): "none"}
     assert brokers.leader(topic) == 2
     assert read(brokers.all[2].bootstrap, topic, 1) == ["a"]
 
 
 def test_leadership_goes_back_by_itself(tmp_path):
     brokers = Brokers(tmp_path, **{"leader.imbalance.check.interval.seconds": "1"})
-    admin = KafkaAdminClient(bootstrap_servers=brokers.bootstrap.split(","))
-    try:
+    with closing(brokers), kafka_python_admin(brokers.bootstrap) as admin:
         topic = topic_led_by(brokers, admin, 3)
         brokers.all[3].kill()
         wait_for(lambda: brokers.leader(topic) != 3, "another leader")
         brokers.all[3].start()
         wait_for(lambda: brokers.leader(topic) == 3, "the preferred leader", 30)
-    finally:
-        admin.close()
-        brokers.close()
 
 
 @pytest.mark.parametrize(

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from kafka import TopicPartition as Tp
 from kafka.admin import KafkaAdminClient
 
-from tests.interop.test_replication import Brokers, produce, read
+from tests.interop.clients import kafka_python_admin
+from tests.interop.three_brokers import Brokers, produce, read
 from tests.serving import wait_for
 
 
 @pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    made = Brokers(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def mover(brokers: Brokers) -> Iterator[KafkaAdminClient]:
-    admin = KafkaAdminClient(bootstrap_servers=brokers.bootstrap.split(","))
-    yield admin
-    admin.close()
+    with kafka_python_admin(brokers.bootstrap) as admin:
+        yield admin
 
 
 def single(brokers: Brokers, name: str = "t") -> int:
@@ -37,9 +29,11 @@ def single(brokers: Brokers, name: str = "t") -> int:
 
 def settle(brokers: Brokers, topic: str, replicas: list[int]) -> None:
     wait_for(
-        lambda: sorted(brokers.partition(topic).replicas) == sorted(replicas)
-        and sorted(brokers.partition(topic).isrs) == sorted(replicas)
-        and brokers.partition(topic).leader in replicas,
+        lambda: (
+            sorted(brokers.partition(topic).replicas) == sorted(replicas)
+            and sorted(brokers.partition(topic).isrs) == sorted(replicas)
+            and brokers.partition(topic).leader in replicas
+        ),
         f"{topic} on {replicas}",
         40,
     )
@@ -95,9 +89,7 @@ def test_a_move_throttled_at_the_leader_takes_its_time_too(brokers, mover):
 
 
 def set_configs(brokers: Brokers, kind: ResourceType, name: str, configs: dict[str, str]) -> None:
-    entries = [
-        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in configs.items()
-    ]
+    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in configs.items()]
     resource = ConfigResource(kind, name, incremental_configs=entries)
     for future in brokers.admin.incremental_alter_configs([resource]).values():
         future.result(10)

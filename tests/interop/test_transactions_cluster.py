@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.interop.raw import Closed, Connection
-from tests.interop.test_replication import Brokers
 from tests.interop.test_transactions_raw import NONE, Raw
+from tests.interop.three_brokers import Brokers
 from tests.interop.transactional import ConfluentTransactional, read, read_until
 from tests.serving import BrokerProcess, wait_for
 
