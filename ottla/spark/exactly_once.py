@@ -1,29 +1,43 @@
-"""Every row of a task in its topic exactly once, whatever is killed and run again.
+"""Every row of a batch in its topic exactly once, whatever is killed and run again.
 
-A task has an identity: who writes (`txnAppId`, by default the query), which of its writes this is (`txnVersion`, the
-batch), and the number of the task. Its rows are one transaction of the transactional id `ottla-sink-<app>-<task>`, so
-an attempt that Spark has given up on is fenced by the one after it. The same transaction commits a marker: offset
-version + 1 of a group of the same name. Rows and marker are there together or not at all, and a task that finds the
-marker of its version has nothing left to do.
+Who speaks: the tasks of a batch, and the driver when all of them are done. Who writes is named by `txnAppId` (a stream:
+by its query), which of its writes this is by `txnVersion` (the batch), and a task by its number.
 
-What is durable: the markers, in the cluster. Groups that nobody reads with are forgotten after a while (seven days, if
-the brokers are not told otherwise); then nobody knows what was written, and the write is refused. How many tasks there
-were is remembered after each write, so that a task that is new can be told from one whose marker is gone.
+1. A task writes its rows in one transaction of the transactional id `ottla-sink-<app>-<task>`, so that an attempt which
+   Spark has given up on is fenced by the one after it. In the same transaction, also when it has no rows, it leaves a
+   marker: offset version + 1 of a group of the same name. It does not commit; it hands the open transaction over to the
+   driver. A task that finds its marker was committed before: it lets its rows pass, and says how many they were.
+2. The driver has heard of all tasks. It puts a decision on record, as offset version + 1 of the group
+   `ottla-sink-<app>`: how many tasks there were, and a digest of what each of them had. It has a transactional id for
+   that, so of two drivers one is fenced. If the record has this version already, the batch was being committed when
+   something broke; then tasks and digest have to be the same as before, or nothing is committed.
+3. Only then it commits the transactions, one after the other.
 
-What is not covered: if a batch that was written in part is run again with its rows shared out otherwise among the
-tasks, the tasks that are done notice it by the number of their rows and stop the query, but others may have written.
+What is durable: markers and decision, in the cluster. Before step 2 nothing counts, so a batch that is run again may
+share its rows out among tasks in any way. After it, every run has to be like the one decided on, and is compared as a
+whole before anything is committed: rows cannot be written by one task in one run and by another in the next.
+
+What can be lost: groups that nobody reads with are forgotten after a while (seven days, if the brokers are not told
+otherwise). Then nobody knows what was written, and the write is refused.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+
+import numpy as np
 
 from ottla.blocking import Producer
 from ottla.client.embedded import TopicPartition
+from ottla.client.errors import ClientError
 from ottla.client.group_offsets import OffsetAndMetadata
+from ottla.client.transactions import OpenTransaction
 from ottla.spark import clients
 from ottla.spark.options import WriteOptions
 
@@ -34,7 +48,11 @@ PREFIX: Final = "ottla-sink-"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """There is one in every cluster that has groups: for markers of writes that name no topic of their own."""
 TIMEOUT_MS: Final = "900000"
-"""A task may take as long as brokers allow a transaction, where the options do not say otherwise."""
+"""A batch may take as long as brokers allow a transaction, where the options do not say otherwise."""
+FRESH_S: Final = 3600
+"""No broker forgets offsets sooner: of a decision that is younger, all markers are there."""
+ENDING_MAX: Final = 8
+"""So many transactions are ended at a time."""
 
 
 class Identity(NamedTuple):
@@ -46,6 +64,10 @@ class Identity(NamedTuple):
     def group(self, task: int) -> str:
         return f"{PREFIX}{self.app_id}-{task}"
 
+    @property
+    def decisions(self) -> str:
+        return f"{PREFIX}{self.app_id}"
+
 
 class Sent(Protocol):
     """What is written, and where to."""
@@ -56,97 +78,231 @@ class Sent(Protocol):
     def topic(self) -> str | None: ...
 
 
+class Content(NamedTuple):
+    """What a task had to write, in whatever order: enough to notice that it is not the same."""
+
+    rows: int = 0
+    size: int = 0
+    total: int = 0
+    """Of keys and values: their bytes, counted and added up."""
+
+    def plus(self, batch: pa.RecordBatch) -> Content:
+        size, total = self.size, self.total
+        for name in ("key", "value"):
+            if name in batch.schema.names:
+                letters = _letters(batch.column(name))
+                size, total = size + len(letters), total + int(letters.sum(dtype=np.uint64))
+        return Content(self.rows + batch.num_rows, size, total)
+
+
+def _letters(column: pa.Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """All bytes of a column of bytes or text, as they lie there."""
+    import pyarrow as pa
+
+    plain = column.cast(pa.large_binary())
+    _, offsets, letters = plain.buffers()
+    if letters is None or not len(plain):
+        return np.empty(0, np.uint8)
+    bounds = np.frombuffer(offsets, np.int64)
+    return np.frombuffer(letters, np.uint8)[bounds[plain.offset] : bounds[plain.offset + len(plain)]]
+
+
+class Part(NamedTuple):
+    """What a task has done."""
+
+    task: int
+    content: Content
+    transaction: OpenTransaction | None
+    """None: it was committed before."""
+
+
 class NotRepeatable(Exception):
     """A write that was done before, in whole or in part, is not the same this time, or nobody knows any more."""
 
 
-def write(plan: Any, identity: Identity, task: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, bool]:
-    """Write a task's rows, unless they are there already; how many there are, and whether they were there."""
+class NotCommitted(Exception):
+    """The driver could not end what the tasks had written. The batch has to be run again."""
+
+
+# In the tasks.
+
+
+def write(plan: Any, identity: Identity, task: int, batches: Iterator[pa.RecordBatch]) -> Part:
+    """Write a task's rows, unless they are there already, and leave it to the driver that they count."""
     from ottla.spark.sink import send_all
 
     group = identity.group(task)
     place = marker_place(plan)
-    kafka = {"transaction.timeout.ms": TIMEOUT_MS, **plan.options.kafka, "transactional.id": group}
-    producer = Producer(config=kafka)
+    producer = Producer(config={"transaction.timeout.ms": TIMEOUT_MS, **plan.options.kafka, "transactional.id": group})
     producer.start()  # from now on nobody else writes for this task, and what was begun is decided
-    with closing(_Stopping(producer)):
-        marker = _marker(plan, group, place)
+    try:
+        marker = _offset(plan, group, place)
         if marker is not None and marker.offset > identity.version:
-            return _skipped(identity, task, marker, batches), True
+            return Part(task, _passed(identity, task, marker, batches), None)
         _check(plan, identity, task, place, marker)
         producer.begin_transaction()
         try:
-            rows = send_all(producer, plan, batches)
-            note = json.dumps({"version": identity.version, "rows": rows})
+            content = send_all(producer, plan, batches)
+            note = json.dumps({"version": identity.version, "content": content})
             producer.send_offsets_to_transaction({place: (identity.version + 1, note)}, group)
-            producer.commit_transaction()
+            return Part(task, content, producer.hand_over_transaction())
         except BaseException:
             producer.abort_transaction()
             raise
-        return rows, False
-
-
-class _Stopping:
-    """A producer that is stopped rather than closed."""
-
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
-
-    def close(self) -> None:
-        self._producer.stop()
+    finally:
+        producer.stop()
 
 
 def marker_place(plan: Sent) -> TopicPartition:
     return TopicPartition(plan.topic or OFFSETS_TOPIC, 0)
 
 
-def _marker(plan: Sent, group: str, place: TopicPartition) -> OffsetAndMetadata | None:
+def _offset(plan: Sent, group: str, place: TopicPartition) -> OffsetAndMetadata | None:
     """As it is when no transaction holds it any more."""
     with clients.admin(plan.options.kafka) as admin:
         return admin.group_offsets(group, [place]).get(place)
 
 
-def _skipped(identity: Identity, task: int, marker: OffsetAndMetadata, batches: Iterator[pa.RecordBatch]) -> int:
-    """Let the rows pass. Of a later version nothing is known; of the same one, how many there were."""
-    rows = sum(len(batch) for batch in batches)
+def _passed(identity: Identity, task: int, marker: OffsetAndMetadata, batches: Iterator[pa.RecordBatch]) -> Content:
+    """Let the rows pass. Of a later version nothing is known; of the same one, what there was."""
+    content = Content()
+    for batch in batches:
+        content = content.plus(batch)
     noted = json.loads(marker.metadata) if marker.metadata else {}
-    if noted.get("version") == identity.version and noted.get("rows", rows) != rows:
+    if noted.get("version") == identity.version and tuple(noted.get("content", content)) != content:
         raise NotRepeatable(
-            f"batch {identity.version} of {identity.app_id} was written before, and task {task} had {noted['rows']} "
-            f"rows then, but {rows} now: the query shares its rows out otherwise, or does not give the same twice. "
-            "Run it as it was until the batch is done, or begin with a new checkpoint"
+            f"batch {identity.version} of {identity.app_id} was written before, and task {task} had "
+            f"{noted['content'][0]} rows then, but {content.rows} now, or others: {_OTHERWISE}"
         )
-    return rows
+    return content
+
+
+_OTHERWISE: Final = (
+    "the query shares its rows out otherwise, or does not give the same twice. Run it as it was until the batch is "
+    "done, or begin with a new checkpoint"
+)
 
 
 def _check(plan: Sent, identity: Identity, task: int, place: TopicPartition, marker: OffsetAndMetadata | None) -> None:
-    """Whether it is certain that this task has not written this version. One without any marker may be new; but if
-    there were as many tasks before, its marker is gone."""
-    remembered = _marker(plan, PREFIX + identity.app_id, place)
-    if remembered is not None and remembered.offset > identity.version:
+    """Whether it is certain that this task has not written this version: nobody commits what was not decided on."""
+    decided = Decision.known(plan, identity, place)
+    if decided is not None and decided.version > identity.version:
         raise NotRepeatable(
-            f"batch {identity.version} of {identity.app_id} was written before, without task {task}: the query shares "
-            "its rows out otherwise. Run it as it was until the batch is done, or begin with a new checkpoint"
+            f"batch {identity.version} of {identity.app_id} was written before, without task {task}: {_OTHERWISE}"
         )
-    if marker is not None or identity.version == 0 or plan.options.writes_unmarked:
+    if plan.options.writes_unmarked:
         return
-    before = json.loads(remembered.metadata)["tasks"] if remembered is not None and remembered.metadata else None
-    if before is not None and task >= before:
-        return
-    raise NotRepeatable(
-        f"whether task {task} of {identity.app_id} has written batch {identity.version} is not known: group "
-        f"{identity.group(task)} has no offset for {place.topic}. Offsets are kept for seven days after the last write "
-        "(offsets.retention.minutes), or the query wrote elsewhere before. To write the batch all the same, maybe a "
-        "second time, set txnMissingMarker to write for one run"
+    if decided is None:
+        certain = identity.version == 0
+    else:
+        certain = decided.version < identity.version or marker is not None or decided.fresh
+    if not certain:
+        raise NotRepeatable(_unknown(identity, identity.decisions if decided is None else identity.group(task), place))
+
+
+def _unknown(identity: Identity, group: str, place: TopicPartition) -> str:
+    return (
+        f"whether batch {identity.version} of {identity.app_id} was written is not known: group {group} has no offset "
+        f"for {place.topic}. Offsets are kept for seven days after the last write (offsets.retention.minutes), or the "
+        "query wrote elsewhere before. To write the batch all the same, maybe a second time, set txnMissingMarker to "
+        "write for one run"
     )
 
 
-def remember(plan: Sent, identity: Identity, tasks: int) -> None:
-    """All tasks have written this version, so many: the largest number counts."""
+# In the driver.
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """That a version is committed, and what it consists of."""
+
+    version: int
+    tasks: int
+    digest: str
+    at_s: float
+
+    @classmethod
+    def of(cls, identity: Identity, parts: Sequence[Part]) -> Self:
+        told = json.dumps([part.content for part in sorted(parts)])
+        return cls(identity.version, len(parts), hashlib.sha256(told.encode()).hexdigest()[:32], time.time())
+
+    @classmethod
+    def known(cls, plan: Sent, identity: Identity, place: TopicPartition) -> Self | None:
+        offset = _offset(plan, identity.decisions, place)
+        if offset is None:
+            return None
+        told = {"tasks": 0, "digest": "", "at_s": 0.0} | json.loads(offset.metadata or "{}")
+        return cls(offset.offset - 1, told["tasks"], told["digest"], told["at_s"])
+
+    @property
+    def fresh(self) -> bool:
+        return time.time() - self.at_s < FRESH_S
+
+    def note(self) -> str:
+        return json.dumps({"tasks": self.tasks, "digest": self.digest, "at_s": self.at_s})
+
+
+def commit(plan: Sent, identity: Identity, parts: Sequence[Part]) -> None:
+    """All tasks are done. Raises if this is not what was decided on before; then nothing new counts."""
+    try:
+        decide(plan, identity, parts)
+    except BaseException:
+        abort(plan, parts)
+        raise
+    end(plan, _open(parts), committed=True)
+
+
+def abort(plan: Sent, parts: Iterable[Part]) -> None:
+    """Let readers go on. What cannot be aborted now is when its time is over, or when the task is run again."""
+    try:
+        end(plan, _open(parts), committed=False)
+    except (NotCommitted, ClientError):
+        return
+
+
+def _open(parts: Iterable[Part]) -> list[OpenTransaction]:
+    return [part.transaction for part in parts if part.transaction is not None]
+
+
+def decide(plan: Sent, identity: Identity, parts: Sequence[Part]) -> None:
     place = marker_place(plan)
-    group = PREFIX + identity.app_id
-    with clients.admin(plan.options.kafka) as admin:
-        known = admin.group_offsets(group, [place]).get(place)
-        noted = json.loads(known.metadata) if known is not None and known.metadata else {}
-        most = max(tasks, noted.get("tasks", 0))
-        admin.alter_group_offsets(group, {place: (identity.version + 1, json.dumps({"tasks": most}))})
+    name = identity.decisions
+    new = Decision.of(identity, parts)
+    left = len(_open(parts))
+    producer = Producer(config={**plan.options.kafka, "transactional.id": name})
+    producer.start()  # another driver of this query cannot decide any more
+    try:
+        known = Decision.known(plan, identity, place)
+        if known is not None and known.version >= identity.version:
+            _compare(identity, known, new, left)
+            return
+        if left < len(parts) and not plan.options.writes_unmarked:
+            raise NotRepeatable(_unknown(identity, name, place))  # some were committed, but the decision is gone
+        with producer.transaction():
+            producer.send_offsets_to_transaction({place: (identity.version + 1, new.note())}, name)
+    finally:
+        producer.stop()
+
+
+def _compare(identity: Identity, known: Decision, new: Decision, left: int) -> None:
+    """With what was decided on. Of later versions nothing is known but that there is nothing left to do."""
+    same = known.tasks == new.tasks and known.digest == new.digest if known.version == new.version else left == 0
+    if same:
+        return
+    raise NotRepeatable(
+        f"batch {identity.version} of {identity.app_id} was written before, in part at least, by {known.tasks} tasks; "
+        f"now there are {new.tasks}, or they have other rows: {_OTHERWISE}"
+    )
+
+
+def end(plan: Sent, transactions: Sequence[OpenTransaction], *, committed: bool) -> None:
+    with clients.admin(plan.options.kafka) as admin, ThreadPoolExecutor(ENDING_MAX) as pool:
+        ends = [pool.submit(admin.end_transaction, each, committed=committed) for each in transactions]
+    failed = [end.exception() for end in ends if end.exception() is not None]
+    if failed:
+        limit = plan.options.kafka.get("transaction.timeout.ms", TIMEOUT_MS)
+        raise NotCommitted(
+            f"{len(failed)} of {len(ends)} tasks could not be committed, the batch has to be run again: {failed[0]}. "
+            f"If it took longer than the {limit} ms that kafka.transaction.timeout.ms allows, make batches smaller "
+            "(maxOffsetsPerTrigger), or allow more, also on the brokers (transaction.max.timeout.ms)"
+        ) from failed[0]

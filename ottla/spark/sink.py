@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 
 from ottla.blocking import Producer
 from ottla.spark import clients, exactly_once
-from ottla.spark.exactly_once import Identity
+from ottla.spark.exactly_once import Content, Identity, Part
 from ottla.spark.options import BadOption, WriteOptions
 
 if TYPE_CHECKING:
@@ -37,11 +37,10 @@ _TEXT: Final = (BinaryType(), StringType())
 class Written(WriterCommitMessage):
     """What became of one task's rows."""
 
-    task: int
     rows: int
     identity: Identity | None = None
-    skipped: bool = False
-    """They were in the topic already."""
+    part: Part | None = None
+    """What the driver has to commit, where there is an identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +95,18 @@ def _are_headers(kind: DataType) -> bool:
     return bool(kind.simpleString() == "array<struct<key:string,value:binary>>")
 
 
-def send_all(producer: Producer, plan: Plan, batches: Iterator[pa.RecordBatch]) -> int:
-    """Until all rows are in the log, as safe as acks says; how many they were."""
+def send_all(producer: Producer, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Content:
+    """Until all rows are in the log, as safe as acks says; what they were."""
     under_way: list[Future[int]] = []
-    rows = 0
+    content = Content()
     for batch in batches:
+        content = content.plus(batch)
         under_way.extend(plan.send(producer, batch))
         while len(under_way) > UNDER_WAY_MAX:
-            rows += under_way.pop(0).result()
-    return rows + sum(sent.result() for sent in under_way)
+            under_way.pop(0).result()
+    for sent in under_way:
+        sent.result()
+    return content
 
 
 class _Writer:
@@ -114,17 +116,24 @@ class _Writer:
         self._plan = plan
 
     def _write(self, batches: Iterator[pa.RecordBatch], task: TaskContext, identity: Identity | None) -> Written:
-        number = task.partitionId()
         if identity is not None:
-            rows, skipped = exactly_once.write(self._plan, identity, number, batches)
-            return Written(number, rows, identity, skipped)
+            part = exactly_once.write(self._plan, identity, task.partitionId(), batches)
+            return Written(part.content.rows, identity, part)
         with clients.producer(self._plan.options.kafka) as producer:
-            return Written(number, send_all(producer, self._plan, batches))
+            return Written(send_all(producer, self._plan, batches).rows)
 
-    def _committed(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        written = [message for message in messages if isinstance(message, Written)]
-        if written and written[0].identity is not None:
-            exactly_once.remember(self._plan, written[0].identity, len(written))
+    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        identity = next((message.identity for message in messages if isinstance(message, Written)), None)
+        if identity is not None:
+            exactly_once.commit(self._plan, identity, _parts(messages))
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Of tasks that failed there is no message; they have aborted by themselves, or are fenced by the next."""
+        exactly_once.abort(self._plan, _parts(messages))
+
+
+def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
+    return [message.part for message in messages if isinstance(message, Written) and message.part is not None]
 
 
 class OttlaWriter(_Writer, DataSourceArrowWriter):
@@ -142,7 +151,10 @@ class OttlaWriter(_Writer, DataSourceArrowWriter):
         return self._write(iterator, task, identity)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._committed(messages)
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._abort(messages)
 
 
 class OttlaStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -159,7 +171,10 @@ class OttlaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         return self._write(iterator, task, Identity(options.app_id or query, int(batch)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._committed(messages)
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._abort(messages)
 
 
 def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> OttlaWriter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import pyarrow as pa
 
 from ottla import blocking
 from ottla.client.embedded import TopicPartition
+from ottla.spark import exactly_once
+from ottla.spark.exactly_once import Identity, NotRepeatable
+from ottla.spark.options import WriteOptions
+from ottla.spark.sink import Plan
 from tests.spark.conftest import Create
 
 pytestmark = pytest.mark.timeout(300)
@@ -116,13 +121,62 @@ def test_a_write_with_an_identity_is_done_once(spark, write, broker, create: Cre
     for _ in range(2):
         write(frame, topic, txnAppId=topic, txnVersion=0)
     assert numbers(broker.bootstrap, topic) == once(1000)
-    with pytest.raises(Exception, match="shares its rows out otherwise"):
-        write(frame.coalesce(1), topic, txnAppId=topic, txnVersion=0)
-    with pytest.raises(Exception, match="otherwise"):
-        write(frame.repartition(7), topic, txnAppId=topic, txnVersion=0)
+    for otherwise in (frame.coalesce(1), frame.repartition(7)):
+        with pytest.raises(Exception, match="shares its rows out otherwise"):
+            write(otherwise, topic, txnAppId=topic, txnVersion=0)
     assert numbers(broker.bootstrap, topic) == once(1000)
     write(frame, topic, txnAppId=topic, txnVersion=1)
     assert numbers(broker.bootstrap, topic) == once(1000) + once(1000)
+
+
+def shared_out(count: int, tasks: int) -> list[pa.RecordBatch]:
+    """As Spark shares a range out."""
+    bounds = [count * task // tasks for task in range(tasks + 1)]
+    texts = [[str(number) for number in range(*each)] for each in pairwise(bounds)]
+    return [pa.RecordBatch.from_pydict({"key": each, "value": each}) for each in texts]
+
+
+@pytest.mark.parametrize("killed", ["before the decision", "after the decision", "between two commits"])
+def test_a_driver_that_is_killed_while_it_commits_leaves_nothing_twice_however_rows_are_shared_out(
+    killed: str, spark, write, broker, create: Create
+):
+    topic = create(2)
+    identity = Identity(topic, 0)
+    plan = Plan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
+    parts = [exactly_once.write(plan, identity, task, iter([rows])) for task, rows in enumerate(shared_out(900, 3))]
+    if killed != "before the decision":
+        exactly_once.decide(plan, identity, parts)
+    if killed == "between two commits":
+        exactly_once.end(plan, [parts[1].transaction], committed=True)
+    frame = spark.range(0, 900, numPartitions=3).selectExpr("cast(id as string) key", "cast(id as string) value")
+    if killed != "before the decision":
+        # Other tasks, other rows in as many tasks, and as many rows in as many tasks: none of it may write anything.
+        others = (frame.repartition(2), frame.repartition(3), frame.selectExpr("key", "reverse(value) || '0' as value"))
+        for otherwise in others:
+            with pytest.raises(Exception, match="Run it as it was"):
+                write(otherwise, topic, txnAppId=topic, txnVersion=0)
+        written = numbers(broker.bootstrap, topic)
+        assert written == (Counter(range(300, 600)) if killed == "between two commits" else Counter())
+        write(frame, topic, txnAppId=topic, txnVersion=0)
+    else:
+        write(frame.repartition(2), topic, txnAppId=topic, txnVersion=0)  # nothing counted yet: any way will do
+        exactly_once.abort(plan, parts)
+    assert numbers(broker.bootstrap, topic) == once(900)
+
+
+def test_tasks_that_were_idle_for_long_write_again_and_those_of_a_zombie_do_not(spark, write, broker, create: Create):
+    topic = create(2)
+    frame = spark.range(0, 90, numPartitions=3).selectExpr("cast(id as string) key", "cast(id as string) value")
+    write(frame, topic, txnAppId=topic, txnVersion=0)
+    write(frame.coalesce(1), topic, txnAppId=topic, txnVersion=1)
+    with blocking.Admin(broker.bootstrap) as admin:
+        admin.delete_groups([f"ottla-sink-{topic}-1", f"ottla-sink-{topic}-2"])  # as if they had expired meanwhile
+    plan = Plan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
+    late = [exactly_once.write(plan, Identity(topic, 2), 0, iter(shared_out(90, 1)))]
+    write(frame, topic, txnAppId=topic, txnVersion=2)
+    with pytest.raises(NotRepeatable):
+        exactly_once.commit(plan, Identity(topic, 2), late)
+    assert numbers(broker.bootstrap, topic) == once(90) + once(90) + once(90)
 
 
 def test_a_stream_that_is_run_again_from_an_older_checkpoint_writes_nothing_twice(
