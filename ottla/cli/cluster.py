@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from ottla.cli.failure import Failure, Misused, TryAgain, split_pair
-from ottla.cli.output import print_json, print_table
+from ottla.cli.output import json_option, print_json, print_table
 from ottla.client.admin import Admin, parse_bootstrap
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError, Unreachable
@@ -95,7 +95,6 @@ settings_option = click.option(
     callback=_checked_settings,
     help="A setting of the client, by Kafka's name; repeatable.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def cluster_options(command: Callable[..., T]) -> Callable[..., T]:

@@ -64,7 +64,8 @@ class Wanted:
     default="beginning",
     show_default=True,
     metavar="WHERE",
-    help="beginning, end, a number, -N (so many before the end), s@TIME. In a group: where nothing is committed.",
+    help="beginning, end, a number, -N (so many before the end), s@TIME, stored (where the group -g has come to). With "
+    "-g alone: where the group has committed nothing.",
 )
 @click.option("-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after so many records.")
 @click.option("-e", "--exit", "until_end", is_flag=True, help="Stop at what is the end now.")
@@ -111,9 +112,13 @@ def command(
       ottla consume orders -e
       ottla consume orders -o -5 -e -f '%t %p %o %k %s\\n'
       ottla consume orders -g kitchen
+      ottla consume orders -g kitchen -o stored -p 0
     """
-    if group is not None and partitions:
-        raise Misused("a group deals the partitions out itself", hint="Leave out -g or -p.")
+    stored = offset == "stored"
+    if stored and group is None and "group.id" not in target.settings:
+        raise Misused("-o stored begins where a group has come to", hint="Name the group: -g ID.")
+    if group is not None and partitions and not stored:
+        raise Misused("a group deals the partitions out itself", hint="Leave out -g or -p, or say -o stored.")
     try:
         shown = formats.envelope if as_json else formats.compiled(template)
     except formats.BadFormat as bad:
@@ -137,19 +142,21 @@ def _deserializer(value_format: str, registry: str | None) -> Any:
 
 
 def where(text: str) -> tuple[str, int]:
-    """`beginning`, `end`, `stored` as they are; ("at", N), ("last", N), ("time", ms)."""
+    """("beginning", 0), ("end", 0), ("stored", 0), ("at", N), ("last", N), ("time", ms)."""
     try:
         if text in ("beginning", "earliest"):
             return "beginning", 0
         if text in ("end", "latest"):
             return "end", 0
+        if text == "stored":
+            return "stored", 0
         if text.startswith("s@"):
             return "time", moment_ms(text[2:])
         number = int(text)
     except ValueError:
         raise Misused(
             f"-o {text!r} is no place to begin",
-            hint="Say beginning, end, a number, -N for so many before the end, or s@2026-01-31T12:00.",
+            hint="Say beginning, end, stored, a number, -N for so many before the end, or s@2026-01-31T12:00.",
         ) from None
     return ("last", -number) if number < 0 else ("at", number)
 
@@ -175,7 +182,7 @@ async def _consume(wanted: Wanted, places: list[TopicPartition], consumer: Consu
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with consumer:
-        if wanted.group is not None:
+        if wanted.group is not None and where(wanted.offset)[0] != "stored":
             consumer.subscribe(list(wanted.topics))
         else:
             consumer.assign(places)
@@ -196,6 +203,8 @@ def _places(wanted: Wanted, topics: Mapping[str, Topic]) -> list[TopicPartition]
 
 async def _seek(consumer: Consumer, places: list[TopicPartition], offset: str) -> None:
     kind, number = where(offset)
+    if kind == "stored":
+        return  # a consumer of a group begins where the group has come to
     if kind == "beginning":
         await consumer.seek_to_beginning(*places)
     elif kind == "end":

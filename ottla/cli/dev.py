@@ -240,8 +240,13 @@ def _add_verb(verb: str, text: str) -> None:
     @command.command(verb, help=f"{text}\n\n\b\nExample:\n  ottla dev {verb} 2")
     @click.argument("broker", type=int)
     @data_of_running_option
-    def tell(broker: int, data: str | None) -> None:
-        click.echo(_ask(data, verb, broker)["said"])
+    @json_option
+    def tell(broker: int, data: str | None, as_json: bool) -> None:
+        said = _ask(data, verb, broker)["said"]
+        if as_json:
+            print_json({"broker": broker, "did": verb, "said": said})
+        else:
+            click.echo(said)
 
 
 _add_verb("kill", "kill -9 a broker of the running cluster.")

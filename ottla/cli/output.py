@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
 
 def print_json(value: object) -> None:
     import json

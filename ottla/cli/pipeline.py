@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ottla.cli.failure import Failure
+from ottla.cli.output import json_option, print_json
 
 if TYPE_CHECKING:
     from ottla.spark.pipeline.document import Pipeline
@@ -202,7 +203,8 @@ def _span(pipeline: Pipeline, only: tuple[str, ...], start: str | None, end: str
 
 @command.command("status")
 @FILE
-def status(file: Path) -> None:
+@json_option
+def status(file: Path, as_json: bool) -> None:
     """How its queries are doing, also when it is not running.
 
     \b
@@ -212,8 +214,12 @@ def status(file: Path) -> None:
     from ottla.spark.pipeline import graph, kept
 
     pipeline = _parsed(file)
-    for name in (*graph.dead_letters(pipeline), *pipeline.sinks):
-        click.echo(_status_line(name, kept.status(pipeline, name)))
+    told = {name: kept.status(pipeline, name) for name in (*graph.dead_letters(pipeline), *pipeline.sinks)}
+    if as_json:
+        print_json(told)
+        return
+    for name, each in told.items():
+        click.echo(_status_line(name, each))
 
 
 @command.command("repair")

@@ -37,6 +37,7 @@ def command() -> None:
 @click.option("--brokers", metavar="ID,...", help="Where to.  [default: all brokers]")
 @click.option("--replication-factor", type=click.IntRange(min=1), metavar="N", help="[default: as it is]")
 @cluster_options
+@click.option("--json", is_flag=True, expose_value=False, help="Print JSON; a plan is nothing else.")
 def plan(topics: tuple[str, ...], brokers: str | None, replication_factor: int | None, target: Target) -> None:
     """Spread the partitions of topics evenly over brokers; the plan is printed as JSON, and nothing is moved.
 

@@ -7,11 +7,13 @@ import shlex
 import sys
 import time
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from ottla.cli.failure import Failure
+from ottla.cli.output import print_json
 
 if TYPE_CHECKING:
     from ottla.sim.simulation import Outcome
@@ -31,8 +33,9 @@ HASH_SEED: Final = "0"
 @click.option("--fault", "only", metavar="NAME", multiple=True, help="Only faults of this kind; may be repeated.")
 @click.option("--trace", is_flag=True, help="Print what happens, line by line.")
 @click.option("--detail", is_flag=True, help="With --trace: what brokers log about their ordinary business, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, once all seeds have run.")
 def command(
-    seed: int, seeds: int, minutes: float, brokers: int, only: tuple[str, ...], trace: bool, detail: bool
+    seed: int, seeds: int, minutes: float, brokers: int, only: tuple[str, ...], trace: bool, detail: bool, as_json: bool
 ) -> None:
     """Run real brokers and clients in one process, on a virtual clock.
 
@@ -49,18 +52,18 @@ def command(
         environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
         os.execve(sys.executable, [sys.executable, "-m", "ottla", *sys.argv[1:]], environment)
     _check_faults(only)
-    totals: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    failed: list[int] = []
     began = time.monotonic()
+    outcomes: list[Outcome] = []
     for each in range(seed, seed + seeds):
-        outcome = _run(each, minutes, brokers, only, trace, detail)
-        totals.update({**outcome.counts, "virtual": int(outcome.virtual_s)})
-        faults.update(outcome.faults)
-        if not outcome.good:
-            failed.append(each)
+        outcome = _run(each, minutes, brokers, only, trace, detail, told=not as_json)
+        outcomes.append(outcome)
+        if not outcome.good and not as_json:
             _report(outcome, minutes, brokers, only)
-    _sum_up(totals, faults, seeds, time.monotonic() - began)
+    if as_json:
+        print_json([_as_told(outcome) for outcome in outcomes])
+    else:
+        _sum_up(outcomes, time.monotonic() - began)
+    failed = [outcome.seed for outcome in outcomes if not outcome.good]
     if failed:
         raise Failure(f"{len(failed)} of {seeds} seeds failed: {', '.join(map(str, failed))}")
 
@@ -73,12 +76,16 @@ def _check_faults(only: tuple[str, ...]) -> None:
         raise click.UsageError(f"there is no fault {unknown[0]!r}; there are: {', '.join(KINDS)}")
 
 
-def _run(seed: int, minutes: float, brokers: int, only: tuple[str, ...], trace: bool, detail: bool) -> Outcome:
+def _run(
+    seed: int, minutes: float, brokers: int, only: tuple[str, ...], trace: bool, detail: bool, *, told: bool
+) -> Outcome:
     from ottla.sim.simulation import simulate
 
     began = time.monotonic()
-    show = click.echo if trace else None
+    show = partial(click.echo, err=not told) if trace else None
     outcome = simulate(seed, minutes, brokers=brokers, only=only or None, show=show, detail=detail)
+    if not told:
+        return outcome
     counts = outcome.counts
     click.echo(
         f"seed {seed}: {'good' if outcome.good else 'BAD'} · {outcome.virtual_s:.0f} virtual s "
@@ -98,10 +105,28 @@ def _report(outcome: Outcome, minutes: float, brokers: int, only: tuple[str, ...
     click.echo(f"  run it again: ottla simulate {again} --trace --detail")
 
 
-def _sum_up(totals: Counter[str], faults: Counter[str], seeds: int, real_s: float) -> None:
+def _as_told(outcome: Outcome) -> dict[str, object]:
+    return {
+        "seed": outcome.seed,
+        "good": outcome.good,
+        "virtual_s": round(outcome.virtual_s, 3),
+        "counts": outcome.counts,
+        "faults": outcome.faults,
+        "violations": [{"kind": each.kind.value, "text": each.text} for each in outcome.violations],
+        "failures": outcome.failures,
+        "trace": outcome.digest,
+    }
+
+
+def _sum_up(outcomes: list[Outcome], real_s: float) -> None:
+    totals: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    for outcome in outcomes:
+        totals.update({**outcome.counts, "virtual": int(outcome.virtual_s)})
+        faults.update(outcome.faults)
     kinds = ", ".join(f"{name} {count}" for name, count in faults.most_common())
     click.echo(
-        f"{seeds} seeds · {totals['virtual'] / 60:.0f} virtual minutes in {real_s:.0f} s · acknowledged "
+        f"{len(outcomes)} seeds · {totals['virtual'] / 60:.0f} virtual minutes in {real_s:.0f} s · acknowledged "
         f"{totals['acknowledged']} · lost {totals['lost']} · duplicated {totals['duplicated']} · "
         f"reordered {totals['reordered']}\n{faults.total()} faults: {kinds or 'none'}"
     )

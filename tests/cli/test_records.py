@@ -113,9 +113,23 @@ def test_a_group_goes_on_where_it_was(ottla, topic):
     assert ottla("consume", topic, "-g", f"of-{topic}", "--timeout-ms", "50") == ""
 
 
+def test_what_a_group_has_stored_is_where_reading_begins_without_joining_it(ottla, topic):
+    group = f"of-{topic}"
+    for partition in ("0", "1"):
+        ottla("produce", topic, "-p", partition, given=f"{partition}a\n{partition}b\n{partition}c\n")
+    ottla("groups", "reset-offsets", group, "--topic", topic, "--to-offset", "2", "--execute")
+    assert sorted(ottla("consume", topic, "-g", group, "-o", "stored", "-e").split()) == ["0c", "1c"]
+    assert ottla("consume", topic, "-g", group, "-o", "stored", "--timeout-ms", "50") == ""
+    ottla("produce", topic, "-p", "1", given="1d\n")
+    ottla("produce", topic, "-p", "0", given="0d\n")
+    assert ottla("consume", topic, "-X", f"group.id={group}", "-o", "stored", "-p", "1", "-e") == "1d\n"
+    assert ottla("consume", topic, "-g", group, "-o", "stored", "-e") == "0d\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["-o", "stored"], "Name the group"),
         (["-f", "%y"], "%y means nothing"),
         (["-o", "somewhere"], "no place to begin"),
         (["-g", "g", "-p", "0"], "Leave out -g or -p"),

@@ -9,8 +9,14 @@ from ottla.client.consumer import Consumer
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError, CommitFailed, Several, TopicExists, UnknownTopic
 from ottla.errors import ErrorCode
-from tests.client.clients import create, read, run, write
+from tests.client.clients import create, read, run, until, write
 from tests.conftest import Served
+
+
+async def listed(admin: Admin, *topics: str, there: bool) -> bool:
+    """The brokers of Apache Kafka hear of what its controller did a little later."""
+    names = {topic.name for topic in await admin.list_topics()}
+    return names >= set(topics) if there else not names & set(topics)
 
 
 def test_what_partly_failed_is_one_error_that_says_what(broker: Served, fresh_name):
@@ -26,11 +32,11 @@ def test_what_partly_failed_is_one_error_that_says_what(broker: Served, fresh_na
             assert set(errors) == {old, bad}
             assert set(several.value.results) == {new}
             assert not several.value.retriable
-            assert {topic.name for topic in await admin.list_topics()} >= {old, new}
+            await until(lambda: listed(admin, old, new, there=True), "brokers that know both")
             with pytest.raises(UnknownTopic) as one:
                 await admin.delete_topics([old, "never-there", new])
             assert set(one.value.errors) == {"never-there"}
-            assert not {old, new} & {topic.name for topic in await admin.list_topics()}
+            await until(lambda: listed(admin, old, new, there=False), "brokers that know neither")
 
     run(scenario())
 

@@ -13,7 +13,10 @@ from ottla.client.consumer import Consumer
 from ottla.client.embedded import TopicPartition
 from ottla.client.producer import Producer
 from tests.client.clients import run, until
+from tests.conftest import EXTERNAL
 from tests.interop.three_brokers import Brokers
+
+pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own")
 
 RECORDS = 4000
 PARTITIONS = 3
