@@ -1,4 +1,8 @@
-"""`python -m bench`: measure, and write the page. A partial run writes to the cache directory only."""
+"""`python -m bench`: measure, and write the page.
+
+A partial run writes to the cache directory only, unless it is merged: then its cells take the place of those in the
+last whole results, and the page is written anew from both.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,9 @@ from bench.maven import CACHE
 from bench.protocol import PEERS, Progress, Results, available, run
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+LAST = CACHE / "results" / "last.json"
+OPTIONAL = frozenset({"spark"})
+"""A run without these is a whole one: they take long, and are measured alone and merged."""
 QUICK = Settings(runs=1, seconds=1.0, warm_seconds=3.0, round_trips=2_000, history=100_000)
 
 
@@ -22,11 +29,16 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Ottla beside Apache Kafka.")
     parser.add_argument("--quick", action="store_true", help="one short run per cell: it works, nothing more")
     parser.add_argument(
-        "--only",
-        action="append",
-        choices=[cell.name for cell in CELLS],
-        metavar="CELL",
-        help="measure this cell (may be repeated): " + ", ".join(cell.name for cell in CELLS),
+        "--only", type=_cells, metavar="CELL,CELL", help="measure these: " + ", ".join(cell.name for cell in CELLS)
+    )
+    parser.add_argument("--skip", type=_cells, metavar="CELL,CELL", help="measure all but these")
+    parser.add_argument(
+        "--merge",
+        nargs="?",
+        type=Path,
+        const=LAST,
+        metavar="RESULTS",
+        help="put what is measured into stored results (the last whole ones) and write the page from both",
     )
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated, of: %(default)s")
     parser.add_argument("--runs", type=int, help=f"measured runs per cell ({full.runs})")
@@ -37,7 +49,16 @@ def arguments() -> argparse.Namespace:
     given.peers = given.peers.split(",")
     if unknown := set(given.peers) - set(PEERS):
         parser.error(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    if given.merge is not None and not given.merge.exists():
+        parser.error(f"there are no results to merge into: {given.merge}")
     return given
+
+
+def _cells(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - {cell.name for cell in CELLS}:
+        raise argparse.ArgumentTypeError(f"no such cell: {', '.join(sorted(unknown))}")
+    return names
 
 
 def settings_of(given: argparse.Namespace) -> Settings:
@@ -66,13 +87,26 @@ def main() -> int:
     results = Results(settings, machine.describe(CACHE), {}, f"{now:%Y-%m-%d}")
     if cores < machine.CORES:
         results.notes.append(f"This machine has {cores} core, not {machine.CORES}.")
-    cells = [cell for cell in CELLS if not given.only or cell.name in given.only]
+    chosen = set(given.only or (cell.name for cell in CELLS)) - set(given.skip or ())
+    cells = [cell for cell in CELLS if cell.name in chosen]
+    earlier = None if given.merge is None else Results.load(given.merge)
+    if earlier is not None and earlier.settings != settings:
+        print("bench: the stored results were measured with other settings", file=sys.stderr)
+        return 1
     peers = available(given.peers, results, progress)
-    run(cells, peers, results, CACHE / "results" / f"{now:%Y%m%d-%H%M%S}.json", progress)
-    whole = settings == Settings() and cells == list(CELLS) and given.peers == list(PEERS)
-    if not whole:
+    run(cells, peers, results, LAST.with_name(f"{now:%Y%m%d-%H%M%S}.json"), progress)
+    if earlier is not None:
+        earlier.replace(results)
+        earlier.save(LAST)
+        show([LAST, *report.write(earlier, DOCS)])
+        return 0
+    whole = settings == Settings() and {cell.name for cell in CELLS} - chosen <= OPTIONAL
+    if whole and given.peers == list(PEERS):
+        results.save(LAST)
+        show([LAST, *report.write(results, DOCS)])
+    else:
         progress.say("a partial run: not for docs/, and nothing to claim")
-    show(report.write(results, DOCS if whole else CACHE / "partial"))
+        show(report.write(results, CACHE / "partial"))
     return 0
 
 

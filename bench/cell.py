@@ -35,7 +35,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number of a cell; `target` bounds its ratio to Apache Kafka's, `limit` the number itself."""
+    """One number of a cell; `target` bounds its ratio to Apache Kafka's, `limit` the number itself: from the side
+    on which it is worse."""
 
     key: str
     label: str
@@ -53,6 +54,7 @@ class Cell:
     measure: Callable[[Peer, Settings], dict[str, float]]
     starts_broker: bool = False
     peers: tuple[str, ...] = ()  # the only ones it is measured on; empty: all
+    warms: bool = True  # false: it is about clients, or too long for a broker to get warm by
     runs_max: int = 100  # a cell that takes minutes is not repeated as often as the others
 
 
@@ -63,9 +65,10 @@ def fresh_topic(peer: Peer, partitions: int, configs: Mapping[str, str] | None =
     return topic
 
 
-def drop(peer: Peer, topic: str) -> None:
-    """Delete a topic, and let neither its files nor its dirty pages reach into the next measurement."""
-    delete_topic(peer.port, topic)
+def drop(peer: Peer, *topics: str) -> None:
+    """Delete topics, and let neither their files nor their dirty pages reach into the next measurement."""
+    for topic in topics:
+        delete_topic(peer.port, topic)
     deadline = time.monotonic() + DISK_FREED_TIMEOUT_S
     while _used_bytes(peer.directory) > DISK_FREED_BYTES and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -73,10 +76,10 @@ def drop(peer: Peer, topic: str) -> None:
 
 
 def _used_bytes(directory: Path) -> int:
-    """Without the topic of committed offsets, which no cell deletes."""
+    """Without the internal topics, which no cell deletes."""
     used = 0
     for parent, _, names in os.walk(directory):
-        if Path(parent).name.startswith("__consumer_offsets-"):
+        if Path(parent).name.startswith("__"):
             continue
         for name in names:
             try:

@@ -11,12 +11,14 @@ from collections.abc import Callable
 
 from bench import frames, load
 from bench.cell import Better, Cell, Metric, Settings, drop, fresh_topic, latencies
+from bench.client_cells import CLIENT_CELLS
 from bench.cluster_cells import CLUSTER_CELLS
 from bench.column_cells import COLUMN_CELLS
 from bench.connection import Connection, create_topic
 from bench.group_cells import GROUP_CELLS
 from bench.peers import Peer
 from bench.spark_cells import SPARK_CELLS
+from bench.transaction_cells import TRANSACTION_CELLS
 from bench.workers import Tally, Worker, elapsed, run
 
 WORKERS = 4
@@ -200,7 +202,9 @@ CELLS = (
         _end_to_end,
     ),
     *GROUP_CELLS,
+    *TRANSACTION_CELLS,
     *CLUSTER_CELLS,
+    *CLIENT_CELLS,
     *COLUMN_CELLS,
     *SPARK_CELLS,
     Cell(

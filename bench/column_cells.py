@@ -1,104 +1,69 @@
-"""The cells of columns: Arrow tables into topics and out of them, by Ottla's client and by confluent-kafka's."""
+"""The cell of columns: Arrow tables into topics and out of them, by Ottla's client and by confluent-kafka's."""
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable
-
+from bench import column_load
 from bench.cell import Better, Cell, Metric, Settings, drop, fresh_topic
+from bench.column_load import PARTITIONS, TABLE_ROWS, Job
 from bench.peers import Peer
+from bench.workers import run
 
-RECORD = 100
-PARTITIONS = 4
-TABLE_ROWS = 50_000
-
-
-def _rate(rows: int, work: Callable[[], object]) -> float:
-    begun = time.monotonic()
-    work()
-    return rows / (time.monotonic() - begun)
+OTHER = "confluent-kafka"
+SIZES = {"100b": (100, 1), "1kb": (1_000, 5)}
+"""Bytes of a record, and the part of the records of the cells about history that is enough of them."""
 
 
 def _columns(peer: Peer, settings: Settings) -> dict[str, float]:
-    import pyarrow as pa
-
-    from ottla import TopicPartition, blocking
-
-    rows = settings.history
-    payload = random.Random(1).randbytes(RECORD)
-    table = pa.table({"key": [b"%d" % row for row in range(TABLE_ROWS)], "value": [payload] * TABLE_ROWS})
-    topic = fresh_topic(peer, PARTITIONS)
-
-    def send() -> None:
-        with blocking.Producer(peer.bootstrap_servers) as producer:
-            sent = [producer.send_arrow(topic, table, key="key") for _ in range(rows // TABLE_ROWS)]
-            assert sum(each.result() for each in sent) == rows
-
-    def take(columns: list[str] | None) -> None:
-        config = {"auto.offset.reset": "earliest", "max.partition.fetch.bytes": 8 << 20}
-        with blocking.Consumer(topic, bootstrap_servers=peer.bootstrap_servers, config=config) as consumer:
-            ends = consumer.end_offsets([TopicPartition(topic, number) for number in range(PARTITIONS)])
-            batches: list[pa.RecordBatch] = []
-            while sum(batch.num_rows for batch in batches) < sum(ends.values()):
-                for some in consumer.getmany_arrow(timeout_ms=1000, columns=columns).values():
-                    batches += some
-            assert pa.Table.from_batches(batches).num_rows == rows
-
-    found = {"send_arrow_rows_s": _rate(rows, send)}
-    found["take_arrow_rows_s"] = _rate(rows, lambda: take(None))
-    found["take_two_rows_s"] = _rate(rows, lambda: take(["key", "value"]))
-    found["confluent_rows_s"] = _rate(rows, lambda: _with_confluent(peer, topic, rows))
-    found["to_confluent"] = found["take_arrow_rows_s"] / found["confluent_rows_s"]
-    drop(peer, topic)
+    found: dict[str, float] = {}
+    for label, (size, part) in SIZES.items():
+        rows = max(settings.history // part // TABLE_ROWS, 1) * TABLE_ROWS
+        topics = [fresh_topic(peer, PARTITIONS) for _ in range(3)]
+        job, other = (Job(peer.bootstrap_servers, topic, topics[2], size, rows) for topic in topics[:2])
+        for name, worker in (
+            ("send", column_load.send(job)),
+            ("take", column_load.take(job)),
+            ("take_two", column_load.take(job, ["key", "value"])),
+            ("confluent_take", column_load.confluent_take(job)),
+            ("confluent_send", column_load.confluent_send(other)),
+        ):
+            outcome = run([worker], 0.0, peer.cpu_seconds)
+            found[f"{name}_{label}_rows_s"] = outcome.tallies[0].records / outcome.elapsed
+        for name in ("send", "take"):
+            ours, theirs = found[f"{name}_{label}_rows_s"], found[f"confluent_{name}_{label}_rows_s"]
+            found[f"{name}_{label}_to_confluent"] = ours / theirs
+        drop(peer, *topics)
     return found
 
 
-def _with_confluent(peer: Peer, topic: str, rows: int) -> None:
-    """The same seven columns, by the fastest that its Python interface offers."""
-    import pyarrow as pa
-    from confluent_kafka import Consumer
-
-    settings = {"bootstrap.servers": peer.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
-    consumer = Consumer(settings | {"enable.auto.commit": False})
-    consumer.subscribe([topic])
-    batches = []
-    left = rows
-    while left:
-        messages = consumer.consume(10_000, 1.0)
-        times = [message.timestamp() for message in messages]
-        batches.append(
-            pa.RecordBatch.from_pydict(
-                {
-                    "key": [message.key() for message in messages],
-                    "value": [message.value() for message in messages],
-                    "topic": [message.topic() for message in messages],
-                    "partition": [message.partition() for message in messages],
-                    "offset": [message.offset() for message in messages],
-                    "timestamp": [when for _, when in times],
-                    "timestampType": [kind for kind, _ in times],
-                }
-            )
-        )
-        left -= len(messages)
-    consumer.close()
-    assert pa.Table.from_batches([batch for batch in batches if batch.num_rows]).num_rows == rows
+def _metrics() -> tuple[Metric, ...]:
+    higher = Better.HIGHER
+    ratios, rates = [], []
+    for label, (size, _) in SIZES.items():
+        of = f"{size:,} B"
+        ratios += [
+            Metric(f"take_{label}_to_confluent", f"Topic to table, {of}, to {OTHER}", "times", higher, limit=2.0),
+            Metric(f"send_{label}_to_confluent", f"Table to topic, {of}, to {OTHER}", "times", higher),
+        ]
+        rates += [
+            Metric(f"take_{label}_rows_s", f"Topic to table, {of}", "rows/s", higher),
+            Metric(f"take_two_{label}_rows_s", f"Topic to table, key and value, {of}", "rows/s", higher),
+            Metric(f"confluent_take_{label}_rows_s", f"Topic to table, {of}, {OTHER}", "rows/s", higher),
+            Metric(f"send_{label}_rows_s", f"Table to topic, {of}", "rows/s", higher),
+            Metric(f"confluent_send_{label}_rows_s", f"Table to topic, {of}, {OTHER}", "rows/s", higher),
+        ]
+    return (*ratios, *rates)
 
 
 COLUMN_CELLS = (
     Cell(
         "columns",
-        f"One process, Arrow tables of {TABLE_ROWS:,} rows with a key and {RECORD} B of value into a topic of "
-        f"{PARTITIONS} partitions, then all of it into one Arrow table: seven columns, key and value only, and seven "
-        "columns from confluent-kafka's messages.",
-        (
-            Metric("to_confluent", "Seven columns, against confluent-kafka", "times", Better.HIGHER),
-            Metric("send_arrow_rows_s", "Tables into a topic", "rows/s", Better.HIGHER),
-            Metric("take_arrow_rows_s", "Seven columns out of it", "rows/s", Better.HIGHER),
-            Metric("take_two_rows_s", "Two columns out of it", "rows/s", Better.HIGHER),
-            Metric("confluent_rows_s", "Seven columns through confluent-kafka", "rows/s", Better.HIGHER),
-        ),
+        f"One process, Arrow tables of {TABLE_ROWS:,} rows with a key and a value of 100 B or 1,000 B into a topic of "
+        f"{PARTITIONS} partitions (`send_arrow`), then all of it into one table (`getmany_arrow`): seven columns; "
+        f"key and value only. {OTHER} does the same by its Python API: a call of `produce` for every row, and seven "
+        "columns from the messages of `consume`.",
+        _metrics(),
         _columns,
         peers=("ottla", "kafka"),
+        warms=False,
     ),
 )

@@ -62,14 +62,17 @@ class Comparison:
         return "met" if short <= 1 else f"missed ×{short:.2f}"
 
 
-def within(limit: float, values: Sequence[float]) -> str:
-    """Whether a number that must not be larger was not; if only some runs kept to it, neither."""
+def within(limit: float, values: Sequence[float], better: Better = Better.LOWER) -> str:
+    """Whether a number kept to its limit, which is the worst it may be; if only some runs did, neither."""
     found = Spread.of(values)
     if found is None:
         return "not measured"
-    if found.low <= limit < found.high:
-        return "at the limit"
-    return "met" if found.high <= limit else f"missed ×{found.median / limit:.2f}"
+    higher = better is Better.HIGHER
+    kept = [value >= limit if higher else value <= limit for value in values]
+    if all(kept):
+        return "met"
+    short = limit / found.median if higher else found.median / limit
+    return "at the limit" if any(kept) else f"missed ×{short:.2f}"
 
 
 def compare(metric: Metric, ours: Sequence[float], theirs: Sequence[float]) -> Comparison | None:

@@ -74,15 +74,19 @@ def batch(record_size: int, count: int, first_key: int | None = None) -> bytes:
     return BATCH_START.pack(0, len(checked)) + checked
 
 
-def produce(topic: str, partition: int, records: bytes) -> bytes:
+def produce(
+    topic: str, partition: int, records: bytes, *, transactional_id: str | None = None, version: int = 9
+) -> bytes:
+    """Version 12 has the same fields, and by it a producer says that it speaks version 2 of transactions."""
     partitions = I32.pack(partition) + uvarint(len(records) + 1) + records + b"\0"
     topics = compact_string(topic) + b"\x02" + partitions + b"\0"
-    return request(PRODUCE, 9, b"\0" + struct.pack(">hi", ACKS_ALL, 30_000) + b"\x02" + topics + b"\0")
+    who = b"\0" if transactional_id is None else compact_string(transactional_id)
+    return request(PRODUCE, version, who + struct.pack(">hi", ACKS_ALL, 30_000) + b"\x02" + topics + b"\0")
 
 
-def fetch(topic: str, partition: int, *, wait_ms: int = 500) -> tuple[bytearray, int]:
-    """A sessionless Fetch frame and the position in it of the offset to fetch."""
-    start = struct.pack(">iiiibii", -1, wait_ms, 1, 50 << 20, 0, 0, -1)
+def fetch(topic: str, partition: int, *, wait_ms: int = 500, committed: bool = False) -> tuple[bytearray, int]:
+    """A sessionless Fetch frame and the position in it of the offset to fetch; of what is `committed` only, or all."""
+    start = struct.pack(">iiiibii", -1, wait_ms, 1, 50 << 20, committed, 0, -1)
     before_offset = start + b"\x02" + compact_string(topic) + b"\x02" + struct.pack(">ii", partition, -1)
     after_offset = struct.pack(">iqi", -1, -1, PARTITION_BYTES_MAX) + b"\0\0\x01\x01\0"
     frame = bytearray(request(FETCH, 12, before_offset + bytes(8) + after_offset))
@@ -135,7 +139,7 @@ def read_fetched(answer: memoryview, topic: str, offset: int) -> Fetched:
         return Fetched(error, -1, offset, 0)
     (high_watermark,) = I64.unpack_from(answer, pos + 2)
     aborted, pos = read_uvarint(answer, pos + 26)
-    assert aborted <= 1, "the load writes no transactions"
+    assert aborted <= 1, "the load aborts no transactions"
     length, pos = read_uvarint(answer, pos + 4)
     end = pos + length - 1
     records = 0

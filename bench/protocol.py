@@ -12,9 +12,8 @@ from pathlib import Path
 
 from bench.cell import Cell, Settings
 from bench.compare import number
-from bench.connection import Broken
 from bench.maven import Unavailable
-from bench.peers import ApacheKafka, NotReady, Ottla, Peer
+from bench.peers import ApacheKafka, Ottla, Peer
 
 # A group does not wait for its first members, and compaction looks for work at once: what is measured is the work.
 MEASURING = {"group.initial.rebalance.delay.ms": "0", "log.cleaner.backoff.ms": "100"}
@@ -23,6 +22,10 @@ PEERS: dict[str, Callable[[], Peer]] = {
     "kafka": lambda: ApacheKafka(settings=MEASURING),
     "kafka-256m": lambda: ApacheKafka(heap="256m", settings=MEASURING),
 }
+
+
+WALL = "wall_s"
+"""What every cell yields besides: how long measuring it took."""
 
 
 @dataclass(slots=True)
@@ -42,6 +45,16 @@ class Results:
 
     def of(self, cell: str, metric: str, peer: str) -> list[float]:
         return self.values.get(cell, {}).get(metric, {}).get(peer, [])
+
+    def replace(self, newer: Results) -> None:
+        """Cells that were measured again take the place of what was found before, for all peers: only what was
+        measured in one run is compared."""
+        for cell, found in newer.values.items():
+            self.values[cell] = found
+            self.notes = [note for note in self.notes if not note.startswith(_broken_note(cell))]
+        self.versions |= newer.versions
+        names = ", ".join(f"`{cell}`" for cell in newer.values)
+        self.notes += [*newer.notes, f"Measured again on {newer.at}, in a run of their own: {names}."]
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,16 +92,23 @@ def available(names: list[str], results: Results, progress: Progress) -> list[st
     return usable
 
 
+def _broken_note(cell: str) -> str:
+    return f"A run of {cell} on "
+
+
 def measure(cell: Cell, peer: Peer, results: Results, progress: Progress) -> None:
     """One run of one cell; a run that breaks is noted, not counted."""
     os.sync()
+    began = time.monotonic()
     try:
         found = cell.measure(peer, results.settings)
-    except (Broken, NotReady) as problem:
-        results.notes.append(f"A run of {cell.name} on {peer.name} broke off: {problem}")
+    except Exception as problem:  # noqa: BLE001 - the other cells are worth measuring whatever it was
+        results.notes.append(f"{_broken_note(cell.name)}{peer.name} broke off: {problem}")
         progress.say(results.notes[-1])
         return
-    results.add(cell.name, peer.name, found)
+    if not found:
+        return
+    results.add(cell.name, peer.name, found | {WALL: time.monotonic() - began})
     aims = [metric for metric in cell.metrics if metric.target or metric.limit] or cell.metrics
     shown = [f"{metric.label.lower()} {number(found[metric.key])} {metric.unit}" for metric in aims]
     progress.say(f"{cell.name:<16} {peer.name:<11} {' · '.join(shown)}")
@@ -110,12 +130,12 @@ def warm(peer: Peer, cells: list[Cell], settings: Settings, progress: Progress) 
     progress.say(f"warming {peer.name} for {settings.warm_seconds:g} s")
     brief = Settings(runs=1, seconds=settings.warm_seconds / 30, round_trips=settings.round_trips // 10)
     deadline = time.monotonic() + settings.warm_seconds
-    cells = [cell for cell in cells if peer.name in (cell.peers or PEERS)]
+    cells = [cell for cell in cells if cell.warms and peer.name in (cell.peers or PEERS)]
     while cells:
         for cell in list(cells):
             try:
                 cell.measure(peer, brief)
-            except Broken as problem:
+            except Exception as problem:  # noqa: BLE001 - as when it is measured
                 progress.say(f"warming {peer.name} with {cell.name} broke off: {problem}")
                 cells.remove(cell)
             if time.monotonic() > deadline:

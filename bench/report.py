@@ -9,7 +9,7 @@ from bench.cell import Better, Cell, Metric
 from bench.cells import BATCH_BYTES, CELLS
 from bench.compare import Comparison, Spread, compare, number, within
 from bench.load import IN_FLIGHT_MAX
-from bench.protocol import Results
+from bench.protocol import WALL, Results
 
 OURS, PEER, SMALL_PEER = "ottla", "kafka", "kafka-256m"
 TITLES = {OURS: "Ottla", PEER: "Kafka", SMALL_PEER: "Kafka, 256 MB heap"}
@@ -77,7 +77,8 @@ def limits(results: Results) -> list[str]:
         if metric.limit is None:
             continue
         ours, theirs = (results.of(cell.name, metric.key, name) for name in (OURS, PEER))
-        limit, verdict = f"≤ {metric.limit:g} {metric.unit}", within(metric.limit, ours)
+        sign = "≥" if metric.better is Better.HIGHER else "≤"
+        limit, verdict = f"{sign} {metric.limit:g} {metric.unit}", within(metric.limit, ours, metric.better)
         rows.append([f"`{cell.name}`", metric.label, spread(ours), spread(theirs), limit, verdict])
     return _table(["Cell", "Measure", "Ottla", "Kafka", "Limit", "Verdict"], rows)
 
@@ -112,6 +113,15 @@ def generator_share(results: Results) -> str:
     cores, cell, part, peer = worst
     where = f"`{cell}` ({part})" if part else f"`{cell}`"
     return f"- The load generator took at most {cores:.2f} cores: in {where}, against {TITLES[peer]}."
+
+
+def duration(results: Results) -> str:
+    """What measuring took, for who wants to measure one cell again."""
+    took = {name: sum(map(sum, metrics.get(WALL, {}).values())) for name, metrics in results.values.items()}
+    said = ", ".join(f"`{name}` {seconds:.0f}" for name, seconds in took.items() if seconds)
+    if not said:
+        return "- How long the cells took was not measured."
+    return f"- Seconds that each cell took, all runs and brokers: {said}; {sum(took.values()) / 60:.0f} minutes in all."
 
 
 def method(results: Results) -> list[str]:
@@ -156,7 +166,7 @@ def page(results: Results) -> str:
         "",
         "## Limits",
         "",
-        "What Ottla must keep to whatever Kafka does. Median, lowest and highest run.",
+        "What Ottla must keep to whatever Kafka does. Median, lowest and highest run; for clients, with either broker.",
         "",
         *limits(results),
         "",
@@ -171,6 +181,7 @@ def page(results: Results) -> str:
         "## Remarks",
         "",
         generator_share(results),
+        duration(results),
         REMARKS.read_text().rstrip(),
         *(f"- {note}" for note in results.notes),
         "",

@@ -32,8 +32,7 @@ def _spark(peer: Peer, settings: Settings) -> dict[str, float]:
             producer.send_arrow(topic, table, key="key")
     command = [sys.executable, "-m", "bench.spark_load", peer.bootstrap_servers, topic, sink, str(rows)]
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=True)
-    for each in (topic, sink):
-        drop(peer, each)
+    drop(peer, topic, sink)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -58,6 +57,7 @@ SPARK_CELLS = (
         ),
         _spark,
         peers=("ottla",),
+        warms=False,
         runs_max=1,
     ),
 )

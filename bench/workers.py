@@ -30,6 +30,7 @@ class Tally:
     end: float = 0.0
     requests: int = 0
     records: int = 0
+    waits: int = 0  # how often it was told to ask again later
     cpu_seconds: float = 0.0
     latencies_us: dict[float, float] = field(default_factory=dict)
 

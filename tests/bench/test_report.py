@@ -10,7 +10,7 @@ from bench import report
 from bench.cell import Better, Metric, Settings
 from bench.cells import CELLS
 from bench.compare import Spread, compare, number, within
-from bench.protocol import Results
+from bench.protocol import WALL, Results
 
 FASTER = Metric("mb_s", "Produce", "MB/s", Better.HIGHER, 1.0)
 SOONER = Metric("p50_us", "Latency", "µs", Better.LOWER, 0.5)
@@ -98,6 +98,30 @@ def test_stored_results_give_the_same_page(results, tmp_path):
 )
 def test_a_limit_is_kept_by_every_run_or_not_at_all(values, verdict):
     assert within(10, values) == verdict
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"), [([2, 3], "met"), ([1.9, 2.1], "at the limit"), ([1, 1], "missed ×2.00")]
+)
+def test_what_should_be_high_has_its_limit_below(values, verdict):
+    assert within(2, values, Better.HIGHER) == verdict
+
+
+def test_cells_that_were_measured_again_take_the_place_of_the_old(results):
+    results.notes.append("A run of reload on kafka broke off: too slow")
+    newer = Results(results.settings, results.machine, {"ottla": "2"}, "2026-02-02", ["Another note."])
+    newer.add("reload", "ottla", {"reload_s": 5.0, WALL: 90.0})
+    results.replace(newer)
+    assert results.of("reload", "reload_s", "ottla") == [5.0]
+    assert results.of("reload", "reload_s", "kafka") == []
+    assert results.of("round-trip", "p50_us", "kafka") == [20.0, 24.0]
+    assert results.versions == {"ottla": "2", "kafka": "4"}
+    assert results.notes == [
+        "A note.",
+        "Another note.",
+        "Measured again on 2026-02-02, in a run of their own: `reload`.",
+    ]
+    assert "`reload` 90; 2 minutes in all." in report.page(results)
 
 
 def test_limits_have_a_table_of_their_own(results):

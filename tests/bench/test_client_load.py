@@ -1,0 +1,49 @@
+"""Every client of the comparison sends and takes the records it is counted for."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import column_load, frames
+from bench.client_load import CLIENTS, PARTITIONS, Job, worker
+from bench.connection import Connection, create_topic
+from bench.workers import run
+
+
+def no_cpu():
+    return 0.0
+
+
+@pytest.fixture
+def topic(broker, fresh_name):
+    name = fresh_name()
+    create_topic(broker.port, name, PARTITIONS)
+    return name
+
+
+def written(broker, topic: str) -> int:
+    with Connection(broker.port) as connection:
+        answers = (connection.call(frames.fetch(topic, n, wait_ms=0)[0]) for n in range(PARTITIONS))
+        return sum(frames.read_fetched(answer, topic, 0).high_watermark for answer in answers)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_takes_what_it_sent(broker, topic, client):
+    produce, consume = CLIENTS[client]
+    job = Job(broker.bootstrap, topic, bytes(100), 0)
+    (sent,) = run([worker(produce, job)], 0.1, no_cpu).tallies
+    assert written(broker, topic) == sent.records + 1  # and the one by which it learnt the way
+    (taken,) = run([worker(consume, job._replace(records=sent.records))], 30.0, no_cpu).tallies
+    assert taken.records == sent.records
+
+
+@pytest.mark.parametrize("send", [column_load.send, column_load.confluent_send])
+@pytest.mark.parametrize("take", [column_load.take, column_load.confluent_take])
+def test_tables_go_into_a_topic_and_come_out_again(broker, topic, fresh_name, send, take):
+    scratch = fresh_name()
+    create_topic(broker.port, scratch, PARTITIONS)
+    job = column_load.Job(broker.bootstrap, topic, scratch, 10, column_load.TABLE_ROWS)
+    for work in (send(job), take(job)):
+        (tally,) = run([work], 0.0, no_cpu).tallies
+        assert tally.records == column_load.TABLE_ROWS
+    assert written(broker, topic) == column_load.TABLE_ROWS
