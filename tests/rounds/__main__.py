@@ -18,6 +18,7 @@ from ottla.cluster.ensemble import Ensemble
 from ottla.local.cluster import LocalCluster
 from tests.ensembles import zookeeper_jars
 from tests.rounds import faults
+from tests.rounds.exactly_once import Figures
 from tests.rounds.round import SETTINGS, Report, Round
 
 ROUND_SECONDS = 240.0
@@ -96,6 +97,7 @@ def conclude(reports: list[Report]) -> int:
         f"duplicated {sum(each.duplicated for each in found)} · reordered {sum(each.reordered for each in found)} · "
         f"inconsistent {sum(each.inconsistent for each in found)}"
     )
+    print(Figures.of([report.transactions for report in reports]).line())
     failed = [report for report in reports if not report.passed]
     for report in failed:
         print(f"failed: {report.store}, seed {report.seed}")

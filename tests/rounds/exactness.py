@@ -34,6 +34,15 @@ class CopyFindings(NamedTuple):
     def clean(self) -> bool:
         return not (self.lost or self.duplicated or self.reordered or self.invented)
 
+    def plus(self, other: CopyFindings) -> CopyFindings:
+        return CopyFindings(
+            self.lost + other.lost,
+            self.duplicated + other.duplicated,
+            self.reordered + other.reordered,
+            self.invented + other.invented,
+            self.examples + other.examples,
+        )
+
 
 def compare_copy(originals: Sequence[Sequence[bytes]], copies: Sequence[Sequence[bytes]]) -> CopyFindings:
     """By partition; values of an original are all different."""
@@ -87,6 +96,7 @@ class Ledger:
         self._halves: dict[str, Entry] = {}
         self._whole: set[str] = set()
         self._opened = 0
+        self._owed = 0
 
     @property
     def sum(self) -> int:
@@ -107,13 +117,14 @@ class Ledger:
             self._opened += 1
         elif (half := self._halves.pop(entry.transfer, None)) is None:
             self._halves[entry.transfer] = entry
+            self._owed -= entry.amount
         else:
+            self._owed += half.amount
             self._whole.add(entry.transfer)
             if (half.account, half.amount) != (entry.other, -entry.amount):
                 self.problems.append(f"{half} and {entry} are no transfer")
-        owed = -sum(half.amount for half in self._halves.values())
-        if self._opened == ACCOUNTS and self.sum + owed != TOTAL:
-            self.problems.append(f"with {entry} the sum is {self.sum} and {owed} are underway: not {TOTAL}")
+        if self._opened == ACCOUNTS and self.sum + self._owed != TOTAL:
+            self.problems.append(f"with {entry} the sum is {self.sum} and {self._owed} are underway: not {TOTAL}")
 
     def lacks(self, committed: Collection[str]) -> list[str]:
         """What has to come yet: other halves, and transfers of which the teller was told that they are committed."""

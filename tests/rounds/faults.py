@@ -14,6 +14,7 @@ from random import Random
 from ottla.local.cluster import LocalCluster
 from ottla.local.process import BrokerProcess, State
 from ottla.local.sight import NOBODY, Sight, Watcher
+from tests.rounds.exactly_once import ExactlyOnce
 from tests.rounds.links import Links, Pair
 from tests.rounds.load import TOPIC, Writer
 
@@ -27,6 +28,7 @@ class Arena:
         self,
         cluster: LocalCluster,
         writers: list[Writer],
+        transactions: ExactlyOnce,
         random: Random,
         session_s: float,
         links: Links | None = None,
@@ -34,6 +36,7 @@ class Arena:
         self.cluster = cluster
         self.links = links
         self.writers = writers
+        self.transactions = transactions
         self.random = random
         self.session_s = session_s
         self.failovers_s: list[float] = []
@@ -77,6 +80,12 @@ class Arena:
         controller = self.sight().controller
         return self.cluster[controller] if controller in self.cluster.brokers else self.random.choice(self.brokers)
 
+    def coordinator(self) -> BrokerProcess:
+        """Of the transactions of some copier."""
+        shard = self.sight().partitions.get(("__transaction_state", self.transactions.state_partition()))
+        led = shard is not None and shard.leader in self.cluster.brokers
+        return self.cluster[shard.leader] if shard is not None and led else self.random.choice(self.brokers)
+
     def acknowledged_since(self, moment: float) -> bool:
         """Whether somebody was told of a record of each partition after this."""
         return all(
@@ -96,6 +105,7 @@ def heal(arena: Arena) -> None:
             broker.resume()
         if not broker.running:
             broker.launch()
+    arena.transactions.heal()
     for broker in arena.brokers:
         while not broker.check_start():
             time.sleep(0.01)
@@ -284,6 +294,34 @@ def zookeeper_outage_and_kill(arena: Arena) -> None:
     arena.rest(0, arena.session_s)
 
 
+def kill_copiers(arena: Arena) -> None:
+    """Some of them, and tellers: those who come back end what the ones before left behind."""
+    for program in arena.transactions.some():
+        program.kill(hold=arena.random.random() < 0.5)
+    arena.rest(0, 3)
+
+
+def replace_copiers(arena: Arena) -> None:
+    """While they hang, others take their transactional ids; when they go on, they must not do any harm."""
+    for program in arena.transactions.some():
+        program.replace()
+    arena.rest(0.5, 4)
+
+
+def kill_coordinator(arena: Arena) -> None:
+    """In the middle of transactions: whoever takes over ends what was prepared."""
+    arena.coordinator().kill()
+    arena.rest(0, 4)
+
+
+def kill_coordinator_and_copiers(arena: Arena) -> None:
+    """Those who come back find a coordinator that has to read first what there is to end."""
+    arena.coordinator().kill()
+    for program in arena.transactions.some():
+        program.kill()
+    arena.rest(0, 4)
+
+
 Fault = Callable[[Arena], None]
 
 OF_BROKERS: tuple[Fault, ...] = (
@@ -301,6 +339,11 @@ OF_BROKERS: tuple[Fault, ...] = (
     kill_leader_after_one_hung,
     stop_and_start,
     rolling_restart,
+    kill_copiers,
+    kill_copiers,
+    replace_copiers,
+    kill_coordinator,
+    kill_coordinator_and_copiers,
 )
 OF_LINKS: tuple[Fault, ...] = (cut_off_a_broker, cut_one_way, cut_a_bridge, slow_links, cut_and_kill)
 OF_ZOOKEEPER: tuple[Fault, ...] = (

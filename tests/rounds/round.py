@@ -1,9 +1,11 @@
 """One round: a cluster under load, faults for a while, then peace, and a verdict.
 
-    safety     faults at random, one after the other, while producers write and a consumer reads along
-    liveness   everything runs again: within a limit every replica is in sync and every partition is written to
-    verdict    the log is read from start to end and compared with what clients were told; then the brokers stop and
-               the logs of all replicas are compared with each other
+    safety     faults at random, one after the other, while producers write and a consumer reads along, and beside
+               them transactions copy a topic and move money
+    liveness   everything runs again: within a limit every replica is in sync and every partition is written to, all is
+               copied, and no transaction is open
+    verdict    the log is read from start to end and compared with what clients were told, the copy with its original;
+               then the brokers stop and the logs of all replicas are compared with each other
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from random import Random
 
 from ottla.local.cluster import LocalCluster
 from ottla.wire.batch import batches
-from tests.rounds import faults
+from tests.rounds import exactly_once, faults
+from tests.rounds.exactly_once import ExactlyOnce, Figures
 from tests.rounds.history import Findings, History
 from tests.rounds.links import POSSIBLE, Links
 from tests.rounds.load import TOPIC, Reader, Writer, read_log
@@ -32,6 +35,7 @@ LIVENESS_SECONDS = 60.0
 CATCH_UP_SECONDS = 30.0
 SESSION_S = 4.0
 MEMBERS = 2
+TOPICS = {TOPIC: PARTITIONS, **exactly_once.TOPICS}
 
 SETTINGS = {
     "min.insync.replicas": "2",
@@ -41,6 +45,7 @@ SETTINGS = {
     "leader.imbalance.check.interval.seconds": "10",
     "offsets.topic.num.partitions": "3",
     "auto.create.topics.enable": "false",
+    **exactly_once.SETTINGS,
 }
 
 Said = Callable[[str], None]
@@ -56,6 +61,7 @@ class Report:
     shared: int = 0
     commits: int = 0
     findings: Findings = field(default_factory=Findings)
+    transactions: Figures = field(default_factory=Figures)
     failures: list[str] = field(default_factory=list)
     failovers_s: list[float] = field(default_factory=list)
 
@@ -72,6 +78,7 @@ class Report:
             f"duplicated {found.duplicated} · reordered {found.reordered} · inconsistent {found.inconsistent}"
         )
         told.append(f"  a group of {MEMBERS} saw {self.shared:,} of them and committed {self.commits:,} times")
+        told.append(f"  {self.transactions.line()}")
         if self.failovers_s:
             middle = sorted(self.failovers_s)[len(self.failovers_s) // 2]
             told.append(
@@ -90,6 +97,7 @@ class Round:
         self.random = Random(seed)
         self.history = History()
         self.group = Group(PARTITIONS)
+        self.transactions = ExactlyOnce(cluster.directory, self.history, self.random)
         self.report = Report(seed, "ZooKeeper" if cluster.ensemble else "embedded store")
         self.links = Links(cluster) if POSSIBLE else None
         self._said = said
@@ -101,14 +109,16 @@ class Round:
     def run(self, seconds: float, chosen: Sequence[faults.Fault] = ()) -> Report:
         """Faults for so many seconds, then the verdict."""
         self.cluster.start()
-        self._create()
+        for topic, partitions in TOPICS.items():
+            self._create(topic, partitions)
         bootstrap = ",".join(broker.address for broker in self.cluster.brokers.values())
         writers = [Writer(n, bootstrap, PARTITIONS, RATE // WRITERS, self.history) for n in range(WRITERS)]
         reader = Reader(bootstrap, PARTITIONS, self.history)
         members = [Member(n, bootstrap, self.group, self.history) for n in range(MEMBERS)]
-        arena = faults.Arena(self.cluster, writers, self.random, SESSION_S, self.links)
+        arena = faults.Arena(self.cluster, writers, self.transactions, self.random, SESSION_S, self.links)
         for thread in (*writers, reader, *members):
             thread.start()
+        self.transactions.start(bootstrap)
         try:
             self._safety(arena, seconds, chosen)
             self._liveness(arena)
@@ -117,13 +127,14 @@ class Round:
                 writer.ended.set()
             for writer in writers:
                 writer.join()
+            self.transactions.settle()
             self._catch_up(reader, members)
         self.report.failovers_s = arena.failovers_s
         self._verdict(bootstrap)
         return self.report
 
-    def _create(self) -> None:
-        command = [sys.executable, "-m", "ottla", "topics", "create", TOPIC, "--partitions", str(PARTITIONS)]
+    def _create(self, topic: str, partitions: int) -> None:
+        command = [sys.executable, "-m", "ottla", "topics", "create", topic, "--partitions", str(partitions)]
         command += ["--replication-factor", "3", "--bootstrap-server", self.cluster.bootstrap]
         deadline = time.monotonic() + 20
         while (done := subprocess.run(command, capture_output=True, text=True, check=False)).returncode:
@@ -151,7 +162,8 @@ class Round:
         self.say("peace")
         peace = time.monotonic()
         deadline = peace + LIVENESS_SECONDS
-        while not self.history.failures and not (arena.whole() and arena.acknowledged_since(peace + 0.5)):
+        copied = self.transactions.progressed()
+        while not self.history.failures and not (arena.whole() and arena.acknowledged_since(peace + 0.5) and copied()):
             if time.monotonic() > deadline:
                 sight = arena.sight()
                 behind = {
@@ -159,7 +171,8 @@ class Round:
                     for (topic, index), state in sight.partitions.items()
                     if set(state.in_sync) != set(state.replicas)
                 }
-                self.history.fail(f"not well {LIVENESS_SECONDS:g} s after the last fault: {behind or 'no writes'}")
+                what = behind or "no writes, or no copies"
+                self.history.fail(f"not well {LIVENESS_SECONDS:g} s after the last fault: {what}")
                 return
             time.sleep(0.05)
         self.say(f"all replicas in sync and all partitions written to after {time.monotonic() - peace:.2f} s")
@@ -180,6 +193,7 @@ class Round:
     def _verdict(self, bootstrap: str) -> None:
         report, history = self.report, self.history
         report.findings = history.compare(read_log(bootstrap, PARTITIONS))
+        report.transactions = self.transactions.verdict()
         report.acknowledged, report.read = history.acknowledged, history.read_count()
         if report.read < report.acknowledged:
             history.fail(f"the reader saw {report.read} of {report.acknowledged} acknowledged records in time")
@@ -190,18 +204,18 @@ class Round:
         self.cluster.stop()
         if self.links is not None:
             self.links.close()
-        for partition in range(PARTITIONS):
-            logs = {each.id: _log_on_disk(each.data, partition) for each in self.cluster.brokers.values()}
+        for name in [f"{topic}-{n}" for topic, partitions in TOPICS.items() for n in range(partitions)]:
+            logs = {each.id: _log_on_disk(each.data / name) for each in self.cluster.brokers.values()}
             if len({tuple(log) for log in logs.values()}) > 1:
                 told = {broker: f"{len(log)} batches" for broker, log in logs.items()}
-                history.fail(f"the replicas of partition {partition} differ: {_parting(logs)} ({told})")
+                history.fail(f"the replicas of {name} differ: {_parting(logs)} ({told})")
         report.failures = history.failures
 
 
-def _log_on_disk(data: Path, partition: int) -> list[tuple[int, int, int]]:
+def _log_on_disk(directory: Path) -> list[tuple[int, int, int]]:
     """Base offset, leader epoch and checksum of every batch."""
     found = []
-    for segment in sorted((data / f"{TOPIC}-{partition}").glob("*.log")):
+    for segment in sorted(directory.glob("*.log")):
         found += [(each.base_offset, each.leader_epoch, each.crc) for _, each in batches(segment.read_bytes())]
     return found
 
