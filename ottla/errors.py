@@ -207,3 +207,8 @@ class Fault(Exception):
 
 class StorageFault(Fault):
     """A disk refused: full, read-only, gone."""
+
+
+class SyncFault(StorageFault):
+    """A disk did not keep what it had taken. Asking again proves nothing: the system may have dropped what it could not
+    write, and call the file clean."""

@@ -97,6 +97,8 @@ class Broker:
         self._erasing: set[asyncio.Task[None]] = set()
         self.serving = False
         """From the end of the start to the beginning of the stop."""
+        self.doom: asyncio.Future[Fault]
+        """Done when this broker must not go on."""
         self._server, self._status = self._listening()
 
     def _listening(self) -> tuple[Server, Status | None]:
@@ -122,6 +124,7 @@ class Broker:
     # Starting and stopping.
 
     async def start(self) -> None:
+        self.doom = asyncio.get_running_loop().create_future()
         disk = self.runtime.disk
         disk.mkdir(self.data_dir)
         self._lock = disk.lock(f"{self.data_dir}/.lock")
@@ -207,8 +210,14 @@ class Broker:
         except (Fault, Refused) as failure:
             log.warning("broker %d stops without handing over: %s", self.id, failure)
 
+    def fail(self, fault: Fault) -> None:
+        """Something broke that makes every promise of this broker worthless: whoever runs it ends it (`abandon`)."""
+        self.serving = False
+        if not self.doom.done():
+            self.doom.set_result(fault)
+
     async def abandon(self) -> None:
-        """Starting failed: let go of what was taken."""
+        """Starting failed, or going on did: let go of what was taken, and call nothing clean."""
         if self._status is not None:
             await self._status.close()
         self.peers.close()

@@ -137,8 +137,7 @@ class Cleaner:
             await self._finish(partition, partition_log.swap)  # the disk refused, the last time
         sync = partition_log.prepare_sync(sealed_only=True)
         if sync is not None:
-            await self._runtime.offload(sync.run)
-            partition_log.finish_sync(sync)
+            await self._broker.syncing.carry_out(partition_log, sync)
         while (job := self._plan(partition)) is not None:
             since = self._runtime.now()
             summary = await self._watch(partition, job)

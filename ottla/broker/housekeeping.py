@@ -114,8 +114,7 @@ class Housekeeping:
             try:
                 job = log_.prepare_sync(sealed_only=not whole)
                 if job is not None:
-                    await self._runtime.offload(job.run)
-                    log_.finish_sync(job)
+                    await self._broker.syncing.carry_out(log_, job)
             except (Fault, Refused) as failure:
                 log.error("%s is not synced: %s; trying again in %g s", partition, failure, SYNC_SECONDS)
 

@@ -50,7 +50,14 @@ async def _serve(config: BrokerConfig) -> int:
     addresses = ", ".join(listener.address for listener in broker.listeners)
     sys.stdout.write(f"ottla: broker {config.broker_id} ready on {addresses}\n")
     sys.stdout.flush()
+    broker.doom.add_done_callback(lambda _: stop.set())
     await stop.wait()
+    if broker.doom.done():
+        await broker.abandon()
+        raise Fault(
+            f"{broker.doom.result()}. What this broker wrote last may not be on the device, so it ends here; others go on "
+            f"with what they have. Look at the device, then start again: the log is checked then."
+        )
     log.info("broker %d is stopping", config.broker_id)
     await broker.stop()
     await runtime.close()

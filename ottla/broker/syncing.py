@@ -2,7 +2,11 @@
 
 An append marks its partition; while the device works, further appends gather, and the next sync covers them all (group
 commit). The high watermark waits for it, here and at every follower, so what is acknowledged with acks=all survives
-even if the whole room loses power. A sync that failed is said and tried again; nothing is acknowledged meanwhile.
+even if the whole room loses power.
+
+A device that fails to keep what it took ends the broker (`broker.doom`): a second try would be told that all is well, and
+the other replicas have what this one may have lost. What failed before that (no descriptor, no directory) is tried again;
+nothing is acknowledged meanwhile.
 """
 
 from __future__ import annotations
@@ -11,11 +15,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from ottla.errors import Fault, Refused
+from ottla.errors import Fault, Refused, SyncFault
 from ottla.replication.partition import Partition
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
+    from ottla.log.partition_log import PartitionLog
+    from ottla.log.sync import SyncJob
 
 log = logging.getLogger("ottla.broker")
 
@@ -48,8 +54,15 @@ class Syncing:
         """Return when the device has all that is in the log by now."""
         job = partition.log.prepare_sync()
         if job is not None:
+            await self.carry_out(partition.log, job)
+
+    async def carry_out(self, partition_log: PartitionLog, job: SyncJob) -> None:
+        try:
             await self._runtime.offload(job.run)
-            partition.log.finish_sync(job)
+        except SyncFault as fault:
+            self._broker.fail(fault)
+            raise
+        partition_log.finish_sync(job)
 
     def begin(self, watch: _Watch) -> None:
         self._runtime.spawn(self._sync_all(watch), name=f"sync {watch.partition}")

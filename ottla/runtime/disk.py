@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ottla.errors import StorageFault
+from ottla.errors import StorageFault, SyncFault
 from ottla.runtime import Buffer
 from ottla.runtime.filesystem import can_sync_filesystem, sync_filesystem
 
@@ -140,7 +140,7 @@ class RealFile:
         try:
             os.fsync(fd)
         except OSError as failure:
-            raise _fault("sync", self.path, failure) from failure
+            raise SyncFault(str(_fault("sync", self.path, failure))) from failure
         finally:
             self._unpin()
 
