@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from bench import frames, load
-from bench.cell import Better, Cell, Metric, Settings, drop, fresh_topic, latencies
+from bench.cell import COMPARED, Better, Cell, Metric, Settings, drop, fresh_topic, latencies
 from bench.client_cells import CLIENT_CELLS
 from bench.cluster_cells import CLUSTER_CELLS
 from bench.column_cells import COLUMN_CELLS
@@ -187,6 +187,7 @@ CELLS = (
             CPU_PER_MILLION,
         ),
         _many_connections,
+        peers=COMPARED,
     ),
     Cell(
         "round-trip",

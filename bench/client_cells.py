@@ -12,7 +12,7 @@ from bench.workers import run
 
 SIZES = {"100b": 100, "1kb": 1_000}
 NAMES = {"ottla": "Ottla", "confluent": "confluent-kafka", "aiokafka": "aiokafka", "kafka_python": "kafka-python"}
-SHARE = 0.3
+SHARE = 0.2
 """Of the seconds of a saturated cell, for each client, size and direction."""
 AIMS = {"kafka_python": 2.0, "aiokafka": 1.0, "confluent": None}
 """How many times faster Ottla's client has to be."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from bench import frames, load
-from bench.cell import Better, Cell, Metric, Settings
+from bench.cell import COMPARED, Better, Cell, Metric, Settings
 from bench.connection import Broken, Connection
 from bench.peers import Peer
 from bench.trio import BROKERS, Trio, quiet_disk
@@ -146,7 +146,7 @@ CLUSTER_CELLS = (
         ),
         _replicated,
         starts_broker=True,
-        peers=("ottla", "kafka"),
+        peers=COMPARED,
     ),
     Cell(
         "partitions",

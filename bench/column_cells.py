@@ -63,7 +63,7 @@ COLUMN_CELLS = (
         "columns from the messages of `consume`.",
         _metrics(),
         _columns,
-        peers=("ottla", "kafka"),
+        peers=("ottla",),
         warms=False,
     ),
 )

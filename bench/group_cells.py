@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 
 from bench import compaction, group_load, history
-from bench.cell import Better, Cell, Metric, Settings, drop, fresh_topic, latencies
+from bench.cell import COMPARED, Better, Cell, Metric, Settings, drop, fresh_topic, latencies
 from bench.peers import Peer
 from bench.workers import run
 
 COMMITTERS = 20
 MANY_PARTITIONS = 50
 GROUP_SIZES = (2, 20, 100)
-COMPARED = ("ottla", "kafka")  # a small heap changes nothing here, and these cells take long
 
 
 def _commits(peer: Peer, settings: Settings, partitions: int) -> dict[str, float]:
@@ -50,6 +49,7 @@ def _commit_cell(partitions: int) -> Cell:
             Metric("cpu_s_per_million", "Broker CPU per million commits", "s", Better.LOWER),
         ),
         lambda peer, settings: _commits(peer, settings, partitions),
+        peers=COMPARED,
     )
 
 
@@ -66,6 +66,7 @@ GROUP_CELLS = (
             for size in GROUP_SIZES
         ),
         _rebalances,
+        peers=COMPARED,
     ),
     Cell(
         "compaction",

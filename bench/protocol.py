@@ -162,11 +162,11 @@ def run(cells: list[Cell], names: list[str], results: Results, path: Path, progr
             warm(peer, loading, settings, progress)
             peer.freeze()
             peers.append(peer)
-        for number in range(settings.runs):
-            progress.say(f"round {number + 1} of {settings.runs}")
+        for round_ in range(settings.runs):
+            progress.say(f"round {round_ + 1} of {settings.runs}")
             for cell in loading:
                 for peer in peers:
-                    if peer.name in (cell.peers or names):
+                    if peer.name in (cell.peers or names) and round_ < cell.runs_max:
                         with thawed(peer):
                             measure(cell, peer, results, progress)
             results.save(path)

@@ -166,7 +166,7 @@ def page(results: Results) -> str:
         "",
         "## Limits",
         "",
-        "What Ottla must keep to whatever Kafka does. Median, lowest and highest run; for clients, with either broker.",
+        "What Ottla must keep to whatever Kafka does. Median, lowest and highest run.",
         "",
         *limits(results),
         "",

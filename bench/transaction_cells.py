@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from bench import frames, transaction_load
-from bench.cell import Better, Cell, Metric, Settings, drop, fresh_topic
+from bench.cell import COMPARED, Better, Cell, Metric, Settings, drop, fresh_topic
 from bench.load import Target
 from bench.peers import Peer
 from bench.workers import run
@@ -75,7 +75,7 @@ def _transactions_cell(version: int, how: str) -> Cell:
             *(Metric(f"of_{n}_cpu_us", f"Broker CPU, transaction of {n} records", "µs", lower) for n in RECORDS),
         ),
         lambda peer, settings: _transactions(peer, settings, version),
-        peers=("ottla", "kafka"),
+        peers=COMPARED,
     )
 
 
@@ -91,7 +91,7 @@ def _copy_cell(version: int) -> Cell:
             Metric("cpu_us", "Broker CPU per copy", "µs", Better.LOWER),
         ),
         lambda peer, settings: _copies(peer, settings, version),
-        peers=("ottla", "kafka"),
+        peers=COMPARED,
     )
 
 
