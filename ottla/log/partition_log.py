@@ -49,9 +49,9 @@ class PartitionLog:
     """See the module. Offsets are half-open: the log holds `log_start..log_end`."""
 
     __slots__ = (
-        "_bases", "_config", "_failure", "_hints", "_segment_bytes", "active", "cleaned", "disk", "epochs",
-        "latest_epoch", "log_end", "log_start", "made_files", "path", "producers", "recovery", "recovery_point",
-        "segments", "snapshots", "swap", "topic_id", "transactions", "truncations",
+        "_bases", "_config", "_failure", "_hints", "_segment_bytes", "active", "cleaned", "disk", "dropped",
+        "epochs", "latest_epoch", "log_end", "log_start", "made_files", "path", "producers", "recovery",
+        "recovery_point", "segments", "snapshots", "swap", "topic_id", "transactions", "truncations",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, config: LogConfig) -> None:
@@ -80,6 +80,7 @@ class PartitionLog:
         self._segment_bytes = config.segment_bytes
         self._hints: dict[int, int] = {}  # offset to position in the active segment, where readers stopped
         self.made_files = False
+        self.dropped = False  # another topic may have its name and its path by now
         self._failure: StorageFault | None = None
 
     @classmethod

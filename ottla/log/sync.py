@@ -28,13 +28,21 @@ class SyncJob:
         self.truncations = log.truncations
 
     def run(self) -> None:
-        log = self._log
+        try:
+            self._run(self._log)
+        except StorageFault:
+            if not self._log.dropped:
+                raise
+
+    def _run(self, log: PartitionLog) -> None:
         for segment, file in self._files:
             try:
                 file.sync()
             except StorageFault:
                 if not segment.deleted:  # meanwhile: nothing is left to be made durable
                     raise
+        if log.dropped:
+            return  # what is at its path now is not its own
         if self.epochs is not None:
             log.disk.write_atomic(f"{log.path}/{EPOCHS_FILE}", self.epochs)
         elif self.made_files:

@@ -212,6 +212,7 @@ class Replicas:
             known.pop((topic.name, index), None)  # a topic that takes its name begins at 0
         if partition is None:
             return []
+        partition.log.dropped = True
         partition.leader_id = NO_LEADER
         partition.step_down()
         partition.wake()

@@ -6,6 +6,7 @@ import pytest
 
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.checkpoints import read_partition_metadata
+from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.runtime.disk import RealDisk
@@ -441,6 +442,17 @@ def test_a_job_does_not_mind_that_its_segment_was_deleted(open_log):
         segment.unlink()
     job.run()
     assert log.finish_sync(job) == 9
+
+
+def test_a_job_leaves_alone_what_has_taken_the_place_of_its_log(open_log):
+    log = open_log()
+    log.assign_epoch(7)
+    fill(log, 3)
+    job = log.prepare_sync()
+    assert job.epochs is not None
+    log.dropped = True
+    job.run()
+    assert not log.disk.exists(f"{log.path}/{EPOCHS_FILE}")
 
 
 def test_a_real_disk_serves_as_well(tmp_path):
