@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from ottla import __version__
-from ottla.client.errors import ClientError, ConnectionLost, NotUnderstood, TimedOut, Unreachable
+from ottla.client.errors import ClientError, ConnectionLost, HungUp, NotUnderstood, TimedOut, Unreachable
 from ottla.client.routing import Versions
 from ottla.errors import BadFrame, ErrorCode
 from ottla.wire.frame import LENGTH_BYTES, framed, parse_response_header, read_length, request_header
@@ -35,6 +35,8 @@ CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 1.0
 """So long a broker that does not read is waited for."""
 RESPONSE_BYTES_MAX: Final = 256 * 2**20
+TLS_ALERT: Final = b"\x15\x03"
+"""What a port that expects TLS may say to a request: an alert, version 3.something."""
 SCRATCH_BYTES: Final = 64 * 1024
 """An answer that is larger has a buffer of its own."""
 
@@ -205,7 +207,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._closed.done():
             self._closed.set_result(None)
-        self._lose(ConnectionLost(f"{self.address} closed the connection"))
+        if self._versions is None:
+            self._lose(HungUp(f"{self.address} closed the connection before it said anything"))
+        else:
+            self._lose(ConnectionLost(f"{self.address} closed the connection"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(self._scratch if self._large is None else self._large)[self._filled :]
@@ -230,6 +235,8 @@ class Connection(asyncio.BufferedProtocol):
         while filled - start >= LENGTH_BYTES:
             length = read_length(view, start)
             if not LENGTH_BYTES <= length <= RESPONSE_BYTES_MAX:
+                if view[start : start + len(TLS_ALERT)] == TLS_ALERT:
+                    raise BadFrame("it speaks TLS")
                 raise BadFrame(f"an answer of {length} bytes")
             begin = start + LENGTH_BYTES
             if begin + length > filled:

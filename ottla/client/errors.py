@@ -64,6 +64,12 @@ class ConnectionLost(Unreachable):
     hint = "The broker may have stopped, or refused what it was sent; its log says which."
 
 
+class HungUp(ConnectionLost):
+    """Whoever listens there closed the connection before it had said anything."""
+
+    hint = "Does that port expect TLS? This client speaks PLAINTEXT only. Or the broker was about to stop: its log says."
+
+
 class TimedOut(ClientError):
     """A broker took longer than the client waits."""
 

@@ -19,12 +19,13 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from ottla.errors import BadFrame
 from ottla.net.turn import Turn
 from ottla.runtime import Buffer, Handle, Listener, Runtime
+from ottla.wire.frame import refused_length
 
 log = logging.getLogger("ottla.net")
 
@@ -211,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
             start = pos + 4
             if not 8 <= size <= self.frame_bytes_max:
                 self._write(replies)
-                return self.close(f"a frame of {size} bytes (at most {self.frame_bytes_max} are taken)")
+                return self.close(refused_length(size, self.frame_bytes_max))
             if end - start < size:
                 need = size + 4
                 break
@@ -492,9 +493,7 @@ class Server:
 
     def _close_idle(self) -> None:
         since = self.runtime.now() - self.limits.idle_ms_max / 1000
-        everybody = (*self.connections, *self.guests)
-        idle: Iterable[Connection] = [c for c in everybody if c.active_at < since and c.idle]
-        for connection in idle:
+        for connection in [each for each in (*self.connections, *self.guests) if each.active_at < since and each.idle]:
             log.debug("closing the connection from %s: idle", connection.address)
             connection.abort()
         self._sweep_later()

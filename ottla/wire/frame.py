@@ -25,12 +25,22 @@ _RESPONSE = struct.Struct(">i")
 _RESPONSE_FLEXIBLE = struct.Struct(">ix")  # the pad byte is an empty set of tagged fields
 _SHORT = struct.Struct(">h")
 
+_STRANGERS: Final = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"PUT ": "HTTP"}
+
 _FLEXIBLE_FROM = {key: api.flexible_from for key, api in APIS.items()}
 
 
 def read_length(data: Buffer, pos: int = 0) -> int:
     """The length prefix at `pos`, which may be any number: the reader knows what is too much."""
     return int(_LENGTH.unpack_from(data, pos)[0])
+
+
+def refused_length(length: int, limit: int) -> str:
+    """Why a frame is not taken. What other protocols begin with reads as a length, too."""
+    first = _LENGTH.pack(length)
+    other = next((name for start, name in _STRANGERS.items() if first.startswith(start)), None)
+    guess = f"; this looks like {other}" if other else ""
+    return f"a frame of {length} bytes (at most {limit} are taken){guess}"
 
 
 def framed(*parts: Buffer) -> bytes:

@@ -336,6 +336,42 @@ def test_members_share_and_take_over_without_gap_or_repeat(broker: Served, fresh
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_static_member_restarts_without_a_rebalance(broker: Served, fresh_name, protocol):
+    async def scenario() -> None:
+        topic = fresh_name()
+        await create(broker.bootstrap, topic, 4)
+        settings = {
+            "bootstrap_servers": broker.bootstrap,
+            "group_id": topic,
+            "group_protocol": protocol,
+            "auto_offset_reset": "earliest",
+            "heartbeat_interval_ms": 100,
+        }
+        diary = Diary()
+        async with Consumer(group_instance_id="stays", **settings) as stays:
+            stays.subscribe([topic], listener=diary)
+            polling = asyncio.create_task(read(stays, 1000))  # goes on to the end: whoever does not poll is put out
+            async with Consumer(topic, group_instance_id="restarts", **settings) as restarts:
+                await until(lambda: len(stays.assignment()) == len(restarts.assignment()) == 2, "half each")
+                await write(broker.bootstrap, topic, numbers(40), partitioner="round_robin")
+                await read(restarts, 20)
+                theirs, mine = restarts.assignment(), stays.assignment()
+                generation = restarts.group_metadata().generation_id
+            told = len(diary.told)
+            async with Consumer(topic, group_instance_id="restarts", **settings) as again:
+                await until(lambda: again.assignment() == theirs, "what it had before")
+                await write(broker.bootstrap, topic, numbers(40, 40), partitioner="round_robin")
+                assert min(int(record.value) for record in await read(again, 20)) >= 40, "on where it had committed"
+                assert again.group_metadata().generation_id == generation
+            assert stays.assignment() == mine
+            assert diary.told[told:] == [], "nobody else noticed"
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_pattern_finds_topics_that_appear_later(broker: Served, fresh_name, protocol):
     async def scenario() -> None:
         stem = fresh_name()
