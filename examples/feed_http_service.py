@@ -1,7 +1,4 @@
-"""Feed a service that speaks HTTP from a topic: every record becomes a POST, again until the service accepts it.
-
-python examples/feed_http_service.py localhost:9092 orders http://localhost:8000/orders
-"""
+"""Every record of a topic becomes a POST, again until the service takes it: localhost:9092 orders http://localhost:8000/"""
 
 import sys
 import time
@@ -14,24 +11,20 @@ from ottla.blocking import ConsumerPool
 
 
 def post(url: str, record: ConsumerRecord[Any, Any]) -> None:
-    place = f"{record.topic}-{record.partition}-{record.offset}"
-    request = Request(url, record.value or b"", {"Idempotency-Key": place}, method="POST")
+    name = f"{record.topic}-{record.partition}-{record.offset}"
+    request = Request(url, record.value or b"", {"Idempotency-Key": name}, method="POST")
     while True:
         try:
-            urlopen(request, timeout=10).close()
-            return
+            return urlopen(request, timeout=10).close()
         except URLError:
             time.sleep(0.5)  # the group goes on living meanwhile; after max_poll_interval_ms another member takes over
 
 
 def feed(bootstrap: str, topic: str, url: str, threads: int = 4) -> ConsumerPool:
-    settings = {"group.id": "http-service", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
-    return ConsumerPool(
-        threads, topic, handle=lambda record: post(url, record), bootstrap_servers=bootstrap, config=settings
-    )
+    settings = {"bootstrap.servers": bootstrap, "group.id": "http-service", "auto.offset.reset": "earliest"}
+    return ConsumerPool(threads, topic, handle=lambda record: post(url, record), config=settings)
 
 
 if __name__ == "__main__":
-    broker, source, service = sys.argv[1:4]
-    with feed(broker, source, service) as pool:
+    with feed(*sys.argv[1:4]) as pool:
         pool.wait()
