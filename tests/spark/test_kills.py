@@ -65,7 +65,7 @@ class Copy:
         self.process.wait()
 
     def workers(self) -> list[int]:
-        listed = subprocess.run(["ps", "-eo", "pid,sid,args"], capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(["ps", "-eww", "-o", "pid,sid,args"], capture_output=True, text=True, check=True).stdout
         rows = [line.split(None, 2) for line in listed.splitlines()[1:]]
         return [int(pid) for pid, sid, args in rows if sid == str(self.process.pid) and "pyspark.daemon" in args]
 
@@ -102,9 +102,10 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(copy):
 def test_workers_that_are_killed_are_replaced(copy):
     running = copy().start()
     running.wait_for_batches(2)
-    for worker in running.workers():
+    workers = wait_for(running.workers, "workers")
+    for worker in workers:
         os.kill(worker, signal.SIGKILL)
-    if running.process.poll() is None and running.process.wait(300) != 0:
+    if running.process.wait(300) != 0:
         running.start().finish()
     assert numbers(running.broker.bootstrap, "sink") == once(ROWS)
 
