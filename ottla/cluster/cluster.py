@@ -27,6 +27,7 @@ from ottla.cluster.requests import (
     TopicSpec,
 )
 from ottla.cluster.store import Conflict, Create, Op, SessionState, Set, Store, Why, sequence_of
+from ottla.cluster.touch import Touch
 from ottla.cluster.view import ClusterView, Subscriber
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.errors import Fault
@@ -50,12 +51,23 @@ broker's data directory and its options."""
 
 
 class Cluster:
-    def __init__(self, store: Store, view: ClusterView, runtime: Runtime, rules: Rules, secret: bytes) -> None:
+    def __init__(
+        self,
+        store: Store,
+        view: ClusterView,
+        runtime: Runtime,
+        rules: Rules,
+        secret: bytes,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
         self.secret: Final = secret
         """What brokers of this cluster know and nobody else: they prove themselves to each other with it."""
         self.rules = rules
         """What the controller judges by; set anew when the broker's settings change."""
         self._store = store
+        self._lease_seconds = lease_seconds
+        self._touch: Touch | None = None
         self._view = view
         self._runtime = runtime
         self._controller = ControllerLoop(store, view, runtime, lambda: self.rules)
@@ -84,7 +96,9 @@ class Cluster:
         except BaseException:
             await store.close()
             raise
-        return cls(store, view, runtime, rules or Rules(), secret)
+        if zookeeper is not None and not store_url.startswith("embedded:"):
+            lease_seconds = zookeeper.session_timeout_ms / 1000
+        return cls(store, view, runtime, rules or Rules(), secret, lease_seconds=lease_seconds)
 
     @property
     def image(self) -> Image:
@@ -101,8 +115,8 @@ class Cluster:
 
     @property
     def in_touch(self) -> bool:
-        """Whether the store can be reached, and holds this broker for alive."""
-        return self._store.state is SessionState.connected
+        """Whether the store can be reached, and holds this broker for alive: nobody has taken its place."""
+        return self._touch is not None and self._touch.holds
 
     def on_expelled(self, tell: Callable[[], None]) -> None:
         """Tell whenever the store has ended this broker's registration, before there is another."""
@@ -124,7 +138,9 @@ class Cluster:
         """Say that this broker is alive; become controller if there is none, and then lead again what this broker led.
         The broker epoch. Fault when a live broker has the same id."""
         self._broker_id = registration.id
-        return await self._controller.join(registration)
+        epoch = await self._controller.join(registration)
+        self._touch = Touch(self._store, self._runtime, layout.broker_path(registration.id), self._lease_seconds)
+        return epoch
 
     async def create_topics(self, specs: Sequence[TopicSpec], *, validate_only: bool = False) -> list[TopicResult]:
         await self._view.catch_up()  # a broker that has just said it is ready can be given replicas
@@ -234,6 +250,8 @@ class Cluster:
 
     async def close(self) -> None:
         """Leave: the registration goes with the session."""
+        if self._touch is not None:
+            await self._touch.end()
         await self._controller.close()
         await self._view.close()
         await self._store.close()

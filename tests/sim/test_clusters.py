@@ -177,3 +177,18 @@ def test_a_new_producer_begins_as_soon_as_the_store_is_back(stage):
     stage.world.store.come_back()
     assert stage.world.run(lambda: bool(done), 20)
     assert not isinstance(done[0], ClientError)
+
+
+def test_a_broker_that_stood_still_does_not_believe_that_it_is_held_for_alive():
+    """Requests that have waited for it come before the news that another has its place: what it remembers of groups
+    may be out of date."""
+    stage = Stage()
+    node = stage.leader
+    assert node.broker.cluster.in_touch
+    node.pause()
+    stage.run(20)
+    assert stage.leader is not node
+    assert not node.broker.cluster.in_touch  # at the moment when it goes on
+    node.resume()
+    stage.run(20)
+    assert node.broker.cluster.in_touch
