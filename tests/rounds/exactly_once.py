@@ -278,6 +278,13 @@ class ExactlyOnce:
         self._auditor.ended.set()
         self._auditor.join()
 
+    def close(self) -> None:
+        """Whatever still runs is killed."""
+        self._feeder.ended.set()
+        self._auditor.ended.set()
+        for program in self.programs:
+            program.end(kill=True)
+
     def _wait(self, done: Callable[[], bool], seconds: float, why: Callable[[], str]) -> None:
         deadline = time.monotonic() + seconds
         while not self._history.failures and not done():

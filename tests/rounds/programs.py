@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-END_SECONDS = 30.0
+END_SECONDS = 45.0
 
 Heard = Callable[[list[str]], None]
 """Takes a line, word by word."""
@@ -31,6 +32,7 @@ class Program:
         self._held = False
         self._ended = False
         self._process: subprocess.Popen[bytes] | None = None
+        self._replaced: list[subprocess.Popen[bytes]] = []
         self._paused: list[subprocess.Popen[bytes]] = []
         self._listeners: list[threading.Thread] = []
 
@@ -84,6 +86,7 @@ class Program:
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGSTOP)
                 self._paused.append(self._process)
+                self._replaced.append(self._process)
                 self._launch()
 
     def resume(self) -> None:
@@ -97,17 +100,21 @@ class Program:
         self.resume()
         with self._lock:
             self._ended = True
-            process = self._process
-        assert process is not None
-        if kill:
-            process.kill()
-        assert process.stdin is not None
-        process.stdin.close()
+        for process in self._all():
+            if kill:
+                process.kill()
+            assert process.stdin is not None
+            process.stdin.close()
 
     def join(self) -> None:
+        deadline = time.monotonic() + END_SECONDS
         for listener in self._listeners:
-            listener.join(END_SECONDS)
+            listener.join(max(deadline - time.monotonic(), 0))
+        for process in self._all():
+            if process.poll() is None:
+                self._failed(f"{self.name} did not end within {END_SECONDS:g} s")
+                process.kill()
+
+    def _all(self) -> list[subprocess.Popen[bytes]]:
         assert self._process is not None
-        if self._process.poll() is None:
-            self._failed(f"{self.name} did not end within {END_SECONDS:g} s")
-            self._process.kill()
+        return [*self._replaced, self._process]

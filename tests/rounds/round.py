@@ -122,12 +122,13 @@ class Round:
         try:
             self._safety(arena, seconds, chosen)
             self._liveness(arena)
+            self.transactions.settle()
         finally:
+            self.transactions.close()
             for writer in writers:
                 writer.ended.set()
             for writer in writers:
                 writer.join()
-            self.transactions.settle()
             self._catch_up(reader, members)
         self.report.failovers_s = arena.failovers_s
         self._verdict(bootstrap)
