@@ -15,7 +15,8 @@ def post(url: str, record: ConsumerRecord[Any, Any]) -> None:
     request = Request(url, record.value or b"", {"Idempotency-Key": name}, method="POST")
     while True:
         try:
-            return urlopen(request, timeout=10).close()
+            urlopen(request, timeout=10).close()
+            return
         except URLError:
             time.sleep(0.5)  # the group goes on living meanwhile; after max_poll_interval_ms another member takes over
 
@@ -26,5 +27,5 @@ def feed(bootstrap: str, topic: str, url: str, threads: int = 4) -> ConsumerPool
 
 
 if __name__ == "__main__":
-    with feed(*sys.argv[1:4]) as pool:
+    with feed(sys.argv[1], sys.argv[2], sys.argv[3]) as pool:
         pool.wait()

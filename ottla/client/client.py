@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ottla.runtime.real import RealRuntime
 
 
-class Client:
+class Client(ABC):
     """Started and stopped once. `async with` does both."""
 
     def __init__(self, settings: Settings, runtime: Runtime | None, *, auto_create: bool) -> None:
@@ -61,11 +62,11 @@ class Client:
             await self._own_runtime.close()
             self._own_runtime = None
 
-    async def start(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def start(self) -> None: ...
 
-    async def stop(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def stop(self) -> None: ...
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -235,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         while filled - start >= LENGTH_BYTES:
             length = read_length(view, start)
             if not LENGTH_BYTES <= length <= RESPONSE_BYTES_MAX:
-                if view[start : start + len(TLS_ALERT)] == TLS_ALERT:
+                if bytes(view[start : start + len(TLS_ALERT)]) == TLS_ALERT:
                     raise BadFrame("it speaks TLS")
                 raise BadFrame(f"an answer of {length} bytes")
             begin = start + LENGTH_BYTES

@@ -67,7 +67,7 @@ class ConnectionLost(Unreachable):
 class HungUp(ConnectionLost):
     """Whoever listens there closed the connection before it had said anything."""
 
-    hint = "Does that port expect TLS? This client speaks PLAINTEXT only. Or the broker was about to stop: its log says."
+    hint = "Does that port expect TLS? This client speaks PLAINTEXT only. Or the broker was about to stop."
 
 
 class TimedOut(ClientError):

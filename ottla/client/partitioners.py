@@ -12,6 +12,7 @@ whether the partition has a leader or not. A record without one may go anywhere,
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -70,7 +71,7 @@ class Chance:
         return (mixed ^ mixed >> 31) % limit
 
 
-class _ByKey:
+class _ByKey(ABC):
     """What those that differ only for records without a key have in common."""
 
     def choose(self, topic: Topic, record: Record) -> int:
@@ -78,11 +79,11 @@ class _ByKey:
             return partition_of_key(record.key, len(topic.leaders))
         return self._without_key(topic, topic.available or sorted(topic.leaders))
 
-    def appended(self, topic: Topic, partition: int, size: int) -> None:
+    def appended(self, topic: Topic, partition: int, size: int) -> None:  # noqa: B027 (few keep count)
         pass
 
-    def _without_key(self, topic: Topic, choice: Sequence[int]) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _without_key(self, topic: Topic, choice: Sequence[int]) -> int: ...
 
 
 class Sticky(_ByKey):

@@ -12,6 +12,7 @@ points outside the log is IndexDamaged, and the segment rebuilds it.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
 from itertools import islice
@@ -27,7 +28,7 @@ class IndexDamaged(Exception):
     """The file is no index of its segment."""
 
 
-class _Index:
+class _Index(ABC):
     """What both share: a file that is behind the entries in memory, or entries not loaded yet."""
 
     __slots__ = ("_disk", "_file", "_unsynced", "_written", "loaded")
@@ -49,11 +50,11 @@ class _Index:
     def file(self) -> File:
         return self._file
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def __len__(self) -> int: ...
 
-    def encode(self, since: int) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def encode(self, since: int) -> bytes: ...
 
     def _read(self) -> bytes:
         try:

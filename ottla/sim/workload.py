@@ -7,6 +7,7 @@ surveyor asks where the logs end. They are the programs that users have, `ottla.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from functools import partial
 from random import Random
@@ -46,7 +47,7 @@ DELIVERY_TIMEOUT_MS = 120_000
 COMMIT_AT_ONCE_S = 0.1
 
 
-class Client:
+class Client(ABC):
     """A program on a machine of its own, which may be killed; then another takes its place."""
 
     def __init__(self, cluster: SimCluster, history: History, name: str, partitions: int) -> None:
@@ -78,8 +79,8 @@ class Client:
             self.cluster.world.kill(self._runtime)
             self._runtime = None
 
-    def live(self, runtime: SimRuntime) -> Coroutine[Any, Any, None]:
-        raise NotImplementedError
+    @abstractmethod
+    def live(self, runtime: SimRuntime) -> Coroutine[Any, Any, None]: ...
 
     @property
     def settled(self) -> bool:
@@ -402,17 +403,22 @@ class Member(Client):
 
 
 async def create_topic(
-    runtime: SimRuntime, cluster: SimCluster, partitions: int, replicas: int, configs: dict[str, str]
+    runtime: SimRuntime,
+    cluster: SimCluster,
+    partitions: int,
+    replicas: int,
+    configs: dict[str, str],
+    name: str = TOPIC,
 ) -> None:
     """By whichever broker takes the request, as often as it takes."""
     driver = driver_of(runtime, cluster)
     request = CreateTopicsRequest(
         topics=[
             CreatableTopic(
-                name=TOPIC,
+                name=name,
                 num_partitions=partitions,
                 replication_factor=replicas,
-                configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
+                configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
             )
         ],
         timeout_ms=REQUEST_TIMEOUT_MS,

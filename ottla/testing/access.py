@@ -126,9 +126,7 @@ class Access:
         """Let the next requests to an API fail, or take longer: `inject("Produce", error="not_leader_or_follower")`,
         `inject("Fetch", delay_ms=500, times=None)`. `error="disconnect"` closes the connection instead. Only brokers
         that were started here do what a test tells them."""
-        raise NotImplementedError(
-            f"nobody stands between clients and {self.bootstrap_servers}: it was not started here"
-        )
+        raise RuntimeError(f"nobody stands between clients and {self.bootstrap_servers}: it was not started here")
 
     def configure(self, topic: str, **settings: Any) -> None:
         """Change settings of a topic: `configure(topic, retention_ms=1000)`."""

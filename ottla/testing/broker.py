@@ -6,23 +6,19 @@ internal topics have one partition: tests have few groups, and little time.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from ottla.blocking.thread import LoopThread
 from ottla.broker import broker as real
 from ottla.broker.status import Status
 from ottla.config import load_broker_config
-from ottla.errors import BadFrame, ErrorCode, Fault
+from ottla.errors import BadFrame, Fault
 from ottla.net.server import Connection, Pending, Reply, Serve, Server
 from ottla.runtime.real import RealRuntime
-from ottla.testing.access import Access
 from ottla.testing.disk import UnsyncedDisk
-from ottla.testing.faults import Fault as InjectedFault
 from ottla.testing.faults import Faults, Verdict
+from ottla.testing.started import Started
 
 HOST: Final = "127.0.0.1"
 SETTINGS: Final = {
@@ -36,87 +32,41 @@ SETTINGS: Final = {
 """What differs from Kafka's defaults, unless the test says otherwise."""
 
 
-def settings_of(config: Mapping[str, Any] | None) -> dict[str, str]:
-    """A test may write names with `_` as well, and values as they are."""
-    return {name.replace("_", "."): _text(value) for name, value in (config or {}).items()}
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-class Broker(Access):
+class Broker(Started):
     """Started by `with`, or by `start` and `stop`. `config` has Kafka's names for settings."""
 
+    THREAD = "ottla-test-broker"
+
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        super().__init__()
-        self._settings = SETTINGS | settings_of(config)
-        self._faults = Faults()
-        self._directory = ""
-        self._thread: LoopThread | None = None
-        self._broker: _Broker
+        super().__init__(SETTINGS, config)
+        self._broker: _Broker | None = None
         self._runtime: RealRuntime
 
-    def start(self) -> Self:
-        if self._thread is not None:
-            raise RuntimeError("this broker was started before; make another")
-        self._directory = tempfile.mkdtemp(prefix="ottla-test-")
-        self._thread = LoopThread("ottla-test-broker")
-        try:
-            self._thread.run(self._start())
-        except BaseException:
-            self._clean_up()
-            raise
-        return self
+    def _begin(self, thread: LoopThread) -> None:
+        thread.run(self._start())
 
-    def stop(self) -> None:
-        """Nothing is left of it: no thread, no socket, no file."""
-        if self._thread is None or self._thread.loop.is_closed():
-            return
-        try:
-            self._thread.run(self._stop())
-        finally:
-            self._clean_up()
-
-    def inject(
-        self,
-        api: str,
-        error: ErrorCode | int | str | None = None,
-        times: int | None = 1,
-        delay_ms: float = 0,
-    ) -> InjectedFault:
-        return self._faults.add(api, error, times, delay_ms)
+    def _end(self, thread: LoopThread) -> None:
+        if self._broker is not None:
+            thread.run(self._stop(self._broker))
 
     async def _start(self) -> None:
         flags = {"log.dirs": self._directory} | self._settings
         config = load_broker_config(flags=flags, host=HOST, port=0)
-        self._runtime = RealRuntime()
-        self._runtime.disk = UnsyncedDisk()
-        self._broker = _Broker(config, self._runtime, self._faults)
+        runtime = RealRuntime()
+        runtime.disk = UnsyncedDisk()
+        broker = _Broker(config, runtime, self._faults)
         try:
-            await self._broker.start()
+            await broker.start()
         except Fault:
-            await self._broker.abandon()
-            await self._runtime.close()
+            await broker.abandon()
+            await runtime.close()
             raise
-        self._bootstrap_servers = self._broker.listeners[0].address
+        self._broker, self._runtime = broker, runtime
+        self._bootstrap_servers = broker.listeners[0].address
 
-    async def _stop(self) -> None:
-        await self._broker.stop()
+    async def _stop(self, broker: _Broker) -> None:
+        await broker.stop()
         await self._runtime.close()
-
-    def _clean_up(self) -> None:
-        assert self._thread is not None
-        self._thread.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 class _Broker(real.Broker):

@@ -3,84 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from ottla.blocking import Admin
 from ottla.blocking.thread import LoopThread
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientError
-from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
 from ottla.local.process import BrokerProcess, State
-from ottla.testing.access import TIMEOUT_S, Access, Topic
-from ottla.testing.broker import settings_of
-from ottla.testing.faults import Fault, Faults
+from ottla.testing.access import TIMEOUT_S, Topic
 from ottla.testing.proxy import CLIENTS, HOST, Network, Proxy
+from ottla.testing.started import Started
 from ottla.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 LOOK_SECONDS: Final = 0.02
 SESSION_MS: Final = 3000
 """How soon a broker that hangs is taken for dead."""
+SETTINGS: Final = {
+    "broker.session.timeout.ms": str(SESSION_MS),
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+}
 
 
-class Cluster(Access):
+class Cluster(Started):
     """Started by `with`, or by `start` and `stop`; in a thread that lives on, such as the main one."""
 
+    THREAD = "ottla-test-proxies"
+
     def __init__(self, brokers: int = 3, config: Mapping[str, Any] | None = None) -> None:
-        super().__init__()
+        super().__init__(SETTINGS, config)
         self._count = brokers
-        self._settings = {
-            "broker.session.timeout.ms": str(SESSION_MS),
-            "offsets.topic.num.partitions": "4",
-            "transaction.state.log.num.partitions": "4",
-        } | settings_of(config)
-        self._faults = Faults()
-        self._directory = ""
-        self._thread: LoopThread | None = None
         self._network: Network
         self._proxies: dict[int, Proxy] = {}
         self._local: LocalCluster
 
-    def start(self) -> Self:
-        if self._thread is not None:
-            raise RuntimeError("this cluster was started before; make another")
-        self._directory = tempfile.mkdtemp(prefix="ottla-test-")
-        self._thread = LoopThread("ottla-test-proxies")
-        try:
-            self._local = LocalCluster(Path(self._directory), self._count, settings=self._settings)
-            self._thread.run(self._open_proxies())
-            for broker_id, proxy in self._proxies.items():
-                self._local.brokers[broker_id].settings |= {
-                    "advertised.listeners": f"PLAINTEXT://{HOST}:{proxy.port}",
-                    "inter.broker.listener.name": "PLAINTEXT",
-                }
-            self._local.start()
-        except BaseException:
-            self._clean_up()
-            raise
-        return self
+    def _begin(self, thread: LoopThread) -> None:
+        self._local = LocalCluster(Path(self._directory), self._count, settings=self._settings)
+        thread.run(self._open_proxies())
+        for broker_id, proxy in self._proxies.items():
+            self._local.brokers[broker_id].settings |= {
+                "advertised.listeners": f"PLAINTEXT://{HOST}:{proxy.port}",
+                "inter.broker.listener.name": "PLAINTEXT",
+            }
+        self._local.start()
 
-    def stop(self) -> None:
-        """Whatever it has been through: nothing is left of it."""
-        if self._thread is None or self._thread.loop.is_closed():
-            return
-        self._clean_up()
-
-    def _clean_up(self) -> None:
-        assert self._thread is not None
+    def _end(self, thread: LoopThread) -> None:
         if hasattr(self, "_local"):
             self._local.kill()  # nobody will want its data
-        self._thread.run(self._close_proxies())
-        self._thread.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        thread.run(self._close_proxies())
 
     async def _open_proxies(self) -> None:
         self._network = Network()
@@ -227,21 +203,3 @@ class Cluster(Access):
 
         assert self._thread is not None
         self._thread.run(acted())
-
-    def inject(
-        self,
-        api: str,
-        error: ErrorCode | int | str | None = None,
-        times: int | None = 1,
-        delay_ms: float = 0,
-    ) -> Fault:
-        """Whichever broker is asked."""
-        return self._faults.add(api, error, times, delay_ms)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

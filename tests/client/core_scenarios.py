@@ -106,10 +106,10 @@ class Scenario:
         return f"ask {node} {topics}".strip()
 
     def request(self, node: int, request: Message) -> str:
-        raise NotImplementedError
+        raise AssertionError(f"these machines do not send {request}")
 
     def outcome(self, action: object) -> str:
-        raise NotImplementedError
+        raise AssertionError(f"these machines do not tell of {action}")
 
     def take(self, kind: type[Message], node: str | None = None) -> tuple:
         for entry in self.in_flight:

@@ -1,0 +1,85 @@
+"""What brokers started here have in common: a directory and a loop in a thread, which go with them, and faults."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from ottla.blocking.thread import LoopThread
+from ottla.errors import ErrorCode
+from ottla.testing.access import Access
+from ottla.testing.faults import Fault, Faults
+
+
+def settings_of(config: Mapping[str, Any] | None) -> dict[str, str]:
+    """A test may write names with `_` as well, and values as they are."""
+    return {name.replace("_", "."): _text(value) for name, value in (config or {}).items()}
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Started(Access, ABC):
+    """Started by `with`, or by `start` and `stop`. `config` has Kafka's names for settings."""
+
+    THREAD: ClassVar[str]
+    """What the thread of its loop is called."""
+
+    def __init__(self, defaults: Mapping[str, str], config: Mapping[str, Any] | None) -> None:
+        super().__init__()
+        self._settings = {**defaults, **settings_of(config)}
+        self._faults = Faults()
+        self._directory = ""
+        self._thread: LoopThread | None = None
+
+    def start(self) -> Self:
+        if self._thread is not None:
+            raise RuntimeError(f"this {type(self).__name__.lower()} was started before; make another")
+        self._directory = tempfile.mkdtemp(prefix="ottla-test-")
+        self._thread = LoopThread(self.THREAD)
+        try:
+            self._begin(self._thread)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Whatever it has been through, nothing is left of it: no process, no thread, no socket, no file."""
+        if self._thread is None or self._thread.loop.is_closed():
+            return
+        try:
+            self._end(self._thread)
+        finally:
+            self._thread.close()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    @abstractmethod
+    def _begin(self, thread: LoopThread) -> None: ...
+
+    @abstractmethod
+    def _end(self, thread: LoopThread) -> None:
+        """As far as it had begun."""
+
+    def inject(
+        self,
+        api: str,
+        error: ErrorCode | int | str | None = None,
+        times: int | None = 1,
+        delay_ms: float = 0,
+    ) -> Fault:
+        """Whichever broker is asked."""
+        return self._faults.add(api, error, times, delay_ms)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
