@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	$(BIN)/python -m pip install --quiet
 
-.PHONY: help install demo demo-spark test test-spark check soak bench interop-java clean
+.PHONY: help install demo demo-spark test test-spark check soak bench interop-java interop-kafka clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make soak      break clusters under load for MINUTES=60, and count what was lost"
 	@echo "make bench     measure, beside Apache Kafka where Java and Maven Central are there"
 	@echo "make interop-java   the Java client and Kafka's own tools on Ottla (needs Java, Maven and Maven Central)"
+	@echo "make interop-kafka  our client's tests on Apache Kafka (needs the same)"
 	@echo "make clean     remove $(VENV) and everything built"
 
 $(BIN)/python:
@@ -74,6 +75,9 @@ check: $(VENV)/.installed-dev
 interop-java: $(VENV)/.installed-dev
 	$(BIN)/python -c "from bench.maven import kafka_jars; print(kafka_jars())"
 	$(BIN)/python -m pytest -q tests/interop/test_java.py
+
+interop-kafka: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.on_kafka
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench
