@@ -48,6 +48,7 @@ class Kind(Enum):
     FORGOTTEN = "forgotten"
     DIVERGED = "diverged"
     TWO_LEADERS = "two leaders"
+    WRONG_SUM = "wrong sum"
     STUCK = "stuck"
 
 

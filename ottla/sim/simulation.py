@@ -3,6 +3,9 @@
 First faults come and go while clients write and read, and whatever clients are told must be possible (safety). Then
 everything is healed, and within a limit of virtual time every broker is up, every replica in sync, everything that
 was sent acknowledged or given up, and everything written is read (liveness). In the end the replicas are compared.
+
+Odd seeds have transactions beside the rest: all that is written is copied, and money moves between accounts. Then no
+transaction stays open, the copy is its original, and the sum of the bank is what it was.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from ottla.sim.history import History, Kind, Value, Violation
 from ottla.sim.invariants import Invariants
 from ottla.sim.loop import Livelock
 from ottla.sim.operator import Operator
+from ottla.sim.transactions import BANK, COPIERS, COPY, Exactness
+from ottla.sim.transactions import SETTINGS as TRANSACTION_SETTINGS
 from ottla.sim.workload import TOPIC, Client, Member, Protocol, Reader, Surveyor, Writer, create_topic
 from ottla.sim.world import Log, Unfinished, World
 from ottla.wire.batch import batches
@@ -104,7 +109,9 @@ class Simulation:
         self.history = History(self.world.trace, self._reign)
         self.world.store.prompt = random.random() < 0.3
         self.replicas = min(3, brokers)
-        self.partitions = random.randint(1, 4)
+        transactional = seed % 2 == 1
+        partitions = random.randint(1, 4)
+        self.partitions = COPIERS if transactional else partitions
         self.cluster = SimCluster(self.world, brokers, self._settings(random))
         self.clients: list[Client] = [
             Writer(self.cluster, self.history, f"writer-{number}", self.partitions, random)
@@ -124,6 +131,10 @@ class Simulation:
             operator = Operator(self.cluster, self.history, "operator", self.partitions, self.replicas, random)
             self.clients.append(operator)
         self.clients.append(Surveyor(self.cluster, self.history, "surveyor", self.partitions, random))
+        self.exactness: Exactness | None = None
+        if transactional:
+            self.exactness = Exactness(self.cluster, self.history, self.world.chance("transactions"))
+            self.clients += self.exactness.clients
         every_s = random.choice([1.0, 3.0, 8.0])
         self.faults = Faults(self.cluster, self.clients, self.world.chance("faults"), every_s=every_s, only=only)
 
@@ -134,6 +145,9 @@ class Simulation:
             "min.insync.replicas": str(min(2, self.replicas)),
             "offsets.topic.replication.factor": str(self.replicas),
             "offsets.topic.num.partitions": "2",
+            "transaction.state.log.replication.factor": str(self.replicas),
+            "transaction.state.log.min.isr": str(min(2, self.replicas)),
+            **TRANSACTION_SETTINGS,
             "zookeeper.session.timeout.ms": choose(["2000", "6000", "12000"]),
             "replica.lag.time.max.ms": choose(["1500", "5000", "15000"]),
             "log.roll.ms": choose(["1000", "20000", "604800000"]),
@@ -181,6 +195,8 @@ class Simulation:
             raise Unfinished(f"not all brokers are ready within {READY_SECONDS:g} s of the first start")
         admin = self.world.process("admin")
         self.world.run_in(admin, create_topic(admin, self.cluster, self.partitions, self.replicas, {}), READY_SECONDS)
+        if self.exactness is not None:
+            self.world.run_in(admin, self.exactness.begin(admin, self.replicas), READY_SECONDS)
         for client in self.clients:
             client.start()
 
@@ -211,6 +227,8 @@ class Simulation:
 
     def _unsettled(self) -> list[str]:
         found = [f"{client.name} {client.state}" for client in self.clients if not client.settled]
+        if not found and self.exactness is not None:
+            found = self.exactness.open_transactions()
         if found:
             return found
         for topic in self.cluster.image().topics.values():
@@ -221,28 +239,42 @@ class Simulation:
 
     def _compare(self) -> None:
         """All replicas hold the same bytes, and what they hold is what clients were told."""
-        logs: dict[int, list[tuple[int, Value]]] = {}
-        topic = self.cluster.image().topics[TOPIC]
-        for index, partition in enumerate(topic.partitions):
-            copies = {broker: self._log_of(broker, index) for broker in partition.replicas}
-            leader = copies[partition.leader]
+        logs = {
+            index: [
+                (record.offset, record.value or b"")
+                for position, header in batches(log)
+                for record in iterate(log[position : position + header.size], bytes_max=BATCH_BYTES_MAX)
+            ]
+            for index, log in self._replicated(TOPIC).items()
+        }
+        self.history.conclude(
+            {index: [(offset, Value.decode(value)) for offset, value in log] for index, log in logs.items()}
+        )
+        if self.exactness is not None:
+            self._replicated(COPY)
+            self._replicated(BANK)
+            originals = {index: [value for _, value in log] for index, log in logs.items()}
+            reader = self.world.process("verifier")
+            self.world.run_in(reader, self.exactness.conclude(reader, originals), READY_SECONDS)
+
+    def _replicated(self, topic: str) -> dict[int, bytes]:
+        """The logs of a topic, of which all replicas have the same bytes."""
+        logs: dict[int, bytes] = {}
+        for index, partition in enumerate(self.cluster.image().topics[topic].partitions):
+            copies = {broker: self._log_of(broker, f"{topic}-{index}") for broker in partition.replicas}
+            leader = logs[index] = copies[partition.leader]
             for broker, copy in copies.items():
                 if copy != leader:
                     self.history.violated(
                         Kind.DIVERGED,
-                        f"partition {index}: broker {broker} has {len(copy)} bytes, its leader {partition.leader} has "
+                        f"{topic}-{index}: broker {broker} has {len(copy)} bytes, its leader {partition.leader} has "
                         f"{len(leader)}, the first {_common(copy, leader)} are the same",
                     )
-            logs[index] = [
-                (record.offset, Value.decode(record.value or b""))
-                for position, header in batches(leader)
-                for record in iterate(leader[position : position + header.size], bytes_max=BATCH_BYTES_MAX)
-            ]
-        self.history.conclude(logs)
+        return logs
 
-    def _log_of(self, broker: int, index: int) -> bytes:
+    def _log_of(self, broker: int, name: str) -> bytes:
         disk = self.world.machine(f"broker-{broker}").disk
-        directory = f"data/{TOPIC}-{index}"
+        directory = f"data/{name}"
         names = [name for name in disk.listdir(directory) if name.endswith(".log")]
         return b"".join(disk.read(f"{directory}/{name}") for name in names)
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ottla.broker.coordinators import java_hash
 from ottla.client.admin import Admin
-from tests.rounds.exactness import ACCOUNTS, NOBODY, OPENING, TOTAL, CopyFindings, Entry, Ledger, compare_copy
+from ottla.sim.exactness import ACCOUNTS, NOBODY, OPENING, TOTAL, CopyFindings, Entry, Ledger, compare_copy
 from tests.rounds.history import History
 from tests.rounds.load import MESSAGE_TIMEOUT_MS, QUIET, READ_SECONDS, RECONNECT
 from tests.rounds.programs import Program

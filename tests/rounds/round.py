@@ -189,7 +189,7 @@ class Round:
         for each in readers:
             each.ended.set()
         for each in readers:
-            each.join()
+            each.join(CATCH_UP_SECONDS)  # librdkafka may wait for ever for the answer of a coordinator that has gone
 
     def _verdict(self, bootstrap: str) -> None:
         report, history = self.report, self.history

@@ -11,6 +11,7 @@ One whose input is closed ends after its transaction.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -25,7 +26,7 @@ from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.group_offsets import OffsetAndMetadata
 from ottla.client.producer import Producer
-from tests.rounds.exactness import ACCOUNTS, Entry
+from ottla.sim.exactness import ACCOUNTS, Entry
 
 SOURCE, TARGET, BANK = "source", "target", "bank"
 BANK_PARTITIONS = 3
@@ -112,6 +113,9 @@ class Confluent:
     def _insist(self, call, *args) -> None:
         """What can be tried again is, for as long as a transaction may last."""
         for _ in range(3):
+            # librdkafka asks for the group's coordinator once; if that broker dies meanwhile, the call never returns.
+            hangs = threading.Timer(2 * PATIENCE_S, leave, [f"{call.__name__} hangs"])
+            hangs.start()
             try:
                 call(*args, PATIENCE_S)
             except KafkaException as failure:
@@ -122,6 +126,8 @@ class Confluent:
                     raise Useless(str(error)) from failure
             else:
                 return
+            finally:
+                hangs.cancel()
         raise Useless("the coordinator does not answer")
 
     async def start(self) -> None:
@@ -256,6 +262,13 @@ def say(line: str) -> None:
     os.write(sys.stdout.fileno(), f"{line}\n".encode())  # whole, or not at all
 
 
+def leave(why: str) -> None:
+    """At once, whatever else the client would like to wait for."""
+    with contextlib.suppress(OSError):
+        say(f"leaves {why}")
+    os._exit(0)
+
+
 class Program:
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
@@ -269,9 +282,8 @@ class Program:
             await self.client.start()
             await self.work()
         except Useless as why:
-            say(f"leaves {why}")
-        sys.stdout.flush()
-        os._exit(0)  # whatever else the client would like to wait for
+            leave(str(why))
+        leave("as told")
 
     def _until_told(self) -> None:
         sys.stdin.buffer.read()
