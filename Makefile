@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	$(BIN)/python -m pip install --quiet
 
-.PHONY: help install demo demo-spark test test-spark check soak bench interop-java interop-kafka clean
+.PHONY: help install demo demo-spark test test-spark check soak soak-spark bench interop-java interop-kafka interop-spark clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,9 +18,11 @@ help:
 	@echo "make test-spark  all tests of Spark: downloads PySpark (456 MB), and kills drivers, workers and brokers"
 	@echo "make check     ruff, mypy --strict, import contracts, tidiness"
 	@echo "make soak      break clusters under load for MINUTES=60, and count what was lost"
+	@echo "make soak-spark  kill drivers, executors and brokers KILLS=20 times under a pipeline, and count what came of it"
 	@echo "make bench     measure, beside Apache Kafka where Java and Maven Central are there"
 	@echo "make interop-java   the Java client and Kafka's own tools on Ottla (needs Java, Maven and Maven Central)"
 	@echo "make interop-kafka  our client's tests on Apache Kafka (needs the same)"
+	@echo "make interop-spark  Spark's own Kafka connector on Ottla, ours on Apache Kafka, Parquet on HDFS (needs the same)"
 	@echo "make clean     remove $(VENV) and everything built"
 
 $(BIN)/python:
@@ -61,6 +63,11 @@ test: $(VENV)/.installed-dev
 test-spark: $(VENV)/.installed-spark
 	SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark
 
+KILLS ?= 20
+
+soak-spark: $(VENV)/.installed-spark
+	$(BIN)/python -m tests.spark.soak --kills $(KILLS)
+
 MINUTES ?= 60
 
 soak: $(VENV)/.installed-dev
@@ -78,6 +85,11 @@ interop-java: $(VENV)/.installed-dev
 
 interop-kafka: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.on_kafka
+
+interop-spark: $(VENV)/.installed-spark
+	$(BIN)/python -m tests.spark.interop.jars
+	$(BIN)/python -c "from bench.maven import kafka_jars; print(kafka_jars())"
+	SPARK_TESTS=interop $(BIN)/python -m pytest -q tests/spark/interop
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench

@@ -12,6 +12,7 @@ import pytest
 
 from ottla import blocking
 from ottla.client.admin import NewTopic
+from ottla.spark.pipeline.session import quick_python
 from tests.conftest import Served
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ Create = Callable[..., str]
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = str(quick_python(tmp_path_factory.mktemp("python")))
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     session = (

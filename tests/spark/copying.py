@@ -1,21 +1,25 @@
 """A driver of its own, to be killed: copies a topic into another, exactly once, until it has read what there is.
 
-    python -m tests.spark.copying BOOTSTRAP SOURCE SINK CHECKPOINT MASTER
+python -m tests.spark.copying BOOTSTRAP SOURCE SINK CHECKPOINT MASTER
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
+
+from ottla.spark.pipeline.session import quick_python
 
 ROWS_PER_BATCH = 1500
 
 
-def session(master: str, **settings: str) -> Any:
+def session(master: str, folder: Path, **settings: str) -> Any:
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = str(quick_python(folder))
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master(master).appName("copying")
     for name, value in {
@@ -36,7 +40,7 @@ def session(master: str, **settings: str) -> Any:
 
 
 def main(bootstrap: str, source: str, sink: str, checkpoint: str, master: str) -> None:
-    spark = session(master)
+    spark = session(master, Path(checkpoint).parent)
     at = {"kafka.bootstrap.servers": bootstrap}
     reader = spark.readStream.format("ottla").options(
         **at, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=ROWS_PER_BATCH

@@ -58,7 +58,7 @@ def session(name: str, log: Path, master: str | None, settings: Mapping[str, str
     given["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={logging.as_uri()}"
     if master is None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ.setdefault("PYSPARK_PYTHON", str(_script(folder / "python", PYTHON.format(python=sys.executable))))
+        os.environ.setdefault("PYSPARK_PYTHON", str(quick_python(folder)))
         given |= LOOPBACK
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder.appName(name).master(master or "local[*]")
@@ -70,6 +70,11 @@ def session(name: str, log: Path, master: str | None, settings: Mapping[str, str
         yield spark
     finally:
         spark.stop()
+
+
+def quick_python(folder: Path) -> Path:
+    """What workers on this machine are started with."""
+    return _script(folder / "python", PYTHON.format(python=sys.executable))
 
 
 def use_some_java(folder: Path) -> bool:

@@ -1,0 +1,51 @@
+"""The driver that the soak kills: one topic into another topic, into a table and into Parquet, again and again.
+
+    python -m tests.spark.soaking BOOTSTRAP DATABASE PLACE MASTER
+
+It reads what there is, and begins anew. It ends after a round that began when the file PLACE/last was there.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ottla.spark.connectors.parquet import ParquetEpochs
+from tests.spark.copying import session
+
+ROWS_PER_BATCH = 400
+
+
+def begin(spark: Any, bootstrap: str, database: str, place: Path) -> list[Any]:
+    at = {"kafka.bootstrap.servers": bootstrap}
+    numbers = (
+        spark.readStream.format("ottla")
+        .options(**at, subscribe="source", startingOffsets="earliest", maxOffsetsPerTrigger=ROWS_PER_BATCH)
+        .option("kafka.isolation.level", "read_committed")
+        .load()
+        .selectExpr("key", "value", "cast(cast(value as string) as int) as number")
+    )
+    writers = {
+        "topic": numbers.select("key", "value").writeStream.format("ottla").options(**at, topic="sink"),
+        "table": numbers.select("number").writeStream.format("ottla-postgres").options(url=database, table="sink"),
+        "files": numbers.select("number").writeStream.foreachBatch(ParquetEpochs((place / "files").as_uri())),
+    }
+    return [
+        writer.option("checkpointLocation", str(place / "checkpoints" / name)).trigger(availableNow=True).start()
+        for name, writer in writers.items()
+    ]
+
+
+def main(bootstrap: str, database: str, place: Path, master: str) -> None:
+    spark = session(master, place)
+    last = False
+    while not last:
+        last = (place / "last").exists()
+        for query in begin(spark, bootstrap, database, place):
+            query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4])
