@@ -140,8 +140,6 @@ class _Outbox:
         image = self._broker.image
         for ending, (topic, index) in letters:
             letter = (ending, (topic, index))
-            if self._coordinator.epoch_of(ending.ticket.transactional_id) is None:
-                continue  # somebody else's by now
             partition = image.partition(topic, index)
             if partition is None:
                 self._written(letter, ErrorCode.none)  # the topic is deleted, and all that was in it
@@ -212,7 +210,11 @@ class _Outbox:
 
     def _try_again(self) -> None:
         letters, self._again = self._again, []
-        self._post(letters)
+        self._post([letter for letter in letters if self._is_ours(letter)])
+
+    def _is_ours(self, letter: _Letter) -> bool:
+        """Whether it has not become somebody else's meanwhile."""
+        return self._coordinator.epoch_of(letter[0].ticket.transactional_id) is not None
 
     def _complete(self, ending: _Ending) -> None:
         ticket = ending.ticket

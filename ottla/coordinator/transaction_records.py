@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -72,11 +73,26 @@ _HEAD = struct.Struct(">hqhib")
 _TIMES = struct.Struct(">qq")
 
 _PREVIOUS_PRODUCER_ID, _NEXT_PRODUCER_ID, _CLIENT_VERSION, _LAST_EPOCH = 0, 1, 2, 10_000
+# What comes before a tagged field: the tag and the size.
+_PREVIOUS_PRODUCER_HEAD = pack_uvarint(_PREVIOUS_PRODUCER_ID) + pack_uvarint(_LONG.size)
+_NEXT_PRODUCER_HEAD = pack_uvarint(_NEXT_PRODUCER_ID) + pack_uvarint(_LONG.size)
+_CLIENT_VERSION_HEAD = pack_uvarint(_CLIENT_VERSION) + pack_uvarint(_SHORT.size)
+_LAST_EPOCH_HEAD = pack_uvarint(_LAST_EPOCH) + pack_uvarint(_SHORT.size)
+_COUNTS = tuple(pack_uvarint(count) for count in range(5))
+
+_CACHED_MAX = 1024
+_FEW = 16
 
 
 def encode_key(key: tuple[object, ...]) -> bytes:
     assert type(key) is TransactionKey
-    name = key.transactional_id.encode()
+    return _encode_id(key.transactional_id)
+
+
+@lru_cache(maxsize=_CACHED_MAX)
+def _encode_id(transactional_id: str) -> bytes:
+    """A producer's transactions are many, its id is one."""
+    name = transactional_id.encode()
     return b"".join((_SHORT.pack(_KIND), _SHORT.pack(len(name)), name))
 
 
@@ -94,41 +110,46 @@ def decode_key(data: bytes) -> TransactionKey | None:
 
 def encode_value(value: object) -> bytes:
     assert type(value) is TransactionValue
-    parts = [_HEAD.pack(_VERSION, value.producer_id, value.producer_epoch, value.timeout_ms, value.state)]
-    parts += _encode_partitions(value)
-    parts.append(_TIMES.pack(value.updated_ms, value.started_ms))
-    tags = [
-        (tag, packed)
-        for tag, packed in (
-            (_PREVIOUS_PRODUCER_ID, _tagged(_LONG, value.previous_producer_id, NO_PRODUCER_ID)),
-            (_NEXT_PRODUCER_ID, _tagged(_LONG, value.next_producer_id, NO_PRODUCER_ID)),
-            (_CLIENT_VERSION, _tagged(_SHORT, value.version, 0)),
-            (_LAST_EPOCH, _tagged(_SHORT, value.last_epoch, NO_PRODUCER_EPOCH)),
+    (
+        producer_id, producer_epoch, timeout_ms, state, partitions, updated_ms, started_ms,
+        previous_producer_id, next_producer_id, version, last_epoch,
+    ) = value  # fmt: skip
+    few = len(partitions) <= _FEW
+    tags = []
+    if previous_producer_id != NO_PRODUCER_ID:
+        tags.append(_PREVIOUS_PRODUCER_HEAD + _LONG.pack(previous_producer_id))
+    if next_producer_id != NO_PRODUCER_ID:
+        tags.append(_NEXT_PRODUCER_HEAD + _LONG.pack(next_producer_id))
+    if version:
+        tags.append(_CLIENT_VERSION_HEAD + _SHORT.pack(version))
+    if last_epoch != NO_PRODUCER_EPOCH:
+        tags.append(_LAST_EPOCH_HEAD + _SHORT.pack(last_epoch))
+    return b"".join(
+        (
+            _HEAD.pack(_VERSION, producer_id, producer_epoch, timeout_ms, state),
+            # In state EMPTY there is no list at all, not even an empty one: as Kafka writes it.
+            b"\0" if state is State.EMPTY else _encode_few(partitions) if few else _encode_partitions(partitions),
+            _TIMES.pack(updated_ms, started_ms),
+            _COUNTS[len(tags)],
+            *tags,
         )
-        if packed
-    ]
-    parts.append(pack_uvarint(len(tags)))
-    for tag, packed in tags:
-        parts += (pack_uvarint(tag), pack_uvarint(len(packed)), packed)
-    return b"".join(parts)
+    )
 
 
-def _tagged(form: struct.Struct, number: int, default: int) -> bytes:
-    return b"" if number == default else form.pack(number)
-
-
-def _encode_partitions(value: TransactionValue) -> list[bytes]:
-    """By topic. In state EMPTY there is no list at all, not even an empty one: as Kafka writes it."""
-    if value.state is State.EMPTY:
-        return [b"\0"]
-    topics = [(name, [index for _, index in of]) for name, of in groupby(value.partitions, key=lambda each: each[0])]
+def _encode_partitions(partitions: tuple[TopicPartition, ...]) -> bytes:
+    """By topic."""
+    topics = [(name, [index for _, index in of]) for name, of in groupby(partitions, key=lambda each: each[0])]
     parts = [pack_uvarint(len(topics) + 1)]
     for name, indexes in topics:
         data = name.encode()
         parts += (pack_uvarint(len(data) + 1), data, pack_uvarint(len(indexes) + 1))
         parts += [_INT.pack(index) for index in indexes]
         parts.append(b"\0")
-    return parts
+    return b"".join(parts)
+
+
+_encode_few = lru_cache(maxsize=_CACHED_MAX)(_encode_partitions)
+"""The transactions of one producer mostly write to the same few partitions, and each of them is told twice."""
 
 
 def decode_value(key: object, data: bytes) -> TransactionValue:

@@ -176,18 +176,33 @@ def _by_topic(topics: list[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPa
 
 
 @serves(ADD_OFFSETS_TO_TXN)
-async def add_offsets(broker: Broker, message: AddOffsetsToTxnRequest, request: Request) -> AddOffsetsToTxnResponse:
+def add_offsets(
+    broker: Broker, message: AddOffsetsToTxnRequest, request: Request
+) -> AddOffsetsToTxnResponse | Pending | Coroutine[object, object, AddOffsetsToTxnResponse]:
     """The offsets of a group live in one partition of the offsets topic: that is what becomes part of it."""
     groups = broker.groups
-    await groups.make_topic()
+
+    def shaped(reply: Reply) -> AddOffsetsToTxnResponse:
+        if isinstance(reply, Refused):
+            return AddOffsetsToTxnResponse(error_code=_known_to(reply.code, request.version))
+        assert isinstance(reply, dict)
+        (code,) = reply.values()
+        return AddOffsetsToTxnResponse(error_code=_known_to(code, request.version))
+
+    def ask(index: int) -> Asking:
+        place = AddPartitionsToTxnTopic(name=groups.topic, partitions=[index])
+        speaker = Identity(message.producer_id, message.producer_epoch)
+        return _add(broker, message.transactional_id, speaker, [place])
+
+    async def make_topic_first() -> AddOffsetsToTxnResponse:
+        await groups.make_topic()
+        index = groups.partition_of(message.group_id)
+        if index is None:
+            return AddOffsetsToTxnResponse(error_code=ErrorCode.coordinator_not_available)
+        return shaped(await ask(index).answered())
+
     index = groups.partition_of(message.group_id)
-    if index is None:
-        return AddOffsetsToTxnResponse(error_code=ErrorCode.coordinator_not_available)
-    place = AddPartitionsToTxnTopic(name=groups.topic, partitions=[index])
-    speaker = Identity(message.producer_id, message.producer_epoch)
-    codes = _codes([place], await _add(broker, message.transactional_id, speaker, [place]).answered())
-    code = _known_to(codes[groups.topic, index], request.version)
-    return AddOffsetsToTxnResponse(error_code=code)
+    return make_topic_first() if index is None else respond(ask(index), request, shaped)
 
 
 # Ending.

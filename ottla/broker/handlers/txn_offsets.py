@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
+from ottla.broker.coordinators import Asking, respond
 from ottla.broker.dispatch import Request, serves
 from ottla.broker.verification import Beginning, Manner
-from ottla.coordinator.decision import Decision, Producer, ReplyTo
+from ottla.coordinator.decision import Decision, Producer, Reply, ReplyTo
 from ottla.coordinator.groups import Groups
 from ottla.coordinator.transaction_steps import Identity
 from ottla.errors import ErrorCode, Refused
+from ottla.net.server import Pending
 from ottla.replication.partition import Partition
 from ottla.wire.apis import TXN_OFFSET_COMMIT
 from ottla.wire.schema.offset_commit import (
@@ -28,6 +31,8 @@ from ottla.wire.schema.txn_offset_commit import (
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
+Answer = TxnOffsetCommitResponse | Pending | Coroutine[object, object, TxnOffsetCommitResponse]
+
 ADDS_FROM = 5
 """From this version on the producer speaks the second version of the protocol."""
 
@@ -36,22 +41,37 @@ _TOLD_AS = {ErrorCode.not_enough_replicas: ErrorCode.coordinator_load_in_progres
 
 
 @serves(TXN_OFFSET_COMMIT)
-async def commit(broker: Broker, message: TxnOffsetCommitRequest, request: Request) -> TxnOffsetCommitResponse:
+def commit(broker: Broker, message: TxnOffsetCommitRequest, request: Request) -> Answer:
     try:
         partition = _partition(broker, message)
         speaker = Identity(message.producer_id, message.producer_epoch)
         manner = Manner.ADD if request.version >= ADDS_FROM else Manner.ASK
         beginning = Beginning(broker, message.transactional_id, speaker, [partition], manner)
-        if beginning.needs_asking:
-            await beginning.verify()
-        reply = await broker.groups.ask(
-            message.group_id,
-            lambda groups, to, now, now_ms: _decide(message, partition, beginning, groups, to, now, now_ms),
-        ).answered()
-        if isinstance(reply, Refused):
-            raise reply
     except Refused as refused:
-        return _refused(message, _TOLD_AS.get(refused.code, refused.code))
+        return _shaped(message, refused)
+    if beginning.needs_asking and not beginning.verify_at_once():
+        return _verify_first(broker, message, partition, beginning)
+    asking = _ask(broker, message, partition, beginning)
+    return respond(asking, request, lambda reply: _shaped(message, reply))
+
+
+async def _verify_first(
+    broker: Broker, message: TxnOffsetCommitRequest, partition: Partition, beginning: Beginning
+) -> TxnOffsetCommitResponse:
+    await beginning.verify()
+    return _shaped(message, await _ask(broker, message, partition, beginning).answered())
+
+
+def _ask(broker: Broker, message: TxnOffsetCommitRequest, partition: Partition, beginning: Beginning) -> Asking:
+    return broker.groups.ask(
+        message.group_id,
+        lambda groups, to, now, now_ms: _decide(message, partition, beginning, groups, to, now, now_ms),
+    )
+
+
+def _shaped(message: TxnOffsetCommitRequest, reply: Reply) -> TxnOffsetCommitResponse:
+    if isinstance(reply, Refused):
+        return _refused(message, _TOLD_AS.get(reply.code, reply.code))
     assert isinstance(reply, OffsetCommitResponse)
     return TxnOffsetCommitResponse(
         topics=[
