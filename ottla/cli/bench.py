@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from ottla.blocking.thread import new_loop
-from ottla.cli.cluster import Target, administer, cluster_options, failure_of, json_option, misused
+from ottla.cli.cluster import Target, administer, cluster_options, json_option, misused, undelivered
 from ottla.cli.completion import topic_names
 from ottla.cli.failure import Failure
 from ottla.cli.output import Progress, human_bytes, print_json
@@ -75,13 +75,13 @@ def _report(measured: Measured, as_json: bool) -> None:
         click.echo("latency " + ", ".join(f"{name} {value:g} ms" for name, value in latency.items()))
 
 
-def _run(work: Coroutine[Any, Any, T]) -> T:
+def _run(work: Coroutine[Any, Any, T], target: Target, topic: str) -> T:
     """On the loop that a program in a hurry would have."""
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             return runner.run(work)
     except ClientError as error:
-        raise failure_of([error]) from None
+        raise undelivered([error], target, topic) from None
 
 
 @click.group("bench")
@@ -128,7 +128,7 @@ def produce(topic: str, records: int, size: int, rate: float, target: Target, as
         producer = Producer(target.bootstrap, config=target.config())
     except BadSetting as bad:
         raise misused(bad) from None
-    _report(_run(_produced(producer, topic, records, size, rate)), as_json)
+    _report(_run(_produced(producer, topic, records, size, rate), target, topic), as_json)
 
 
 async def _produced(producer: Producer, topic: str, records: int, size: int, rate: float) -> Measured:
@@ -185,7 +185,7 @@ def consume(topic: str, records: int, arrow: bool, target: Target, as_json: bool
     except BadSetting as bad:
         raise misused(bad) from None
     administer(target._replace(settings={}), lambda admin: admin.describe_topics([topic]))  # there, or said to be not
-    measured = _run(_consumed(consumer, topic, records, arrow))
+    measured = _run(_consumed(consumer, topic, records, arrow), target, topic)
     if measured.records < records:
         click.echo(f"the topic has no more than {measured.records:,} records", err=True)
     _report(measured, as_json)
@@ -247,7 +247,7 @@ def latency(topic: str, records: int, size: int, target: Target, as_json: bool) 
         consumer = Consumer(bootstrap_servers=target.bootstrap, config=Target(target.bootstrap, {}).config())
     except BadSetting as bad:
         raise misused(bad) from None
-    _report(_run(_round_trips(producer, consumer, topic, records, size)), as_json)
+    _report(_run(_round_trips(producer, consumer, topic, records, size), target, topic), as_json)
 
 
 async def _round_trips(producer: Producer, consumer: Consumer, topic: str, records: int, size: int) -> Measured:

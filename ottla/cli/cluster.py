@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
 from ottla.cli.failure import Failure, Misused, TryAgain, split_pair
 from ottla.cli.output import json_option, print_json, print_table
-from ottla.client.admin import Admin, parse_bootstrap
+from ottla.client.admin import Admin, Topic, parse_bootstrap
 from ottla.client.embedded import TopicPartition
-from ottla.client.errors import BadSetting, ClientError, Unreachable
+from ottla.client.errors import BadSetting, ClientError, TimedOut, Unreachable
 from ottla.errors import ErrorCode
 
 __all__ = [
@@ -32,12 +32,12 @@ __all__ = [
 T = TypeVar("T")
 
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
+PLACES_SHOWN_MAX: Final = 5
 PATIENCE_MS: Final = 15_000
 """How long a command insists on an answer; a program has more time than whoever looks at a terminal."""
 
 HINTS: Final = {
-    ErrorCode.leader_not_available: "No broker leads it now: `ottla topics describe` shows which brokers have its "
-    "replicas. Start one of them.",
+    ErrorCode.leader_not_available: "`ottla topics describe` shows which brokers have its replicas: start one of them.",
     ErrorCode.not_enough_replicas: "Fewer replicas are in sync than min.insync.replicas asks for: "
     "`ottla topics describe --under-replicated` shows where brokers are missing.",
     ErrorCode.non_empty_group: "Stop its consumers first; `ottla groups describe` shows them.",
@@ -131,6 +131,28 @@ def administer(target: Target | str, work: Callable[[Admin], Awaitable[T]]) -> T
             return await work(admin)
 
     return run(session())
+
+
+def without_leader(topics: Iterable[Topic]) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic.name, each.partition) for topic in topics for each in topic.partitions if each.leader < 0
+    ]
+
+
+def nobody_leads(places: Sequence[TopicPartition]) -> TryAgain:
+    """Nothing can be read or written there until a broker that has a replica is back."""
+    shown = ", ".join(map(str, places[:PLACES_SHOWN_MAX])) + (", …" if len(places) > PLACES_SHOWN_MAX else "")
+    verb = "has" if len(places) == 1 else "have"
+    return TryAgain(f"{shown} {verb} no leader now", hint=HINTS[ErrorCode.leader_not_available])
+
+
+def undelivered(errors: Sequence[ClientError], target: Target, topic: str) -> Failure:
+    """Time that ran out says little: perhaps the topic says more."""
+    if all(isinstance(error, TimedOut) for error in errors):
+        described = administer(target._replace(settings={}), lambda admin: admin.describe_topics([topic]))
+        if places := without_leader(described.values()):
+            return nobody_leads(places)
+    return failure_of(errors)
 
 
 def misused(bad: BadSetting) -> Misused:

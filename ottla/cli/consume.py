@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 import click
 
 from ottla.cli import formats
-from ottla.cli.cluster import Target, administer, cluster_options, misused, run
+from ottla.cli.cluster import Target, administer, cluster_options, misused, nobody_leads, run, without_leader
 from ottla.cli.completion import group_names, topic_names
 from ottla.cli.failure import Failure, Misused
 from ottla.cli.quantities import moment_ms
@@ -174,7 +174,11 @@ def consume(wanted: Wanted, target: Target, out: IO[bytes], value_deserializer: 
     except BadSetting as bad:
         raise misused(bad) from None
     topics = administer(target._replace(settings={}), lambda admin: admin.describe_topics(wanted.topics))
-    return run(_consume(wanted, _places(wanted, topics), consumer, out))
+    places = _places(wanted, topics)
+    lost = [place for place in without_leader(topics.values()) if place in places]
+    if lost and (wanted.until_end or len(lost) == len(places)):
+        raise nobody_leads(lost)
+    return run(_consume(wanted, places, consumer, out))
 
 
 async def _consume(wanted: Wanted, places: list[TopicPartition], consumer: Consumer, out: IO[bytes]) -> int:

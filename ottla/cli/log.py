@@ -11,12 +11,11 @@ import click
 from ottla.cli.cluster import json_option, print_json
 from ottla.cli.failure import Failure, Misused
 from ottla.cli.log_dump import dump
+from ottla.cli.output import Progress
 from ottla.errors import Fault
 from ottla.log import checkpoints
 from ottla.log.verify import Checked, Finding, partition_directories, verify_checkpoints, verify_partition
 from ottla.runtime.disk import RealDisk
-
-PROGRESS_SECONDS = 10.0
 
 
 @click.group("log")
@@ -102,15 +101,14 @@ def _verified(directory: str, findings: list[Finding], *, quiet: bool) -> Iterat
     if not here:
         findings += verify_checkpoints(disk, directory)
     finished = disk.exists(f"{home}/{checkpoints.CLEAN_SHUTDOWN}")
-    told = time.monotonic()
-    for done, path in enumerate(paths):
-        if not quiet and time.monotonic() - told > PROGRESS_SECONDS:
-            told = time.monotonic()
-            click.echo(f"{done} of {len(paths)} partitions in {directory} …", err=True)
+    bar = Progress(f"reading {directory}", 0 if quiet else len(paths))
+    for done, path in enumerate(paths, 1):
         try:
             yield verify_partition(disk, path, finished=finished)
         except Fault as fault:
             yield Checked(path, (Finding(path, str(fault), "look at the disk"),), (), 0, 0, 0)
+        bar.reached(done)
+    bar.close()
 
 
 def _told(finding: Finding) -> str:

@@ -205,13 +205,13 @@ def _span(pipeline: Pipeline, only: tuple[str, ...], start: str | None, end: str
 @FILE
 @json_option
 def status(file: Path, as_json: bool) -> None:
-    """How its queries are doing, also when it is not running.
+    """How its queries are doing, also when it is not running: what they said last, and what their groups say now.
 
     \b
     Example:
       ottla pipeline status
     """
-    from ottla.spark.pipeline import graph, kept
+    from ottla.spark.pipeline import graph, kept, lag
 
     pipeline = _parsed(file)
     told = {name: kept.status(pipeline, name) for name in (*graph.dead_letters(pipeline), *pipeline.sinks)}
@@ -220,6 +220,8 @@ def status(file: Path, as_json: bool) -> None:
         return
     for name, each in told.items():
         click.echo(_status_line(name, each))
+        for mirror in lag.mirrors(pipeline, name):
+            click.echo(f"    {lag.told(mirror)}")
 
 
 @command.command("repair")

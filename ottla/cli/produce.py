@@ -13,7 +13,7 @@ from typing import IO, Any, Final, NamedTuple
 import click
 
 from ottla.blocking import Producer
-from ottla.cli.cluster import Target, cluster_options, failure_of, json_option, misused
+from ottla.cli.cluster import PATIENCE_MS, Target, cluster_options, failure_of, json_option, misused, undelivered
 from ottla.cli.completion import topic_names
 from ottla.cli.failure import Misused, split_pair
 from ottla.cli.formats import BadFormat, compiled
@@ -172,7 +172,9 @@ def produce(
 ) -> Counter[int]:
     """Write them; how many went to each partition. The first that fails ends it."""
     try:
-        producer = Producer(target.bootstrap, config=target.config(**settings), partitioner=partitioner)
+        producer = Producer(
+            target.bootstrap, config=target.config(**_patience(target), **settings), partitioner=partitioner
+        )
     except BadSetting as bad:
         raise misused(bad) from None
     outcome = Outcome()
@@ -194,8 +196,15 @@ def produce(
         raise failure_of([error]) from None
     if outcome.errors:
         kinds = {str(error): error for error in outcome.errors}
-        raise failure_of([*kinds.values()][:3])
+        raise undelivered([*kinds.values()][:3], target, topic)
     return outcome.written
+
+
+def _patience(target: Target) -> dict[str, int]:
+    """How long to insist, unless the user says so: a program may wait for minutes, whoever looks at a terminal not."""
+    if {"delivery.timeout.ms", "request.timeout.ms"} & target.settings.keys():
+        return {}
+    return {"delivery_timeout_ms": 2 * PATIENCE_MS, "request_timeout_ms": PATIENCE_MS}
 
 
 def _prompted(records: Iterable[Sent], prompt: str) -> Iterator[Sent]:

@@ -40,8 +40,8 @@ def command(
     """Run real brokers and clients in one process, on a virtual clock.
 
     Faults of every kind come and go while clients write and read; then everything is healed, and what clients were
-    told is checked: nothing acknowledged is lost, doubled or out of order. The same seed is the same run, to the
-    last byte.
+    told is checked: nothing acknowledged is lost, doubled or out of order. Odd seeds copy with transactions and move
+    money, too: the copy is its original, the sum stays the same. The same seed is the same run, to the last byte.
 
     \b
     Example:
@@ -90,9 +90,15 @@ def _run(
     click.echo(
         f"seed {seed}: {'good' if outcome.good else 'BAD'} · {outcome.virtual_s:.0f} virtual s "
         f"in {time.monotonic() - began:.1f} s · {sum(outcome.faults.values())} faults · "
-        f"acknowledged {counts.get('acknowledged', 0)} · read {counts.get('read', 0)} · trace {outcome.digest}"
+        f"acknowledged {counts.get('acknowledged', 0)} · read {counts.get('read', 0)} · "
+        + (f"transactions {_transactions(counts)} · " if _transactions(counts) else "")
+        + f"trace {outcome.digest}"
     )
     return outcome
+
+
+def _transactions(counts: Mapping[str, int]) -> int:
+    return counts.get("transactions committed", 0) + counts.get("transactions aborted", 0)
 
 
 def _report(outcome: Outcome, minutes: float, brokers: int, only: tuple[str, ...]) -> None:
@@ -128,5 +134,7 @@ def _sum_up(outcomes: list[Outcome], real_s: float) -> None:
     click.echo(
         f"{len(outcomes)} seeds · {totals['virtual'] / 60:.0f} virtual minutes in {real_s:.0f} s · acknowledged "
         f"{totals['acknowledged']} · lost {totals['lost']} · duplicated {totals['duplicated']} · "
-        f"reordered {totals['reordered']}\n{faults.total()} faults: {kinds or 'none'}"
+        f"reordered {totals['reordered']}\ntransactions committed {totals['transactions committed']} · aborted "
+        f"{totals['transactions aborted']} · records copied {totals['copied']} · transfers {totals['transfers']} · "
+        f"wrong sums {totals['wrong sum']}\n{faults.total()} faults: {kinds or 'none'}"
     )

@@ -14,6 +14,7 @@ from ottla.cli.spreading import spread
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
 from tests.cli.commands import Ottla
+from tests.serving import wait_for
 
 
 def test_settings_are_shown_changed_and_returned_to_their_defaults(ottla, topic):
@@ -190,3 +191,16 @@ def test_tls_where_none_is_expected_is_recognised():
 def test_json_is_json_everywhere(ottla, topic):
     for arguments in (["topics", "list"], ["groups", "list"], ["reassign", "status"], ["transactions", "list"]):
         assert isinstance(json.loads(ottla(*arguments, "--json")), list)
+
+
+@pytest.mark.ottla(brokers=2)
+def test_a_partition_that_nobody_leads_is_named_with_what_to_do(ottla_cluster):
+    topic = ottla_cluster.create_topic(replication_factor=1)
+    lost = ottla_cluster.kill_leader(topic)
+    ottla = Ottla(ottla_cluster.bootstrap_servers)
+    wait_for(lambda: "none" in ottla("topics", "describe", topic), f"the loss of broker {lost}")
+    quickly = ["-X", "delivery.timeout.ms=2000", "-X", "request.timeout.ms=1000"]
+    for command in (["consume", topic, "-e"], ["produce", topic, *quickly], ["bench", "produce", topic, *quickly]):
+        told = ottla(*command, given="x\n", status=75)
+        assert f"{topic}-0 has no leader now" in told
+        assert "`ottla topics describe` shows which brokers have its replicas" in told

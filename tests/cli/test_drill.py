@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -58,7 +59,11 @@ def ottla(*arguments):
 def test_the_command_lists_drills_and_runs_one():
     listed = ottla()
     assert [line.split()[0] for line in listed.stdout.splitlines()] == list(DRILLS)
+    assert [each["drill"] for each in json.loads(ottla("--json").stdout)] == list(DRILLS)
     played = ottla("no-replication")
     assert (played.returncode, "Passed in" in played.stdout) == (0, True), played.stderr
+    told = json.loads(ottla("no-replication", "--json").stdout)
+    assert (told["drill"], told["good"]) == ("no-replication", True)
+    assert told["story"][-1].startswith("Passed in")
     unknown = ottla("no-such-drill")
     assert (unknown.returncode, "The drills are: replica-fails" in unknown.stderr) == (2, True)

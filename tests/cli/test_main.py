@@ -64,7 +64,19 @@ def test_commands_that_ask_a_cluster_all_take_the_same_options():
     for path, command in asking:
         flags = {flag for parameter in command.params for flag in parameter.opts}
         assert {"-b", "--bootstrap-server", "-X"} <= flags, path
-        assert "--json" in flags or path == ("reassign", "plan"), path  # which prints nothing else
+        assert "--json" in flags, path
+
+
+def test_every_answer_can_be_had_as_json():
+    """Except from what runs until it is stopped, or prints a script or a file."""
+    serving = {("serve",), ("zookeeper",), ("completion",)}
+    told = {
+        path: {flag for parameter in command.params for flag in parameter.opts}
+        for path, command in every_command()
+        if not isinstance(command, click.Group) and path not in serving
+    }
+    files = {path for path in told if path[0] == "pipeline" and path[1] != "status"}
+    assert {path for path, flags in told.items() if "--json" not in flags} == files
 
 
 def test_a_shell_completes_commands_topics_and_groups(broker):

@@ -13,7 +13,7 @@ from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.producer import Producer
 from ottla.errors import ErrorCode
-from tests.client.clients import create, read, run
+from tests.client.clients import create, read, run, until
 from tests.conftest import Served
 
 
@@ -67,7 +67,12 @@ def test_offsets_count_with_the_transaction(broker: Served, fresh_name):
             async with producer.transaction():
                 await producer.send(topic, b"v")
                 await producer.send_offsets_to_transaction({place: (7, "so far")}, "g-" + topic)
-            assert (await admin.group_offsets("g-" + topic))[place][:2] == (7, "so far")
+
+            async def counts() -> bool:
+                found = (await admin.group_offsets("g-" + topic)).get(place)
+                return found is not None and found[:2] == (7, "so far")
+
+            await until(counts, "the group's coordinator to hear how the transaction ended")
 
     run(scenario())
 
