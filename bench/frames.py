@@ -93,9 +93,7 @@ def fetch(topic: str, partition: int, *, wait_ms: int = 500, committed: bool = F
     return frame, len(frame) - len(after_offset) - 8
 
 
-def create_topic(
-    topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int = 1
-) -> bytes:
+def create_topic(topic: str, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int = 1) -> bytes:
     said = [compact_string(name) + compact_string(value) + b"\0" for name, value in (configs or {}).items()]
     settings = uvarint(len(said) + 1) + b"".join(said)
     body = b"\x02" + compact_string(topic) + struct.pack(">ih", partitions, replicas) + b"\x01" + settings + b"\0"
