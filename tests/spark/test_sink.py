@@ -147,6 +147,7 @@ def test_a_driver_that_is_killed_while_it_commits_leaves_nothing_twice_however_r
     if killed != "before the decision":
         exactly_once.decide(plan, identity, parts)
     if killed == "between two commits":
+        assert parts[1].transaction is not None
         exactly_once.end(plan, [parts[1].transaction], committed=True)
     frame = spark.range(0, 900, numPartitions=3).selectExpr("cast(id as string) key", "cast(id as string) value")
     if killed != "before the decision":

@@ -109,7 +109,7 @@ def _started(trigger: str | None) -> Iterable[str]:
 
 
 def _relation(pipeline: Pipeline, sink: Sink, name: str, span: Span | None) -> Iterable[str]:
-    source = pipeline.sources.get(name) or _topic_of(pipeline, pipeline.sinks[name])
+    source = source_of(pipeline, name)
     yield _read(pipeline, source, sink.name) if span is None or source.batch else _read_span(source, span)
     if source.format == "ottla":
         yield from _decoded(pipeline.schemas.get(name), put_aside=source.dead_letters is not None)
@@ -120,7 +120,13 @@ def _relation(pipeline: Pipeline, sink: Sink, name: str, span: Span | None) -> I
     yield f"frame.createOrReplaceTempView({_text(name)})"
 
 
-def _read(pipeline: Pipeline, source: Source, reader: str) -> str:
+def source_of(pipeline: Pipeline, name: str) -> Source:
+    """What is read by a name: a source, or the topic of a sink."""
+    return pipeline.sources.get(name) or _topic_of(pipeline, pipeline.sinks[name])
+
+
+def reading(pipeline: Pipeline, source: Source, reader: str) -> dict[str, str]:
+    """With which options a query reads a source."""
     options = dict(source.options)
     given = {option.lower() for option in options}
     if source.format == "ottla" and not source.batch:
@@ -128,6 +134,11 @@ def _read(pipeline: Pipeline, source: Source, reader: str) -> str:
         if not given & STARTING:
             defaults["startingOffsets"] = "earliest"
         options |= {option: value for option, value in defaults.items() if option.lower() not in given}
+    return options
+
+
+def _read(pipeline: Pipeline, source: Source, reader: str) -> str:
+    options = reading(pipeline, source, reader)
     begin = "spark.read" if source.batch else "spark.readStream"
     return f"frame = {begin}.format({_text(source.format)}).options(**{_mapping(options)}).load()"
 

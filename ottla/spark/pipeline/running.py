@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.pipeline import graph, kept
 from ottla.spark.pipeline.document import Pipeline
+from ottla.spark.pipeline.idle import Idle, delay_s
 from ottla.spark.pipeline.program import Span, backfill, program
 from ottla.spark.pipeline.session import session
 
@@ -85,6 +87,7 @@ class _Watched:
         self._bad = 0
         source = graph.dead_letters(pipeline).get(sink)
         self._letters = pipeline.sources[source].dead_letters if source else None
+        self._idle = _idle(pipeline, sink)
 
     def look(self) -> bool:
         """False when it has ended; raises when it failed."""
@@ -97,11 +100,22 @@ class _Watched:
                 took = progress["durationMs"].get("triggerExecution", 0) / 1000
                 self._say(f"{self._sink}: batch {progress['batchId']}, {progress['numInputRows']} rows in {took:.1f} s")
             self._told = max(self._told, key)
+        self._warn_of_idle()
         problem = self._query.exception()
         self._keep("failed" if problem is not None else "running" if active else "done", problem)
         if problem is not None:
             raise Failed(f"{self._sink}: {reason(str(problem))}")
         return active
+
+    def _warn_of_idle(self) -> None:
+        progress = self._query.lastProgress
+        if self._idle is None or progress is None:
+            return
+        for place in self._idle.seen(_ends(progress), time.monotonic()):
+            self._say(
+                f"{self._sink}: nothing comes of {place} while others go on; the watermark passes it by, and its rows "
+                "may be dropped as too late"
+            )
 
     def _count_bad(self, progress: Any) -> None:
         observed = progress["observedMetrics"].get("dead_letters") if self._letters is not None else None
@@ -134,6 +148,27 @@ class _Watched:
                 "progress": _plain(progress) if progress is not None else None,
             },
         )
+
+
+def _idle(pipeline: Pipeline, query: str) -> Idle | None:
+    """For queries with a watermark; the shortest counts."""
+    if query not in pipeline.sinks:
+        return None
+    names = graph.origins(pipeline, pipeline.sinks[query].origin)
+    marks = [pipeline.sources[name].watermark for name in names if name in pipeline.sources]
+    delays = [delay_s(mark.delay) for mark in marks if mark is not None]
+    return Idle(min(delays)) if delays else None
+
+
+def _ends(progress: Any) -> dict[tuple[str, str], int]:
+    """Of topics; other sources have positions of other forms."""
+    ends: dict[tuple[str, str], int] = {}
+    for source in progress["sources"]:
+        told = json.loads(source["endOffset"] or "{}")
+        for topic, partitions in told.items() if isinstance(told, dict) else ():
+            if isinstance(partitions, dict):
+                ends |= {(topic, partition): offset for partition, offset in partitions.items()}
+    return ends
 
 
 def _plain(progress: Any) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 pytest.importorskip("yaml", reason="needs PyYAML: make test-spark installs it")
 
 from ottla.cli.main import cli
-from ottla.spark.pipeline import checks, document, graph, kept, picture
+from ottla.spark.pipeline import checks, document, graph, kept, lag, picture
 from ottla.spark.pipeline.document import BadPipeline, Pipeline
+from ottla.spark.pipeline.idle import Idle, delay_s
 from ottla.spark.pipeline.program import Span, backfill, program
 
 ACTORS = Path(__file__).resolve().parents[3] / "examples" / "actors" / "pipeline.yaml"
@@ -55,6 +56,22 @@ def test_the_example_is_good_and_compiles():
     assert '"subscribe": "actors-enriched"' in text  # a sink's name reads its topic
     assert "broadcast(frame)" in text
     assert graph.ordered_sinks(pipeline)[:2] == ["actors", "enriched"]
+
+
+def test_a_partition_that_stands_still_while_others_go_on_is_warned_of_once():
+    idle = Idle(delay_s("10 minutes"))
+    assert idle.seen({("t", "0"): 1, ("t", "1"): 1}, 0.0) == []
+    assert idle.seen({("t", "0"): 2, ("t", "1"): 1}, 500.0) == []
+    assert idle.seen({("t", "0"): 3, ("t", "1"): 1}, 600.0) == ["t-1"]
+    assert idle.seen({("t", "0"): 4, ("t", "1"): 1}, 700.0) == []
+    assert idle.seen({("t", "0"): 4, ("t", "1"): 2}, 800.0) == []
+    assert idle.seen({("t", "0"): 4, ("t", "1"): 2}, 2000.0) == []  # nothing moves, so no watermark does
+    assert [delay_s(told) for told in ("1 hour", "90 seconds", "500 milliseconds")] == [3600.0, 90.0, 0.5]
+
+
+def test_a_query_is_known_by_the_groups_that_mirror_it():
+    (mirror,) = lag.mirrors(made("select key, value from orders join payments using (key)"), "large")
+    assert mirror == ("orders-large", {"bootstrap.servers": "localhost:9092"})
 
 
 def test_variables_come_from_the_environment_or_have_a_default():

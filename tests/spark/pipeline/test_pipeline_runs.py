@@ -100,4 +100,24 @@ def test_a_pipeline_is_run_twice_and_every_record_is_there_once(broker, create, 
     status = ottla("status", str(file))
     assert "large: done" in status
     assert "orders_dead_letters: done" in status
+    assert "group orders-large: 0 records behind in 2 partitions" in status
+    write(range(30, 35))
+    assert "group orders-large: 5 records behind" in ottla("status", str(file))
+    described = subprocess.run(
+        [sys.executable, "-m", "ottla", "groups", "describe", "orders-large", "-b", broker.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    assert orders in described
     assert Path(place / "spark.log").exists()
+
+    # The records of some time once more, as a batch beside the checkpoint; run again, it writes nothing twice.
+    for _ in range(2):
+        span = ["--from", "2020-01-01", "--to", "2100-01-01"]
+        ottla("run", str(file), "--sink", "large", "--sink", "archive", *span)
+    again = [str(number) for number in range(11, 35)]
+    assert sorted(record.key.decode() for record in records(broker.bootstrap, large)) == sorted(expected + again)
+    (folder,) = (place / "parquet").glob("backfill=*")
+    assert sorted(ds.dataset(folder).to_table()["key"].to_pylist()) == sorted(expected + again)

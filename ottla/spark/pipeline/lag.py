@@ -1,0 +1,55 @@
+"""How far the queries of a pipeline are behind, by the consumer groups that mirror their progress. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from ottla.blocking import Admin
+from ottla.client.errors import ClientError
+from ottla.spark.clients import ADMIN_SETTINGS
+from ottla.spark.options import KAFKA
+from ottla.spark.pipeline import graph
+from ottla.spark.pipeline.document import Pipeline
+from ottla.spark.pipeline.program import reading, source_of
+
+TIMEOUT_MS: Final = 5_000
+"""Who asks for the status does not want to wait for a cluster that is gone."""
+
+
+class Mirror(NamedTuple):
+    """A group that has the progress of a query."""
+
+    group_id: str
+    kafka: dict[str, str]
+
+
+def mirrors(pipeline: Pipeline, query: str) -> Iterator[Mirror]:
+    """Of the topics that a query reads."""
+    letters = graph.dead_letters(pipeline)
+    names = [letters[query]] if query in letters else graph.origins(pipeline, pipeline.sinks[query].origin)
+    seen = set()
+    for name in names:
+        source = source_of(pipeline, name)
+        if source.format != "ottla" or source.batch:
+            continue
+        given = {option.lower(): value for option, value in reading(pipeline, source, query).items()}
+        kafka = {option.removeprefix(KAFKA): value for option, value in given.items() if option.startswith(KAFKA)}
+        mirror = Mirror(given["groupid"], {option: kafka[option] for option in ADMIN_SETTINGS if option in kafka})
+        if (mirror.group_id, kafka["bootstrap.servers"]) not in seen:
+            seen.add((mirror.group_id, kafka["bootstrap.servers"]))
+            yield mirror
+
+
+def told(mirror: Mirror) -> str:
+    """In one line."""
+    settings = {**mirror.kafka, "request.timeout.ms": TIMEOUT_MS, "default.api.timeout.ms": TIMEOUT_MS}
+    try:
+        with Admin(config=settings) as admin:
+            lags = admin.group_lag(mirror.group_id)
+    except ClientError as error:
+        return f"group {mirror.group_id} cannot be asked: {error}"
+    if not lags:
+        return f"group {mirror.group_id}: no progress yet"
+    behind = sum(max(0, lag.lag) for lag in lags.values())
+    return f"group {mirror.group_id}: {behind} records behind in {len(lags)} partitions"
