@@ -68,10 +68,16 @@ class TransactionCoordinator(Coordinator[Transactions]):
             self._outbox.add(reply_to, reply)
         elif isinstance(reply, Refused) and reply.code != ErrorCode.not_coordinator:
             # Not committed in time, but it may be yet: then its markers are due.
-            self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._resume, reply_to)
+            self._resume_later(reply_to)
+
+    def _resume_later(self, ticket: Prepared) -> None:
+        self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._resume, ticket)
 
     def _resume(self, ticket: Prepared) -> None:
-        self.ask(ticket.transactional_id, lambda machine, to, now, now_ms: machine.resume(ticket))
+        asked = self.ask(ticket.transactional_id, lambda machine, to, now, now_ms: machine.resume(ticket))
+        refused = asked.reply
+        if isinstance(refused, Refused) and refused.code != ErrorCode.not_coordinator:
+            self._resume_later(ticket)  # out of touch with the others for the moment
 
     def epoch_of(self, transactional_id: str) -> int | None:
         """The reign under which this broker coordinates the transactional id, if it does."""
