@@ -15,6 +15,8 @@ from ottla.sim.runtime import SimRuntime
 from ottla.sim.world import World
 
 PORT: Final = 9092
+DATA: Final = "data"
+"""The directory of every broker."""
 RESTART_SECONDS: Final = 2.0
 """After a start that failed, whoever looks after the broker tries again."""
 STOP_SECONDS: Final = 60.0
@@ -152,7 +154,7 @@ class SimCluster:
     def settings_of(self, broker_id: int) -> dict[str, str]:
         return {
             "broker.id": str(broker_id),
-            "log.dirs": "data",
+            "log.dirs": DATA,
             "listeners": f"PLAINTEXT://broker-{broker_id}:{PORT}",
             "ottla.store": "simulated:",
             **self.settings,

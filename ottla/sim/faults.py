@@ -3,7 +3,8 @@
 The budget is that of the promise. Processes may be killed and paused, links cut, the store taken away, as often as one
 likes. What a disk had not synced may be lost by one broker at a time, and by the next only when all in-sync sets
 are whole again: a record that is acknowledged is on two machines, and one of them may lose it. As long as such a loss
-is not made good, one of the others stays up, because a broker cannot tell a kill from a power cut.
+is not made good, one of the others stays up, because a broker cannot tell a kill from a power cut. A bit that flips in
+the log of a broker that was killed is such a loss, too: what stands behind it is gone, synced or not.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from collections.abc import Callable, Collection
 from random import Random
 from typing import Final
 
-from ottla.sim.cluster import Node, SimCluster
-from ottla.sim.disk import UNLIMITED
+from ottla.sim.cluster import DATA, Node, SimCluster
+from ottla.sim.disk import UNLIMITED, SimDisk
 from ottla.sim.store import STORE
 from ottla.sim.workload import Client
+from ottla.wire.batch import batches
 
 AT_ONCE_MAX: Final = 4
 WALL_JUMP_MS: Final = 3_600_000
+MAGIC_AT: Final = 16
+"""Where the bytes of a batch begin that are its producer's: what stands before them no checksum covers."""
 
 Undo = Callable[[], object]
 
@@ -27,6 +31,7 @@ KINDS: Final = {
     "kill": "_kill",
     "all killed": "_kill_all",
     "power cut": "_power_cut",
+    "bit flip": "_bit_flip",
     "pause": "_pause",
     "stop": "_stop",
     "cut": "_cut",
@@ -45,6 +50,8 @@ KINDS: Final = {
     "client cut off": "_cut_client",
 }
 """What can go wrong, and which method does it: each says how it is undone, or that it cannot be done now."""
+LOSSES: Final = ("power cut", "bit flip")
+"""What takes records away that a broker had."""
 
 
 class Faults:
@@ -69,7 +76,7 @@ class Faults:
         self._active = False
         self._underway: dict[int, tuple[str, Undo]] = {}
         self._serial = 0
-        everything = [name for name in KINDS if name != "power cut" or len(cluster.nodes) > 1]  # somebody else has it
+        everything = [name for name in KINDS if name not in LOSSES or len(cluster.nodes) > 1]  # somebody else has it
         # Not all of it in every run: some defects show only where nothing else disturbs.
         names = random.sample(everything, random.randint(3, len(everything))) if only is None else only
         self.kinds = [name for name in everything if name in names]
@@ -169,6 +176,22 @@ class Faults:
         if node is None or not self.whole():
             return None
         node.kill(power=True)
+        return node.start
+
+    def _bit_flip(self) -> Undo | None:
+        """In the part of a log that recovery reads again, and of a batch that its checksum covers."""
+        node = self._chosen(self._running())
+        if node is None or not self.whole():
+            return None
+        node.kill()
+        node.tail_lost = True
+        disk = self._world.machine(node.name).disk
+        logs = [path for name in disk.listdir(DATA) if (path := _last_segment(disk, f"{DATA}/{name}")) is not None]
+        if logs:
+            path = self._random.choice(logs)
+            position, header = self._random.choice(list(batches(disk.read(path))))
+            at = disk.flip_bit(path, position + self._random.randrange(MAGIC_AT, header.size))
+            self._say(f"a bit of {node.name} flips in {path} at {at}")
         return node.start
 
     def whole(self) -> bool:
@@ -309,3 +332,10 @@ class Faults:
         client, node = self._random.choice(self._clients).name, self._random.choice(self._cluster.nodes).name
         links = [(client, node), (node, client)]
         return self._cut_links(links if self._random.random() < 0.5 else [self._random.choice(links)])
+
+
+def _last_segment(disk: SimDisk, directory: str) -> str | None:
+    """The file of a log that recovery always reads, if there is something in it."""
+    names = [name for name in disk.listdir(directory) if name.endswith(".log")]
+    path = f"{directory}/{names[-1]}" if names else ""
+    return path if path and disk.read(path) else None

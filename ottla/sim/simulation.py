@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from ottla.sim.cluster import SimCluster
+from ottla.sim.cluster import DATA, SimCluster
 from ottla.sim.faults import Faults
 from ottla.sim.history import History, Kind, Value, Violation
 from ottla.sim.invariants import Invariants
@@ -274,7 +274,7 @@ class Simulation:
 
     def _log_of(self, broker: int, name: str) -> bytes:
         disk = self.world.machine(f"broker-{broker}").disk
-        directory = f"data/{name}"
+        directory = f"{DATA}/{name}"
         names = [name for name in disk.listdir(directory) if name.endswith(".log")]
         return b"".join(disk.read(f"{directory}/{name}") for name in names)
 

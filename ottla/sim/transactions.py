@@ -61,6 +61,7 @@ def _consumer(runtime: SimRuntime, cluster: SimCluster) -> Consumer:
         isolation_level="read_committed",
         enable_auto_commit=False,
         request_timeout_ms=REQUEST_TIMEOUT_MS,
+        fetch_max_wait_ms=3_000,
     )
 
 
@@ -75,7 +76,7 @@ class Transactor(Client):
     def __init__(self, cluster: SimCluster, history: History, name: str, partitions: int, random: Random) -> None:
         super().__init__(cluster, history, name, partitions)
         self._random = random
-        self._pause_s = random.choice([0.2, 1.0])
+        self._pause_s = random.choice([0.3, 2.0])
         self._underway = False
 
     @property
@@ -129,7 +130,7 @@ class Copier(Transactor):
             consumer.assign([self._place])
             await self._go_to_committed(consumer)
             while True:
-                taken = await consumer.getmany(timeout_ms=1_000, max_records=self._random.randint(1, RECORDS_MAX))
+                taken = await consumer.getmany(timeout_ms=5_000, max_records=self._random.randint(1, RECORDS_MAX))
                 if records := taken.get(self._place):
                     if not await self._copy(producer, records):
                         await self._go_to_committed(consumer)
@@ -195,15 +196,21 @@ class Teller(Transactor):
         producer = _producer(runtime, self.cluster, f"{self.name}.{self.lives}")
         try:
             await producer.start()
-            while True:
-                if not self.quiet:
-                    self._underway = True
-                    await self._move(producer)
+            while not self.quiet:
+                self._underway = True
+                await self._move(producer)
                 self._underway = False
                 await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
+            await self._forget(producer)
         finally:
             self._underway = False
             await producer.stop()
+
+    async def _forget(self, producer: Producer) -> None:
+        """Leave with half a transfer: its time will be over."""
+        await producer.begin_transaction()
+        await _send(producer, BANK, 0, Entry(f"{self.name}.forgotten", 0, 1, -1, meant=False).encode())
+        await asyncio.Event().wait()
 
     async def _move(self, producer: Producer) -> None:
         self._number += 1
@@ -258,7 +265,7 @@ class Auditor(Client):
             consumer.seek(place, 0)
         while True:
             try:
-                taken = await consumer.getmany(timeout_ms=1_000)
+                taken = await consumer.getmany(timeout_ms=5_000)
             except ClientError as error:
                 self.cluster.world.trace.line(self.name, f"complains: {error}", minor=True)
                 continue
@@ -277,9 +284,7 @@ class Exactness:
         self._history = history
         self.bank = Bank()
         self.clients: list[Client] = [Copier(cluster, history, place, random) for place in range(COPIERS)]
-        self.clients += [
-            Teller(cluster, history, f"teller-{number}", self.bank, random) for number in range(TELLERS)
-        ]
+        self.clients += [Teller(cluster, history, f"teller-{number}", self.bank, random) for number in range(TELLERS)]
         self.clients.append(Auditor(cluster, history, self.bank))
 
     async def begin(self, runtime: SimRuntime, replicas: int) -> None:
