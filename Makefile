@@ -17,7 +17,7 @@ help:
 	@echo "make test      run the tests, real clients included"
 	@echo "make test-spark  all tests of Spark: downloads PySpark (456 MB), and kills drivers, workers and brokers"
 	@echo "make check     ruff, mypy --strict, import contracts, tidiness"
-	@echo "make soak      break clusters under load for MINUTES=60, and count what was lost"
+	@echo "make soak      break clusters under load and transactions for MINUTES=60, and count what was lost"
 	@echo "make soak-spark  kill drivers, executors and brokers KILLS=20 times under a pipeline, and count what came of it"
 	@echo "make bench     measure, beside Apache Kafka where Java and Maven Central are there"
 	@echo "make interop-java   the Java client and Kafka's own tools on Ottla (needs Java, Maven and Maven Central)"
