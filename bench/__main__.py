@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import signal
 import sys
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def main() -> int:
     if not sys.platform.startswith("linux"):
         print("bench: reads /proc and uses epoll, so it runs on Linux only", file=sys.stderr)
         return 1
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that no broker is left running
     progress = Progress()
     cores = machine.keep_to_two_cores()
     now = datetime.datetime.now(datetime.UTC)
