@@ -25,7 +25,8 @@ GATHER_STEP_S: Final = 0.02
 
 class ConsumerPool:
     """`handle` is called with each record, by `size` threads at once; records of one partition come in order, one by
-    one. The threads begin together, so that the first to join does not read what is the others' share. What it raises stops the pool, and is raised by `wait` and `stop`; that record is read again next time."""
+    one. The threads begin together, so that the first to join does not read what is the others' share. What `handle`
+    raises stops the pool, and is raised by `wait` and `stop`; that record is read again next time."""
 
     def __init__(
         self,

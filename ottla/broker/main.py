@@ -55,8 +55,8 @@ async def _serve(config: BrokerConfig) -> int:
     if broker.doom.done():
         await broker.abandon()
         raise Fault(
-            f"{broker.doom.result()}. What this broker wrote last may not be on the device, so it ends here; others go on "
-            f"with what they have. Look at the device, then start again: the log is checked then."
+            f"{broker.doom.result()}. What this broker wrote last may not be on the device, so it ends here; others go "
+            "on with what they have. Look at the device, then start again: the log is checked then."
         )
     log.info("broker %d is stopping", config.broker_id)
     await broker.stop()

@@ -4,9 +4,9 @@ An append marks its partition; while the device works, further appends gather, a
 commit). The high watermark waits for it, here and at every follower, so what is acknowledged with acks=all survives
 even if the whole room loses power.
 
-A device that fails to keep what it took ends the broker (`broker.doom`): a second try would be told that all is well, and
-the other replicas have what this one may have lost. What failed before that (no descriptor, no directory) is tried again;
-nothing is acknowledged meanwhile.
+A device that fails to keep what it took ends the broker (`broker.doom`): a second try would be told that all is well,
+and the other replicas have what this one may have lost. What failed before that (no descriptor, no directory) is tried
+again; nothing is acknowledged meanwhile.
 """
 
 from __future__ import annotations

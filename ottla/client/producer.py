@@ -231,8 +231,8 @@ class Producer(Client):
         await self._transactional().commit()
 
     async def hand_over_transaction(self) -> OpenTransaction:
-        """Deliver everything, and leave it to `Admin.end_transaction` whether it counts. This producer is done then; the
-        transaction waits for as long as its timeout says, or until there is another producer with this id."""
+        """Deliver everything, and leave it to `Admin.end_transaction` whether it counts. This producer is done then;
+        the transaction waits for as long as its timeout says, or until there is another producer with this id."""
         await self.flush()
         return self._transactional().hand_over()
 

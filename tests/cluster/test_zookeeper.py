@@ -303,6 +303,7 @@ def test_a_killed_broker_comes_back_without_waiting_for_its_old_session(zookeepe
             await stranger.register(registration(1))
         await stranger.close()
         # What a kill -9 leaves: the session, and its key in the data directory.
+        assert first._touch is not None
         await first._touch.end()
         await first._controller.close()
         await first._view.close()
