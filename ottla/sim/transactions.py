@@ -31,7 +31,7 @@ GROUP: Final = "copiers"
 COPIERS: Final = 5
 TELLERS: Final = 2
 BANK_PARTITIONS: Final = 2
-TRANSACTION_TIMEOUT_MS: Final = 15_000
+TRANSACTION_TIMEOUT_MS: Final = 8_000
 REQUEST_TIMEOUT_MS: Final = 5_000
 RECORDS_MAX: Final = 40
 ABORTED_SHARE: Final = 0.15
@@ -76,7 +76,7 @@ class Transactor(Client):
     def __init__(self, cluster: SimCluster, history: History, name: str, partitions: int, random: Random) -> None:
         super().__init__(cluster, history, name, partitions)
         self._random = random
-        self._pause_s = random.choice([0.3, 2.0])
+        self._pause_s = random.choice([1.0, 3.0])
         self._underway = False
 
     @property

@@ -259,11 +259,13 @@ class ExactlyOnce:
         before = list(self._positions)
         return lambda: all(now > then for now, then in zip(self._positions, before, strict=True))
 
+    def dismiss_tellers(self) -> None:
+        """In the middle of transfers, which time has to end."""
+        for teller in self.programs[len(COPIERS) :]:
+            teller.end(kill=True)
+
     def settle(self) -> None:
         """Nothing new comes; what is there is copied, and whatever is open ends."""
-        tellers = self.programs[len(COPIERS) :]
-        for teller in tellers:
-            teller.end(kill=True)
         self._feeder.ended.set()
         self._feeder.join()
         ends = self._ends(SOURCE, Isolation.READ_UNCOMMITTED)

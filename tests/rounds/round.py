@@ -161,6 +161,7 @@ class Round:
 
     def _liveness(self, arena: faults.Arena) -> None:
         self.say("peace")
+        self.transactions.dismiss_tellers()
         peace = time.monotonic()
         deadline = peace + LIVENESS_SECONDS
         copied = self.transactions.progressed()

@@ -179,16 +179,26 @@ def test_a_new_producer_begins_as_soon_as_the_store_is_back(stage):
     assert not isinstance(done[0], ClientError)
 
 
-def test_a_broker_that_stood_still_does_not_believe_that_it_is_held_for_alive():
+@pytest.mark.parametrize("delay_s", [0.0005, 0.001, 0.002, 0.004, 0.008])
+def test_a_broker_that_stood_still_does_not_believe_that_it_is_held_for_alive(stage, delay_s):
     """Requests that have waited for it come before the news that another has its place: what it remembers of groups
     may be out of date."""
-    stage = Stage()
     node = stage.leader
     assert node.broker.cluster.in_touch
+    # It stops when it has just answered its followers, and their next requests are on their way to it.
+    stage.keep_writing()
+    log = node.broker.replicas.get(TOPIC, stage.index).log
+    end = log.log_end
+    assert stage.world.run(lambda: log.log_end > end, 10)
+    stage.run(delay_s)
     node.pause()
     stage.run(20)
     assert stage.leader is not node
+    led = [partition for partition in node.broker.replicas if partition.leads and len(partition.replicas) > 1]
+    assert led
     assert not node.broker.cluster.in_touch  # at the moment when it goes on
     node.resume()
+    followed = lambda: any(p.leads and node.broker.replication.is_followed(p) for p in led)  # noqa: E731
+    assert not stage.world.run(followed, 0.9)  # though what its followers sent before they left it comes in now
     stage.run(20)
     assert node.broker.cluster.in_touch

@@ -55,7 +55,7 @@ def acknowledge_what_the_leader_has(self, size=0):
 
 
 def first_bad(*faults):
-    runs = (simulate(seed, 1, only=faults) for seed in range(1, 20))
+    runs = (simulate(seed, 1, only=faults) for seed in range(2, 40, 2))  # without transactions, which break first
     return {violation.kind for violation in next(outcome for outcome in runs if not outcome.good).violations}
 
 
