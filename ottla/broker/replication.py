@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from ottla.broker.fetch_sessions import Following as Follows
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
 FOLLOWED_SECONDS = 1.0
+TICK_SECONDS = 0.5
+STILL_SECONDS = 1.5
+"""A broker that did not tick for so long was stopped, or starved."""
 RACK_AWARE = "RackAwareReplicaSelector"
 
 
@@ -25,15 +29,30 @@ class Replication:
         self._following = Following(broker.runtime, self, self._settings)
         self.leader_throttle = Throttle()
         self.follower_throttle = Throttle()
+        self._ticked = self._awake_since = 0.0
+        self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """From now on follow; this broker has registered, so leaders know it."""
         self._following.start()
+        self._ticked = self._broker.runtime.stopwatch()
+        self._ticking = self._broker.runtime.spawn(self._tick(), name="tick")
         for partition in self._broker.replicas:
             self.follow(partition)
 
     async def stop(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
         await self._following.stop()
+
+    async def _tick(self) -> None:
+        """Notice when this broker stood still."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._broker.runtime.stopwatch()
+            if now - self._ticked > STILL_SECONDS:
+                self._awake_since = now
+            self._ticked = now
 
     def configure(self) -> None:
         config = self._broker.config
@@ -53,11 +72,15 @@ class Replication:
 
     def is_followed(self, partition: Partition) -> bool:
         """Whether somebody who could lead it instead was following us a moment ago. A broker that is cut off from the
-        store does not hear that it was replaced; but those who follow another leader do not follow this one."""
-        if len(partition.in_sync) == 1:
+        store does not hear that it was replaced; but those who follow another leader do not follow this one. What a
+        broker hears just after it stood still proves nothing: it may have been said long before."""
+        if len(partition.replicas) == 1:
             return True  # nobody else could lead
+        now = self._broker.runtime.stopwatch()
+        if now - self._ticked > STILL_SECONDS:
+            return False
         wait_s = self._broker.config.replica_fetch_wait_max_ms / 1000
-        since = self._broker.runtime.now() - wait_s - FOLLOWED_SECONDS
+        since = max(now - wait_s, self._awake_since + 2 * FOLLOWED_SECONDS) - FOLLOWED_SECONDS
         return any(
             isinstance(watcher, Follows)
             and watcher.fetch.heard_at > since

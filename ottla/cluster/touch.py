@@ -3,7 +3,8 @@
 A process that was stopped, and goes on, is not told at once that its session has ended meanwhile and that others lead
 what it led: requests that have waited for it come first. So what it heard last is not enough. That its registration,
 an ephemeral node, is found in the store proves that the session lasted when it was looked for, and no session ends
-before a whole lease has passed without a sign of it. So for half a lease after such a proof it can be relied on.
+before a whole lease has passed without a sign of it. So for half a lease after such a proof it can be relied on. (By
+the stopwatch: the clock of the loop stands still for a whole turn of it, and a turn may be interrupted for long.)
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class Touch:
         self._runtime = runtime
         self._path = path
         self._lease_seconds = lease_seconds
-        self._proven = runtime.now()
+        self._proven = runtime.stopwatch()
         self._task = runtime.spawn(self._look(), name="store-touch")
 
     @property
     def holds(self) -> bool:
         if self._store.state is not SessionState.connected:
             return False
-        return self._runtime.now() - self._proven < self._lease_seconds / 2
+        return self._runtime.stopwatch() - self._proven < self._lease_seconds / 2
 
     async def end(self) -> None:
         self._task.cancel()
@@ -43,7 +44,7 @@ class Touch:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(self._lease_seconds / LOOKS)
-            asked = self._runtime.now()
+            asked = self._runtime.stopwatch()
             try:
                 if await self._store.read(self._path) is not None:
                     self._proven = asked

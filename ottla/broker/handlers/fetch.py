@@ -44,7 +44,7 @@ def handle(broker: Broker, request: Request, frame: memoryview, pos: int) -> Rep
     except Refused as refused:
         return _refusal(request, message, refused.code)
     if follower >= 0:
-        fetch.heard_at = broker.runtime.now()
+        fetch.heard_at = broker.runtime.stopwatch()
         _note_progress(broker, message)
         return FollowerTurn(broker, request, message, fetch).begin()
     return Turn(broker, request, message, fetch).begin()
