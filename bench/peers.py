@@ -25,6 +25,7 @@ from typing import Self
 
 import ottla
 from bench.maven import CACHE, kafka_jars, kafka_version
+from ottla.cluster.ensemble import free_ports
 
 HOST = "127.0.0.1"
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -41,10 +42,7 @@ class NotReady(Exception):
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        port: int = sock.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 def answers(port: int, timeout: float = 5.0) -> bool:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from ottla.cluster.ensemble import free_ports
+
 T = TypeVar("T")
 
 READY = re.compile(r"^ottla: broker (\d+) ready on ([^\s:]+):(\d+)(, \S+)*$", re.MULTILINE)
@@ -40,7 +42,7 @@ class BrokerProcess:
         self.arguments = arguments
         self.command = command or (sys.executable, "-m", "ottla")
         self.host = "127.0.0.1"
-        self.port = port or 0
+        self.port = port or free_ports(1)[0]
         self.names_port = port is not None
         self.allowed: list[str] = []
         self.process: subprocess.Popen[bytes] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -43,6 +44,8 @@ CONFIG: Final = {
     "4lw.commands.whitelist": "ruok,srvr,mntr",
     "autopurge.purgeInterval": "1",
 }
+PORTS: Final = range(12_000, 32_000)
+"""Below those that Linux and macOS give to outgoing connections."""
 READY_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 5.0
 LOG_LINES_SHOWN: Final = 15
@@ -86,15 +89,25 @@ def find_java() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Ports that nobody listens on now, and that the system gives to no connection: whoever is started again on its
+    port would otherwise find it taken by a client."""
+    found: dict[int, socket.socket] = {}
     try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
+        while len(found) < count:
+            port = secrets.choice(PORTS)
+            if port in found:
+                continue
+            probe = socket.socket()
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                probe.close()
+            else:
+                found[port] = probe
+        return list(found)
     finally:
-        for each in sockets:
-            each.close()
+        for probe in found.values():
+            probe.close()
 
 
 class Server:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from ottla.cluster.ensemble import HOST, Ensemble
+from ottla.cluster.ensemble import HOST, Ensemble, free_ports
 from ottla.errors import Fault
 from ottla.local.process import LOOK_SECONDS, STOP_SECONDS, BrokerProcess, State
 
@@ -53,7 +53,7 @@ class LocalCluster:
         settings: Mapping[str, str] | None = None,
         ensemble: Ensemble | None = None,
     ) -> None:
-        """The first broker takes `port` and the others those after it, as far as they are free; 0 leaves it to them."""
+        """The first broker takes `port` and the others those after it, as far as they are free; 0: any."""
         self.directory = directory.resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
         self.ensemble = ensemble
@@ -83,10 +83,10 @@ class LocalCluster:
         return ",".join(serving or [broker.address for broker in brokers if broker.port])
 
     def add(self, broker_id: int, *, port: int = 0, settings: Mapping[str, str] | None = None) -> BrokerProcess:
-        """One more broker, which is not started by this."""
+        """One more broker, which is not started by this. It keeps its port, 0: any, whenever it is started again."""
         assert broker_id not in self.brokers
         own = self.settings | dict(settings or {})
-        broker = BrokerProcess(broker_id, self.directory, self.store, port=port, settings=own)
+        broker = BrokerProcess(broker_id, self.directory, self.store, port=port or free_ports(1)[0], settings=own)
         self.brokers[broker_id] = broker
         return broker
 
