@@ -44,7 +44,7 @@ class AdminBase(Client):
         try:
             await driver.start()
         except BaseException:
-            await self._close()
+            await self._not_started()
             raise
 
     async def stop(self) -> None:

@@ -62,6 +62,11 @@ class Client(ABC):
             await self._own_runtime.close()
             self._own_runtime = None
 
+    async def _not_started(self) -> None:
+        """As if `start` had not been tried, so that it can be tried again."""
+        await self._close()
+        self._driver_or_none = None
+
     @abstractmethod
     async def start(self) -> None: ...
 

@@ -83,7 +83,7 @@ class Consumer(Client):
             await driver.start()
             self._subscription.start(driver, self._fetcher)
         except BaseException:
-            await self._close()
+            await self._not_started()
             raise
 
     async def stop(self) -> None:

@@ -97,7 +97,7 @@ class Producer(Client):
             if self._transactions is not None:
                 await self._transactions.init()
         except BaseException:
-            await self._close()
+            await self._not_started()
             raise
 
     async def stop(self) -> None:
