@@ -59,13 +59,15 @@ class BatchState(Enum):
 
 def size_of(record: Record) -> int:
     """About as many bytes as the record takes in a batch, never far less."""
+    _, _, key, value, headers = record
     size = RECORD_OVERHEAD_BYTES
-    if record.key is not None:
-        size += len(record.key)
-    if record.value is not None:
-        size += len(record.value)
-    for name, value in record.headers:
-        size += HEADER_OVERHEAD_BYTES + len(name) + (len(value) if value is not None else 0)
+    if key:
+        size += len(key)
+    if value:
+        size += len(value)
+    if headers:
+        for name, content in headers:
+            size += HEADER_OVERHEAD_BYTES + len(name) + (len(content) if content is not None else 0)
     return size
 
 
@@ -116,11 +118,8 @@ class Batch:
         return len(self.records)
 
     def add(self, record: Record, token: object, size: int) -> None:
-        """Its offset becomes its place in the batch."""
-        records = self.records
-        if record[0] != len(records):
-            record = new_record(Record, (len(records), *record[1:]))
-        records.append(record)
+        """Whatever its offset is, on the wire it will be its place in the batch."""
+        self.records.append(record)
         self.tokens.append(token)
         self.size += size
 
@@ -129,6 +128,7 @@ class Batch:
         if self._data is None:
             self._data = build_batch(
                 self.records,
+                by_place=True,
                 codec=codec,
                 level=level,
                 producer_id=self.identity.producer_id,

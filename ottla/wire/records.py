@@ -68,6 +68,7 @@ class RecordsRefused(Refused):
 def build_batch(
     records: Sequence[Record],
     *,
+    by_place: bool = False,
     codec: str = "none",
     level: int | None = None,
     base_offset: int | None = None,
@@ -83,11 +84,16 @@ def build_batch(
     """A whole batch. Offsets may leave gaps; `base_offset` and `last_offset` leave them at both ends.
 
     A batch without records, which keeps its place and its producer's sequence in a compacted log, needs both.
+    `by_place`: all say that they have offset 0, and get their place in the batch, as a client sends them.
     """
     first = records[0].offset if base_offset is None else base_offset
-    last = records[-1].offset if last_offset is None else last_offset
     base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
-    plain = b"".join([_pack(record, first, base_timestamp) for record in records])
+    if by_place:
+        last = len(records) - 1
+        plain = b"".join([_pack(record, -place, base_timestamp) for place, record in enumerate(records)])
+    else:
+        last = records[-1].offset if last_offset is None else last_offset
+        plain = b"".join([_pack(record, first, base_timestamp) for record in records])
     max_timestamp = max((record.timestamp for record in records), default=NO_TIMESTAMP)
     attributes = CODECS.index(codec) | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
     if log_append_time_ms is not None:
