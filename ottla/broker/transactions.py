@@ -66,17 +66,21 @@ class TransactionCoordinator(Coordinator[Transactions]):
             super()._tell(reply_to, reply)
         elif isinstance(reply, Markers):
             self._outbox.add(reply_to, reply)
-        elif isinstance(reply, Refused) and reply.code != ErrorCode.not_coordinator:
+        elif self.may_try_again(reply_to, reply):
             # Not committed in time, but it may be yet: then its markers are due.
             self._resume_later(reply_to)
+
+    def may_try_again(self, ticket: Prepared, reply: Reply) -> bool:
+        """Whether it was refused, and is still ours. The code alone does not tell: a disk that is full for a moment is
+        told as not_coordinator, too."""
+        return isinstance(reply, Refused) and self.epoch_of(ticket.transactional_id) is not None
 
     def _resume_later(self, ticket: Prepared) -> None:
         self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._resume, ticket)
 
     def _resume(self, ticket: Prepared) -> None:
         asked = self.ask(ticket.transactional_id, lambda machine, to, now, now_ms: machine.resume(ticket))
-        refused = asked.reply
-        if isinstance(refused, Refused) and refused.code != ErrorCode.not_coordinator:
+        if self.may_try_again(ticket, asked.reply):
             self._resume_later(ticket)  # out of touch with the others for the moment
 
     def epoch_of(self, transactional_id: str) -> int | None:
@@ -226,7 +230,7 @@ class _Outbox:
         ticket = ending.ticket
 
         def answered(reply: Reply) -> None:
-            if isinstance(reply, Refused) and reply.code != ErrorCode.not_coordinator:
+            if self._coordinator.may_try_again(ticket, reply):
                 self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._complete, ending)
 
         asking = self._coordinator.ask(

@@ -16,6 +16,7 @@ from typing import Final
 
 from ottla.sim.cluster import DATA, Node, SimCluster
 from ottla.sim.disk import UNLIMITED, SimDisk
+from ottla.sim.runtime import DISK_DELAY_S
 from ottla.sim.store import STORE
 from ottla.sim.workload import Client
 from ottla.wire.batch import batches
@@ -295,10 +296,9 @@ class Faults:
 
     def _slow_disk(self) -> Undo | None:
         machine = self._world.machine(self._random.choice(self._cluster.nodes).name)
-        before = machine.disk_delay_s
         machine.disk_delay_s = self._random.choice([0.05, 0.5, 3.0])
         self._say(f"{machine.name} has a slow disk: {machine.disk_delay_s} s")
-        return lambda: setattr(machine, "disk_delay_s", before)
+        return lambda: setattr(machine, "disk_delay_s", DISK_DELAY_S)  # not what was before: that may be slow, too
 
     def _full_disk(self) -> Undo | None:
         disk = self._world.machine(self._random.choice(self._cluster.nodes).name).disk

@@ -27,6 +27,8 @@ WALL_START_MS: Final = 1_750_000_000_000
 CHILD_START_SECONDS: Final = 0.2
 CHILD_BYTES_PER_SECOND: Final = 100e6
 
+DISK_DELAY_S: Final = 0.002
+
 
 class Machine:
     """What outlives a process: its place in the network, its disk and its clock on the wall."""
@@ -38,7 +40,7 @@ class Machine:
         self.disk = SimDisk(random)
         self.random = random
         self.wall_skew_ms = 0
-        self.disk_delay_s = 0.002
+        self.disk_delay_s = DISK_DELAY_S
         """What a call that waits for the disk takes, about."""
         self.child_killed = 0.0
         """The chance that work in a process of its own is killed, at each of its reports."""
