@@ -62,6 +62,13 @@ class Asking:
         if self.then is not None:
             self.then(reply)
 
+    def tell(self, then: Callable[[Reply], None]) -> None:
+        """Call this with the answer, now or when there is one."""
+        if self.reply is None:
+            self.then = then
+        else:
+            then(self.reply)
+
     async def answered(self) -> Reply:
         if self.reply is None:
             future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -261,28 +268,45 @@ class Coordinator(Generic[M]):
         assert isinstance(reply_to, Asking)
         reply_to.answer(reply)
 
-    def ask(self, key: str, act: Act[M]) -> Asking:
-        """Let the machine that knows the key decide, and apply what it decides."""
+    def ask(self, key: str, act: Act[M], *, current: bool = True) -> Asking:
+        """Let the machine that knows the key decide, and apply what it decides. `current`: the answer must not be that
+        of a coordinator that was replaced and does not know it. What is written need not ask for that: the log of a
+        leader that was replaced takes nothing."""
         asking = Asking()
         try:
             index = self.partition_of(key)
             slot = None if index is None else self._slots.get(index)
             if slot is None:
                 raise Refused(ErrorCode.not_coordinator)
-            shard = slot.shard
-            if shard.phase is not Phase.ACTIVE:
-                shard.check_active()
-            if not self._broker.cluster.in_touch and not self._broker.replication.is_followed(shard.partition):
-                # Perhaps another broker coordinates by now: what is remembered here may be out of date.
-                raise Refused(ErrorCode.coordinator_not_available)
-            now, now_ms = self._runtime.now(), self._runtime.wall_ms()
-            shard.apply(act(shard.machine, asking, now, now_ms), now, now_ms)
-            deadline = shard.deadline
-            if deadline is not None and (slot.timer is None or deadline < slot.wakes_at):
-                self._arm(slot)
+            if not current or self._broker.cluster.in_touch:
+                self._decide(slot, act, asking)
+            else:
+                self._runtime.spawn(self._decide_later(slot, act, asking), name=f"confirm {slot.shard.partition}")
         except Refused as refused:
             asking.answer(refused)
         return asking
+
+    def _decide(self, slot: _Slot[M], act: Act[M], asking: Asking) -> None:
+        shard = slot.shard
+        if shard.phase is not Phase.ACTIVE:
+            shard.check_active()
+        now, now_ms = self._runtime.now(), self._runtime.wall_ms()
+        shard.apply(act(shard.machine, asking, now, now_ms), now, now_ms)
+        deadline = shard.deadline
+        if deadline is not None and (slot.timer is None or deadline < slot.wakes_at):
+            self._arm(slot)
+
+    async def _decide_later(self, slot: _Slot[M], act: Act[M], asking: Asking) -> None:
+        """Perhaps another broker coordinates by now, and what is remembered here is out of date: first make sure."""
+        confirmed = await self._broker.replication.still_followed(slot.shard.partition)
+        try:
+            if slot not in self._slots.values():
+                raise Refused(ErrorCode.not_coordinator)
+            if not confirmed:
+                raise Refused(ErrorCode.coordinator_not_available)
+            self._decide(slot, act, asking)
+        except Refused as refused:
+            asking.answer(refused)
 
     async def look(self, key: str, view: Callable[[M], R]) -> R:
         """What the machine that knows the key shows, once nothing of it can be lost any more."""

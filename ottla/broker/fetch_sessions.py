@@ -92,7 +92,7 @@ class Following(Fetching):
 class Fetch:
     """What one client fetches: for one request, or for as long as its session lasts."""
 
-    __slots__ = ("_entries", "_entry", "by_id", "dirty", "epoch", "follower", "heard_at", "id", "notify")
+    __slots__ = ("_entries", "_entry", "by_id", "dirty", "epoch", "follower", "heard", "id", "notify")
 
     def __init__(self, session_id: int = 0, by_id: bool = False, follower: int = NO_FOLLOWER) -> None:
         self.id = session_id
@@ -100,8 +100,8 @@ class Fetch:
         self.by_id = by_id
         self.follower = follower
         """The broker that fetches, if it is one."""
-        self.heard_at = 0.0
-        """When that broker last asked."""
+        self.heard = 0
+        """How often that broker has asked."""
         self._entry = Fetching if follower == NO_FOLLOWER else Following
         self._entries: dict[tuple[Topic, int], Fetching] = {}
         self.dirty: dict[Fetching, None] = {}

@@ -16,10 +16,10 @@ from ottla.replication.throttle import Throttle
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
-FOLLOWED_SECONDS = 1.0
-TICK_SECONDS = 0.5
-STILL_SECONDS = 1.5
-"""A broker that did not tick for so long was stopped, or starved."""
+CONFIRM_SECONDS = 3.0
+CONFIRM_STEP_SECONDS = 0.02
+ON_THEIR_WAY_MAX = 2
+"""Requests of one follower (see `follower`)."""
 RACK_AWARE = "RackAwareReplicaSelector"
 
 
@@ -29,30 +29,15 @@ class Replication:
         self._following = Following(broker.runtime, self, self._settings)
         self.leader_throttle = Throttle()
         self.follower_throttle = Throttle()
-        self._ticked = self._awake_since = 0.0
-        self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """From now on follow; this broker has registered, so leaders know it."""
         self._following.start()
-        self._ticked = self._broker.runtime.stopwatch()
-        self._ticking = self._broker.runtime.spawn(self._tick(), name="tick")
         for partition in self._broker.replicas:
             self.follow(partition)
 
     async def stop(self) -> None:
-        if self._ticking is not None:
-            self._ticking.cancel()
         await self._following.stop()
-
-    async def _tick(self) -> None:
-        """Notice when this broker stood still."""
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            now = self._broker.runtime.stopwatch()
-            if now - self._ticked > STILL_SECONDS:
-                self._awake_since = now
-            self._ticked = now
 
     def configure(self) -> None:
         config = self._broker.config
@@ -70,23 +55,26 @@ class Replication:
         self._broker.syncing.forget(partition)
         self._following.follow(partition, None)
 
-    def is_followed(self, partition: Partition) -> bool:
-        """Whether somebody who could lead it instead was following us a moment ago. A broker that is cut off from the
-        store does not hear that it was replaced; but those who follow another leader do not follow this one. What a
-        broker hears just after it stood still proves nothing: it may have been said long before."""
-        if len(partition.replicas) == 1:
-            return True  # nobody else could lead
-        now = self._broker.runtime.stopwatch()
-        if now - self._ticked > STILL_SECONDS:
-            return False
-        wait_s = self._broker.config.replica_fetch_wait_max_ms / 1000
-        since = max(now - wait_s, self._awake_since + 2 * FOLLOWED_SECONDS) - FOLLOWED_SECONDS
-        return any(
-            isinstance(watcher, Follows)
-            and watcher.fetch.heard_at > since
-            and watcher.fetch.follower in partition.in_sync
-            for watcher in partition.tail_watchers
-        )
+    async def still_followed(self, partition: Partition) -> bool:
+        """Whether nobody else led the partition when this was asked. A broker that is cut off from the store does not
+        hear that it was replaced. But whoever could replace it follows it until then, and has few requests on their
+        way at a time: one more than that was sent after an answer of ours, and so after this was asked."""
+        runtime, epoch = self._broker.runtime, partition.leader_epoch
+        before = _heard(partition)
+        deadline = runtime.now() + CONFIRM_SECONDS
+        while partition.leads and partition.leader_epoch == epoch and runtime.now() < deadline:
+            heard = _heard(partition)
+            if all(heard.get(other, 0) - before.get(other, 0) > ON_THEIR_WAY_MAX for other in self._rivals(partition)):
+                return True
+            await asyncio.sleep(CONFIRM_STEP_SECONDS)
+        return False
+
+    def _rivals(self, partition: Partition) -> set[int]:
+        """Who could be elected: those in sync, or about to be; and all, where too few are for the others to be out of
+        the question (KIP-966)."""
+        if not partition.enough_in_sync:
+            return set(partition.replicas) - {self._broker.id}
+        return {*partition.in_sync, *(partition.proposed or ())} - {self._broker.id}
 
     def nearer_replica(self, partition: Partition, rack: str, offset: int) -> int | None:
         """A replica in the consumer's rack that it should read from instead of here (KIP-392)."""
@@ -133,3 +121,12 @@ class Replication:
             write = broker.replicas.checkpoint(name)
             if write is not None:
                 await broker.runtime.offload(write)
+
+
+def _heard(partition: Partition) -> dict[int, int]:
+    """How often each follower has asked, in the session in which it follows the partition."""
+    return {
+        watcher.fetch.follower: watcher.fetch.heard
+        for watcher in partition.tail_watchers
+        if isinstance(watcher, Follows)
+    }

@@ -79,9 +79,12 @@ class TransactionCoordinator(Coordinator[Transactions]):
         self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._resume, ticket)
 
     def _resume(self, ticket: Prepared) -> None:
-        asked = self.ask(ticket.transactional_id, lambda machine, to, now, now_ms: machine.resume(ticket))
-        if self.may_try_again(ticket, asked.reply):
-            self._resume_later(ticket)  # out of touch with the others for the moment
+        def answered(reply: Reply) -> None:
+            if self.may_try_again(ticket, reply):
+                self._resume_later(ticket)  # out of touch with the others for the moment
+
+        asking = self.ask(ticket.transactional_id, lambda machine, to, now, now_ms: machine.resume(ticket))
+        asking.tell(answered)
 
     def epoch_of(self, transactional_id: str) -> int | None:
         """The reign under which this broker coordinates the transactional id, if it does."""
@@ -236,10 +239,7 @@ class _Outbox:
         asking = self._coordinator.ask(
             ticket.transactional_id, lambda machine, to, now, now_ms: machine.complete(ticket, to, now_ms)
         )
-        if asking.reply is None:
-            asking.then = answered
-        else:
-            answered(asking.reply)
+        asking.tell(answered)
 
     def _requests(self, letters: list[_Letter]) -> list[WritableTxnMarker]:
         """For each transaction one, its partitions by topic."""

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ottla.coordinator.transactions import Transactions
 from ottla.log.transactions import Transactions as OpenTransactions
 from ottla.sim.history import Kind
 from ottla.sim.simulation import simulate
 
 
-def test_a_transactional_copy_is_the_original_and_no_money_is_lost():
-    outcome = simulate(31, 1)
+@pytest.mark.parametrize(
+    "seed",
+    [
+        31,  # markers that a coordinator out of touch with the store did not send
+        401,  # a disk that was full when a transaction was to be completed
+        563,  # a coordinator that was replaced, and answered with the offsets it knew
+    ],
+)
+def test_a_transactional_copy_is_the_original_and_no_money_is_lost(seed):
+    outcome = simulate(seed, 1)
     assert (outcome.violations, outcome.failures) == ([], [])
     assert outcome.counts["transactions committed"] > 0
     assert outcome.counts["transactions aborted"] > 0

@@ -44,7 +44,7 @@ def handle(broker: Broker, request: Request, frame: memoryview, pos: int) -> Rep
     except Refused as refused:
         return _refusal(request, message, refused.code)
     if follower >= 0:
-        fetch.heard_at = broker.runtime.stopwatch()
+        fetch.heard += 1
         _note_progress(broker, message)
         return FollowerTurn(broker, request, message, fetch).begin()
     return Turn(broker, request, message, fetch).begin()

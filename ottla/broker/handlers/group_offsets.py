@@ -50,7 +50,7 @@ def commit_bare(broker: Broker, request: Request, frame: memoryview, pos: int) -
         return offset_commit.encode(version, bare.topics, codes)
 
     asking = broker.groups.ask(
-        bare.group_id, lambda groups, to, now, now_ms: groups.commit_bare(bare, version, to, now, now_ms)
+        bare.group_id, lambda groups, to, now, now_ms: groups.commit_bare(bare, version, to, now, now_ms), current=False
     )
     answer = respond(asking, request, shaped)
     return request.frame(answer) if isinstance(answer, bytes) else answer
@@ -67,6 +67,7 @@ def commit(broker: Broker, message: OffsetCommitRequest, request: Request) -> An
     asking = broker.groups.ask(
         message.group_id,
         lambda groups, to, now, now_ms: groups.commit_offsets(message, request.version, to, now, now_ms),
+        current=False,
     )
     return respond(asking, request, shaped)
 

@@ -99,7 +99,9 @@ def sync(broker: Broker, message: SyncGroupRequest, request: Request) -> Answer:
 @serves(HEARTBEAT)
 def heartbeat(broker: Broker, message: HeartbeatRequest, request: Request) -> Answer:
     check_group_id(message.group_id)
-    asking = broker.groups.ask(message.group_id, lambda groups, to, now, now_ms: groups.heartbeat(message, to, now))
+    asking = broker.groups.ask(
+        message.group_id, lambda groups, to, now, now_ms: groups.heartbeat(message, to, now), current=False
+    )
     return respond(asking, request, _heartbeat)
 
 
