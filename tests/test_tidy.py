@@ -51,6 +51,7 @@ PURE = (
     "replication.in_sync",
     "replication.partition",
     "replication.throttle",
+    "replication.turned_away",
     "coordinator",
     "client.accumulator",
     "client.assignors",

@@ -97,6 +97,13 @@ class Producers:
     def items(self) -> ItemsView[int, Producer]:
         return self._producers.items()
 
+    def expected(self, producer_id: int, epoch: int) -> int | None:
+        """The sequence that its next batch should have; None if any would do."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return None
+        return producer.next_sequence if producer.epoch == epoch else 0
+
     def check(self, header: BatchHeader) -> Appended | None:
         """None: append it. A remembered batch: it is a duplicate of that one. Refused: do not append it."""
         producer = self._producers.get(header.producer_id)

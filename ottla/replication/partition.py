@@ -20,12 +20,14 @@ from typing import NamedTuple, Protocol
 
 from ottla.cluster.model import Partition as PartitionState
 from ottla.errors import ErrorCode, Refused
+from ottla.log import producers
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
 from ottla.log.slice import Slice
 from ottla.log.transactions import Guard
 from ottla.replication.admission import AppendPolicy
 from ottla.replication.in_sync import UNKNOWN, Follower, Proposal
+from ottla.replication.turned_away import TurnedAway
 from ottla.wire import batch
 
 NO_LEADER = -1
@@ -67,8 +69,8 @@ class Waiter(Protocol):
 
 class Partition:
     __slots__ = (
-        "_enough", "_policy", "_uncommitted_bytes", "_union", "_waiters", "broker_id", "epoch_start", "followers",
-        "high_watermark", "in_sync", "index", "leader_epoch", "leader_id", "leads", "log", "partition_epoch",
+        "_enough", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "broker_id", "epoch_start",
+        "followers", "high_watermark", "in_sync", "index", "leader_epoch", "leader_id", "leads", "log", "partition_epoch",
         "proposed", "replicas", "tail_watchers", "topic", "topic_id", "watchers",
     )  # fmt: skip
 
@@ -95,6 +97,7 @@ class Partition:
         self.watchers: dict[Watcher, None] = {}
         self.tail_watchers: dict[TailWatcher, None] = {}
         self._union: tuple[Follower, ...] = ()  # all that the high watermark waits for
+        self._turned_away: TurnedAway | None = None
         self._uncommitted_bytes = 0
         self._waiters: deque[tuple[int, Waiter]] = deque()  # by offset
         self.policy = policy
@@ -181,6 +184,15 @@ class Partition:
     def append(self, view: memoryview, acks: int, now_ms: int, guard: Guard | None = None) -> Appended:
         """Write one produced batch. The view is stamped in place: nothing is copied. The first batch of a transaction
         needs a guard (`log.transactions`)."""
+        try:
+            return self._append(view, acks, now_ms, guard)
+        except Refused as refused:
+            if self._turned_away is None:
+                self._turned_away = TurnedAway()
+            self._turned_away.note(view, refused)
+            raise
+
+    def _append(self, view: memoryview, acks: int, now_ms: int, guard: Guard | None) -> Appended:
         if not self.leads:
             raise Refused(ErrorCode.not_leader_or_follower)
         policy = self._policy
@@ -206,7 +218,7 @@ class Partition:
                 header = batch.read_header(view)
         log = self.log
         if header.producer_id >= 0:
-            known = log.producers.check(header)
+            known = self._known(header)
             if known is not None:
                 # A retry of what is already there is answered as the first time was.
                 kept_ms = known.max_timestamp if policy.log_append_time else batch.NO_TIMESTAMP
@@ -215,6 +227,16 @@ class Partition:
         base_offset = log.append(view, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
         self.advance(len(view))
         return Appended(base_offset, log_append_time_ms, base_offset + header.last_offset_delta + 1)
+
+    def _known(self, header: batch.BatchHeader) -> producers.Appended | None:
+        """What it is a retry of, if it is one; Refused when it is neither that nor the next one."""
+        known_producers = self.log.producers
+        if self._turned_away is not None:
+            self._turned_away.check(header, known_producers.expected(header.producer_id, header.producer_epoch))
+        known = known_producers.check(header)
+        if self._turned_away is not None:
+            self._turned_away.forget(header.producer_id)
+        return known
 
     def advance(self, size: int = 0) -> None:
         """The log may have grown, by so many bytes: tell the followers, and see what is committed now."""

@@ -254,15 +254,10 @@ class Faults:
     def _slow_link(self) -> Undo | None:
         source, target = self._any_link()
         link = self._network.link(source, target)
-        delay_s, spread_s = link.delay_s, link.spread_s
         link.delay_s, link.spread_s = self._random.uniform(0.01, 1.0), self._random.uniform(0.001, 0.5)
         link.bytes_per_second = self._random.choice([None, 20_000.0])
         self._say(f"{source} -> {target} takes {link.delay_s:.3f} s")
-
-        def undo() -> None:
-            link.delay_s, link.spread_s, link.bytes_per_second = delay_s, spread_s, None
-
-        return undo
+        return lambda: self._network.hurry(source, target)
 
     def _lossy_link(self) -> Undo | None:
         source, target = self._any_link()

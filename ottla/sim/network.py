@@ -134,6 +134,11 @@ class Network:
             link = self._links[source, target] = Link(self._random, self._delay_s, self._spread_s)
         return link
 
+    def hurry(self, source: str, target: str) -> None:
+        """As quick as it is when nothing slows it down."""
+        link = self.link(source, target)
+        link.delay_s, link.spread_s, link.bytes_per_second = self._delay_s, self._spread_s, None
+
     def cut(self, source: str, target: str) -> None:
         """Nothing from one to the other any more; the other direction is another link."""
         self.link(source, target).cut = True

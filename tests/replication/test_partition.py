@@ -89,6 +89,24 @@ def test_who_does_not_lead_takes_no_writes_and_serves_no_reads(partition):
     assert refusal(read, p, 0) == ErrorCode.not_leader_or_follower
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_what_comes_behind_a_batch_that_was_turned_away_is_turned_away_with_it(partition, known):
+    """Not told that it is out of order: librdkafka would number everything anew, and write some of it twice."""
+    p = partition(leading())
+    first = 1 if known else 0
+    if known:
+        p.append(batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0), 1, NOW_MS)
+    one, two = ({"producer_id": 7, "producer_epoch": 0, "base_sequence": first + n} for n in (0, 1))
+    p.become(leading(in_sync=(1, 2), leader=2, epoch=1))
+    assert refusal(p.append, batch(b"b", **one), 1, NOW_MS) == ErrorCode.not_leader_or_follower
+    p.become(leading(in_sync=(1, 2), epoch=2))
+    assert refusal(p.append, batch(b"c", **two), 1, NOW_MS) == ErrorCode.not_leader_or_follower
+    assert p.append(batch(b"b", **one), 1, NOW_MS).base_offset == first
+    assert p.append(batch(b"c", **two), 1, NOW_MS).base_offset == first + 1
+    later = {**two, "base_sequence": first + 5}
+    assert refusal(p.append, batch(b"d", **later), 1, NOW_MS) == ErrorCode.out_of_order_sequence_number
+
+
 def test_acks_all_needs_enough_replicas_in_sync_and_acks_one_does_not(partition):
     p = partition(leading()._replace(replicas=(1, 2, 3)), in_sync_min=2)
     assert refusal(p.append, batch(b"a"), ACKS_ALL, NOW_MS) == ErrorCode.not_enough_replicas
