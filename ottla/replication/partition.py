@@ -70,8 +70,8 @@ class Waiter(Protocol):
 class Partition:
     __slots__ = (
         "_enough", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "broker_id", "epoch_start",
-        "followers", "high_watermark", "in_sync", "index", "leader_epoch", "leader_id", "leads", "log", "partition_epoch",
-        "proposed", "replicas", "tail_watchers", "topic", "topic_id", "watchers",
+        "followers", "high_watermark", "in_sync", "index", "leader_epoch", "leader_id", "leads", "log",
+        "partition_epoch", "proposed", "replicas", "tail_watchers", "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
