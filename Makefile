@@ -57,7 +57,7 @@ demo-spark: $(VENV)/.installed-spark
 	$(BIN)/python -m examples.actors.demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile
 
 # Slower than the rest together, and PySpark is large; where it is installed, make test runs most of these too.
 test-spark: $(VENV)/.installed-spark

@@ -104,3 +104,11 @@ def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
     """Topic names no other test uses."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:60].strip("-")
     return lambda: f"{stem}-{uuid.uuid4().hex[:8]}"
+
+
+LONG = ("tests/rounds/", "tests/cli/test_drill.py", "tests/sim/", "tests/interop/test_transactions")
+"""What takes minutes goes first: whoever of the processes came to it last would keep all waiting."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))

@@ -7,7 +7,7 @@ import re
 import time
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.local.cluster import LocalCluster
@@ -34,14 +34,21 @@ class Topic:
     def __init__(self, cluster: LocalCluster) -> None:
         everybody = ",".join(broker.address for broker in cluster.brokers.values())
         self.settings = {"bootstrap.servers": everybody, "log_level": 0, "reconnect.backoff.max.ms": 500}
-        self.admin = AdminClient(self.settings)
+        self.admin = AdminClient({**self.settings, "socket.timeout.ms": 2000})
         self.admin.create_topics([NewTopic(TOPIC, 1, 3)])[TOPIC].result(30)
         self.producer = Producer({**self.settings, "enable.idempotence": True, "socket.timeout.ms": 3000})
         self.written: list[bytes] = []
 
     @property
     def partition(self):
-        return self.admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions[0]
+        """As a broker sees it that answers: the client may ask the one that hangs, too."""
+        return wait_for(self._seen, "a broker that answers", 30)
+
+    def _seen(self):
+        try:
+            return self.admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions[0]
+        except KafkaException:
+            return None
 
     def write(self, count: int) -> float:
         """How long it took."""
