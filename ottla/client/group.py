@@ -210,7 +210,11 @@ class Group:
             self._tell(member.named, asked, {topic.topic_id: topic.name for topic in found})
         else:
             assert isinstance(member, ClassicMember)
-            self._tell(member.counted, asked, {topic.name: len(topic.partitions) for topic in found})
+            counted = {topic.name: len(topic.partitions) for topic in found}
+            self._tell(member.counted, asked, counted)
+            known = ((name, self._driver.routing.topic(name)) for name in asked.topics)
+            if any(topic is not None and len(topic.leaders) > counted.get(name, 0) for name, topic in known):
+                self._revision = -1  # whoever was asked now has not heard yet what we have: look at it once more
 
     def _look_at_metadata(self) -> None:
         """Topics may have appeared, or grown."""

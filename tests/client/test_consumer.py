@@ -461,3 +461,22 @@ def test_reading_goes_on_when_the_broker_comes_back(start_broker: StartBroker, f
         assert sorted({int(record.value) for record in records}) == list(range(200))
 
     run(scenario())
+
+
+def test_a_leader_that_asked_a_broker_which_had_not_heard_of_a_topic_shares_it_out_after_all():
+    """The broker that is asked for the number of partitions may know less than the one that was asked before."""
+    from ottla.testing import Broker
+
+    async def scenario(broker: Broker) -> None:
+        async with Producer(broker.bootstrap_servers) as producer:
+            await producer.send_and_wait("t", b"x")
+        servers = broker.bootstrap_servers
+        async with Consumer(bootstrap_servers=servers, group_id="g", auto_offset_reset="earliest") as consumer:
+            assert await consumer.beginning_offsets([TopicPartition("t", 0)])  # so it knows the topic
+            broker.inject("Metadata", error="UNKNOWN_TOPIC_OR_PARTITION", times=1)
+            consumer.subscribe(["t"])
+            assert (await asyncio.wait_for(consumer.getone(), 20)).value == b"x"
+
+    with Broker() as broker:
+        broker.create_topic("t")
+        run(scenario(broker))
