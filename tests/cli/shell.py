@@ -65,6 +65,7 @@ class Shell:
             [sys.executable, "-m", "tests.cli.shell", str(listener.fileno())],
             cwd=REPOSITORY,
             pass_fds=[listener.fileno()],
+            start_new_session=True,
         )
         listener.close()
         return self
@@ -72,7 +73,7 @@ class Shell:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._forking.kill()
+        os.killpg(self._forking.pid, signal.SIGKILL)  # commands that nobody ended, too
         self._forking.wait()
 
     def run(self, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
