@@ -80,7 +80,7 @@ def children(pid: int) -> list[int]:
         found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except FileNotFoundError:
         return []
-    return [int(child) for child in found]
+    return [child for child in map(int, found) if not is_gone(child)]
 
 
 def is_gone(pid: int) -> bool:
