@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ottla.cluster.model import Partition as PartitionState
-from ottla.errors import ErrorCode, Refused
+from ottla.errors import RETRIABLE, ErrorCode, Refused
 from ottla.log import producers
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
@@ -27,7 +27,7 @@ from ottla.log.slice import Slice
 from ottla.log.transactions import Guard
 from ottla.replication.admission import AppendPolicy
 from ottla.replication.in_sync import UNKNOWN, Follower, Proposal
-from ottla.replication.turned_away import TurnedAway
+from ottla.replication.turned_away import Behind, TurnedAway
 from ottla.wire import batch
 
 NO_LEADER = -1
@@ -186,11 +186,23 @@ class Partition:
         needs a guard (`log.transactions`)."""
         try:
             return self._append(view, acks, now_ms, guard)
+        except Behind:
+            raise
         except Refused as refused:
+            if refused.code in RETRIABLE:
+                self._turn_away(view, refused.code)
+            raise
+
+    def _turn_away(self, view: memoryview, code: ErrorCode) -> None:
+        try:
+            header = batch.check_produced(view)
+        except Refused:
+            return  # of no producer that we would know again
+        if header.producer_id >= 0:
             if self._turned_away is None:
                 self._turned_away = TurnedAway()
-            self._turned_away.note(view, refused)
-            raise
+            expected = self.log.producers.expected(header.producer_id, header.producer_epoch)
+            self._turned_away.note(header, expected, code)
 
     def _append(self, view: memoryview, acks: int, now_ms: int, guard: Guard | None) -> Appended:
         if not self.leads:

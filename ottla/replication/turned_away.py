@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ottla.errors import RETRIABLE, ErrorCode, Refused
+from ottla.errors import ErrorCode, Refused
 from ottla.wire import batch
 
 PRODUCERS_MAX: Final = 1000
+BEHIND_MAX: Final = 4
+"""As many as are on their way behind the first. Whoever sends more has given the first up, and has to hear of it."""
 
 
 class _First(NamedTuple):
@@ -23,36 +25,40 @@ class _First(NamedTuple):
     epoch: int
     sequence: int
     code: ErrorCode
+    told: int = 0
+    """How many behind it were told so."""
+
+
+class Behind(Refused):
+    """It is refused because of the one before it."""
 
 
 class TurnedAway:
-    """Of one partition."""
+    """Of one partition. `expected` is the sequence that the log expects of the producer, None if any would do."""
 
     __slots__ = ("_firsts",)
 
     def __init__(self) -> None:
         self._firsts: dict[int, _First] = {}
 
-    def note(self, view: memoryview, refused: Refused) -> None:
-        if refused.code not in RETRIABLE or len(self._firsts) >= PRODUCERS_MAX:
-            return
-        try:
-            header = batch.check_produced(view)
-        except Refused:
-            return  # of no producer that we would know again
-        if header.producer_id < 0:
-            return
+    def note(self, header: batch.BatchHeader, expected: int | None, code: ErrorCode) -> None:
         first = self._firsts.get(header.producer_id)
-        if first is None or first.epoch != header.producer_epoch:
-            self._firsts[header.producer_id] = _First(header.producer_epoch, header.base_sequence, refused.code)
+        if first is not None and first.epoch == header.producer_epoch:
+            missing = expected is None or first.sequence >= expected
+            if missing and first.sequence < header.base_sequence:
+                return  # this one is behind it
+        if len(self._firsts) >= PRODUCERS_MAX:
+            del self._firsts[next(iter(self._firsts))]
+        self._firsts[header.producer_id] = _First(header.producer_epoch, header.base_sequence, code)
 
     def check(self, header: batch.BatchHeader, expected: int | None) -> None:
-        """Refuse a batch if the one that is expected of its producer (None: of a new one any is) was turned away."""
+        """Refuse a batch if the one that is expected was turned away."""
         first = self._firsts.get(header.producer_id)
         if first is None or first.epoch != header.producer_epoch or header.base_sequence <= first.sequence:
             return
-        if expected is None or expected == first.sequence:
-            raise Refused(first.code, "the batch before this one was refused, and has to come first")
+        if first.told < BEHIND_MAX and (expected is None or expected == first.sequence):
+            self._firsts[header.producer_id] = first._replace(told=first.told + 1)
+            raise Behind(first.code, "the batch before this one was refused, and has to come first")
 
     def forget(self, producer_id: int) -> None:
         """One of its batches was taken."""

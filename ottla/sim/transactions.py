@@ -9,6 +9,7 @@ bank is what it was.
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Final
@@ -95,8 +96,8 @@ class Transactor(Client):
                 self.cluster.world.trace.line(self.name, f"begins again: {error}", minor=True)
             await asyncio.sleep(0.5)
 
-    async def _work(self, runtime: SimRuntime) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _work(self, runtime: SimRuntime) -> None: ...
 
     async def _end(self, producer: Producer, *, committed: bool) -> bool:
         if committed:

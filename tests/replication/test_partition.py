@@ -107,6 +107,36 @@ def test_what_comes_behind_a_batch_that_was_turned_away_is_turned_away_with_it(p
     assert refusal(p.append, batch(b"d", **later), 1, NOW_MS) == ErrorCode.out_of_order_sequence_number
 
 
+def sent_by(partition, *sequences):
+    """What becomes of batches of one producer, one record each: their offset, or the refusal."""
+    told = []
+    for sequence in sequences:
+        try:
+            sent = batch(b"%d" % sequence, producer_id=7, producer_epoch=0, base_sequence=sequence)
+            told.append(partition.append(sent, 1, NOW_MS).base_offset)
+        except Refused as refused:
+            told.append(refused.code)
+    return told
+
+
+def test_all_that_were_turned_away_come_back_in_their_order(partition):
+    p = partition(leading())
+    away, none = ErrorCode.not_leader_or_follower, ErrorCode.out_of_order_sequence_number
+    assert sent_by(p, 0) == [0]
+    p.become(leading(in_sync=(1, 2), leader=2, epoch=1))
+    assert sent_by(p, 1, 2, 3) == [away] * 3
+    p.become(leading(in_sync=(1, 2), epoch=2))
+    assert sent_by(p, 4, 5) == [away] * 2
+    assert sent_by(p, 1, 2, 3, 4, 5) == [1, 2, 3, 4, 5]
+    # Later the same again: what was turned away before does not count any more.
+    p.become(leading(in_sync=(1, 2), leader=2, epoch=3))
+    assert sent_by(p, 6) == [away]
+    p.become(leading(in_sync=(1, 2), epoch=4))
+    # A producer that has given up the first hears soon that it is missing.
+    assert sent_by(p, 7, 7, 7, 7, 7) == [away] * 4 + [none]
+    assert sent_by(p, 6, 7) == [6, 7]
+
+
 def test_acks_all_needs_enough_replicas_in_sync_and_acks_one_does_not(partition):
     p = partition(leading()._replace(replicas=(1, 2, 3)), in_sync_min=2)
     assert refusal(p.append, batch(b"a"), ACKS_ALL, NOW_MS) == ErrorCode.not_enough_replicas

@@ -15,6 +15,7 @@ import contextlib
 import os
 import sys
 import threading
+from abc import ABC, abstractmethod
 from random import Random
 from typing import Protocol
 
@@ -269,7 +270,7 @@ def leave(why: str) -> None:
     os._exit(0)
 
 
-class Program:
+class Program(ABC):
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
         self.name = name
@@ -289,8 +290,8 @@ class Program:
         sys.stdin.buffer.read()
         self.ended.set()
 
-    async def work(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def work(self) -> None: ...
 
 
 class Copier(Program):
