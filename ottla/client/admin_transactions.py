@@ -24,6 +24,10 @@ from ottla.wire.schema.list_transactions import ListTransactionsRequest, ListTra
 TRANSACTION: Final = 1
 """FindCoordinator's number for those who remember transactions."""
 FENCING_TIMEOUT_MS: Final = 60_000
+UNDER_WAY: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+"""States in which a coordinator will see to the end of a transaction."""
+OPEN_FOR_MS: Final = 15 * 60_000
+"""What `transaction.max.timeout.ms` is unless somebody changed it: no producer may keep one open for longer."""
 
 
 class TransactionListing(NamedTuple):
@@ -53,6 +57,14 @@ class ActiveProducer(NamedTuple):
     last_timestamp: int
     transaction_start: int
     """Where its open transaction began; -1: none is open."""
+    coordinator_epoch: int
+
+
+class HangingTransaction(NamedTuple):
+    """Open in a partition, and nobody will end it: its coordinator does not know of it."""
+
+    partition: TopicPartition
+    producer: ActiveProducer
 
 
 class TransactionAdmin(AdminBase):
@@ -128,9 +140,31 @@ class TransactionAdmin(AdminBase):
                 each.last_sequence,
                 each.last_timestamp,
                 each.current_txn_start_offset,
+                each.coordinator_epoch,
             )
             for each in told.active_producers
         )
+
+    async def hanging_transactions(
+        self, partitions: Collection[TopicPartition], *, open_for_ms: int = OPEN_FOR_MS
+    ) -> list[HangingTransaction]:
+        """Transactions that are open in these partitions, were last written so long ago, and will not be ended by any
+        coordinator. First the coordinators are asked: what ends meanwhile is no longer open when its partition is."""
+        listed = [each.transactional_id for each in await self.list_transactions(UNDER_WAY)]
+        ends = {
+            (each.producer_id, place)
+            for each in (await self.describe_transactions(listed)).values()
+            for place in each.partitions
+        }
+        wall_ms = self._driver.runtime.wall_ms()
+        return [
+            HangingTransaction(place, producer)
+            for place in partitions
+            for producer in await self.describe_producers(place)
+            if producer.transaction_start >= 0
+            and wall_ms - producer.last_timestamp >= open_for_ms
+            and (producer.producer_id, place) not in ends
+        ]
 
     async def end_transaction(self, transaction: OpenTransaction, *, committed: bool) -> None:
         """One that its producer has handed over. Asking twice for the same end is asking once."""

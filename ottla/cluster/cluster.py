@@ -100,6 +100,21 @@ class Cluster:
             lease_seconds = zookeeper.session_timeout_ms / 1000
         return cls(store, view, runtime, rules or Rules(), secret, lease_seconds=lease_seconds)
 
+    @staticmethod
+    async def peek(
+        store_url: str, runtime: Runtime, *, data_dir: str, zookeeper: ZooKeeperOptions | None = None
+    ) -> tuple[Image, bytes]:
+        """The image and the secret of a cluster that is there already, for whoever looks in without being a broker."""
+        store = await _open_store(store_url, runtime, data_dir, zookeeper, LEASE_SECONDS)
+        try:
+            if await store.read(layout.FORMAT) is None:
+                raise Fault(f"there is no cluster in {store_url}")
+            view = ClusterView(store, runtime)
+            await view.reload()
+            return view.image, await _secret(store, runtime)
+        finally:
+            await store.close()
+
     @property
     def image(self) -> Image:
         return self._view.image
