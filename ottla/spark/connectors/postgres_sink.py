@@ -1,15 +1,19 @@
-"""Rows into a table of PostgreSQL, each exactly once: the rows of a task and its progress row are one transaction.
+"""Rows into a table of PostgreSQL, each exactly once: the rows of a batch and its progress row are one transaction.
 
-Who writes is named by `txnAppId` (a streaming query: its id), which write it is by `txnVersion` (the batch), and the
-task by its number. A task first looks whether the progress row has its version; then it has been here before, and
-leaves. Otherwise it copies its rows into a temporary table, upserts from there (the last row of a key wins), moves the
-progress row on, and commits. Two attempts of one task wait for each other. A batch write without `txnAppId` keeps no
-progress: with a key it can be repeated, without one it may double rows.
+Who writes is named by `txnAppId` (a streaming query: its id), which write it is by `txnVersion` (the batch). Every task
+copies its rows into a table of its own, which nobody reads. When all tasks are done, the driver looks whether the
+progress row has this version already; then the batch was stored before, whatever tasks it had. Otherwise it upserts
+from all those tables (the last row of a key wins), moves the progress row on, and commits; in the same transaction the
+tasks' tables go, and with them those that earlier attempts have left. They are not logged, so they are empty after a
+crash of the database: the driver counts what it finds. A write without `txnAppId` keeps no progress: with a key it can
+be repeated, without one it may double rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,13 +31,16 @@ from ottla.spark.options import BadOption
 WRITE: Final = ("url", "table", "key", "deletedColumn", "txnAppId", "txnVersion")
 PROGRESS: Final = "ottla_progress"
 STAGED: Final = "ottla_staged"
+TASK: Final = "ottla_task"
 ORDER: Final = "ottla_row_number"
+WHOLE_BATCH: Final = 0
+"""The task that a progress row names: it stands for all of them."""
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
 
-class NotRepeatable(RuntimeError):
-    """A batch that was written before has other rows this time."""
+class RowsLost(RuntimeError):
+    """The database has lost rows that a task had copied and nobody had stored: it was restarted meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +53,20 @@ class SinkPlan:
     deleted: str | None
     app_id: str | None
     version: int | None
+    run: str
+    """Names this write among all others, when it has no name of its own."""
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class Staged(WriterCommitMessage):
+    """The rows of one task, where the driver finds them."""
+
+    table: str | None
+    """None: there were no rows."""
     rows: int
-    skipped: bool
+    task: int
+    app_id: str | None
+    version: int | None
 
 
 def sink_plan(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkPlan:
@@ -78,7 +93,8 @@ def sink_plan(given: Mapping[str, str], schema: StructType, *, overwrite: bool) 
     if lacking:
         raise BadOption(f"the key column {lacking[0]} is not among the columns: {', '.join(names)}")
     columns = tuple((name, types[name]) for name in names)
-    return SinkPlan(url, table, columns, key, deleted, app_id, None if version is None else int(version))
+    number = None if version is None else int(version)
+    return SinkPlan(url, table, columns, key, deleted, app_id, number, uuid.uuid4().hex)
 
 
 def _types(db: psycopg.Connection[Any], table: tuple[str, ...], key: tuple[str, ...]) -> dict[str, str]:
@@ -110,85 +126,68 @@ def _make_progress(db: psycopg.Connection[Any]) -> None:
         )
 
 
-class PostgresStreamWriter(DataSourceStreamArrowWriter):
+class _Writer:
+    """What batch and stream have in common."""
+
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
+    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        store(self._plan, _staged(messages))
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with psycopg.connect(self._plan.url) as db:
+            _drop(db, [part.table for part in _staged(messages) if part.table])
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return sorted((message for message in messages if isinstance(message, Staged)), key=lambda part: part.task)
+
+
+class PostgresStreamWriter(_Writer, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        if self._plan.app_id is None and (query is None or batch is None):
-            raise BadOption("Spark does not say which query and batch this is; set txnAppId and txnVersion")
-        app_id = self._plan.app_id or str(query)
-        return store(self._plan, app_id, int(str(batch)), context.partitionId(), iterator)
+        if query is None or batch is None:
+            raise BadOption("Spark does not say which query and batch this is")
+        return stage(self._plan, self._plan.app_id or query, int(batch), context.partitionId(), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._abort(messages)
 
 
-class PostgresWriter(DataSourceArrowWriter):
-    def __init__(self, plan: SinkPlan) -> None:
-        self._plan = plan
-
+class PostgresWriter(_Writer, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
         if self._plan.app_id is None and context.getLocalProperty(QUERY_ID) is not None and not self._plan.key:
             # Two writes of one foreachBatch look the same from here, so the ids of the batch cannot name them.
             raise BadOption("a write in foreachBatch needs a key, or txnAppId and txnVersion, to be repeatable")
-        return store(self._plan, self._plan.app_id, self._plan.version, context.partitionId(), iterator)
+        return stage(self._plan, self._plan.app_id, self._plan.version, context.partitionId(), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._abort(messages)
 
 
-def store(
+# In a task.
+
+
+def stage(
     plan: SinkPlan, app_id: str | None, version: int | None, task: int, batches: Iterator[pa.RecordBatch]
-) -> Written:
-    """One task's rows, in one transaction of the database."""
-    with dbapi.connect(plan.url) as db, db.cursor() as cursor:
-        if app_id is not None and version is not None:
-            done = _done_before(cursor, app_id, version, task)
-            if done is not None:
-                return _skipped(done, app_id, version, task, batches)
-        rows = _staged(cursor, batches)
-        if rows:
-            for statement in statements(plan):
-                cursor.execute(statement)
-        if app_id is not None and version is not None:
-            cursor.execute(
-                f"insert into {PROGRESS} (app, task, version, rows) "
-                f"values ({_text(app_id)}, {task}, {version}, {rows}) "
-                "on conflict (app, task) do update set version = excluded.version, rows = excluded.rows, at = now()"
-            )
-        db.commit()
-        return Written(rows, skipped=False)
-
-
-def _done_before(cursor: Any, app_id: str, version: int, task: int) -> tuple[int, int] | None:
-    """Version and rows of the last write, if it was this one or one after it. The lock lasts until the commit."""
-    lock = _text(f"{PROGRESS}/{app_id}/{task}")
-    cursor.execute(f"select 1 from pg_advisory_xact_lock(hashtextextended({lock}, 0))")
-    cursor.fetchall()
-    cursor.execute(
-        f"select version, rows from {PROGRESS} where app = {_text(app_id)} and task = {task} and version >= {version}"
-    )
-    found: tuple[int, int] | None = cursor.fetchone()
-    return found
-
-
-def _skipped(done: tuple[int, int], app_id: str, version: int, task: int, batches: Iterator[pa.RecordBatch]) -> Written:
-    rows = sum(batch.num_rows for batch in batches)
-    if done[0] == version and done[1] != rows:
-        raise NotRepeatable(
-            f"task {task} of write {version} of {app_id} stored {done[1]} rows before, and has {rows} this time: the "
-            "input or the number of tasks has changed in between, so nobody can say which rows are missing"
-        )
-    return Written(rows, skipped=True)
-
-
-def _staged(cursor: Any, batches: Iterator[pa.RecordBatch]) -> int:
-    """Copy the rows, numbered, into a table of this transaction; how many there were."""
-    count = 0
+) -> Staged:
+    """Copy one task's rows, numbered, into a table of their own."""
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
-        return 0
+        return Staged(None, 0, task, app_id, version)
     schema = first.schema.append(pa.field(ORDER, pa.int64()))
+    count = 0
 
     def numbered() -> Iterator[pa.RecordBatch]:
         nonlocal count
@@ -199,26 +198,96 @@ def _staged(cursor: Any, batches: Iterator[pa.RecordBatch]) -> int:
             yield pa.RecordBatch.from_arrays([*batch.columns, order], schema=schema)
             batch = next(batches, None)
 
-    reader = pa.RecordBatchReader.from_batches(schema, numbered())
-    cursor.adbc_ingest(STAGED, reader, mode="create", temporary=True)
-    return count
+    table = f"{_prefix(plan, app_id)}_{task}_{uuid.uuid4().hex[:12]}"  # attempts of one task may overlap
+    with dbapi.connect(plan.url) as db, db.cursor() as cursor:
+        cursor.adbc_ingest(table, pa.RecordBatchReader.from_batches(schema, []), mode="create")
+        cursor.execute(f'alter table "{table}" set unlogged')
+        cursor.adbc_ingest(table, pa.RecordBatchReader.from_batches(schema, numbered()), mode="append")
+        db.commit()
+    return Staged(table, count, task, app_id, version)
 
 
-def statements(plan: SinkPlan) -> list[str]:
-    """From the staged rows into the table."""
+def _prefix(plan: SinkPlan, app_id: str | None) -> str:
+    """What the names of all tables begin with that belong to one writer."""
+    return f"{STAGED}_{hashlib.sha256((app_id or plan.run).encode()).hexdigest()[:16]}"
+
+
+# In the driver.
+
+
+def store(plan: SinkPlan, parts: Sequence[Staged]) -> bool:
+    """All rows of a batch, in one transaction of the database. False: they were stored before."""
+    if not parts:
+        return False
+    app_id, version = parts[0].app_id, parts[0].version
+    with psycopg.connect(plan.url) as db:
+        stored = app_id is not None and version is not None and _stored_before(db, app_id, version)
+        if not stored:
+            full = [part for part in parts if part.table is not None]
+            for part in full:
+                _check_whole(db, part)
+            for statement in statements(plan, full) if full else ():
+                db.execute(statement)
+            if app_id is not None and version is not None:
+                _move_on(db, app_id, version, sum(part.rows for part in parts))
+        _drop(db, _left(db, _prefix(plan, app_id)))
+    return not stored
+
+
+def _stored_before(db: psycopg.Connection[Any], app_id: str, version: int) -> bool:
+    """Whether this write, or one after it, was stored. The lock lasts until the end of the transaction."""
+    db.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"{PROGRESS}/{app_id}",))
+    found = db.execute(
+        f"select 1 from {PROGRESS} where app = %s and task = %s and version >= %s", (app_id, WHOLE_BATCH, version)
+    )
+    return found.fetchone() is not None
+
+
+def _move_on(db: psycopg.Connection[Any], app_id: str, version: int, rows: int) -> None:
+    db.execute(
+        f"insert into {PROGRESS} (app, task, version, rows) values (%s, %s, %s, %s) "
+        "on conflict (app, task) do update set version = excluded.version, rows = excluded.rows, at = now()",
+        (app_id, WHOLE_BATCH, version, rows),
+    )
+
+
+def _check_whole(db: psycopg.Connection[Any], part: Staged) -> None:
+    counted = db.execute(sql.SQL("select count(*) from {}").format(sql.Identifier(str(part.table)))).fetchone()
+    if counted is None or counted[0] != part.rows:
+        raise RowsLost(f"task {part.task} copied {part.rows} rows, of which {counted} are left; run the batch again")
+
+
+def _left(db: psycopg.Connection[Any], prefix: str) -> list[str]:
+    """The tables of all tasks of a writer, of this batch and of attempts that came to nothing."""
+    found = db.execute("select relname from pg_class where relkind = 'r' and starts_with(relname, %s)", (prefix,))
+    return [name for (name,) in found]
+
+
+def _drop(db: psycopg.Connection[Any], tables: Sequence[str]) -> None:
+    for table in tables:
+        db.execute(sql.SQL("drop table if exists {}").format(sql.Identifier(table)))
+
+
+def statements(plan: SinkPlan, parts: Sequence[Staged]) -> list[sql.Composable]:
+    """From the tasks' tables into the one that is meant."""
     table = sql.Identifier(*plan.table)
     names = sql.SQL(", ").join(sql.Identifier(name) for name, _ in plan.columns)
     typed = sql.SQL(", ").join(sql.SQL("{}::" + kind).format(sql.Identifier(name)) for name, kind in plan.columns)
-    staged = sql.Identifier(STAGED)
+    rows = sql.SQL(" union all ").join(
+        sql.SQL("select *, {} as {} from {}").format(part.task, sql.Identifier(TASK), sql.Identifier(str(part.table)))
+        for part in parts
+    )
+    staged = sql.SQL("({}) as staged").format(rows)
+    task, order = sql.Identifier(TASK), sql.Identifier(ORDER)
     if not plan.key:
-        told = sql.SQL("insert into {} ({}) select {} from {} order by {}")
-        return [told.format(table, names, typed, staged, sql.Identifier(ORDER)).as_string()]
+        told = sql.SQL("insert into {} ({}) select {} from {} order by {}, {}")
+        return [told.format(table, names, typed, staged, task, order)]
     key = sql.SQL(", ").join(sql.Identifier(name) for name in plan.key)
-    last = sql.SQL("(select distinct on ({0}) * from {1} order by {0}, {2} desc) as last").format(
-        key, staged, sql.Identifier(ORDER)
+    last = sql.SQL("(select distinct on ({0}) * from {1} order by {0}, {2} desc, {3} desc) as last").format(
+        key, staged, task, order
     )
     kept: sql.Composable = sql.SQL("")
-    made = []
+    made: list[sql.Composable] = []
     if plan.deleted is not None:
         gone = sql.Identifier(plan.deleted)
         kept = sql.SQL(" where {} is not true").format(gone)
@@ -227,16 +296,11 @@ def statements(plan: SinkPlan) -> list[str]:
             sql.SQL("t.{0} = last.{0}::" + kinds[name]).format(sql.Identifier(name)) for name in plan.key
         )
         told = sql.SQL("delete from {} as t using {} where last.{} and {}")
-        made.append(told.format(table, last, gone, same).as_string())
+        made.append(told.format(table, last, gone, same))
     others = [name for name, _ in plan.columns if name not in plan.key]
     assigned = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others)
     action = sql.SQL("do update set {}").format(assigned) if others else sql.SQL("do nothing")
-    # In the order of the key, so that tasks with keys in common lock their rows in the same order.
+    # In the order of the key, so that writers with keys in common lock their rows in the same order.
     told = sql.SQL("insert into {} ({}) select {} from {}{} order by {} on conflict ({}) {}")
-    made.append(told.format(table, names, typed, last, kept, key, key, action).as_string())
+    made.append(told.format(table, names, typed, last, kept, key, key, action))
     return made
-
-
-def _text(value: str) -> str:
-    told: str = sql.Literal(value).as_string()
-    return told

@@ -13,8 +13,11 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test-spark installs i
 pytest.importorskip("psycopg", reason="needs psycopg: make test-spark installs it")
 
 import psycopg
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
+from ottla.spark.connectors.postgres_sink import RowsLost, SinkPlan, Staged, sink_plan, stage, store
 from tests.spark.connectors.test_capture import run
 
 pytestmark = pytest.mark.timeout(300)
@@ -166,3 +169,68 @@ def test_two_writes_of_one_batch_are_told_apart_by_their_names(spark, database, 
     both_again = spark.createDataFrame([(f"{{{i}}}",) for i in range(5)], "key string").coalesce(1)
     both(both_again, 0)
     assert rows(database, "select count(*) from a") == rows(database, "select count(*) from b") == [(5,)]
+
+
+def numbers_plan(database: str) -> SinkPlan:
+    schema = StructType.fromDDL("id long")
+    return sink_plan({"url": database, "table": "t", "txnAppId": "w", "txnVersion": "7"}, schema, overwrite=False)
+
+
+def staged(plan: SinkPlan, count: int, tasks: int) -> list[Staged]:
+    """Numbers from 0, shared out among so many tasks."""
+    ids = [pa.array(range(task, count, tasks), pa.int64()) for task in range(tasks)]
+    shares = [pa.RecordBatch.from_arrays([each], names=["id"]) for each in ids]
+    return [stage(plan, plan.app_id, plan.version, task, iter([share])) for task, share in enumerate(shares)]
+
+
+def leftovers(database: str) -> Any:
+    return rows(database, "select count(*) from pg_class where relkind = 'r' and relname like 'ottla_staged%'")[0][0]
+
+
+def test_a_batch_that_comes_again_with_its_rows_shared_out_otherwise_is_stored_once(database):
+    run(database, "create table t (id bigint)")
+    plan = numbers_plan(database)
+    staged(plan, 90, 3)  # and then the driver died
+    assert leftovers(database) == 3
+    assert store(plan, staged(plan, 90, 2))
+    assert not store(plan, staged(plan, 90, 4))
+    assert rows(database, "select count(*), count(distinct id) from t") == [(90, 90)]
+    assert leftovers(database) == 0
+    assert rows(database, "select version, rows from ottla_progress") == [(7, 90)]
+
+
+def test_a_driver_that_was_replaced_stores_nothing(database):
+    run(database, "create table t (id bigint)")
+    plan = numbers_plan(database)
+    late = staged(plan, 90, 3)
+    assert store(plan, staged(plan, 90, 2))
+    assert not store(plan, late)
+    assert rows(database, "select count(*) from t") == [(90,)]
+
+
+def test_rows_that_the_database_lost_between_task_and_driver_are_missed(database):
+    run(database, "create table t (id bigint)")
+    plan = numbers_plan(database)
+    parts = staged(plan, 90, 2)
+    run(database, f"truncate {parts[1].table}")  # as a restart does with tables that are not logged
+    with pytest.raises(RowsLost, match="task 1 copied 45 rows"):
+        store(plan, parts)
+    assert rows(database, "select count(*) from t") == [(0,)]
+
+
+def test_the_last_row_of_a_key_wins_whichever_task_has_it(database):
+    run(database, "create table t (id int primary key, v text)")
+    schema = StructType.fromDDL("id int, v string")
+    plan = sink_plan({"url": database, "table": "t", "key": "id"}, schema, overwrite=False)
+
+    def share(*pairs: tuple[int, str]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist(
+            [{"id": number, "v": text} for number, text in pairs],
+            schema=pa.schema([("id", pa.int32()), ("v", pa.string())]),
+        )
+
+    parts = [stage(plan, None, None, 0, iter([share((1, "a"), (2, "a"), (1, "b"))]))]
+    parts.append(stage(plan, None, None, 1, iter([share((2, "c"), (3, "c"))])))
+    parts.append(stage(plan, None, None, 2, iter([])))
+    store(plan, parts)
+    assert rows(database, "select id, v from t order by id") == [(1, "b"), (2, "c"), (3, "c")]
