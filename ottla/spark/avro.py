@@ -41,6 +41,7 @@ from pyspark.sql.types import (
 from ottla.serde.avro import AvroDeserializer, AvroSerializer
 from ottla.spark.options import BadOption
 
+MODES: Final = ("FAILFAST", "PERMISSIVE")
 PLAIN: Final[dict[str, DataType]] = {
     "boolean": BooleanType(),
     "int": IntegerType(),
@@ -60,14 +61,37 @@ LOGICAL: Final[dict[str, DataType]] = {
 }
 
 
-def from_avro(column: Column | str, schema: str, *, registry: str | None = None) -> Column:
-    """What the bytes mean, as the type that `spark_type` gives. Null stays null; what cannot be read fails the task."""
+def from_avro(column: Column | str, schema: str, *, registry: str | None = None, mode: str = "FAILFAST") -> Column:
+    """What the bytes mean, as the type that `spark_type` gives. Null stays null; what cannot be read fails the task,
+    or is null with mode PERMISSIVE."""
+    if mode not in MODES:
+        raise BadOption(f"mode is {mode!r}; it can be {' or '.join(MODES)}")
     kind = spark_type(json.loads(schema))
 
     def read(value: bytes | None) -> Any:
+        if mode == "PERMISSIVE" and not _fits(value, schema, registry):
+            return None
         return _plain(_reader(schema, registry)(None if value is None else bytes(value)))
 
     return udf(read, kind, useArrow=False)(column)
+
+
+def fits_avro(column: Column | str, schema: str, *, registry: str | None = None) -> Column:
+    """Whether the bytes can be read, so that those that cannot may be put aside. Null can."""
+    return udf(lambda value: _fits(value, schema, registry), BooleanType(), useArrow=False)(column)
+
+
+def _fits(value: bytes | None, schema: str, registry: str | None) -> bool:
+    """That the registry cannot be asked says nothing about the value, and is raised."""
+    from fastavro.read import SchemaResolutionError
+
+    # fastavro has no error of its own for bytes that are something else.
+    unreadable = (EOFError, ValueError, LookupError, TypeError, ArithmeticError, SchemaResolutionError)
+    try:
+        _reader(schema, registry)(None if value is None else bytes(value))
+    except unreadable:
+        return False
+    return True
 
 
 def to_avro(column: Column | str, schema: str, *, registry: str | None = None, subject: str | None = None) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from pyspark.sql.functions import struct
 
 from ottla.spark.avro import from_avro, spark_type, to_avro
 from ottla.spark.options import BadOption
+from ottla.spark.pipeline import checks, document
+from ottla.spark.pipeline.program import program
 from tests.spark.conftest import Create
 
 pytestmark = pytest.mark.timeout(300)
@@ -57,3 +60,60 @@ def test_what_spark_has_no_type_for_is_refused():
         spark_type(["int", "string"])
     with pytest.raises(BadOption, match="'Other'"):
         spark_type({"type": "record", "name": "A", "fields": [{"name": "x", "type": "Other"}]})
+
+
+PIPELINE = """\
+name: orders
+storage: file://{place}
+sources:
+  orders:
+    format: ottla
+    options: {{kafka.bootstrap.servers: "{bootstrap}", subscribe: {orders}}}
+    dead_letters: {{topic: {bad}}}
+schemas:
+  orders: {{avro: order.avsc}}
+transforms:
+  picked: select cast(value.id as string) as key, upper(value.note) as value from orders where value.id > 0
+sinks:
+  noted:
+    from: picked
+    format: ottla
+    options: {{kafka.bootstrap.servers: "{bootstrap}", topic: {noted}}}
+"""
+NOTE = {
+    "type": "record",
+    "name": "Note",
+    "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": "string"}],
+}
+
+
+def test_a_pipeline_reads_avro_and_puts_aside_what_is_none(spark, broker, create: Create, tmp_path):
+    orders, noted, bad = create(1), create(1), create(1)
+    (tmp_path / "order.avsc").write_text(json.dumps(NOTE))
+    text = PIPELINE.format(place=tmp_path / "data", bootstrap=broker.bootstrap, orders=orders, noted=noted, bad=bad)
+    pipeline = document.parse(text, str(tmp_path / "pipeline.yaml"), {})
+    assert checks.problems(pipeline) == []
+
+    at = {"kafka.bootstrap.servers": broker.bootstrap}
+    frame = spark.createDataFrame([(0, "zero"), (1, "one"), (2, "two")], "id long, note string")
+    good = frame.select(to_avro(struct("id", "note"), json.dumps(NOTE)).alias("value"))
+    rubbish = spark.createDataFrame([(bytearray(b"\x02\x7fno"),)], "value binary")
+    good.union(rubbish).coalesce(1).write.format("ottla").options(**at, topic=orders).mode("append").save()
+
+    namespace: dict[str, Any] = {"__name__": "ottla_pipeline"}
+    exec(compile(program(pipeline), "pipeline", "exec"), namespace)
+    for begin in namespace["SINKS"].values():
+        begin(spark, available_now=True).awaitTermination()
+    written = spark.read.format("ottla").options(**at, subscribe=noted).load().selectExpr("cast(value as string)")
+    assert sorted(row[0] for row in written.collect()) == ["ONE", "TWO"]
+    aside = spark.read.format("ottla").options(**at, subscribe=bad).load().select("value").collect()
+    assert [bytes(row[0]) for row in aside] == [b"\x02\x7fno"]
+
+
+def test_a_schema_that_is_none_is_said_with_its_line(tmp_path):
+    text = PIPELINE.format(place=tmp_path, bootstrap="localhost:9092", orders="a", noted="b", bad="c")
+    with pytest.raises(document.BadPipeline, match="cannot be read: No such file"):
+        document.parse(text, str(tmp_path / "pipeline.yaml"), {})
+    (tmp_path / "order.avsc").write_text('["int"]')
+    with pytest.raises(document.BadPipeline, match="is not JSON"):
+        document.parse(text, str(tmp_path / "pipeline.yaml"), {})

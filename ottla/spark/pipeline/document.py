@@ -7,7 +7,7 @@
     sources:
       changes: {format: ottla-postgres-cdc, options: {url: "${DATABASE}", tables: actors, slot: actors}}
       colleges: {format: ottla-postgres, batch: true, options: {url: "${DATABASE}", table: colleges}}
-    schemas: {actors: "id int, name string, college_id int"}
+    schemas: {actors: "id int, name string, college_id int", orders: {avro: orders.avsc}}
     transforms:
       rows: select get_json_object(key, '$.id') key, get_json_object(value, '$.after') value from changes
     sinks:
@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -96,6 +97,38 @@ class Sink:
 
 
 @dataclass(frozen=True, slots=True)
+class Schema:
+    """Of a topic's values: JSON with these columns, as Spark writes them, or Avro."""
+
+    text: str
+    """The columns; of Avro, the schema as JSON."""
+    avro: bool = False
+    registry: str | None = None
+    """Values are in Confluent's wire format, by the schemas that are found there."""
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Names, and the type of each as text that changes with it."""
+        if not self.avro:
+            return split_columns(self.text)
+        fields = json.loads(self.text).get("fields", ())
+        return {each["name"].lower(): json.dumps(each["type"], sort_keys=True) for each in fields}
+
+
+def split_columns(text: str) -> dict[str, str]:
+    """As Spark writes them; commas inside of struct<…> and decimal(…) do not count."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    split = [re.split(r"[\s:]+", part.strip(), maxsplit=1) for part in parts if part.strip()]
+    return {each[0].strip("`").lower(): " ".join(each[1:]).lower() for each in split}
+
+
+@dataclass(frozen=True, slots=True)
 class Pipeline:
     path: str
     name: str
@@ -103,7 +136,7 @@ class Pipeline:
     guarantee: str
     configuration: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, Source] = field(default_factory=dict)
-    schemas: Mapping[str, str] = field(default_factory=dict)
+    schemas: Mapping[str, Schema] = field(default_factory=dict)
     transforms: Mapping[str, Transform] = field(default_factory=dict)
     sinks: Mapping[str, Sink] = field(default_factory=dict)
 
@@ -150,7 +183,7 @@ class _Reader:
             guarantee,
             self._texts(top.get("configuration")),
             {name: self._source(name, each) for name, each in self._named(top.get("sources"))},
-            self._texts(top.get("schemas")),
+            {name: self._schema(name, each, Path(path).parent) for name, each in self._named(top.get("schemas"))},
             {
                 name: Transform(name, each.start_mark.line + 1, self._text(each, ""))
                 for name, each in self._named(top.get("transforms"))
@@ -178,6 +211,22 @@ class _Reader:
             watermark,
             self._dead_letters(told.get("dead_letters")),
         )
+
+    def _schema(self, name: str, node: Any, beside: Path) -> Schema:
+        if isinstance(node, yaml.ScalarNode):
+            return Schema(self._text(node, ""))
+        told = self._fields(node, f"the schema {name}", ("avro", "registry"))
+        text = self._text(told.get("avro"), "")
+        try:
+            if not text.lstrip().startswith("{"):
+                text = (beside / text).read_text()
+            if json.loads(text).get("type") != "record":
+                self._wrong(node, f"the Avro schema {name} is no record")
+        except OSError as problem:
+            self._wrong(node, f"the Avro schema {name} cannot be read: {problem.strerror}: {beside / text}")
+        except (ValueError, AttributeError) as problem:
+            self._wrong(node, f"the Avro schema {name} is not JSON: {problem}")
+        return Schema(text, True, self._text(told.get("registry"), "") or None)
 
     def _dead_letters(self, node: Any) -> DeadLetters | None:
         if node is None:

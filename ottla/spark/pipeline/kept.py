@@ -52,7 +52,7 @@ def plan(pipeline: Pipeline, sink: str) -> dict[str, Any]:
             sources[name] = {"format": source.format, **told}
     texts = [pipeline.transforms[name].sql for name in graph.ordered_transforms(pipeline, origin)]
     stateful = [" ".join(text.split()) for text in texts if _keeps_state(pipeline, text)]
-    schemas = {name: pipeline.schemas[name] for name in sources if name in pipeline.schemas}
+    schemas = {name: pipeline.schemas[name].columns for name in sources if name in pipeline.schemas}
     return {"sources": sources, "stateful": stateful, "schemas": schemas}
 
 
@@ -95,28 +95,15 @@ def _names(told: dict[str, Any]) -> str:
     )
 
 
-def _retyped(before: dict[str, str], now: dict[str, str]) -> list[tuple[str, str, str]]:
+def _retyped(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Columns of schemas that have another type; new and dropped ones are fine."""
     found = []
     for name in before.keys() & now.keys():
-        was, are = _columns(before[name]), _columns(now[name])
+        was, are = before[name], now[name]
         found += [
             (f"{name}.{each}", was[each], are[each]) for each in was.keys() & are.keys() if was[each] != are[each]
         ]
     return sorted(found)
-
-
-def _columns(schema: str) -> dict[str, str]:
-    """Of a schema as Spark writes it; commas inside of struct<…> and decimal(…) do not count."""
-    parts, depth = [""], 0
-    for letter in schema:
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    split = [re.split(r"[\s:]+", part.strip(), maxsplit=1) for part in parts if part.strip()]
-    return {each[0].strip("`").lower(): " ".join(each[1:]).lower() for each in split}
 
 
 def keep_plan(pipeline: Pipeline, sink: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ottla.spark.pipeline import graph
-from ottla.spark.pipeline.document import Pipeline, Sink, Source
+from ottla.spark.pipeline.document import Pipeline, Schema, Sink, Source
 
 HEAD: Final = '''"""{name}: made of {path} by `ottla pipeline eject`."""
 
@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import broadcast, count, count_if, expr, lit
 from pyspark.sql.streaming import StreamingQuery
 
-from ottla.spark.connectors.parquet import ParquetEpochs
+{imports}from ottla.spark.connectors.parquet import ParquetEpochs
 
 CONFIGURATION = {configuration}
 
@@ -62,7 +62,7 @@ class Span:
 
 def backfill(pipeline: Pipeline, sink: Sink, span: Span) -> str:
     """A sink's query as a batch over records of some time. Run again, it writes nothing twice."""
-    text = HEAD.format(name=pipeline.name, path=pipeline.path.rsplit("/", 1)[-1], configuration="{}")
+    text = _head(pipeline, "{}")
     lines = ["", f"def backfill_{sink.name}(spark: SparkSession) -> None:", *_views(pipeline, sink, span)]
     if sink.format == "parquet":
         lines.append(f'    {_epochs(sink)}.store(rows, "backfill={span}")')
@@ -75,8 +75,7 @@ def backfill(pipeline: Pipeline, sink: Sink, span: Span) -> str:
 
 
 def program(pipeline: Pipeline) -> str:
-    configuration = _mapping({**BASE, **STATE, **pipeline.configuration})
-    text = HEAD.format(name=pipeline.name, path=pipeline.path.rsplit("/", 1)[-1], configuration=configuration)
+    text = _head(pipeline, _mapping({**BASE, **STATE, **pipeline.configuration}))
     for sink in pipeline.sinks.values():
         text += "\n" + "\n".join(_query(pipeline, sink)) + "\n\n"
     for query, source in graph.dead_letters(pipeline).items():
@@ -84,6 +83,13 @@ def program(pipeline: Pipeline) -> str:
     names = [*graph.dead_letters(pipeline), *graph.ordered_sinks(pipeline)]
     sinks = ", ".join(f"{_text(name)}: to_{name}" for name in names)
     return text + FOOT.format(sinks=sinks, name=_text(pipeline.name))
+
+
+def _head(pipeline: Pipeline, configuration: str) -> str:
+    avro = any(schema.avro for schema in pipeline.schemas.values())
+    imports = "from ottla.spark.avro import fits_avro, from_avro\n" if avro else ""
+    path = pipeline.path.rsplit("/", 1)[-1]
+    return HEAD.format(name=pipeline.name, path=path, configuration=configuration, imports=imports)
 
 
 def _query(pipeline: Pipeline, sink: Sink) -> Iterable[str]:
@@ -158,7 +164,6 @@ def _read_span(source: Source, span: Span) -> str:
 def _aside(pipeline: Pipeline, query: str, source: Source) -> Iterable[str]:
     """Values that do not fit go on as they are, with where they come from in their headers."""
     assert source.dead_letters is not None
-    bad = _unfit(pipeline.schemas[source.name])
     marks = [("topic", "topic"), ("partition", "cast(partition as string)"), ("offset", "cast(offset as string)")]
     marks += [("pipeline", f"'{pipeline.name}'"), ("reason", "'the value does not fit the schema'")]
     added = ", ".join(
@@ -169,27 +174,38 @@ def _aside(pipeline: Pipeline, query: str, source: Source) -> Iterable[str]:
     kafka = {name: value for name, value in source.options.items() if name.lower().startswith(SHARED)}
     yield f"def to_{query}(spark: SparkSession, available_now: bool = False) -> StreamingQuery:"
     yield "    " + _read(pipeline, with_headers, query)
-    yield f"    bad = expr({_text(bad)})"
-    yield '    frame = frame.observe("dead_letters", count(lit(1)).alias("all"), count_if(bad).alias("bad"))'
-    yield f'    rows = frame.where(bad).selectExpr("key", "value", {_text(headers)})'
+    yield f'    frame = frame.withColumn("_bad", {_unfit(pipeline.schemas[source.name])})'
+    yield '    frame = frame.observe("dead_letters", count(lit(1)).alias("all"), count_if("_bad").alias("bad"))'
+    yield f'    rows = frame.where("_bad").selectExpr("key", "value", {_text(headers)})'
     options = {**kafka, "topic": source.dead_letters.topic}
     sink = Sink(query, source.line, source.name, "ottla", options)
     yield from _indented(_writer(pipeline, sink))
     yield from _indented(_started(None))
 
 
-def _unfit(schema: str) -> str:
-    told = f"from_json(cast(value as string), '{schema}, _unfit string', map('columnNameOfCorruptRecord', '_unfit'))"
-    return f"value is not null and {told}._unfit is not null"
+def _unfit(schema: Schema) -> str:
+    """The column that says whether a value does not fit; one that is null does."""
+    if schema.avro:
+        return f"~fits_avro({_avro(schema)})"
+    told = "from_json(cast(value as string), '{}, _unfit string', map('columnNameOfCorruptRecord', '_unfit'))"
+    return f"expr({_text(f'value is not null and {told.format(schema.text)}._unfit is not null')})"
 
 
-def _decoded(schema: str | None, *, put_aside: bool) -> Iterable[str]:
+def _avro(schema: Schema) -> str:
+    return f'"value", {_text(schema.text)}, registry={schema.registry!r}'
+
+
+def _decoded(schema: Schema | None, *, put_aside: bool) -> Iterable[str]:
     """Keys are text; values too, or what the schema says. What does not fit stops the query, or was put aside."""
     value = "cast(value as string) as value"
-    if schema is not None:
-        value = f"from_json(cast(value as string), '{schema}', map('mode', 'FAILFAST')) as value"
     if schema is not None and put_aside:
-        yield f"frame = frame.where({_text(f'not ({_unfit(schema)})')})"
+        yield f"frame = frame.where(~({_unfit(schema)}))"
+    if schema is not None and schema.avro:
+        mode = ', mode="PERMISSIVE"' if put_aside else ""  # Spark may read before it filters
+        yield f'frame = frame.withColumn("value", from_avro({_avro(schema)}{mode}))'
+        value = "value"
+    elif schema is not None:
+        value = f"from_json(cast(value as string), '{schema.text}', map('mode', 'FAILFAST')) as value"
     columns = ["cast(key as string) as key", value, "topic", "partition", "offset", "timestamp"]
     yield f"frame = frame.selectExpr({', '.join(_text(column) for column in columns)})"
 
