@@ -1,4 +1,4 @@
-"""The process around a broker: loop, signals, the line that says it is ready, and the exit code."""
+"""The process around a broker: loop, signals, and the exit code."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import asyncio
 import gc
 import logging
 import signal
-import sys
 from collections.abc import Callable
 
 from ottla.broker.broker import Broker
 from ottla.config.broker import BrokerConfig
+from ottla.config.listeners import Listener
 from ottla.errors import Fault
 from ottla.runtime.real import RealRuntime
 
 log = logging.getLogger("ottla.broker")
 
 
-def run(config: BrokerConfig) -> int:
-    """Serve until SIGTERM or SIGINT. Blocks."""
+Ready = Callable[[list[Listener]], None]
+
+
+def run(config: BrokerConfig, ready: Ready) -> int:
+    """Serve until SIGTERM or SIGINT; `ready` is told where, once clients may come. Blocks."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(config))
+        return runner.run(_serve(config, ready))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -31,7 +34,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(config: BrokerConfig) -> int:
+async def _serve(config: BrokerConfig, ready: Ready) -> int:
     runtime = RealRuntime()
     broker = Broker(config, runtime)
     stop = asyncio.Event()
@@ -47,9 +50,7 @@ async def _serve(config: BrokerConfig) -> int:
     # What start-up made stays for good: the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    addresses = ", ".join(listener.address for listener in broker.listeners)
-    sys.stdout.write(f"ottla: broker {config.broker_id} ready on {addresses}\n")
-    sys.stdout.flush()
+    ready(broker.listeners)
     broker.doom.add_done_callback(lambda _: stop.set())
     await stop.wait()
     if broker.doom.done():

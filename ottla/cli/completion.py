@@ -10,6 +10,8 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from ottla.cli.output import json_option, print_json
+
 PATIENCE_S: Final = 1.0
 """Whoever presses Tab does not wait longer for a broker."""
 WHERE: Final = {
@@ -21,7 +23,8 @@ WHERE: Final = {
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(list(WHERE)))
-def command(shell: str) -> None:
+@json_option
+def command(shell: str, as_json: bool) -> None:
     """Print the completion script of a shell, for its start-up file.
 
     \b
@@ -32,8 +35,12 @@ def command(shell: str) -> None:
 
     chosen = get_completion_class(shell)
     assert chosen is not None
-    click.echo(f"# {WHERE[shell]}")
-    click.echo(chosen(cli, {}, "ottla", "_OTTLA_COMPLETE").source())
+    script = chosen(cli, {}, "ottla", "_OTTLA_COMPLETE").source()
+    if as_json:
+        print_json({"shell": shell, "for": WHERE[shell], "script": script})
+    else:
+        click.echo(f"# {WHERE[shell]}")
+        click.echo(script)
 
 
 def topic_names(ctx: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:

@@ -16,6 +16,13 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def print_json_line(value: object) -> None:
+    """For what goes on: whoever reads takes line by line."""
+    import json
+
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns as wide as they need to be, two blanks apart. click takes the colours away where no terminal is."""
     lines = [tuple(header), *(tuple(str(cell) for cell in row) for row in rows)]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ottla.cli.failure import Failure
-from ottla.cli.output import json_option, print_json
+from ottla.cli.output import json_option, print_json, print_json_line
 
 if TYPE_CHECKING:
-    from ottla.spark.pipeline.document import Pipeline
+    from ottla.spark.pipeline.document import Pipeline, Problem
     from ottla.spark.pipeline.program import Span
 
 EXAMPLE: Final = """\
@@ -69,7 +69,8 @@ def command() -> None:
 
 @command.command("init")
 @FILE
-def init(file: Path) -> None:
+@json_option
+def init(file: Path, as_json: bool) -> None:
     """Write a small pipeline to begin with.
 
     \b
@@ -80,26 +81,32 @@ def init(file: Path) -> None:
         raise Failure(f"{file} is there already")
     name = file.stem if file.stem.isidentifier() else "pipeline"
     file.write_text(EXAMPLE.format(file=file, name=name, here=file.resolve().parent))
-    click.echo(f"Wrote {file}.")
+    _say({"wrote": str(file)}, f"Wrote {file}.", as_json=as_json)
 
 
 @command.command("validate")
 @FILE
-def validate(file: Path) -> None:
+@json_option
+def validate(file: Path, as_json: bool) -> None:
     """Check a pipeline, with line numbers, before Spark starts.
 
     \b
     Example:
       ottla pipeline validate pipeline.yaml
     """
+    if as_json and (found := _problems(file)):
+        print_json({"problems": [{"line": each.line, "text": each.text} for each in found]})
+        raise SystemExit(Failure.exit_code)
     pipeline = _checked(file)
-    click.echo(f"{file}: good. {len(pipeline.sources)} sources, {len(pipeline.sinks)} sinks, {pipeline.guarantee}.")
+    counts = f"{len(pipeline.sources)} sources, {len(pipeline.sinks)} sinks, {pipeline.guarantee}"
+    _say({"problems": []}, f"{file}: good. {counts}.", as_json=as_json)
 
 
 @command.command("explain")
 @FILE
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the graph into this file.")
-def explain(file: Path, svg: Path | None) -> None:
+@json_option
+def explain(file: Path, svg: Path | None, as_json: bool) -> None:
     """Say what flows where.
 
     \b
@@ -109,15 +116,21 @@ def explain(file: Path, svg: Path | None) -> None:
     from ottla.spark.pipeline import picture
 
     pipeline = _checked(file)
-    click.echo(picture.text(pipeline))
+    told = {
+        "sinks": {name: pipeline.checkpoint(name) for name in pipeline.sinks},
+        "flows": [{"from": start, "to": end} for start, end in picture.edges(pipeline)],
+    }
+    _say(told, picture.text(pipeline), as_json=as_json)
     if svg is not None:
         svg.write_text(picture.svg(pipeline))
-        click.echo(f"Drawn into {svg}.")
+        if not as_json:
+            click.echo(f"Drawn into {svg}.")
 
 
 @command.command("eject")
 @FILE
-def eject(file: Path) -> None:
+@json_option
+def eject(file: Path, as_json: bool) -> None:
     """Print the PySpark that the pipeline is. Values of variables, passwords too, are in it.
 
     \b
@@ -126,7 +139,8 @@ def eject(file: Path) -> None:
     """
     from ottla.spark.pipeline.program import program
 
-    click.echo(program(_checked(file)), nl=False)
+    text = program(_checked(file))
+    _say({"program": text}, text.removesuffix("\n"), as_json=as_json)
 
 
 @command.command("run")
@@ -137,6 +151,7 @@ def eject(file: Path) -> None:
 @click.option("--full-refresh", metavar="SINK", multiple=True, help="Begin this sink anew, without its checkpoint.")
 @click.option("--from", "start", metavar="TIME", help="Backfill: records from this time on once more, for --sink.")
 @click.option("--to", "end", metavar="TIME", help="Backfill: up to this time, as 2026-11-15 or 2026-11-15T12:30, UTC.")
+@json_option
 def run(
     file: Path,
     available_now: bool,
@@ -145,6 +160,7 @@ def run(
     full_refresh: tuple[str, ...],
     start: str | None,
     end: str | None,
+    as_json: bool,
 ) -> None:
     """Run a pipeline, from where it was when it last ended.
 
@@ -158,18 +174,25 @@ def run(
     for name in (*only, *full_refresh):
         if name not in pipeline.sinks:
             raise click.UsageError(f"there is no sink {name!r}; there are: {', '.join(pipeline.sinks)}")
+
+    def say(line: str) -> None:
+        if as_json:
+            print_json_line({"at": time.time(), "said": line})
+        else:
+            click.echo(line)
+
     for name in full_refresh:
         for gone in kept.forget(pipeline, name):
-            click.echo(f"{name}: removed {gone}")
+            say(f"{name}: removed {gone}")
     pipeline = _checked(file)
     span = _span(pipeline, only, start, end)
     try:
         from ottla.spark.pipeline import running
 
         if span is not None:
-            running.run_backfill(pipeline, only, span, master=master, say=click.echo)
+            running.run_backfill(pipeline, only, span, master=master, say=say)
         else:
-            running.run(pipeline, master=master, available_now=available_now, only=only, say=click.echo)
+            running.run(pipeline, master=master, available_now=available_now, only=only, say=say)
     except ModuleNotFoundError as missing:
         raise Failure(f"{missing}; pip install 'ottla[spark]', and 'ottla[postgres]' for databases") from None
     except running.Failed as problem:
@@ -226,7 +249,8 @@ def status(file: Path, as_json: bool) -> None:
 
 @command.command("repair")
 @FILE
-def repair(file: Path) -> None:
+@json_option
+def repair(file: Path, as_json: bool) -> None:
     """Mend checkpoints after a power failure: remove an entry that was never finished, so that its batch is run again.
 
     \b
@@ -239,21 +263,25 @@ def repair(file: Path) -> None:
     for entry in found:
         if entry.removable:
             repairs.remove(entry)
-            click.echo(f"{entry.sink}: removed {entry.path}, which was cut; its batch is run again")
+            if not as_json:
+                click.echo(f"{entry.sink}: removed {entry.path}, which was cut; its batch is run again")
     hopeless = [entry for entry in found if not entry.removable]
+    if as_json:
+        print_json({"removed": [str(entry.path) for entry in found if entry.removable]})
     if hopeless:
         told = "\n".join(f"{entry.sink}: {entry.path} is damaged" for entry in hopeless)
         raise Failure(
             f"{told}\nnobody knows what these batches held: begin anew, ottla pipeline run --full-refresh SINK"
         )
-    if not found:
+    if not found and not as_json:
         click.echo("All checkpoints are whole.")
 
 
 @command.command("drop")
 @FILE
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def drop(file: Path, yes: bool) -> None:
+@json_option
+def drop(file: Path, yes: bool, as_json: bool) -> None:
     """Remove checkpoints, status and replication slots. Topics and tables stay; Parquet goes with its checkpoint.
 
     \b
@@ -265,14 +293,14 @@ def drop(file: Path, yes: bool) -> None:
     pipeline = _parsed(file)
     if not yes:
         click.confirm(f"Remove all checkpoints of {pipeline.name}? It would begin anew", abort=True)
-    for name in pipeline.sinks:
-        for gone in kept.forget(pipeline, name):
-            click.echo(f"{name}: removed {gone}")
+    done = [f"{name}: removed {gone}" for name in pipeline.sinks for gone in kept.forget(pipeline, name)]
     for source in pipeline.sources.values():
         if source.format == "ottla-postgres-cdc":
             from ottla.spark.connectors.slots import drop_slot
 
-            click.echo(drop_slot(source.options))
+            done.append(drop_slot(source.options))
+    if as_json or done:
+        _say({"done": done}, "\n".join(done), as_json=as_json)
 
 
 def _parsed(file: Path) -> Pipeline:
@@ -289,14 +317,35 @@ def _parsed(file: Path) -> Pipeline:
 
 
 def _checked(file: Path) -> Pipeline:
-    from ottla.spark.pipeline import checks, kept
     from ottla.spark.pipeline.document import BadPipeline
 
     pipeline = _parsed(file)
-    found = checks.problems(pipeline) or kept.broken_checkpoints(pipeline)
-    if found:
+    if found := _wrong(pipeline):
         raise Failure(str(BadPipeline(str(file), found)))
     return pipeline
+
+
+def _wrong(pipeline: Pipeline) -> list[Problem]:
+    from ottla.spark.pipeline import checks, kept
+
+    return checks.problems(pipeline) or kept.broken_checkpoints(pipeline)
+
+
+def _problems(file: Path) -> list[Problem]:
+    """All that is wrong, whether it is seen in the text or in what it means."""
+    from ottla.spark.pipeline.document import BadPipeline, read
+
+    try:
+        return _wrong(read(file)) if file.exists() else []
+    except BadPipeline as bad:
+        return bad.problems
+
+
+def _say(told: object, text: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(told)
+    else:
+        click.echo(text)
 
 
 def _status_line(name: str, told: dict[str, Any] | None) -> str:

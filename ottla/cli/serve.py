@@ -10,7 +10,9 @@ import click
 
 from ottla import logs
 from ottla.cli.failure import Failure, Misused, split_pair
-from ottla.config import BadConfig, BrokerConfig, load_broker_config, print_config
+from ottla.cli.output import json_option, print_json, print_json_line
+from ottla.config import BadConfig, BrokerConfig, load_broker_config, print_config, shown_config
+from ottla.config.listeners import Listener
 from ottla.config.setting import Source
 from ottla.errors import Fault
 
@@ -51,13 +53,13 @@ COPIES = (
 @click.option(
     "--log-format",
     type=click.Choice(logs.FORMATS),
-    default="text",
     envvar="OTTLA_LOG_FORMAT",
-    show_default=True,
+    help="Of the log, on standard error.  [default: text; json with --json]",
 )
 @click.option(
     "--log-level", type=click.Choice(logs.LEVELS), default="info", envvar="OTTLA_LOG_LEVEL", show_default=True
 )
+@json_option
 def command(
     broker_id: int | None,
     host: str | None,
@@ -68,8 +70,9 @@ def command(
     file: str | None,
     settings: tuple[str, ...],
     only_print: bool,
-    log_format: str,
+    log_format: str | None,
     log_level: str,
+    as_json: bool,
 ) -> None:
     """Run a broker until it is told to stop (SIGTERM or Ctrl-C).
 
@@ -96,18 +99,29 @@ def command(
     except BadConfig as bad:
         raise Misused(_sentence(bad)) from None
     if only_print:
-        click.echo(print_config(config))
+        if as_json:
+            print_json(shown_config(config))
+        else:
+            click.echo(print_config(config))
         return
-    logs.set_up(log_level, log_format)
+    logs.set_up(log_level, log_format or ("json" if as_json else "text"))
     _announce(config)
-    sys.exit(_run(config))
+    sys.exit(_run(config, as_json=as_json))
 
 
-def _run(config: BrokerConfig) -> int:
+def _run(config: BrokerConfig, *, as_json: bool) -> int:
     from ottla.broker.main import run
 
+    def ready(listeners: list[Listener]) -> None:
+        """One line: whoever has started this waits for it."""
+        addresses = [listener.address for listener in listeners]
+        if as_json:
+            print_json_line({"broker": config.broker_id, "ready": addresses})
+        else:
+            click.echo(f"ottla: broker {config.broker_id} ready on {', '.join(addresses)}")
+
     try:
-        return run(config)
+        return run(config, ready)
     except Fault as fault:
         raise Failure(str(fault)) from None
 

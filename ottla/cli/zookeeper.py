@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.failure import Failure
+from ottla.cli.output import json_option, print_json_line
 from ottla.errors import Fault
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ LOOK_SECONDS = 0.5
     help="Port of the first one, the others follow; 0 picks free ones.",
 )
 @click.option("--jars", metavar="DIR", help="ZooKeeper's jars.  [default: OTTLA_ZOOKEEPER_JARS, or those of PySpark]")
-def command(nodes: str, data: str, port: int, jars: str | None) -> None:
+@json_option
+def command(nodes: str, data: str, port: int, jars: str | None, as_json: bool) -> None:
     """Run a ZooKeeper ensemble until told to stop (SIGTERM or Ctrl-C).
 
     It is Apache ZooKeeper itself, from the jars that PySpark brings along, listening on this machine only. Brokers
@@ -54,16 +56,19 @@ def command(nodes: str, data: str, port: int, jars: str | None) -> None:
         if lock is None:
             raise Fault(f"another ensemble is running on {data}. Stop it first, or use another --data.")
         ensemble = Ensemble(Path(data), int(nodes), port=port, jars=jars)
-        sys.exit(_run(ensemble, stop))
+        sys.exit(_run(ensemble, stop, as_json=as_json))
     except Fault as fault:
         raise Failure(str(fault)) from None
 
 
-def _run(ensemble: Ensemble, stop: threading.Event) -> int:
+def _run(ensemble: Ensemble, stop: threading.Event, *, as_json: bool) -> int:
     ensemble.start()
     try:
-        click.echo(f"ottla: zookeeper ready on {ensemble.connect}")
-        click.echo(f"  try: ottla serve --store zookeeper:{ensemble.connect}", err=True)
+        if as_json:
+            print_json_line({"ready": ensemble.connect})
+        else:
+            click.echo(f"ottla: zookeeper ready on {ensemble.connect}")
+            click.echo(f"  try: ottla serve --store zookeeper:{ensemble.connect}", err=True)
         while not stop.wait(LOOK_SECONDS):
             for server in ensemble.servers:
                 if not server.running:

@@ -4,7 +4,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.describe import Row, Synonym, describe_broker, describe_dynamic, describe_topic
 from ottla.config.dynamic import validate_broker_overrides
 from ottla.config.listeners import Listener
-from ottla.config.load import load_broker_config, print_config
+from ottla.config.load import load_broker_config, print_config, shown_config
 from ottla.config.setting import BadConfig, Kind, Setting, Source
 from ottla.config.topic import TopicConfig, resolve, validate_topic_overrides
 
@@ -24,6 +24,7 @@ __all__ = [
     "load_broker_config",
     "print_config",
     "resolve",
+    "shown_config",
     "validate_broker_overrides",
     "validate_topic_overrides",
 ]

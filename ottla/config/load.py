@@ -74,6 +74,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def shown_config(config: BrokerConfig) -> dict[str, str | None]:
+    """The effective configuration, by Kafka's names; secrets are hidden."""
+    shown = {name: text_of(config.get(name)) for name in sorted(BROKER_SETTINGS)}
+    hidden = [name for name, text in shown.items() if BROKER_SETTINGS[name].sensitive and text is not None]
+    return shown | dict.fromkeys(hidden, "[hidden]")
+
+
 def print_config(config: BrokerConfig) -> str:
     """The effective configuration as a properties file, by where each value came from; secrets are hidden."""
     sections: dict[Source, list[str]] = {}

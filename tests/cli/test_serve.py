@@ -1,6 +1,8 @@
 """`ottla serve`: its options, and how a configuration that cannot be used is refused."""
 
+import json
 import logging
+import subprocess
 import sys
 import types
 
@@ -28,6 +30,20 @@ def test_options_are_settings(tmp_path):
     assert "listeners=PLAINTEXT://[::1]:0\n" in flags
     assert f"log.dirs={tmp_path}\n" in flags
     assert "ottla.store=embedded:/x.db\n" in flags
+
+
+def test_settings_and_the_ready_line_can_be_had_as_json(tmp_path):
+    settings = json.loads(printed("--id", "3", "--json"))
+    assert settings["broker.id"] == "3"
+    command = [sys.executable, "-m", "ottla", "serve", "--json", "--id", "3", "--port", "0", "--data", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as broker:
+        assert broker.stdout is not None
+        line = json.loads(broker.stdout.readline())
+        broker.terminate()
+        _, logged = broker.communicate(timeout=30)
+    assert line["broker"] == 3
+    assert line["ready"][0].startswith("127.0.0.1:")
+    assert all(json.loads(each) for each in logged.splitlines())
 
 
 def test_any_setting_can_be_given():
@@ -81,7 +97,7 @@ def broker_main(monkeypatch):
 
 
 def test_a_fault_ends_with_status_1_and_one_line(broker_main):
-    def run(config):
+    def run(config, ready):
         raise Fault("the data directory is in use by another broker: stop it, or use another --data")
 
     broker_main.run = run
@@ -92,13 +108,13 @@ def test_a_fault_ends_with_status_1_and_one_line(broker_main):
 
 
 def test_the_brokers_status_is_the_commands(broker_main):
-    broker_main.run = lambda config: 0 if config.broker_id == 4 else 1
+    broker_main.run = lambda config, ready: 0 if config.broker_id == 4 else 1
     assert serve("--id", "4").exit_code == 0
     assert serve("--id", "5").exit_code == 1
 
 
 def test_what_has_no_effect_is_named_once_and_exposure_is_warned_of(broker_main):
-    broker_main.run = lambda config: 0
+    broker_main.run = lambda config, ready: 0
     output = serve(
         "--set",
         "num.io.threads=8",
@@ -114,5 +130,5 @@ def test_what_has_no_effect_is_named_once_and_exposure_is_warned_of(broker_main)
 
 
 def test_a_broker_for_this_machine_alone_starts_quietly(broker_main):
-    broker_main.run = lambda config: 0
+    broker_main.run = lambda config, ready: 0
     assert serve().output == ""

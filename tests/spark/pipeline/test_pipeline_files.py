@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -176,3 +178,23 @@ def test_the_commands_need_no_spark(tmp_path):
     compile(run("eject", file).output, "ejected", "exec")
     assert "large: has not run yet" in run("status", file).output
     assert run("init", file).exit_code != 0
+
+
+def test_the_commands_tell_programs_as_much_as_people(tmp_path):
+    file = tmp_path / "first.yaml"
+
+    def told(*arguments: str, status: int = 0) -> Any:
+        done = CliRunner().invoke(cli, ["pipeline", *arguments, str(file), "--json"])
+        assert done.exit_code == status, done.output
+        return json.loads(done.output)
+
+    assert told("init") == {"wrote": str(file)}
+    assert told("validate") == {"problems": []}
+    assert {"from": "orders", "to": "picked"} in told("explain")["flows"]
+    compile(told("eject")["program"], "ejected", "exec")
+    assert told("repair") == {"removed": []}
+    assert told("drop", "--yes")["done"] == []
+    file.write_text(file.read_text().replace("from: picked", "from: pickd"))
+    [problem] = told("validate", status=1)["problems"]
+    assert "did you mean picked?" in problem["text"]
+    assert file.read_text().splitlines()[problem["line"] - 1].strip() == "from: pickd"
