@@ -14,8 +14,8 @@ help:
 	@echo "make demo      three brokers under load: kill -9 one that leads, count every record, watch a group"
 	@echo "make demo-spark  actors from a PostgreSQL into topics, tables and files (downloads PySpark, 456 MB)"
 	@echo "make install   put the ottla command into $(BIN)"
-	@echo "make test      run the tests, real clients included"
-	@echo "make test-spark  all tests of Spark: downloads PySpark (456 MB), and kills drivers, workers and brokers"
+	@echo "make test      run the tests, with real clients, ZooKeeper, Spark and PostgreSQL (downloads PySpark, 456 MB)"
+	@echo "make test-spark  all tests of Spark: those of make test, and whole pipelines that run twice and are killed"
 	@echo "make check     ruff, mypy --strict, import contracts, tidiness"
 	@echo "make soak      break clusters under load and transactions for MINUTES=60, and count what was lost"
 	@echo "make soak-spark  kill drivers, executors and brokers KILLS=20 times under a pipeline, and count what came of it"
@@ -56,10 +56,12 @@ demo: $(VENV)/.installed-demo
 demo-spark: $(VENV)/.installed-spark
 	$(BIN)/python -m examples.actors.demo
 
-test: $(VENV)/.installed-dev
+# Hundreds of brokers are started: none of them should compile everything anew.
+test: export PYTHONDONTWRITEBYTECODE =
+test: $(VENV)/.installed-spark
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile
 
-# Slower than the rest together, and PySpark is large; where it is installed, make test runs most of these too.
+test-spark: export PYTHONDONTWRITEBYTECODE =
 test-spark: $(VENV)/.installed-spark
 	SPARK_TESTS=all $(BIN)/python -m pytest -q tests/spark
 

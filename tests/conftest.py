@@ -106,9 +106,35 @@ def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
     return lambda: f"{stem}-{uuid.uuid4().hex[:8]}"
 
 
-LONG = ("tests/rounds/", "tests/cli/test_drill.py", "tests/sim/", "tests/interop/test_transactions")
+LONG = (
+    "tests/rounds/",
+    "tests/spark/",
+    "tests/cli/test_drill.py",
+    "tests/sim/",
+    "tests/interop/test_transactions",
+)
 """What takes minutes goes first: whoever of the processes came to it last would keep all waiting."""
+SHARING_SPARK = (
+    "tests/spark/test_avro.py",
+    "tests/spark/test_sink.py",
+    "tests/spark/test_source.py",
+    "tests/spark/connectors/test_parquet_epochs.py",
+    "tests/spark/connectors/test_postgres_in_spark.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """File by file; but files that share a Spark stay together, for it takes ten seconds to come up."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    scheduler = LoadFileScheduling(config, log)
+    by_file = scheduler._split_scope
+    scheduler._split_scope = lambda nodeid: "a Spark" if nodeid.startswith(SHARING_SPARK) else by_file(nodeid)
+    return scheduler

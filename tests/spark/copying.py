@@ -12,7 +12,7 @@ from typing import Any
 
 from ottla.spark.pipeline.session import quick_python
 
-ROWS_PER_BATCH = 1500
+ROWS_PER_BATCH = 1000
 
 
 def session(master: str, folder: Path, **settings: str) -> Any:

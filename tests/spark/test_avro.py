@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs PySpark: make test-spark installs it")
-pytest.importorskip("fastavro", reason="needs fastavro: make test-spark installs it")
+pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
+pytest.importorskip("fastavro", reason="needs fastavro: make test installs it")
 
 from pyspark.sql.functions import struct
 

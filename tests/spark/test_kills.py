@@ -1,6 +1,6 @@
 """Whatever is killed in the middle of a copy, the copy is exact: nothing is missing, nothing is there twice.
 
-Each needs a driver of its own, and that takes its time: `make test-spark` runs them.
+Each needs a driver of its own, and that takes its time.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs PySpark: make test-spark installs it")
+pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 
 from ottla import blocking
 from ottla.client.admin import NewTopic
@@ -22,11 +23,8 @@ from tests.serving import BrokerProcess, wait_for
 from tests.spark.conftest import REPOSITORY
 from tests.spark.test_sink import fill, numbers, once
 
-ROWS = 12_000
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(os.environ.get("SPARK_TESTS") != "all", reason="takes minutes: make test-spark runs it"),
-]
+ROWS = 6_000
+pytestmark = pytest.mark.timeout(600)
 
 
 class Copy:
@@ -39,13 +37,16 @@ class Copy:
         self._log = directory / "driver.log"
         self.process: subprocess.Popen[bytes]
 
-    def start(self) -> Copy:
-        command = [sys.executable, "-m", "tests.spark.copying", self.broker.bootstrap, "source", "sink"]
+    def command(self) -> list[str]:
+        copying = ["tests.spark.copying", self.broker.bootstrap, "source", "sink", str(self.checkpoint), self._master]
+        return [sys.executable, "-m", *copying]
+
+    def start(self) -> Self:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, str(self.checkpoint), self._master],
+                self.command(),
                 cwd=REPOSITORY,
-                env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+                env=os.environ | {"PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1"},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -268,7 +268,7 @@ def _drop(db: psycopg.Connection[Any], tables: Sequence[str]) -> None:
         db.execute(sql.SQL("drop table if exists {}").format(sql.Identifier(table)))
 
 
-def statements(plan: SinkPlan, parts: Sequence[Staged]) -> list[sql.Composable]:
+def statements(plan: SinkPlan, parts: Sequence[Staged]) -> list[sql.Composed]:
     """From the tasks' tables into the one that is meant."""
     table = sql.Identifier(*plan.table)
     names = sql.SQL(", ").join(sql.Identifier(name) for name, _ in plan.columns)
@@ -287,7 +287,7 @@ def statements(plan: SinkPlan, parts: Sequence[Staged]) -> list[sql.Composable]:
         key, staged, task, order
     )
     kept: sql.Composable = sql.SQL("")
-    made: list[sql.Composable] = []
+    made: list[sql.Composed] = []
     if plan.deleted is not None:
         gone = sql.Identifier(plan.deleted)
         kept = sql.SQL(" where {} is not true").format(gone)

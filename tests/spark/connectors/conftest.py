@@ -16,7 +16,7 @@ from ottla.spark.connectors.local_postgres import LocalPostgres, NoPostgres
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[LocalPostgres]:
-    pytest.importorskip("psycopg", reason="needs psycopg: make test-spark installs it")
+    pytest.importorskip("psycopg", reason="needs psycopg: make test installs it")
     # Not below pytest's own directory, which nobody but its owner may enter: the server may run as somebody else.
     directory = Path(tempfile.mkdtemp(prefix="ottla-tests-postgres-"))
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("psycopg", reason="needs psycopg: make test-spark installs it")
+pytest.importorskip("psycopg", reason="needs psycopg: make test installs it")
 
 import psycopg
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs PySpark: make test-spark installs it")
-pytest.importorskip("psycopg", reason="needs psycopg: make test-spark installs it")
+pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
+pytest.importorskip("psycopg", reason="needs psycopg: make test installs it")
 
 import psycopg
 
@@ -20,7 +20,10 @@ from tests.serving import wait_for
 from tests.spark.connectors.test_capture import run
 from tests.spark.connectors.test_postgres_in_spark import rows
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.environ.get("SPARK_TESTS") != "all", reason="takes minutes: make test-spark runs it"),
+]
 
 KILLS = int(os.environ.get("KILLS", "2"))
 

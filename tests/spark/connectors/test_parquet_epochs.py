@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs PySpark: make test-spark installs it")
+pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 
 import pyarrow.dataset as ds
 from pyspark.sql import SparkSession

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs PySpark: make test-spark installs it")
-pytest.importorskip("psycopg", reason="needs psycopg: make test-spark installs it")
+pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
+pytest.importorskip("psycopg", reason="needs psycopg: make test installs it")
 
 import psycopg
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from ottla.spark.connectors.postgres_sink import RowsLost, SinkPlan, Staged, sink_plan, stage, store
 from tests.spark.connectors.test_capture import run
@@ -172,7 +172,7 @@ def test_two_writes_of_one_batch_are_told_apart_by_their_names(spark, database, 
 
 
 def numbers_plan(database: str) -> SinkPlan:
-    schema = StructType.fromDDL("id long")
+    schema = StructType([StructField("id", LongType())])
     return sink_plan({"url": database, "table": "t", "txnAppId": "w", "txnVersion": "7"}, schema, overwrite=False)
 
 
@@ -220,7 +220,7 @@ def test_rows_that_the_database_lost_between_task_and_driver_are_missed(database
 
 def test_the_last_row_of_a_key_wins_whichever_task_has_it(database):
     run(database, "create table t (id int primary key, v text)")
-    schema = StructType.fromDDL("id int, v string")
+    schema = StructType([StructField("id", IntegerType()), StructField("v", StringType())])
     plan = sink_plan({"url": database, "table": "t", "key": "id"}, schema, overwrite=False)
 
     def share(*pairs: tuple[int, str]) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs PySpark: make test-spark installs it")
+pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 
 import pyarrow.dataset as ds
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("yaml", reason="needs PyYAML: make test-spark installs it")
+pytest.importorskip("yaml", reason="needs PyYAML: make test installs it")
 
 from ottla.cli.main import cli
 from ottla.spark.pipeline import checks, document, graph, kept, lag, picture

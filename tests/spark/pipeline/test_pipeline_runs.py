@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="needs PySpark: make test-spark installs it")
+pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 
 import pyarrow.dataset as ds
 
 from ottla import blocking
 from ottla.client.embedded import TopicPartition
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.environ.get("SPARK_TESTS") != "all", reason="takes minutes: make test-spark runs it"),
+]
 
 FILE = """\
 name: orders
