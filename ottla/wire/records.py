@@ -217,13 +217,20 @@ def lie(message: str) -> Refused:
 
 def open_batch(batch: Buffer, bytes_max: int) -> tuple[BatchHeader, bytes]:
     """Header and uncompressed records, of which there can be as many as the header says."""
+    header, data = view_batch(batch, bytes_max)
+    return header, bytes(data)
+
+
+def view_batch(batch: Buffer, bytes_max: int) -> tuple[BatchHeader, Buffer]:
+    """As `open_batch`; but what is not compressed is not copied."""
     header = read_header(batch)
     if header.size > len(batch):
         raise Refused(ErrorCode.corrupt_message, "the batch is longer than the data that holds it")
     if header.codec >= len(CODECS):
         raise Refused(ErrorCode.unsupported_compression_type, f"compression type {header.codec}")
-    stored = memoryview(batch)[HEADER_BYTES : header.size]
-    data = decompress(CODECS[header.codec], stored, bytes_max) if stored else b""
+    data: Buffer = memoryview(batch)[HEADER_BYTES : header.size]
+    if header.codec and data:
+        data = decompress(CODECS[header.codec], data, bytes_max)
     if not 0 <= header.record_count <= len(data) // RECORD_BYTES_MIN:
         raise lie("there are fewer records than the batch says")
     return header, data

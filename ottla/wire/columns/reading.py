@@ -18,7 +18,7 @@ from ottla.runtime import Buffer
 from ottla.wire.batch import BatchHeader
 from ottla.wire.columns.schema import CREATE_TIME, HEADER, HEADERS, LOG_APPEND_TIME, TIMESTAMP
 from ottla.wire.columns.varints import LONG_BYTES_MAX, Bytes, Ints, read_varints
-from ottla.wire.records import lie, open_batch, read_varint
+from ottla.wire.records import lie, read_varint, view_batch
 
 OFFSET_MAX: Final = 2**63 - 1
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
@@ -61,11 +61,11 @@ def record_batch(
 
     The schema is one of `schema_of`. Refused if one batch is damaged, or all together expand beyond `bytes_max`.
     """
-    opened: list[tuple[BatchHeader, bytes]] = []
+    opened: list[tuple[BatchHeader, Buffer]] = []
     for batch in batches:
-        opened.append(open_batch(batch, bytes_max))
+        opened.append(view_batch(batch, bytes_max))
         bytes_max -= len(opened[-1][1])
-    plain = opened[0][1] if len(opened) == 1 else b"".join([data for _, data in opened])
+    plain = b"".join([data for _, data in opened])
     try:
         fields = _read(opened, plain).part(start, stop)
         columns = [_column(name, fields, plain, topic, partition) for name in schema.names]
@@ -92,7 +92,7 @@ def walk(plain: bytes, pos: int, count: int, starts: list[int]) -> int:
     return pos
 
 
-def _read(opened: Sequence[tuple[BatchHeader, bytes]], plain: bytes) -> _Fields:
+def _read(opened: Sequence[tuple[BatchHeader, Buffer]], plain: bytes) -> _Fields:
     starts: list[int] = []
     end = 0
     for header, records in opened:
