@@ -481,7 +481,7 @@ class Accumulator:
             deadline = queue.deadline
             if deadline is None or now < deadline:
                 continue
-            last = queue.last_error.name.replace("_", " ") if queue.last_error else "no broker could be asked"
+            last = self._routing.obstacle(queue.topic, queue.partition, queue.last_error)
             waited = f"not delivered within {self.settings.delivery_timeout_ms} ms"
             for batch in list(queue):
                 if batch.deadline <= now and not batch.given_up:

@@ -215,6 +215,15 @@ class Routing:
         broker = self.brokers.get(self.leader(topic, partition).node_id)
         return broker if broker is not None and self.reachable(broker.node_id, now) else None
 
+    def obstacle(self, topic: str, partition: int, said: ErrorCode = ErrorCode.none) -> str:
+        """What its leader said last, or why it could not be asked, for people."""
+        if said not in (ErrorCode.none, ErrorCode.network_exception):
+            return said.name.replace("_", " ")
+        leader = self.leader(topic, partition).node_id
+        if leader == NO_NODE:
+            return "it has no leader; `ottla topics describe` shows which brokers have its replicas: start one of them"
+        return f"its leader, broker {leader}, does not answer"
+
     def error(self, topic: str) -> ErrorCode:
         """Why nothing is known of the topic."""
         return self._errors.get(topic, ErrorCode.none)

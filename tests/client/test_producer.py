@@ -174,7 +174,8 @@ def test_records_fail_in_time_when_the_broker_is_gone(start_broker: StartBroker,
             await producer.send_and_wait(topic, b"there")
             process.kill()
             sent = await producer.send(topic, b"gone")
-            with pytest.raises(TimedOut, match="not delivered within 600 ms") as late:
+            said = "not delivered within 600 ms; last: its leader, broker 1, does not answer"
+            with pytest.raises(TimedOut, match=said) as late:
                 await sent
             assert late.value.retriable
 

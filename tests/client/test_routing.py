@@ -31,6 +31,9 @@ class RoutingScenario(Scenario):
         refusal = self.routing.refusal(topic)
         assert (refusal is not None) == (kind == "refused")
 
+    def do_obstacle(self, place: str, *words: str) -> None:
+        assert " ".join(words) in self.routing.obstacle(place[:-1], int(place[-1]))
+
     def do_reachable(self, node: str, answer: str) -> None:
         assert self.routing.reachable(int(node), self.now) == (answer == "yes")
 
