@@ -245,10 +245,27 @@ class Partition:
         known_producers = self.log.producers
         if self._turned_away is not None:
             self._turned_away.check(header, known_producers.expected(header.producer_id, header.producer_epoch))
-        known = known_producers.check(header)
+        try:
+            known = known_producers.check(header)
+        except Refused as refused:
+            if refused.code is ErrorCode.out_of_order_sequence_number:
+                self._perhaps_behind(header)
+            raise
         if self._turned_away is not None:
             self._turned_away.forget(header.producer_id)
         return known
+
+    def _perhaps_behind(self, header: batch.BatchHeader) -> None:
+        """Something is missing before it. In its producer's first batch of a reign that may be what the predecessor
+        has not taken any more."""
+        producer = self.log.producers.get(header.producer_id)
+        if producer is None or (producer.batches and producer.batches[-1].last_offset >= self.epoch_start):
+            return
+        if self._turned_away is None:
+            self._turned_away = TurnedAway()
+        expected = self.log.producers.expected(header.producer_id, header.producer_epoch)
+        assert expected is not None
+        self._turned_away.miss(header, expected)
 
     def advance(self, size: int = 0) -> None:
         """The log may have grown, by so many bytes: tell the followers, and see what is committed now."""

@@ -5,6 +5,9 @@ leads yet, too few are in sync, the disk is full) and the second a moment later 
 is out of order. That is true, but librdkafka takes it for a reason to number everything anew, on all partitions, also
 what it has sent and was not told of; whatever of that is in the log is then written twice. So the second is told what
 the first was told, and both come again in their order.
+
+The first may also have been refused by the leader before this one: librdkafka sends what follows to the new leader
+while the old one has not answered yet. So it is the same with a producer's first batch in a reign.
 """
 
 from __future__ import annotations
@@ -59,6 +62,16 @@ class TurnedAway:
         if first.told < BEHIND_MAX and (expected is None or expected == first.sequence):
             self._firsts[header.producer_id] = first._replace(told=first.told + 1)
             raise Behind(first.code, "the batch before this one was refused, and has to come first")
+
+    def miss(self, header: batch.BatchHeader, expected: int) -> None:
+        """The one before it did not come here: refuse it as the predecessor will have refused that one; but not for
+        ever."""
+        first = self._firsts.get(header.producer_id)
+        if first is None or (first.epoch, first.sequence) != (header.producer_epoch, expected):
+            if len(self._firsts) >= PRODUCERS_MAX:
+                del self._firsts[next(iter(self._firsts))]
+            self._firsts[header.producer_id] = _First(header.producer_epoch, expected, ErrorCode.not_leader_or_follower)
+            self.check(header, expected)
 
     def forget(self, producer_id: int) -> None:
         """One of its batches was taken."""

@@ -137,6 +137,25 @@ def test_all_that_were_turned_away_come_back_in_their_order(partition):
     assert sent_by(p, 6, 7) == [6, 7]
 
 
+def test_what_overtakes_a_batch_that_the_leader_before_has_refused_is_refused_too(partition):
+    """librdkafka sends what follows to the new leader before the old one has answered."""
+    p = partition(leading(in_sync=(1, 2)))
+    away, none = ErrorCode.not_leader_or_follower, ErrorCode.out_of_order_sequence_number
+    assert sent_by(p, 0, 1) == [0, 1]
+    assert sent_by(p, 4) == [none]  # within a reign nobody else can have refused what is missing
+    p.become(leading(in_sync=(1, 2), epoch=1))
+    assert sent_by(p, 3, 4) == [away] * 2
+    assert sent_by(p, 2, 3, 4) == [2, 3, 4]
+    assert sent_by(p, 6) == [none]
+    # Whoever goes on without what is missing hears of it.
+    p.become(leading(in_sync=(1, 2), epoch=2))
+    assert sent_by(p, 6, 6, 6, 6, 6, 6) == [away] * 4 + [none] * 2
+    # It numbers everything anew then, and may do that out of order, too.
+    anew = [batch(b"n", producer_id=7, producer_epoch=1, base_sequence=n) for n in (1, 0, 1)]
+    assert refusal(p.append, anew[0], 1, NOW_MS) == away
+    assert [p.append(each, 1, NOW_MS).base_offset for each in anew[1:]] == [5, 6]
+
+
 def test_acks_all_needs_enough_replicas_in_sync_and_acks_one_does_not(partition):
     p = partition(leading()._replace(replicas=(1, 2, 3)), in_sync_min=2)
     assert refusal(p.append, batch(b"a"), ACKS_ALL, NOW_MS) == ErrorCode.not_enough_replicas
