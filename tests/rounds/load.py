@@ -15,7 +15,14 @@ MESSAGE_TIMEOUT_MS = 300_000
 QUIET = 0
 UNKNOWN = -1
 READ_SECONDS = 60.0
-RECONNECT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 250}
+RECONNECT = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 250,
+    # When all brokers are away for a moment, librdkafka 2.16 forgets them and begins with the bootstrap list again; if
+    # epochs are being validated then, two of its threads take two locks in different order, and the client stands still
+    # for ever (rd_kafka_toppar_forget_leader).
+    "metadata.recovery.strategy": "none",
+}
 
 
 class Writer(threading.Thread):
