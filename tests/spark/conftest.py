@@ -19,8 +19,34 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+IN_MAKE_TEST = {
+    "test_a_batch_has_the_columns_of_the_connector",
+    "test_a_stream_takes_what_is_available_in_portions_and_goes_on_where_it_was",
+    "test_a_write_with_an_identity_is_done_once",
+    "test_markers_that_are_gone_stop_the_stream_until_told_otherwise",
+    "test_two_topics_in_one_batch_need_names_of_their_own",
+    "test_changes_reach_a_table_by_key",
+    "test_epochs_are_whole_and_a_batch_that_comes_again_replaces_its_own",
+    "test_a_driver_that_is_killed_goes_on_where_it_was",
+    "test_workers_that_are_killed_are_replaced",
+    "test_a_broker_that_is_killed_and_comes_back_loses_nothing",
+    "test_a_pipeline_on_a_cluster_whose_executor_is_killed_copies_every_record_once",
+}
+"""One test of every kind that starts Spark; all the others take minutes, and `make test-spark` runs them, too."""
+STARTS_SPARK = ("test_kills", "test_standalone", "test_capture_kills", "test_actors", "test_pipeline_runs")
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 Create = Callable[..., str]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("SPARK_TESTS"):
+        return
+    for item in items:
+        if not isinstance(item, pytest.Function) or "tests/spark/" not in item.nodeid:
+            continue
+        starts_spark = "spark" in item.fixturenames or item.path.stem in STARTS_SPARK
+        if starts_spark and item.originalname not in IN_MAKE_TEST:
+            item.add_marker(pytest.mark.skip(reason="make test-spark runs it"))
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from tests.serving import BrokerProcess, wait_for
 from tests.spark.conftest import REPOSITORY
 from tests.spark.test_sink import fill, numbers, once
 
-ROWS = 6_000
+ROWS = 5_000
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -94,7 +94,7 @@ def copy(start_broker: Callable[..., BrokerProcess], tmp_path: Path):
 
 def test_a_driver_that_is_killed_goes_on_where_it_was(copy):
     running = copy().start()
-    running.wait_for_batches(3)
+    running.wait_for_batches(2)
     running.kill()
     running.start().finish()
     assert numbers(running.broker.bootstrap, "sink") == once(ROWS)

@@ -21,7 +21,7 @@ from tests.spark.standalone import Standalone
 from tests.spark.test_kills import Copy
 from tests.spark.test_sink import fill, numbers, once
 
-ROWS = 5_000
+ROWS = 4_000
 pytestmark = pytest.mark.timeout(600)
 
 PIPELINE = """\

