@@ -28,6 +28,7 @@ from ottla.client.errors import ClientError
 from ottla.client.group_offsets import OffsetAndMetadata
 from ottla.client.producer import Producer
 from ottla.sim.exactness import ACCOUNTS, Entry
+from tests.rounds.load import RECONNECT
 
 SOURCE, TARGET, BANK = "source", "target", "bank"
 BANK_PARTITIONS = 3
@@ -86,8 +87,7 @@ class Confluent:
             "client.id": name,
             "log_level": 7 if DEBUG else 0,
             **({"debug": DEBUG} if DEBUG else {}),
-            "reconnect.backoff.ms": 20,
-            "reconnect.backoff.max.ms": 250,
+            **RECONNECT,
             "topic.metadata.refresh.interval.ms": 5_000,
         }
         self._producer = confluent_kafka.Producer(
