@@ -45,6 +45,8 @@ from ottla.wire.schema.offset_for_leader_epoch import (
 )
 from ottla.wire.tree import ZERO_UUID, Message
 
+SHORT_WAIT_MS: Final = 20
+"""For partitions that have nothing new, while others of their broker have enough for now and will soon want more."""
 TOPIC_NAMES_UNTIL: Final = 12
 """The last version of Fetch that names topics; later ones need their ids."""
 
@@ -223,12 +225,15 @@ class Fetcher:
         resets: dict[Broker, list[Reading]] = {}
         validations: dict[Broker, list[Reading]] = {}
         fetches: dict[Broker, list[Reading]] = {}
+        full: set[int] = set()
         room = sum(reading.buffered_bytes for reading in self._readings.values()) < self.settings.buffered_bytes_max
         for reading in self._readings.values():
             self._follow_leader(reading)
             if reading.asking or reading.held or now < reading.retry_at:
                 continue
             if reading.state is State.READING and not (room and self._hungry(reading)):
+                if reading.buffer and not reading.paused:
+                    full.add(self._routing.leader(*reading.place).node_id)
                 continue
             broker = self._broker(reading, now)
             if broker is None:
@@ -239,9 +244,9 @@ class Fetcher:
                 validations.setdefault(broker, []).append(reading)
             elif reading.state is State.READING and broker.node_id not in self._fetching:
                 fetches.setdefault(broker, []).append(reading)
-        sends = [self._list_offsets(broker, readings) for broker, readings in resets.items()]
-        sends += [self._end_of_epoch(broker, readings) for broker, readings in validations.items()]
-        sends += [self._fetch(broker, readings) for broker, readings in fetches.items()]
+        sends = [self._inquire(*each, lambda some: list_offsets(some, self.settings)) for each in resets.items()]
+        sends += [self._inquire(*each, end_of_epoch) for each in validations.items()]
+        sends += [self._fetch(*each, waits=each[0].node_id not in full) for each in fetches.items()]
         return sends
 
     @property
@@ -347,10 +352,10 @@ class Fetcher:
         self._asked[send] = {reading.place: (reading, reading.turn) for reading in readings}
         return send
 
-    def _list_offsets(self, broker: Broker, readings: list[Reading]) -> Send:
+    def _inquire(self, broker: Broker, readings: list[Reading], question: Callable[[list[Reading]], Message]) -> Send:
         for reading in readings:
             reading.ask(self._routing.leader(*reading.place).epoch)
-        return self._ask(list_offsets(readings, self.settings), broker, readings)
+        return self._ask(question(readings), broker, readings)
 
     def _listed(self, reading: Reading, listed: ListOffsetsPartitionResponse, now: float) -> None:
         code = code_of(listed.error_code)
@@ -361,11 +366,6 @@ class Fetcher:
         else:
             reading.seek(Position(listed.offset, listed.leader_epoch))
             reading.confirmed()
-
-    def _end_of_epoch(self, broker: Broker, readings: list[Reading]) -> Send:
-        for reading in readings:
-            reading.ask(self._routing.leader(*reading.place).epoch)
-        return self._ask(end_of_epoch(readings), broker, readings)
 
     def _epoch_ended(self, reading: Reading, end: EpochEndOffset, now: float) -> None:
         code = code_of(end.error_code)
@@ -400,7 +400,7 @@ class Fetcher:
 
     # Fetches.
 
-    def _fetch(self, broker: Broker, readings: list[Reading]) -> Send:
+    def _fetch(self, broker: Broker, readings: list[Reading], *, waits: bool) -> Send:
         settings = self.settings
         wanted: dict[TopicPartition, Wanted] = {}
         for reading in readings:
@@ -413,7 +413,7 @@ class Fetcher:
         if session is None:
             session = self._sessions[broker.node_id] = FetchSession(enabled=settings.fetch_sessions)
         request = FetchRequest(
-            max_wait_ms=settings.fetch_max_wait_ms,
+            max_wait_ms=settings.fetch_max_wait_ms if waits else min(settings.fetch_max_wait_ms, SHORT_WAIT_MS),
             min_bytes=settings.fetch_min_bytes,
             max_bytes=settings.fetch_max_bytes,
             isolation_level=settings.isolation_level,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.fetching import Fetcher
+from ottla.client.fetching import SHORT_WAIT_MS, Fetcher
 from ottla.client.positions import (
     COMMITTED,
     EARLIEST,
@@ -54,7 +54,7 @@ TIMES = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
 class ConsumerScenario(Scenario):
     """Offsets follow an @. `fetch 1 t0@5 s2/1 -t1` goes to broker 1, is the request 1 of session 2, forgets t1;
-    without the s it opens a session."""
+    without the s it opens a session. `soon`: it wants to be answered soon, whether there is something or not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,6 +205,8 @@ class ConsumerScenario(Scenario):
             words.append(f"s{request.session_id}/{request.session_epoch}")
         for gone in request.forgotten_topics_data:
             words += [f"-{gone.topic}{partition}" for partition in gone.partitions]
+        if request.max_wait_ms == SHORT_WAIT_MS:
+            words.append("soon")
         return f"fetch {node} {' '.join(words)}"
 
 
