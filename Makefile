@@ -59,7 +59,7 @@ demo-spark: $(VENV)/.installed-spark
 # Hundreds of brokers are started: none of them should compile everything anew.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed-spark
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 test-spark: export PYTHONDONTWRITEBYTECODE =
 test-spark: $(VENV)/.installed-spark

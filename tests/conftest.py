@@ -108,12 +108,13 @@ def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
 
 LONG = (
     "tests/rounds/",
-    "tests/spark/",
     "tests/cli/test_drill.py",
     "tests/sim/",
+    "tests/spark/",
     "tests/interop/test_transactions",
 )
-"""What takes minutes goes first: whoever of the processes came to it last would keep all waiting."""
+"""What takes minutes goes first, in this order: whoever of the processes came to it last would keep all waiting. Needs
+`--no-loadscope-reorder`."""
 SHARING_SPARK = (
     "tests/spark/test_avro.py",
     "tests/spark/test_sink.py",
@@ -124,7 +125,10 @@ SHARING_SPARK = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    def rank(item: pytest.Item) -> int:
+        return next((rank for rank, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG))
+
+    items.sort(key=rank)
 
 
 @pytest.hookimpl(optionalhook=True)
