@@ -156,6 +156,13 @@ def test_what_overtakes_a_batch_that_the_leader_before_has_refused_is_refused_to
     assert [p.append(each, 1, NOW_MS).base_offset for each in anew[1:]] == [5, 6]
 
 
+def test_where_there_is_no_other_leader_nothing_can_be_on_its_way_back_from_one(partition):
+    p = partition()
+    assert sent_by(p, 0) == [0]
+    p.become(leading(epoch=1))
+    assert sent_by(p, 2, 1) == [ErrorCode.out_of_order_sequence_number, 1]
+
+
 def test_acks_all_needs_enough_replicas_in_sync_and_acks_one_does_not(partition):
     p = partition(leading()._replace(replicas=(1, 2, 3)), in_sync_min=2)
     assert refusal(p.append, batch(b"a"), ACKS_ALL, NOW_MS) == ErrorCode.not_enough_replicas
