@@ -259,7 +259,9 @@ class Partition:
         """Something is missing before it. In its producer's first batch of a reign that may be what another leader has
         not taken any more."""
         producer = self.log.producers.get(header.producer_id)
-        if len(self.replicas) == 1 or producer is None or (producer.batches and producer.batches[-1].last_offset >= self.epoch_start):
+        if len(self.replicas) == 1 or producer is None:
+            return
+        if producer.batches and producer.batches[-1].last_offset >= self.epoch_start:
             return
         if self._turned_away is None:
             self._turned_away = TurnedAway()
