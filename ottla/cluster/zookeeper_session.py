@@ -124,12 +124,13 @@ class ZooKeeperSession:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        heard = self.state is not SessionState.suspended
         try:
             await self._runtime.offload(self._client.end)
         except Trouble as trouble:
             log.warning("the session with ZooKeeper was not ended, it will expire: %s", trouble)
         else:
-            if self._file is not None:
+            if self._file is not None and heard:  # otherwise the session lives on, and is to be ended by the next start
                 self._runtime.disk.remove(self._file)
         self.state = SessionState.lost
         self._give_up(unanswered())

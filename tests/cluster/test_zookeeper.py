@@ -319,6 +319,25 @@ def test_a_killed_broker_comes_back_without_waiting_for_its_old_session(zookeepe
     run(test)
 
 
+def test_a_broker_that_was_stopped_while_zookeeper_was_away_comes_back_without_waiting(own_zookeeper, tmp_path):
+    long = ZooKeeperOptions(session_timeout_ms=30_000)
+    url = f"zookeeper:{own_zookeeper.connect}"
+
+    async def test(runtime):
+        first = await Cluster.open(url, runtime, data_dir=str(tmp_path), zookeeper=long)
+        epoch = await first.register(registration(1))
+        own_zookeeper.servers[0].kill()
+        await until(lambda: first._store.state is SessionState.suspended)
+        await first.close()
+        await asyncio.to_thread(own_zookeeper.start)
+        second = await Cluster.open(url, runtime, data_dir=str(tmp_path), zookeeper=long)
+        assert await second.register(registration(1)) > epoch
+        await second.close()
+        assert not (tmp_path / SESSION_FILE).exists()
+
+    run(test)
+
+
 def test_nobody_there_is_told_within_the_connection_timeout():
     async def test(runtime):
         begin = time.perf_counter()
