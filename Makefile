@@ -89,7 +89,7 @@ interop-kafka: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.on_kafka
 
 interop-spark: $(VENV)/.installed-spark
-	$(BIN)/python -m tests.spark.interop.jars
+	$(BIN)/python -m bench.spark_jars
 	$(BIN)/python -c "from bench.maven import kafka_jars; print(kafka_jars())"
 	SPARK_TESTS=interop $(BIN)/python -m pytest -q tests/spark/interop
 

@@ -110,6 +110,7 @@ def measure(cell: Cell, peer: Peer, results: Results, progress: Progress) -> Non
         return
     results.add(cell.name, peer.name, found | {WALL: time.monotonic() - began})
     aims = [metric for metric in cell.metrics if metric.target or metric.limit] or cell.metrics
+    aims = [metric for metric in aims if metric.key in found]  # what needs a peer that is not there
     shown = [f"{metric.label.lower()} {number(found[metric.key])} {metric.unit}" for metric in aims]
     progress.say(f"{cell.name:<16} {peer.name:<11} {' · '.join(shown)}")
 

@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from bench import spark_jars
+from bench.maven import Unavailable
+
 CORES = 2
 BATCHES = 12
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
 
-def session(*, connector: bool) -> Any:
-    import pyspark
+def session() -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -34,8 +35,10 @@ def session(*, connector: bool) -> Any:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
     }
-    if connector:
-        settings["spark.jars.packages"] = f"{CONNECTOR}:{pyspark.__version__}"
+    try:
+        settings["spark.jars"] = ",".join(str(jar) for jar in spark_jars.fetch().glob("*.jar") if "minicluster" not in jar.name)
+    except Unavailable as reason:
+        print(f"without Spark's own connector: {reason}", file=sys.stderr)
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -93,10 +96,7 @@ class Job:
 
 
 def main(bootstrap: str, topic: str, sink: str, rows: int) -> dict[str, float]:
-    try:
-        spark = session(connector=True)
-    except Exception:  # noqa: BLE001 (Java ends where the jars cannot be fetched; that is all there is to know)
-        spark = session(connector=False)
+    spark = session()
     found: dict[str, float] = {}
     forms = {"ottla": "ottla", "connector": "kafka"} if has_connector(spark) else {"ottla": "ottla"}
     for name, form in forms.items():

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.peers import ApacheKafka, free_port
+from bench.spark_jars import JARS
 from tests.serving import wait_for
-from tests.spark.interop.jars import JARS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 """Jars that PySpark does not bring along, resolved once by Maven into the git-ignored cache: its Kafka connector, HDFS.
 
-python -m tests.spark.interop.jars
+python -m bench.spark_jars
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEPENDENCY = """    <dependency>
 """
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
-  <groupId>tests</groupId>
+  <groupId>bench</groupId>
   <artifactId>spark-jars</artifactId>
   <version>1</version>
   <dependencies>
