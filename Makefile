@@ -93,7 +93,7 @@ interop-spark: $(VENV)/.installed-spark
 	$(BIN)/python -c "from bench.maven import kafka_jars; print(kafka_jars())"
 	SPARK_TESTS=interop $(BIN)/python -m pytest -q tests/spark/interop
 
-bench: $(VENV)/.installed-dev
+bench: $(VENV)/.installed-spark
 	$(BIN)/python -m bench
 
 clean:

@@ -13,6 +13,7 @@ import pytest
 
 import ottla
 from ottla.cli.main import NOUNS
+from tests.spark.conftest import IN_MAKE_TEST
 from tools import file_map
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -239,3 +240,8 @@ def test_every_pure_room_that_exists_is_under_the_purity_contract():
         path = REPOSITORY / "ottla" / room.replace(".", "/")
         if path.is_dir() or path.with_suffix(".py").exists():
             assert f"ottla.{room}" in pure["source_modules"]
+
+
+def test_the_tests_that_start_spark_in_make_test_are_there():
+    texts = [path.read_text() for path in (REPOSITORY / "tests" / "spark").rglob("test_*.py")]
+    assert {name for name in IN_MAKE_TEST if not any(f"def {name}(" in text for text in texts)} == set()

@@ -185,12 +185,12 @@ def abort(
     if transactional_id is not None:
         name = transactional_id
         administer(target, lambda admin: admin.fence_producer(name))
-        told = {"fenced": name}
+        told: dict[str, object] = {"fenced": name}
         text = f"shut out the producer of {name}; what it had not committed is aborted"
     else:
         place = parse_place(partition or "")
         offset = _abort_hanging(place, producer_id or 0, outside, target)
-        told = {"aborted": str(place), "offset": str(offset)}
+        told = {"aborted": str(place), "offset": offset}
         text = f"aborted what producer {producer_id} had begun in {place} at offset {offset}"
     if as_json:
         print_json(told)

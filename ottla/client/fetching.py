@@ -233,7 +233,7 @@ class Fetcher:
                 continue
             if reading.state is State.READING and not (room and self._hungry(reading)):
                 if reading.buffer and not reading.paused:
-                    full.add(self._routing.leader(*reading.place).node_id)
+                    full.add(reading.served_by(self._routing.leader(*reading.place).node_id))
                 continue
             broker = self._broker(reading, now)
             if broker is None:

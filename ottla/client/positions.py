@@ -171,6 +171,10 @@ class Reading:
     def buffered_bytes(self) -> int:
         return sum(fetched.size for fetched in self.buffer)
 
+    def served_by(self, leader: int) -> int:
+        """The node that is asked for its records."""
+        return leader if self.preferred == NO_NODE else self.preferred
+
     def seek(self, position: Position) -> None:
         """Go there. Without an epoch there is nothing to validate."""
         self._move(State.READING)

@@ -87,8 +87,8 @@ def test_one_that_its_coordinator_knows_is_not_taken_for_hanging(broker):
     assert committed(broker, "orders", 1) == [b"not yet"]
 
 
-def test_an_id_or_a_place_must_be_named(broker):
-    ottla = Ottla(broker.bootstrap)
+def test_an_id_or_a_place_must_be_named():
+    ottla = Ottla("localhost:1")  # nobody is asked
     ottla("transactions", "abort", status=2)
     ottla("transactions", "abort", "--partition", "orders-0", status=2)
     ottla("transactions", "abort", "late", "--partition", "orders-0", "--producer", "1", status=2)

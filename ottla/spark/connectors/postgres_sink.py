@@ -253,8 +253,9 @@ def _move_on(db: psycopg.Connection[Any], app_id: str, version: int, rows: int) 
 
 def _check_whole(db: psycopg.Connection[Any], part: Staged) -> None:
     counted = db.execute(sql.SQL("select count(*) from {}").format(sql.Identifier(str(part.table)))).fetchone()
-    if counted is None or counted[0] != part.rows:
-        raise RowsLost(f"task {part.task} copied {part.rows} rows, of which {counted} are left; run the batch again")
+    left = counted[0] if counted else 0
+    if left != part.rows:
+        raise RowsLost(f"task {part.task} copied {part.rows} rows, of which {left} are left; run the batch again")
 
 
 def _left(db: psycopg.Connection[Any], prefix: str) -> list[str]:
