@@ -274,7 +274,7 @@ class _Pass:
             doomed = self._transactions.saw_marker(*opened) and header.base_offset < self._mapped_end
             kept = [] if doomed and due else [Place(*place) for place in places(*opened)]
             waits = doomed
-        elif self._transactions.saw_batch(header):
+        elif self._transactions.saw_batch(header) and header.base_offset < self._mapped_end:
             kept, waits = [], False
         elif header.base_offset >= self._mapped_end:
             output.copy(header, batch)

@@ -101,14 +101,15 @@ def plan(log: PartitionLog, found: Dirt, *, token: str, now_ms: int, map_bytes: 
     if found.first_dirty >= end:
         return None
     config = log.config
+    sources = [
+        Source(segment.base_offset, segment.size, next_base)
+        for segment, next_base in _sealed(log)
+        if segment.base_offset < end
+    ]
     return Job(
         path=log.path,
         token=token,
-        sources=[
-            Source(segment.base_offset, segment.size, next_base)
-            for segment, next_base in _sealed(log)
-            if segment.base_offset < end
-        ],
+        sources=sources,
         first_dirty=found.first_dirty,
         end=end,
         now_ms=now_ms,
@@ -119,7 +120,8 @@ def plan(log: PartitionLog, found: Dirt, *, token: str, now_ms: int, map_bytes: 
         map_bytes=map_bytes,
         map_load=map_load,
         producers=_last_batches(log.producers),
-        aborted=log.transactions.aborted_before(end),
+        # Also those behind the end, in the same segment: its index is written anew, and they have to be in it.
+        aborted=log.transactions.aborted_before(sources[-1].next_base),
     )
 
 

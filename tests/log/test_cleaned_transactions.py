@@ -14,6 +14,7 @@ from ottla.sim.disk import SimDisk
 from ottla.wire.batch import DELETE_HORIZON, check
 from ottla.wire.records import Record, build_batch
 from tests.log.batches import NOW
+from tests.log.compacting import compact as compacted
 from tests.log.compacting import contents, headers_of, job_for, put, run
 
 PATH = "data/topic-0"
@@ -128,3 +129,31 @@ def test_two_transactions_of_one_producer_are_told_apart(log):
     end(log, 7, COMMIT)
     compact(log, [AbortedTransaction(7, first, last, last + 1)])
     assert contents(log) == [(2, b"a", b"committed")]
+
+
+def one_aborted_behind_one_that_is_open(log) -> int:
+    """Where the last stable offset stays, in the middle of a segment that can be compacted up to there."""
+    put(log, [(b"a", b"old"), (b"b", b"committed")])
+    put(log, [(b"a", b"new")])
+    opened = within(log, 1, 0, [(b"c", b"open")])
+    within(log, 2, 0, [(b"b", b"aborted")])
+    end(log, 2, ABORT)
+    compacted(log, last_stable=log.transactions.last_stable(log.log_end))
+    return opened
+
+
+def test_a_pass_that_ends_inside_a_segment_keeps_what_was_aborted_behind_its_end(log):
+    opened = one_aborted_behind_one_that_is_open(log)
+    assert log.cleaned == opened
+    assert log.transactions.aborted(0, log.log_end) == [(2, opened + 1)]
+    assert (opened + 1, b"b", b"aborted") in contents(log)
+
+
+def test_what_was_aborted_behind_the_end_of_a_pass_is_not_taken_for_committed_by_the_next(log):
+    one_aborted_behind_one_that_is_open(log)
+    end(log, 1, COMMIT)
+    put(log, [(b"d", b"1")])
+    compacted(log)
+    assert [pair[1:] for pair in contents(log)] == [
+        (b"b", b"committed"), (b"a", b"new"), (b"c", b"open"), (b"d", b"1"),
+    ]  # fmt: skip
