@@ -12,7 +12,7 @@ import gc
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -337,11 +337,12 @@ class Coordinator(Generic[M]):
     def active(self) -> list[Shard[M]]:
         return [slot.shard for slot in self._slots.values() if slot.shard.phase is Phase.ACTIVE]
 
-    def apply_all(self, shard: Shard[M], decisions: Iterable[Decision]) -> Iterator[None]:
-        """Apply decisions nobody asked for; each step is one of them."""
-        for decision in decisions:
-            shard.apply(decision, self._runtime.now(), self._runtime.wall_ms())
-            yield
+    async def sweep(self, decide: Callable[[M], Iterable[Decision]]) -> None:
+        """Apply decisions nobody asked for, of all machines; others go on in between."""
+        for shard in self.active():
+            for decision in decide(shard.machine):
+                shard.apply(decision, self._runtime.now(), self._runtime.wall_ms())
+                await asyncio.sleep(0)
 
     # Time.
 
@@ -428,17 +429,11 @@ class GroupCoordinator(Coordinator[Groups]):
         """Forget what was read of a topic that is no more."""
         super().topic_deleted(topic)
         if topic.name != self.topic:
-            self._runtime.spawn(self._forget(topic.name), name=f"forget the offsets of {topic.name}")
-
-    async def _forget(self, name: str) -> None:
-        for shard in self.active():
-            for _ in self.apply_all(shard, shard.machine.forget_topics([name])):
-                await asyncio.sleep(0)
+            forget = self.sweep(lambda groups: groups.forget_topic(topic.name, topic.id))
+            self._runtime.spawn(forget, name=f"forget the offsets of {topic.name}")
 
     async def expire_offsets(self) -> None:
-        for shard in self.active():
-            for _ in self.apply_all(shard, shard.machine.expire_offsets(self._runtime.wall_ms())):
-                await asyncio.sleep(0)
+        await self.sweep(lambda groups: groups.expire_offsets(self._runtime.wall_ms()))
 
 
 def _offsets_topic(config: BrokerConfig) -> TopicSpec:

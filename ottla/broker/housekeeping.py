@@ -84,7 +84,7 @@ class Housekeeping:
             except (Fault, Refused) as failure:  # of one: the others need their room all the same
                 log.error("%s: old segments are not dropped: %s", partition, failure)
                 continue
-            partition.log.release_memory()
+            partition.log.release_memory(partition.high_watermark)
             if dropped:
                 log.info("%s: dropped %d segments, log start is %d", partition, len(dropped), partition.log.log_start)
                 self.unlink_later(dropped, partition.log.config.file_delete_delay_ms)

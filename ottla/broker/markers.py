@@ -14,6 +14,7 @@ from ottla.broker.coordinators import OFFSETS_TOPIC, Asking
 from ottla.coordinator.decision import Decision, Reply
 from ottla.coordinator.groups import Groups
 from ottla.coordinator.runtime import Phase, Shard
+from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM
 from ottla.errors import ErrorCode, Refused
 from ottla.replication.partition import Partition
 from ottla.wire import marker as wire
@@ -33,6 +34,8 @@ class End(NamedTuple):
     producer_epoch: int
     committed: bool
     coordinator_epoch: int
+    version: int = 0
+    """Of the protocol the transaction was written under."""
 
 
 def write(broker: Broker, topic: str, index: int, end: End, done: Done) -> None:
@@ -43,7 +46,9 @@ def write(broker: Broker, topic: str, index: int, end: End, done: Done) -> None:
         if not partition.enough_in_sync:
             raise Refused(ErrorCode.not_enough_replicas)
         shard = _shard(broker, topic, index)
-        needed = partition.log.transactions.check_marker(end.producer_id, end.producer_epoch, end.coordinator_epoch)
+        needed = partition.log.transactions.check_marker(
+            end.producer_id, end.producer_epoch, end.coordinator_epoch, bumped=end.version >= EPOCH_BUMPS_FROM
+        )
         now_ms = broker.runtime.wall_ms()
         if needed and shard is not None:
             _through(shard, end, broker.runtime.now(), now_ms, done)

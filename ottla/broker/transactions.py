@@ -10,7 +10,6 @@ Markers for one broker are sent together, those that come while a request is und
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from functools import partial
 from typing import TYPE_CHECKING
@@ -64,38 +63,41 @@ class TransactionCoordinator(Coordinator[Transactions]):
     def _tell(self, reply_to: ReplyTo, reply: Reply) -> None:
         if not isinstance(reply_to, Prepared):
             super()._tell(reply_to, reply)
-        elif isinstance(reply, Markers):
-            self._outbox.add(reply_to, reply)
-        elif self.may_try_again(reply_to, reply):
-            # Not committed in time, but it may be yet: then its markers are due.
-            self._resume_later(reply_to)
+            return
+        reign = self.reign_over(reply_to.transactional_id)
+        if reign is None:
+            return  # whoever coordinates it now finds it prepared
+        if isinstance(reply, Markers):
+            self._outbox.add(reply_to, reply, reign)
+        else:
+            # Not committed in time, but it may be yet: then its markers are due. The code alone does not tell: a disk
+            # that is full for a moment is told as not_coordinator, too.
+            self._resume_later(reply_to, reign)
 
-    def may_try_again(self, ticket: Prepared, reply: Reply) -> bool:
-        """Whether it was refused, and is still ours. The code alone does not tell: a disk that is full for a moment is
-        told as not_coordinator, too."""
-        return isinstance(reply, Refused) and self.epoch_of(ticket.transactional_id) is not None
+    def _resume_later(self, ticket: Prepared, reign: int) -> None:
+        self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._resume, ticket, reign)
 
-    def _resume_later(self, ticket: Prepared) -> None:
-        self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._resume, ticket)
-
-    def _resume(self, ticket: Prepared) -> None:
+    def _resume(self, ticket: Prepared, reign: int) -> None:
         def answered(reply: Reply) -> None:
-            if self.may_try_again(ticket, reply):
-                self._resume_later(ticket)  # out of touch with the others for the moment
+            if isinstance(reply, Refused):
+                self._resume_later(ticket, reign)  # out of touch with the others for the moment
 
-        asking = self.ask(ticket.transactional_id, lambda machine, to, now, now_ms: machine.resume(ticket))
-        asking.tell(answered)
+        if self.reign_over(ticket.transactional_id) == reign:
+            asking = self.ask(ticket.transactional_id, lambda machine, to, now, now_ms: machine.resume(ticket))
+            asking.tell(answered)
 
-    def epoch_of(self, transactional_id: str) -> int | None:
-        """The reign under which this broker coordinates the transactional id, if it does."""
+    def reign_over(self, transactional_id: str) -> int | None:
+        """The leader epoch under which this broker coordinates the transactional id, if it does.
+
+        Whatever is done for a prepared transaction is done within one reign. The next one, be it this broker's too,
+        finds it prepared and begins again; what was left over from the one before would come late, and could end the
+        transaction after."""
         index = self.partition_of(transactional_id)
         shard = None if index is None else self.shard(index)
-        return None if shard is None else shard.partition.leader_epoch
+        return None if shard is None else shard.leader_epoch
 
     async def expire_ids(self) -> None:
-        for shard in self.active():
-            for _ in self.apply_all(shard, shard.machine.expire_ids(self._runtime.wall_ms())):
-                await asyncio.sleep(0)
+        await self.sweep(lambda transactions: transactions.expire_ids(self._runtime.wall_ms()))
 
 
 def _transactions_topic(config: BrokerConfig) -> TopicSpec:
@@ -116,16 +118,17 @@ def _transactions_topic(config: BrokerConfig) -> TopicSpec:
 class _Ending:
     """A prepared transaction, until all its markers are written."""
 
-    __slots__ = ("committed", "left", "ticket", "version")
+    __slots__ = ("committed", "left", "reign", "ticket", "version")
 
-    def __init__(self, ticket: Prepared, what: Markers) -> None:
+    def __init__(self, ticket: Prepared, what: Markers, reign: int) -> None:
         self.ticket = ticket
         self.committed = what.committed
         self.left = dict.fromkeys(what.partitions)
         self.version = what.version
+        self.reign = reign
 
-    def end(self, coordinator_epoch: int) -> End:
-        return End(self.ticket.producer_id, self.ticket.producer_epoch, self.committed, coordinator_epoch)
+    def end(self) -> End:
+        return End(self.ticket.producer_id, self.ticket.producer_epoch, self.committed, self.reign, self.version)
 
 
 _Letter = tuple[_Ending, TopicPartition]
@@ -142,8 +145,8 @@ class _Outbox:
         self._sending: set[int] = set()
         self._again: list[_Letter] = []
 
-    def add(self, ticket: Prepared, what: Markers) -> None:
-        ending = _Ending(ticket, what)
+    def add(self, ticket: Prepared, what: Markers, reign: int) -> None:
+        ending = _Ending(ticket, what, reign)
         if ending.left:
             self._post([(ending, place) for place in ending.left])
         else:
@@ -169,13 +172,11 @@ class _Outbox:
             self._runtime.call_soon(self._send, broker_id)
 
     def _send(self, broker_id: int) -> None:
-        letters = self._letters.pop(broker_id, [])
+        letters = [letter for letter in self._letters.pop(broker_id, []) if self._is_ours(letter[0])]
         if broker_id == self._broker.id:
             for letter in letters:
                 ending, (topic, index) = letter
-                epoch = self._coordinator.epoch_of(ending.ticket.transactional_id)
-                if epoch is not None:
-                    markers.write(self._broker, topic, index, ending.end(epoch), partial(self._written, letter))
+                markers.write(self._broker, topic, index, ending.end(), partial(self._written, letter))
         elif letters:
             self._sending.add(broker_id)
             self._runtime.spawn(self._call(broker_id, letters), name=f"markers for broker {broker_id}")
@@ -205,6 +206,8 @@ class _Outbox:
     def _written(self, letter: _Letter, code: ErrorCode) -> None:
         ending, (topic, index) = letter
         ticket = ending.ticket
+        if not self._is_ours(ending):
+            return
         if code == ErrorCode.transaction_coordinator_fenced:
             log.info("%s is coordinated by another broker by now", ticket.transactional_id)
         elif code not in _SETTLED:
@@ -223,45 +226,40 @@ class _Outbox:
 
     def _try_again(self) -> None:
         letters, self._again = self._again, []
-        self._post([letter for letter in letters if self._is_ours(letter)])
+        self._post([letter for letter in letters if self._is_ours(letter[0])])
 
-    def _is_ours(self, letter: _Letter) -> bool:
-        """Whether it has not become somebody else's meanwhile."""
-        return self._coordinator.epoch_of(letter[0].ticket.transactional_id) is not None
+    def _is_ours(self, ending: _Ending) -> bool:
+        """Whether the reign lasts in which it was found prepared."""
+        return self._coordinator.reign_over(ending.ticket.transactional_id) == ending.reign
 
     def _complete(self, ending: _Ending) -> None:
         ticket = ending.ticket
 
         def answered(reply: Reply) -> None:
-            if self._coordinator.may_try_again(ticket, reply):
+            if isinstance(reply, Refused):
                 self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._complete, ending)
 
-        asking = self._coordinator.ask(
-            ticket.transactional_id, lambda machine, to, now, now_ms: machine.complete(ticket, to, now_ms)
-        )
-        asking.tell(answered)
+        if self._is_ours(ending):
+            asking = self._coordinator.ask(
+                ticket.transactional_id, lambda machine, to, now, now_ms: machine.complete(ticket, to, now_ms)
+            )
+            asking.tell(answered)
 
     def _requests(self, letters: list[_Letter]) -> list[WritableTxnMarker]:
         """For each transaction one, its partitions by topic."""
         places: dict[_Ending, dict[str, list[int]]] = {}
         for ending, (topic, index) in letters:
             places.setdefault(ending, {}).setdefault(topic, []).append(index)
-        requests = []
-        for ending, topics in places.items():
-            epoch = self._coordinator.epoch_of(ending.ticket.transactional_id)
-            if epoch is None:
-                continue
-            requests.append(
-                WritableTxnMarker(
-                    producer_id=ending.ticket.producer_id,
-                    producer_epoch=ending.ticket.producer_epoch,
-                    transaction_result=ending.committed,
-                    topics=[
-                        WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
-                        for topic, indexes in topics.items()
-                    ],
-                    coordinator_epoch=epoch,
-                    transaction_version=ending.version,
-                )
+        return [
+            WritableTxnMarker(
+                producer_id=ending.ticket.producer_id,
+                producer_epoch=ending.ticket.producer_epoch,
+                transaction_result=ending.committed,
+                topics=[
+                    WritableTxnMarkerTopic(name=topic, partition_indexes=indexes) for topic, indexes in topics.items()
+                ],
+                coordinator_epoch=ending.reign,
+                transaction_version=ending.version,
             )
-        return requests
+            for ending, topics in places.items()
+        ]

@@ -118,7 +118,7 @@ class ConsumerGroup:
         member = self.member(member_id, None)
         if not transactional and member.classic is None and version < 9:
             raise Refused(ErrorCode.unsupported_version, "members of this protocol commit with version 9 or above")
-        _check_epoch_of(member, generation)
+        _check_epoch_of(member, generation, transactional=transactional)
 
     def committed(self, member_id: str, now: float) -> None:
         """No sign of life in this protocol: only heartbeats are."""
@@ -440,8 +440,10 @@ def _check_heartbeat_epoch(member: Member, request: ConsumerGroupHeartbeatReques
     )
 
 
-def _check_epoch_of(member: Member, epoch: int) -> None:
+def _check_epoch_of(member: Member, epoch: int, *, transactional: bool = False) -> None:
+    """Producers know no epochs of members: what is stale for a consumer is an old generation for them."""
     if epoch == member.epoch:
         return
-    code = ErrorCode.stale_member_epoch if member.classic is None else ErrorCode.illegal_generation
+    stale = member.classic is None and not transactional
+    code = ErrorCode.stale_member_epoch if stale else ErrorCode.illegal_generation
     raise Refused(code, f"The received epoch {epoch} is not the member's epoch {member.epoch}.")

@@ -40,6 +40,8 @@ NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
 """A new member has no session yet. Its client may have gone and come back under other ids: those are given up."""
 PENDING_MEMBERS_MAX = 10_000
 """Ids that were given out and not used yet."""
+AWAY_SECONDS_MIN = 1.0
+"""So often at most a group looks for its static members that are all away, however little time they ask for."""
 
 
 _HEALTHY = HeartbeatResponse()
@@ -291,7 +293,7 @@ class ClassicGroup(GroupState):
             self.members.remove(member)
         if self.members and not self.members.elect():
             # Only static members, all away: wait until they are back, or their sessions end.
-            self._join_ends = self._wake_at(now + self.members.rebalance_timeout_ms / 1000)
+            self._join_ends = self._wake_at(now + max(self.members.rebalance_timeout_ms / 1000, AWAY_SECONDS_MIN))
             return
         self._initial = False
         self.generation = self.generation + 1 if self.generation < 2**31 - 1 else 1

@@ -11,7 +11,7 @@ and vanishes from there if nothing comes of it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ottla.coordinator import conversion
 from ottla.coordinator.consumer_group import ConsumerGroup
@@ -220,6 +220,8 @@ class Groups:
         """Offsets that nobody needs any more, and groups that have nothing left. For each group a decision, or nothing:
         there may be very many of them, and others want to go on in between."""
         for group in list(self._groups.values()):
+            if self._groups.get(group.id) is not group:
+                continue  # deleted meanwhile, and perhaps made again
             expired = self._offsets.expired(group.id, now_ms, group.subscribes, group.kept_since_ms)
             kept = sum(1 for _ in self._offsets.partitions_of(group.id)) - len(expired)
             if not kept and self._is_idle(group):
@@ -227,11 +229,10 @@ class Groups:
             yield Decision(expired) if expired else NOTHING
             self._forget_if_nothing(group)
 
-    def forget_topics(self, names: Iterable[str]) -> Iterator[Decision]:
-        """Topics were deleted: what was read of them counts no more, not even for a topic of the same name."""
-        for name in names:
-            for group_id in self._offsets.groups_with(name):
-                yield Decision(self._offsets.tombstones(group_id, name))
+    def forget_topic(self, name: str, topic_id: bytes) -> Iterator[Decision]:
+        """A topic was deleted: what was read of it counts no more, not even for a topic of the same name."""
+        for group_id in self._offsets.groups_with(name):
+            yield Decision(self._offsets.tombstones_of(group_id, name, topic_id))
 
     # Administration.
 
@@ -363,9 +364,12 @@ class Groups:
         return decision
 
     def expire(self, now: float, now_ms: int) -> Iterator[Decision]:
-        """Wake the groups whose time has come; each decision is to be applied before the next is asked for."""
+        """Wake the groups whose time has come, each once; each decision is to be applied before the next is asked
+        for."""
+        due = []
         while self._times and self._times[0][0] <= now:
-            when, group_id = heapq.heappop(self._times)
+            due.append(heapq.heappop(self._times))
+        for when, group_id in due:
             if self._scheduled.get(group_id) != when:
                 continue  # it stands earlier in the heap, and was woken then
             del self._scheduled[group_id]

@@ -8,6 +8,7 @@ and until then a reader that asks for stable offsets is told to come back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from ottla.coordinator.commit_batch import CommitBatch, Known
 from ottla.coordinator.decision import LogRecord
@@ -35,15 +36,23 @@ NO_RETENTION = -1
 Topics = dict[str, dict[int, Committed]]
 
 
+class _Pending(NamedTuple):
+    """An offset that counts when its transaction is committed, and the how-manieth of them it is."""
+
+    number: int
+    value: OffsetCommitValue
+
+
 class Offsets:
     """The offsets of all groups of one shard."""
 
-    __slots__ = ("_committed", "_pending", "_surroundings")
+    __slots__ = ("_committed", "_pended", "_pending", "_surroundings")
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
         self._committed: dict[str, Topics] = {}
-        self._pending: dict[int, dict[OffsetCommitKey, OffsetCommitValue]] = {}  # by producer id
+        self._pending: dict[int, dict[OffsetCommitKey, _Pending]] = {}  # by producer id
+        self._pended = 0
 
     def has(self, group_id: str) -> bool:
         return group_id in self._committed
@@ -99,10 +108,14 @@ class Offsets:
     # Replay.
 
     def replay_all(self, group_id: str, name: str, commits: Mapping[int, Committed]) -> None:
-        """Offsets of one topic came to count; of two commits the later one does, even if the other was pending."""
+        """Offsets of one topic came to count. They are the newest: of two commits the later one counts, whenever the
+        transaction of the other ends."""
         for pending in self._pending.values():
             for index in commits:
                 pending.pop(OffsetCommitKey(group_id, name, index), None)
+        self._put(group_id, name, commits)
+
+    def _put(self, group_id: str, name: str, commits: Mapping[int, Committed]) -> None:
         topics = self._committed.get(group_id)
         if topics is None:
             topics = self._committed[group_id] = {}
@@ -114,7 +127,8 @@ class Offsets:
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int | None = None) -> None:
         if producer_id is not None and value is not None:
-            self._pending.setdefault(producer_id, {})[key] = value
+            self._pended += 1
+            self._pending.setdefault(producer_id, {})[key] = _Pending(self._pended, value)
             return
         group_id, name, index = key
         if value is not None:
@@ -135,8 +149,11 @@ class Offsets:
         ended = self._pending.pop(producer_id, {})
         if not committed:
             return []
-        for key, value in ended.items():
-            self.replay(key, value)
+        for key, (number, value) in ended.items():
+            for others in self._pending.values():
+                if key in others and others[key].number < number:
+                    del others[key]
+            self._put(key.group_id, key.topic, {key.partition: value})
         return sorted({key.group_id for key in ended})
 
     # Reading.
@@ -161,8 +178,10 @@ class Offsets:
                 if by_id and not name:
                     topics.append(_unknown(topic.topic_id, topic.partition_indexes))
                     continue
+                known = image.topics.get(name)
+                topic_id = topic.topic_id if known is None else known.id
                 partitions = committed.get(name, {})
-                topics.append(_fetched(name, topic.topic_id, topic.partition_indexes, partitions, unstable))
+                topics.append(_fetched(name, topic_id, topic.partition_indexes, partitions, unstable))
         return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
 
     def _unstable(self, group_id: str) -> set[tuple[str, int]]:
@@ -186,6 +205,14 @@ class Offsets:
             LogRecord(key, None)
             for key, _ in self.partitions_of(group_id)
             if (topic is None or key.topic == topic) and (wanted is None or key.partition in wanted)
+        ]
+
+    def tombstones_of(self, group_id: str, topic: str, topic_id: bytes) -> list[LogRecord]:
+        """For what a group has committed of one topic, and not of another one that had or has its name."""
+        return [
+            LogRecord(key, None)
+            for key, value in self.partitions_of(group_id)
+            if key.topic == topic and value.topic_id in (ZERO_UUID, topic_id)
         ]
 
     def groups_with(self, topic: str) -> list[str]:

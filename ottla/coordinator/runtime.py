@@ -105,12 +105,12 @@ class Shard(Generic[M]):
         self._held: deque[_Held] = deque()
         self._held_s_max = held_s_max
         self._compression = compression
-        self._leader_epoch = partition.leader_epoch
+        self.leader_epoch = partition.leader_epoch
 
     @property
     def leads(self) -> bool:
         """Whether the reign lasts in which this shard was made: in another one, others may have written meanwhile."""
-        return self.partition.leads and self.partition.leader_epoch == self._leader_epoch
+        return self.partition.leads and self.partition.leader_epoch == self.leader_epoch
 
     def check_active(self) -> None:
         if self.phase is Phase.LOADING:
@@ -184,14 +184,14 @@ class Shard(Generic[M]):
 
     def _append(self, data: bytearray, header: BatchHeader, now_ms: int) -> None:
         partition = self.partition
-        if not partition.leads or partition.leader_epoch != self._leader_epoch:
+        if not partition.leads or partition.leader_epoch != self.leader_epoch:
             raise Refused(ErrorCode.not_leader_or_follower)
         if not partition.enough_in_sync:
             raise Refused(ErrorCode.not_enough_replicas)
         if len(data) > BATCH_BYTES_MAX:
             raise Refused(ErrorCode.record_list_too_large)
         codec = partition.policy.codec or self._compression
-        if codec != "none":
+        if codec != "none" and not header.is_control:  # markers are read as they are
             data = bytearray(records.recompress(data, codec, bytes_max=BATCH_BYTES_MAX))
             header = batch.read_header(data)
         partition.log.append(memoryview(data), header, leader_epoch=partition.leader_epoch, now_ms=now_ms)

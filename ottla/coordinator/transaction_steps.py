@@ -58,7 +58,7 @@ def init(
     """
     if value is None:
         return TransactionValue(_take(spare_id), 0, timeout_ms, updated_ms=now_ms)
-    if expected is not None and not _may_be(expected, value):
+    if expected is not None and not _may_be(expected, value) and expected != after(value):
         raise Refused(ErrorCode.producer_fenced)
     if value.state in PREPARED:
         raise Refused(ErrorCode.concurrent_transactions)
@@ -106,6 +106,8 @@ def _may_be(expected: Identity, value: TransactionValue) -> bool:
 
 def check_speaker(value: TransactionValue | None, speaker: Identity) -> TransactionValue:
     """The value, if it is its producer who speaks."""
+    if value is not None and value.state in PREPARED and speaker == after(value) != _identity(value):
+        raise Refused(ErrorCode.concurrent_transactions)  # it was told its next id before this one had done its work
     if value is None or value.producer_id != speaker.producer_id:
         raise Refused(ErrorCode.invalid_producer_id_mapping)
     if value.producer_epoch != speaker.epoch:
@@ -156,7 +158,12 @@ def end(value: TransactionValue | None, speaker: Identity, now_ms: int, *, commi
     value = check_speaker(value, speaker)
     prepare, complete = _ends(committed)
     if value.state is State.ONGOING:
-        return value._replace(state=prepare, updated_ms=now_ms, previous_producer_id=value.producer_id)
+        return value._replace(
+            state=prepare,
+            updated_ms=now_ms,
+            previous_producer_id=value.producer_id,
+            version=min(value.version, EPOCH_BUMPS_FROM - 1),
+        )
     _check_ended(value, prepare, complete)
     return None
 
@@ -229,4 +236,8 @@ def after(value: TransactionValue) -> Identity:
     """The identity the producer goes on with when its transaction is complete."""
     if value.next_producer_id != NO_PRODUCER_ID:
         return Identity(value.next_producer_id, 0)
+    return _identity(value)
+
+
+def _identity(value: TransactionValue) -> Identity:
     return Identity(value.producer_id, value.producer_epoch)

@@ -326,12 +326,12 @@ class PartitionLog:
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         return self.epochs.end_offset_for(epoch, self.log_end)
 
-    def release_memory(self) -> None:
+    def release_memory(self, high_watermark: int) -> None:
         """Give back the indexes of all but the last few sealed segments that were read: for housekeeping."""
         loaded = [segment for segment in self.segments if segment.offsets.loaded and not segment.awake]
         for segment in loaded[:-_INDEXES_LOADED_MAX]:
             segment.drop_indexes()
-        self.transactions.release_memory()
+        self.transactions.release_memory(high_watermark)
 
     # -- rolling, syncing, closing ---------------------------------------------------------------------------
 

@@ -186,8 +186,9 @@ class Transactions:
         index = self._indexes.get(base_offset)
         return [] if index is None else index.unsynced()
 
-    def release_memory(self) -> None:
-        """Give back the entries of all but the last segments: for housekeeping."""
+    def release_memory(self, high_watermark: int) -> None:
+        """Give back the entries of all but the last segments, and what is settled: for housekeeping."""
+        self._forget_settled(high_watermark)
         for base in sorted(self._indexes)[:-INDEXES_LOADED_MAX]:
             self._indexes[base].release_memory()
 
@@ -202,16 +203,19 @@ class Transactions:
 
     def last_stable(self, high_watermark: int) -> int:
         """Up to where everything is decided, and committed."""
-        ended = self._ended
-        while ended and ended[0].marker_offset < high_watermark:
-            ended.popleft()
+        self._forget_settled(high_watermark)
         limit = high_watermark
         for first_offset in self._open.values():
             limit = min(limit, first_offset)
             break
-        for first_offset, _ in ended:
+        for first_offset, _ in self._ended:
             limit = min(limit, first_offset)
         return limit
+
+    def _forget_settled(self, high_watermark: int) -> None:
+        ended = self._ended
+        while ended and ended[0].marker_offset < high_watermark:
+            ended.popleft()
 
     def aborted(self, from_offset: int, to_offset: int) -> list[tuple[int, int]]:
         """Producer id and first offset of each aborted transaction with records in `from_offset..to_offset`."""
@@ -301,8 +305,14 @@ class Transactions:
         if producer_id in self._open:
             raise Refused(ErrorCode.invalid_txn_state, f"producer {producer_id} is inside another transaction")
 
-    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> bool:
-        """Whether a marker has to be written. False: it stands in the log, or there was nothing to end."""
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, bumped: bool = False
+    ) -> bool:
+        """Whether a marker has to be written. False: it stands in the log, or there was nothing to end.
+
+        `bumped`: with it the epoch rises, so what is open under the marker's own epoch is the next transaction. Where
+        the epoch stays, a successor's marker is written again: it fences the coordinator before, whose own may come
+        late."""
         producer = self._producers.get(producer_id)
         if producer is None:
             return True
@@ -313,7 +323,12 @@ class Transactions:
             )
         if coordinator_epoch < producer.coordinator_epoch:
             raise Refused(ErrorCode.transaction_coordinator_fenced)
-        if producer_epoch > producer.epoch or producer.transaction_start != NO_OFFSET:
+        if producer_epoch > producer.epoch:
+            return True
+        ended = producer.transaction_start == NO_OFFSET
+        if bumped and not ended:
+            raise Refused(ErrorCode.invalid_producer_epoch, f"producer {producer_id} is inside its next transaction")
+        if not bumped and (not ended or coordinator_epoch > producer.coordinator_epoch):
             return True
         self._guards.pop(producer_id, None)
         return False

@@ -131,7 +131,7 @@ class GroupScenario:
 
         topic = self.world.image.topics[name]
         self.world.image = self.world.image.apply(changes.TopicDeleted(topic.id, name, ()))
-        for decision in self.groups.forget_topics([name]):
+        for decision in self.groups.forget_topic(name, topic.id):
             self._apply(decision)
 
     def do_set(self, word: str) -> None:

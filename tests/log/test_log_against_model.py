@@ -145,7 +145,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def release_memory(self):
-        self.log.release_memory()
+        self.log.release_memory(self.log.log_end)
 
     @rule()
     def close_and_open(self):

@@ -338,7 +338,7 @@ def test_memory_of_indexes_is_given_back_and_taken_again(open_log):
     log = open_log(segment_bytes=250)
     sent = fill(log, 20)
     assert stored(log) == sent
-    log.release_memory()
+    log.release_memory(log.log_end)
     assert sum(segment.offsets.loaded for segment in log.segments) <= 3
     assert stored(log) == sent
 

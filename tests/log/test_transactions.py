@@ -325,6 +325,44 @@ def test_markers_of_the_deposed_are_refused(open_log):
     assert refused.value.code == ErrorCode.transaction_coordinator_fenced
 
 
+def test_a_coordinator_is_fenced_by_its_successor_though_the_marker_stood_already(open_log):
+    log = open_log()
+    write(log, 7)
+    end(log, 7, committed=True, coordinator_epoch=5)
+    assert not log.transactions.check_marker(7, 0, 5)  # the same coordinator asks again
+    assert log.transactions.check_marker(7, 0, 6)
+    end(log, 7, committed=True, coordinator_epoch=6)
+    write(log, 7, sequence=1)  # the next transaction, in which the first coordinator's repetition arrives
+    with pytest.raises(Refused) as refused:
+        log.transactions.check_marker(7, 0, 5)
+    assert refused.value.code == ErrorCode.transaction_coordinator_fenced
+
+
+def test_a_marker_that_raised_the_epoch_does_not_end_the_next_transaction(open_log):
+    log = open_log()
+    write(log, 7, producer_epoch=0)
+    assert log.transactions.check_marker(7, 1, 3, bumped=True)
+    end(log, 7, committed=True, producer_epoch=1)
+    assert not log.transactions.check_marker(7, 1, 3, bumped=True)
+    assert not log.transactions.check_marker(7, 1, 4, bumped=True)  # a successor, too, has nothing to fence
+    write(log, 7, producer_epoch=1)
+    with pytest.raises(Refused) as refused:
+        log.transactions.check_marker(7, 1, 3, bumped=True)
+    assert refused.value.code == ErrorCode.invalid_producer_epoch
+    assert log.transactions.check_marker(7, 1, 3)  # an administrator's, who ends what hangs
+    assert log.transactions.check_marker(7, 2, 3, bumped=True)
+
+
+def test_what_is_settled_is_forgotten_though_nobody_reads(open_log):
+    log = open_log()
+    for number in range(100):
+        write(log, 7, sequence=number)
+        end(log, 7, committed=True)
+    log.release_memory(log.log_end - 1)
+    assert len(log.transactions._ended) == 1
+    assert log.transactions.last_stable(log.log_end - 1) == log.log_end - 2
+
+
 def test_a_damaged_index_keeps_no_marker_out_of_the_log_and_is_made_anew_with_it(open_log, disk):
     log = open_log()
     write(log, 1)

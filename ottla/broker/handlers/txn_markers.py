@@ -60,7 +60,13 @@ def handle(broker: Broker, message: WriteTxnMarkersRequest, request: Request) ->
 async def _write(broker: Broker, message: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     answers = _Answers(message)
     for number, marker in enumerate(message.markers):
-        end = End(marker.producer_id, marker.producer_epoch, marker.transaction_result, marker.coordinator_epoch)
+        end = End(
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.transaction_result,
+            marker.coordinator_epoch,
+            marker.transaction_version,
+        )
         for topic in marker.topics:
             for index in topic.partition_indexes:
                 markers.write(broker, topic.name, index, end, partial(answers.done, number, topic.name, index))

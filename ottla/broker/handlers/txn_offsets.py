@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 Answer = TxnOffsetCommitResponse | Pending | Coroutine[object, object, TxnOffsetCommitResponse]
 
+ABORTABLE_FROM = 4
+"""From this version on the producer knows errors that mean: abort."""
 ADDS_FROM = 5
 """From this version on the producer speaks the second version of the protocol."""
 
@@ -45,7 +47,7 @@ def commit(broker: Broker, message: TxnOffsetCommitRequest, request: Request) ->
     try:
         partition = _partition(broker, message)
         speaker = Identity(message.producer_id, message.producer_epoch)
-        manner = Manner.ADD if request.version >= ADDS_FROM else Manner.ASK
+        manner = _manner(request.version)
         beginning = Beginning(broker, message.transactional_id, speaker, [partition], manner)
     except Refused as refused:
         return _shaped(message, refused)
@@ -53,6 +55,12 @@ def commit(broker: Broker, message: TxnOffsetCommitRequest, request: Request) ->
         return _verify_first(broker, message, partition, beginning)
     asking = _ask(broker, message, partition, beginning)
     return respond(asking, request, lambda reply: _shaped(message, reply))
+
+
+def _manner(version: int) -> Manner:
+    if version >= ADDS_FROM:
+        return Manner.ADD
+    return Manner.ASK_ABORTABLE if version >= ABORTABLE_FROM else Manner.ASK
 
 
 async def _verify_first(
