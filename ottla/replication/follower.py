@@ -254,7 +254,9 @@ class Follower:
             await self._around.was_cut(partition, dropped)
         else:
             assert isinstance(fetched.records, memoryview)
-            partition.replicate(fetched.records, fetched.high_watermark, fetched.log_start, now_ms)
+            dropped = partition.replicate(fetched.records, fetched.high_watermark, fetched.log_start, now_ms)
+            if dropped:
+                await self._around.was_cut(partition, dropped)
 
     async def _begin_anew(self, partition: Partition, log_start: int, now_ms: int) -> None:
         if log_start < 0:

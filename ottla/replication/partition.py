@@ -69,9 +69,9 @@ class Waiter(Protocol):
 
 class Partition:
     __slots__ = (
-        "_enough", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "broker_id", "epoch_start",
-        "followers", "high_watermark", "in_sync", "index", "leader_epoch", "leader_id", "leads", "log",
-        "partition_epoch", "proposed", "replicas", "tail_watchers", "topic", "topic_id", "watchers",
+        "_enough", "_others_eligible", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters",
+        "broker_id", "epoch_start", "followers", "high_watermark", "in_sync", "index", "leader_epoch", "leader_id",
+        "leads", "log", "partition_epoch", "proposed", "replicas", "tail_watchers", "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +96,7 @@ class Partition:
         """The in-sync set that the controller was asked for and has not decided on, as far as we know."""
         self.watchers: dict[Watcher, None] = {}
         self.tail_watchers: dict[TailWatcher, None] = {}
+        self._others_eligible = False
         self._union: tuple[Follower, ...] = ()  # all that the high watermark waits for
         self._turned_away: TurnedAway | None = None
         self._uncommitted_bytes = 0
@@ -115,11 +116,13 @@ class Partition:
         self._count_in_sync()
 
     def _count_in_sync(self) -> None:
-        """No partition can have more in sync than it has replicas, whatever its configuration asks for."""
+        """No partition can have more in sync than it has replicas, whatever its configuration asks for. And where the
+        controller keeps replicas eligible that are not in sync, it takes them to have all that is committed: then too
+        few are in sync, though this broker may be configured to ask for less."""
         in_sync_min = self._policy.in_sync_min
         if len(self.replicas) < in_sync_min and self.replicas:
             in_sync_min = len(self.replicas)
-        self._enough = len(self.in_sync) >= in_sync_min
+        self._enough = len(self.in_sync) >= in_sync_min and not self._others_eligible
 
     @property
     def enough_in_sync(self) -> bool:
@@ -138,6 +141,7 @@ class Partition:
         self.partition_epoch = state.partition_epoch
         self.replicas = tuple(state.replicas)
         self.in_sync = tuple(state.in_sync)
+        self._others_eligible = bool(state.eligible)
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         self.leads = state.leader == self.broker_id if leads is None else leads
@@ -401,10 +405,17 @@ class Partition:
         last_epoch = log.epochs.epoch_of(log.log_end - 1) if log.log_end > log.log_start else NO_EPOCH
         return self.leader_epoch, log.log_end, last_epoch
 
-    def replicate(self, records: memoryview, high_watermark: int, log_start: int, now_ms: int) -> None:
-        """Take over what the leader sent. Each batch is checked before it is appended: damage goes no further."""
+    def replicate(self, records: memoryview, high_watermark: int, log_start: int, now_ms: int) -> list[Segment]:
+        """Take over what the leader sent. Each batch is checked before it is appended: damage goes no further. The
+        segments that may be unlinked."""
         log = self.log
+        dropped: list[Segment] = []
         if len(records):
+            if log.log_end == log.log_start:
+                first = batch.check(records)
+                if first.base_offset < log.log_start <= first.last_offset:
+                    # The leader's log starts in the middle of this batch (DeleteRecords): begin with all of it.
+                    dropped = self.restart_at(first.base_offset, now_ms)
             log.append_replicated(records, now_ms)
             self._uncommitted_bytes += len(records)
         if log_start > log.log_start:
@@ -413,6 +424,7 @@ class Partition:
         if reached > self.high_watermark:
             self._commit(reached)
             log.transactions.last_stable(reached)  # which forgets what is settled
+        return dropped
 
     def truncate(self, epoch: int, end: int, now_ms: int) -> list[Segment]:
         """Our log is not the leader's behind (at most) the end of this epoch: drop what follows. The segments that may

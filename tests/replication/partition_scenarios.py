@@ -3,6 +3,7 @@ says. A record is one letter.
 
     state leader=1 epoch=1 in_sync=1,2,3 [min=2] [told=1,2]   the controller decides; all brokers hear of it, or these
                                 [known=7,7,8]  the registrations under which it has them in sync
+                                [eligible=3]   not in sync, but taken to have all that is committed
     produce 1 ab [acks=all]     each letter a batch of its own
     fetch 2 [leader=1] [as=8]   a follower asks its leader once (registered as 7, or 8), and takes what it gets
     check 10s                   so much time has passed: what does the leader make of its followers (lag: 30 s)
@@ -73,14 +74,16 @@ class World:
             self.happened.append(refused.code.name)
 
     def do_state(
-        self, *, leader: str, epoch: str, in_sync: str, min: str = "", told: str = "1,2,3", known: str = ""
-    ) -> None:
+        self, *, leader: str, epoch: str, in_sync: str, min: str = "", told: str = "1,2,3", known: str = "",
+        eligible: str = "",
+    ) -> None:  # fmt: skip
         self.min = int(min or self.min)
         self._decide(
             self.state._replace(
                 leader=int(leader), leader_epoch=int(epoch), in_sync=_numbers(in_sync),
                 partition_epoch=self.state.partition_epoch + 1,
                 in_sync_epochs=_numbers(known) if known else (),
+                eligible=_numbers(eligible) if eligible else (),
             ),
             told,
         )  # fmt: skip
