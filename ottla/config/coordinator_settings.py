@@ -127,6 +127,14 @@ _TRANSACTIONS = (
         "Segment size of the transaction topic.",
         low=1,
     ),
+    Setting(
+        "ottla.transaction.version",
+        _SHORT,
+        2,
+        "The version of the transaction protocol that clients are told to speak.",
+        low=1,
+        high=2,
+    ),
     Setting("transaction.max.timeout.ms", _INT, 900000, "The longest timeout a transaction may have.", low=1),
     Setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",

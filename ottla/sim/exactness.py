@@ -86,6 +86,21 @@ class Entry(NamedTuple):
         return cls(transfer, int(account), int(other), int(amount), bool(int(meant)))
 
 
+class Note(NamedTuple):
+    """What a teller leaves beside a transfer, always under the same key: compaction has something to take away."""
+
+    transfer: str
+    meant: bool
+
+    def encode(self) -> bytes:
+        return f"note:{self.transfer}:{int(self.meant)}".encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> Note | None:
+        kind, *told = value.decode().split(":")
+        return cls(told[0], bool(int(told[1]))) if kind == "note" else None
+
+
 class Ledger:
     """What one reader has seen of the bank, and whether it can be."""
 
@@ -105,6 +120,12 @@ class Ledger:
     @property
     def transfers(self) -> int:
         return len(self._whole)
+
+    def read(self, value: bytes) -> None:
+        if (note := Note.decode(value)) is None:
+            self.see(Entry.decode(value))
+        elif not note.meant:
+            self.problems.append(f"{note} was aborted, and is read")
 
     def see(self, entry: Entry) -> None:
         if not entry.meant:

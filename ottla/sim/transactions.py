@@ -21,7 +21,7 @@ from ottla.client.errors import ClientError
 from ottla.client.group_offsets import OffsetAndMetadata
 from ottla.client.producer import Producer
 from ottla.sim.cluster import SimCluster
-from ottla.sim.exactness import ACCOUNTS, NOBODY, OPENING, Entry, Ledger, compare_copy
+from ottla.sim.exactness import ACCOUNTS, NOBODY, OPENING, Entry, Ledger, Note, compare_copy
 from ottla.sim.history import History, Kind
 from ottla.sim.runtime import SimRuntime
 from ottla.sim.workload import TOPIC, Client, create_topic
@@ -30,7 +30,7 @@ COPY: Final = "copy"
 BANK: Final = "bank"
 GROUP: Final = "copiers"
 COPIERS: Final = 5
-TELLERS: Final = 2
+TELLERS: Final = 3
 BANK_PARTITIONS: Final = 2
 TRANSACTION_TIMEOUT_MS: Final = 8_000
 REQUEST_TIMEOUT_MS: Final = 5_000
@@ -39,7 +39,16 @@ ABORTED_SHARE: Final = 0.15
 SETTINGS: Final = {
     "transaction.state.log.num.partitions": "2",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "2000",
+    "log.cleaner.backoff.ms": "1000",
 }
+COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    "segment.ms": "3000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "1000",
+}
+"""Entries have all different keys, so of them compaction may take away only what was aborted."""
+NOTE: Final = b"note"
 
 
 def _producer(runtime: SimRuntime, cluster: SimCluster, transactional_id: str) -> Producer:
@@ -66,8 +75,8 @@ def _consumer(runtime: SimRuntime, cluster: SimCluster) -> Consumer:
     )
 
 
-async def _send(producer: Producer, topic: str, partition: int, value: bytes) -> None:
-    sent = await producer.send(topic, value, partition=partition)
+async def _send(producer: Producer, topic: str, partition: int, value: bytes, key: bytes | None = None) -> None:
+    sent = await producer.send(topic, value, key=value if key is None else key, partition=partition)
     sent.add_done_callback(lambda sent: sent.cancelled() or sent.exception())  # the commit tells it again
 
 
@@ -203,9 +212,11 @@ class Teller(Transactor):
                 self._underway = False
                 await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
             await self._forget(producer)
+        except ClientError:  # one that is killed stops nothing
+            await producer.stop()
+            raise
         finally:
             self._underway = False
-            await producer.stop()
 
     async def _forget(self, producer: Producer) -> None:
         """Leave with half a transfer: its time will be over."""
@@ -222,7 +233,8 @@ class Teller(Transactor):
         try:
             entry = Entry(transfer, giver, taker, -amount, meant)
             await _send(producer, BANK, giver % BANK_PARTITIONS, entry.encode())
-            await asyncio.sleep(self._random.choice([0.0, 0.1, 1.0]))
+            await _send(producer, BANK, giver % BANK_PARTITIONS, Note(transfer, meant).encode(), NOTE)
+            await asyncio.sleep(self._random.choice([0.0, 0.1, 1.0, 5.0]))  # others begin and end meanwhile
             entry = Entry(transfer, taker, giver, amount, meant)
             await _send(producer, BANK, taker % BANK_PARTITIONS, entry.encode())
             if meant:
@@ -271,7 +283,7 @@ class Auditor(Client):
                 self.cluster.world.trace.line(self.name, f"complains: {error}", minor=True)
                 continue
             for record in (record for records in taken.values() for record in records):
-                ledger.see(Entry.decode(record.value))
+                ledger.read(record.value)
             if ledger.problems:
                 self.history.violated(Kind.WRONG_SUM, ledger.problems[0])
                 return
@@ -284,13 +296,15 @@ class Exactness:
         self._cluster = cluster
         self._history = history
         self.bank = Bank()
+        self.compacted = random.random() < 0.5
         self.clients: list[Client] = [Copier(cluster, history, place, random) for place in range(COPIERS)]
         self.clients += [Teller(cluster, history, f"teller-{number}", self.bank, random) for number in range(TELLERS)]
         self.clients.append(Auditor(cluster, history, self.bank))
 
     async def begin(self, runtime: SimRuntime, replicas: int) -> None:
         await create_topic(runtime, self._cluster, COPIERS, replicas, {}, COPY)
-        await create_topic(runtime, self._cluster, BANK_PARTITIONS, replicas, {}, BANK)
+        configs = COMPACTED if self.compacted else {}
+        await create_topic(runtime, self._cluster, BANK_PARTITIONS, replicas, configs, BANK)
         await self.bank.open(runtime, self._cluster)
 
     def open_transactions(self) -> list[str]:
@@ -315,7 +329,7 @@ class Exactness:
         ledger = Ledger()
         for place in range(BANK_PARTITIONS):
             for value in await committed_values(runtime, self._cluster, BANK, place):
-                ledger.see(Entry.decode(value))
+                ledger.read(value)
         for problem in ledger.conclude(self.bank.committed):
             history.violated(Kind.WRONG_SUM, problem)
         history.counts["transfers"] = ledger.transfers

@@ -48,7 +48,10 @@ TOPICS = {SOURCE: len(COPIERS), TARGET: len(COPIERS), BANK: BANK_PARTITIONS}
 SETTINGS = {
     "transaction.state.log.num.partitions": str(STATE_PARTITIONS),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "log.cleaner.backoff.ms": "1000",
 }
+COMPACTED = {"cleanup.policy": "compact", "segment.ms": "15000", "min.cleanable.dirty.ratio": "0.01"}
+"""The settings of the bank. Its replicas are compacted each by itself, and need not be the same on disk."""
 
 
 @dataclass
@@ -147,7 +150,7 @@ class Auditor(threading.Thread):
         if offset < self._positions[partition]:
             self._history.fail(f"auditor: partition {partition} goes back to {offset}")
         self._positions[partition] = offset + 1
-        self.ledger.see(Entry.decode(message.value()))
+        self.ledger.read(message.value())
 
 
 def reader_of_committed(bootstrap: str) -> Consumer:
@@ -328,7 +331,7 @@ class ExactlyOnce:
         books = Ledger()
         for values in _values(self._bootstrap, BANK, BANK_PARTITIONS):
             for value in values:
-                books.see(Entry.decode(value))
+                books.read(value)
         for problem in books.conclude(self._transfers):
             history.fail(f"bank: {problem}")
         for gone in sorted(self._auditor.ledger.seen - books.seen):
@@ -346,7 +349,7 @@ def _open_accounts(bootstrap: str) -> None:
     producer.begin_transaction()
     for account in range(ACCOUNTS):
         entry = Entry(f"opening-{account}", account, NOBODY, OPENING, meant=True)
-        producer.produce(BANK, entry.encode(), partition=account % BANK_PARTITIONS)
+        producer.produce(BANK, entry.encode(), entry.encode(), account % BANK_PARTITIONS)
     producer.commit_transaction(READ_SECONDS)
 
 

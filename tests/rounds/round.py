@@ -27,6 +27,7 @@ from tests.rounds.history import Findings, History
 from tests.rounds.links import POSSIBLE, Links
 from tests.rounds.load import TOPIC, Reader, Writer, read_log
 from tests.rounds.sharing import Group, Member
+from tests.rounds.transactional import BANK
 
 PARTITIONS = 6
 WRITERS = 2
@@ -110,7 +111,7 @@ class Round:
         """Faults for so many seconds, then the verdict."""
         self.cluster.start()
         for topic, partitions in TOPICS.items():
-            self._create(topic, partitions)
+            self._create(topic, partitions, exactly_once.COMPACTED if topic == BANK else {})
         bootstrap = ",".join(broker.address for broker in self.cluster.brokers.values())
         writers = [Writer(n, bootstrap, PARTITIONS, RATE // WRITERS, self.history) for n in range(WRITERS)]
         reader = Reader(bootstrap, PARTITIONS, self.history)
@@ -134,9 +135,11 @@ class Round:
         self._verdict(bootstrap)
         return self.report
 
-    def _create(self, topic: str, partitions: int) -> None:
+    def _create(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
         command = [sys.executable, "-m", "ottla", "topics", "create", topic, "--partitions", str(partitions)]
         command += ["--replication-factor", "3", "--bootstrap-server", self.cluster.bootstrap]
+        for name, value in settings.items():
+            command += ["--config", f"{name}={value}"]
         deadline = time.monotonic() + 20
         while (done := subprocess.run(command, capture_output=True, text=True, check=False)).returncode:
             assert time.monotonic() < deadline, done.stderr
@@ -206,7 +209,8 @@ class Round:
         self.cluster.stop()
         if self.links is not None:
             self.links.close()
-        for name in [f"{topic}-{n}" for topic, partitions in TOPICS.items() for n in range(partitions)]:
+        same = {topic: partitions for topic, partitions in TOPICS.items() if topic != BANK}
+        for name in [f"{topic}-{n}" for topic, partitions in same.items() for n in range(partitions)]:
             logs = {each.id: _log_on_disk(each.data / name) for each in self.cluster.brokers.values()}
             if len({tuple(log) for log in logs.values()}) > 1:
                 told = {broker: f"{len(log)} batches" for broker, log in logs.items()}

@@ -27,11 +27,12 @@ from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.group_offsets import OffsetAndMetadata
 from ottla.client.producer import Producer
-from ottla.sim.exactness import ACCOUNTS, Entry
+from ottla.sim.exactness import ACCOUNTS, Entry, Note
 from tests.rounds.load import RECONNECT
 
 SOURCE, TARGET, BANK = "source", "target", "bank"
 BANK_PARTITIONS = 3
+NOTE = b"note"
 GROUP = "copy"
 TRANSACTION_TIMEOUT_MS = 8_000
 PATIENCE_S = 10.0
@@ -63,7 +64,7 @@ class Client(Protocol):
 
     async def begin(self) -> None: ...
 
-    async def send(self, topic: str, partition: int, value: bytes) -> None: ...
+    async def send(self, topic: str, partition: int, value: bytes, key: bytes | None = None) -> None: ...
 
     async def send_offset(self, partition: int, offset: int) -> None: ...
 
@@ -140,9 +141,9 @@ class Confluent:
         except KafkaException as failure:
             raise Useless(str(failure)) from failure
 
-    async def send(self, topic: str, partition: int, value: bytes) -> None:
+    async def send(self, topic: str, partition: int, value: bytes, key: bytes | None = None) -> None:
         try:
-            self._producer.produce(topic, value, partition=partition)
+            self._producer.produce(topic, value, key, partition)
         except KafkaException as failure:  # such as a transaction that is to be aborted; begin() knows if it is worse
             raise Broken(str(failure)) from failure
         self._producer.poll(0)
@@ -219,9 +220,9 @@ class Ottla:
         except ClientError as error:
             raise Useless(str(error)) from error
 
-    async def send(self, topic: str, partition: int, value: bytes) -> None:
+    async def send(self, topic: str, partition: int, value: bytes, key: bytes | None = None) -> None:
         try:
-            sent = await self._producer.send(topic, value, partition=partition)
+            sent = await self._producer.send(topic, value, key=key, partition=partition)
         except ClientError as error:
             raise (Useless if error.fatal else Broken)(str(error)) from error
         sent.add_done_callback(lambda sent: sent.cancelled() or sent.exception())  # the commit tells it again
@@ -362,9 +363,10 @@ class Teller(Program):
         meant = self.random.random() >= ABORTED_SHARE
         await client.begin()
         try:
-            await client.send(BANK, giver % BANK_PARTITIONS, Entry(transfer, giver, taker, -amount, meant).encode())
+            await self._enter(Entry(transfer, giver, taker, -amount, meant))
+            await client.send(BANK, giver % BANK_PARTITIONS, Note(transfer, meant).encode(), NOTE)
             await asyncio.sleep(self.random.uniform(0, BETWEEN_SIDES_S))
-            await client.send(BANK, taker % BANK_PARTITIONS, Entry(transfer, taker, giver, amount, meant).encode())
+            await self._enter(Entry(transfer, taker, giver, amount, meant))
             if meant:
                 await client.commit()
                 return True
@@ -372,6 +374,10 @@ class Teller(Program):
             pass
         await client.abort()
         return False
+
+    async def _enter(self, entry: Entry) -> None:
+        """Under a key of its own: of entries the bank's compaction may take away only what was aborted."""
+        await self.client.send(BANK, entry.account % BANK_PARTITIONS, entry.encode(), entry.encode())
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.sim.exactness import ACCOUNTS, NOBODY, OPENING, TOTAL, Entry, Ledger, compare_copy
+from ottla.sim.exactness import ACCOUNTS, NOBODY, OPENING, TOTAL, Entry, Ledger, Note, compare_copy
 
 ORIGINAL = [[b"0:0", b"0:1", b"0:2"], [b"1:0"]]
 
@@ -69,6 +69,15 @@ def test_a_transfer_that_loses_money_is_found_at_once():
 
 def test_what_was_aborted_is_never_read():
     assert "was aborted" in ledger(Entry("a", 1, 2, -5, meant=False)).problems[0]
+
+
+def test_so_it_is_with_notes_beside_transfers():
+    made = ledger()
+    made.read(Note("a", meant=True).encode())
+    made.read(Entry("a", 1, 2, -5, meant=True).encode())
+    assert made.problems == []
+    made.read(Note("b", meant=False).encode())
+    assert "was aborted" in made.problems[0]
 
 
 def test_a_committed_transfer_that_is_gone_is_missed():

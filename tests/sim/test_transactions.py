@@ -5,19 +5,16 @@ from __future__ import annotations
 import pytest
 
 from ottla.coordinator.transactions import Transactions
+from ottla.log import compaction
 from ottla.log.transactions import Transactions as OpenTransactions
 from ottla.sim.history import Kind
 from ottla.sim.simulation import simulate
 
+COMPACTED_BANK = 3
+"""A seed with aborts behind a transaction that is open when compaction comes."""
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        31,  # markers that a coordinator out of touch with the store did not send
-        401,  # a disk that was full when a transaction was to be completed
-        563,  # a coordinator that was replaced, and answered with the offsets it knew
-    ],
-)
+
+@pytest.mark.parametrize("seed", [31, 401, 563])
 def test_a_transactional_copy_is_the_original_and_no_money_is_lost(seed):
     outcome = simulate(seed, 1)
     assert (outcome.violations, outcome.failures) == ([], [])
@@ -40,6 +37,17 @@ def test_an_aborted_record_that_is_seen_is_found_out(monkeypatch):
 def test_a_coordinator_that_never_ends_what_was_left_open_is_found_out(monkeypatch):
     monkeypatch.setattr(Transactions, "deadline", None)
     assert first_bad("slow link") == {Kind.STUCK}
+
+
+def test_compaction_that_forgets_what_was_aborted_behind_its_end_is_found_out(monkeypatch):
+    plan = compaction.plan
+
+    def forgetful(log, found, **options):
+        job = plan(log, found, **options)
+        return None if job is None else job._replace(aborted=log.transactions.aborted_before(job.end))
+
+    monkeypatch.setattr(compaction, "plan", forgetful)
+    assert Kind.WRONG_SUM in {violation.kind for violation in simulate(COMPACTED_BANK, 1).violations}
 
 
 def test_a_bit_that_flips_in_a_log_is_noticed_and_made_good():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, served_apis, serves
@@ -19,7 +20,8 @@ from ottla.wire.schema.api_versions import (
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
-FEATURES = (("group.version", 1), ("transaction.version", 2))
+TRANSACTIONS = "transaction.version"
+FEATURES = (("group.version", 1), (TRANSACTIONS, 2))
 """What clients may rely on though no version of an API says so (KIP-584): the protocols of KIP-848 and KIP-890."""
 
 _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -38,9 +40,16 @@ def handle(broker: Broker, message: ApiVersionsRequest, request: Request) -> Api
         ],
         finalized_features_epoch=0,
         finalized_features=[
-            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level) for name, level in FEATURES
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in _finalized(broker)
         ],
     )
+
+
+def _finalized(broker: Broker) -> Iterator[tuple[str, int]]:
+    """The features in the versions that are to be used."""
+    for name, level in FEATURES:
+        yield name, min(level, broker.config.ottla_transaction_version) if name == TRANSACTIONS else level
 
 
 def unsupported_version(broker: Broker) -> ApiVersionsResponse:
