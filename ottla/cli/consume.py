@@ -64,8 +64,8 @@ class Wanted:
     default="beginning",
     show_default=True,
     metavar="WHERE",
-    help="beginning, end, a number, -N (so many before the end), s@TIME, stored (where the group -g has come to). With "
-    "-g alone: where the group has committed nothing.",
+    help="beginning, end, a number, -N (so many before the end), s@TIME, stored (where the group -g has come to, not "
+    "joining it). With -g only beginning, end and stored; the first two count where the group has committed nothing.",
 )
 @click.option("-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after so many records.")
 @click.option("-e", "--exit", "until_end", is_flag=True, help="Stop at what is the end now.")
@@ -123,7 +123,11 @@ def command(
         shown = formats.envelope if as_json else formats.compiled(template)
     except formats.BadFormat as bad:
         raise Misused(f"-f: {bad}") from None
-    where(offset)  # refused before anybody is asked
+    if where(offset)[0] in ("at", "last", "time") and group is not None:  # refused before anybody is asked
+        raise Misused(
+            f"a group goes on where it was, not at -o {offset}",
+            hint="Leave out -g, or move the group: `ottla groups reset-offsets`.",
+        )
     deserializer = _deserializer(value_format, registry)
     wanted = Wanted(topics, group, partitions, offset, count, until_end, idle_ms, shown)
     consume(wanted, target, sys.stdout.buffer, deserializer)

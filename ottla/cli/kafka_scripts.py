@@ -153,6 +153,8 @@ def console_consumer(
         target = target._replace(settings={"isolation.level": isolation_level, **target.settings})
     if group is None and "group.id" in target.settings:
         group = target.settings["group.id"]
+    if group is not None and partition is not None:
+        raise Misused("a group deals the partitions out itself", hint="Leave out --group or --partition.")
     wanted = Wanted(
         topics=(topic,),
         group=group,

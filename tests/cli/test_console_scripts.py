@@ -124,6 +124,10 @@ def test_topics_are_made_listed_described_altered_and_deleted(shell, fresh_name)
         ("kafka-topics.sh --create --bootstrap-server localhost:9092", "--topic NAME"),
         ("kafka-console-producer.sh --topic t", "no broker was named"),
         ("kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic t --offset 3", "--partition"),
+        (
+            "kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic t --group g --partition 0 --offset 3",
+            "Leave out --group or --partition",
+        ),
         ("kafka-console-consumer.sh --bootstrap-server localhost", "--topic"),
     ],
 )
