@@ -86,3 +86,15 @@ def test_an_installed_broker_serves_and_topics_are_made_and_listed(installed, tm
 
 def test_the_installed_command_knows_its_version(installed):
     assert run(installed / "ottla", "--version").strip() == "ottla 0.1.0"
+
+
+def test_what_an_extra_brings_is_asked_for_by_its_name(installed, tmp_path):
+    file = tmp_path / "pipeline.yaml"
+    run(installed / "ottla", "pipeline", "init", file)
+    done = subprocess.run(
+        [installed / "ottla", "pipeline", "validate", file], cwd=os.sep, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "ottla: error: this needs the module yaml\n  pip install 'ottla[spark]'\n",
+    )

