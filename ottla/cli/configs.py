@@ -100,7 +100,7 @@ def set_(kind: str, name: str, settings: tuple[str, ...], target: Target, as_jso
     \b
     Example:
       ottla configs set topic orders retention.ms=86400000 cleanup.policy=compact
-      ottla configs set broker all log.cleaner.threads=2
+      ottla configs set broker all log.retention.ms=86400000
     """
     put = dict(split_pair(each, "set") for each in settings)
     administer(target, lambda admin: admin.alter_configs(KINDS[kind], _name(kind, name), put=put))

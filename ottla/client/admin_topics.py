@@ -165,7 +165,7 @@ class TopicAdmin(AdminBase):
         )
         entries: list[ConfigEntry] = []
         for result in answer.results:
-            raise_if(error_of(result.error_code, f"{kind.name.lower()} {name}", result.error_message))
+            raise_if(error_of(result.error_code, _called(kind, name), result.error_message))
             entries += [
                 ConfigEntry(each.name, each.value, each.config_source, each.read_only, each.is_sensitive)
                 for each in result.configs
@@ -190,7 +190,7 @@ class TopicAdmin(AdminBase):
             await self._broker_for(kind, name),
         )
         for result in answer.responses:
-            raise_if(error_of(result.error_code, f"{kind.name.lower()} {name}", result.error_message))
+            raise_if(error_of(result.error_code, _called(kind, name), result.error_message))
 
     async def _broker_for(self, kind: ResourceKind, name: str) -> Broker:
         """Only a broker itself knows its settings; topics are known to all."""
@@ -244,6 +244,11 @@ class TopicAdmin(AdminBase):
                         begins[place] = part.low_watermark
         raise_some("delete records", errors, begins)
         return begins
+
+
+def _called(kind: ResourceKind, name: str) -> str:
+    """The settings of all brokers are those of a broker without a name."""
+    return f"{kind.name.lower()} {name or 'all'}"
 
 
 def _time(given: int | str) -> int:

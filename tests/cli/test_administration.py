@@ -36,6 +36,9 @@ def test_a_broker_and_all_brokers_have_settings(ottla):
     assert any(each["name"] == "broker.id" for each in ottla.json("configs", "describe", "broker", "1", "--all"))
     assert isinstance(ottla.json("configs", "describe", "broker", "all"), list)
     assert "there is no broker 77" in ottla("configs", "describe", "broker", "77", status=1)
+    ottla("configs", "set", "broker", "all", "log.retention.ms=86400000")
+    ottla("configs", "unset", "broker", "all", "log.retention.ms")
+    assert "error: broker all: " in ottla("configs", "set", "broker", "all", "broker.id=7", status=1)
 
 
 def test_wrong_settings_are_refused(ottla, topic):
