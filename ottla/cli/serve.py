@@ -136,6 +136,13 @@ def _announce(config: BrokerConfig) -> None:
     """What an operator should know about this configuration, before the broker starts."""
     if config.inert:
         log.info("accepted, has no effect here: %s", ", ".join(sorted(config.inert)))
+    ensemble = config.inert.get("zookeeper.connect")
+    if ensemble and config.source("ottla.store") is Source.DEFAULT:
+        log.warning(
+            "zookeeper.connect has no effect, and this broker is a cluster of its own; ottla.store=zookeeper:%s uses "
+            "that ensemble",
+            ensemble.strip(),
+        )
     for listener in config.endpoints:
         if (listener.advertised_host, listener.advertised_port) != (listener.host, listener.port):
             log.info("clients of %s are sent to %s", listener.name, listener.advertised_address)

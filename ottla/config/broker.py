@@ -45,8 +45,8 @@ class BrokerConfig:
     """Where clients come in."""
     inter_broker_endpoint: Listener
     """Where brokers come in: one of `endpoints`, or one more that is theirs alone."""
-    inert: tuple[str, ...]
-    """Names of settings that were given, and are accepted without effect."""
+    inert: Mapping[str, str]
+    """Settings that were given, and are accepted without effect. Among their values may be secrets."""
 
     broker_id: int
     broker_rack: str | None
@@ -183,7 +183,7 @@ class BrokerConfig:
         self,
         given: Mapping[str, Given],
         *,
-        inert: tuple[str, ...] = (),
+        inert: Mapping[str, str] | None = None,
         dynamic_cluster: Mapping[str, str] | None = None,
         dynamic_broker: Mapping[str, str] | None = None,
     ) -> None:
@@ -195,7 +195,7 @@ class BrokerConfig:
         )
         put(self, "_layers", layers)
         put(self, "_topic_defaults", None)
-        put(self, "inert", inert)
+        put(self, "inert", inert or {})
         for setting in BROKER_SETTINGS.values():
             put(self, setting.attribute, _resolve(setting, layers))
         if "ottla.store" not in layers[-1]:  # its default depends on another setting

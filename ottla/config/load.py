@@ -53,7 +53,7 @@ def load_broker_config(
     if host is not None or port is not None:
         gathered.take_address(host, port)
     try:
-        config = BrokerConfig(gathered.given, inert=tuple(gathered.inert))
+        config = BrokerConfig(gathered.given, inert=gathered.inert)
     except BadConfig as bad:
         raise BadConfig([*problems, *bad.problems]) from None
     if problems:
@@ -145,7 +145,7 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.given: dict[str, Given] = {}
-        self.inert: dict[str, None] = {}
+        self.inert: dict[str, str] = {}
         self.problems: list[str] = []
 
     def take(self, name: str, text: str, source: Source, where: str) -> None:
@@ -157,7 +157,7 @@ class _Gathered:
         if why is not None:
             self.problems.append(f"{name}{where} cannot be used: {why}")
         elif is_inert(name) or name in UNSUPPORTED:
-            self.inert[name] = None
+            self.inert[name] = text
         else:
             self.problems.append(f"{name}: no setting has this name{where}{_meant(name)}")
 

@@ -129,6 +129,19 @@ def test_what_has_no_effect_is_named_once_and_exposure_is_warned_of(broker_main)
     assert "clients of PLAINTEXT are sent to h:1" in output
 
 
+def test_an_ensemble_that_kafka_3_would_use_is_not_passed_over_in_silence(broker_main, tmp_path):
+    broker_main.run = lambda config, ready: 0
+    file = tmp_path / "server.properties"
+    file.write_text("zookeeper.connect=zoo-1:2181,zoo-2:2181/kafka\n")
+    output = serve("--config", str(file)).output
+    assert "WARNING" in output
+    assert "zookeeper.connect has no effect" in output
+    assert "ottla.store=zookeeper:zoo-1:2181,zoo-2:2181/kafka uses that ensemble" in output
+    assert "WARNING" not in serve("--config", str(file), "--store", "zookeeper:zoo-1:2181").output
+    file.write_text("zookeeper.connect=\n")
+    assert "WARNING" not in serve("--config", str(file)).output
+
+
 def test_a_broker_for_this_machine_alone_starts_quietly(broker_main):
     broker_main.run = lambda config, ready: 0
     assert serve().output == ""
