@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import click
 
 from ottla.cli.cluster import Target, administer, cluster_options, json_option
-from ottla.cli.failure import Misused, split_pair
+from ottla.cli.failure import Failure, Misused, split_pair
 from ottla.cli.output import print_json, print_table
 from ottla.client.admin import Admin, ConfigEntry, ResourceKind
+from ottla.client.errors import ClientError
+from ottla.errors import ErrorCode
+
+T = TypeVar("T")
 
 KINDS: Final = {"topic": ResourceKind.TOPIC, "broker": ResourceKind.BROKER, "group": ResourceKind.GROUP}
 DEFAULT_SOURCE: Final = 5
@@ -43,6 +48,21 @@ def _name(kind: str, name: str) -> str:
     return "" if kind == "broker" and name == "all" else name
 
 
+def _administer(target: Target, kind: str, work: Callable[[Admin], Awaitable[T]]) -> T:
+    async def asked(admin: Admin) -> T:
+        try:
+            return await work(admin)
+        except ClientError as error:
+            if KINDS[kind] is ResourceKind.GROUP and error.code is ErrorCode.invalid_request:  # of whoever has none
+                raise Failure(
+                    "this cluster keeps no settings of groups",
+                    hint="Its brokers have them for all groups: `ottla configs describe broker ID --all`, group.*",
+                ) from None
+            raise
+
+    return administer(target, asked)
+
+
 @command.command("describe")
 @kind_argument
 @name_argument
@@ -62,7 +82,7 @@ def describe(kind: str, name: str, everything: bool, target: Target, as_json: bo
             await admin.describe_topics([name])  # says plainly that it is not there
         return await admin.describe_configs(KINDS[kind], _name(kind, name))
 
-    entries = [each for each in administer(target, ask) if everything or each.source != DEFAULT_SOURCE]
+    entries = [each for each in _administer(target, kind, ask) if everything or each.source != DEFAULT_SOURCE]
     if as_json:
         print_json(
             [
@@ -103,7 +123,7 @@ def set_(kind: str, name: str, settings: tuple[str, ...], target: Target, as_jso
       ottla configs set broker all log.retention.ms=86400000
     """
     put = dict(split_pair(each, "set") for each in settings)
-    administer(target, lambda admin: admin.alter_configs(KINDS[kind], _name(kind, name), put=put))
+    _administer(target, kind, lambda admin: admin.alter_configs(KINDS[kind], _name(kind, name), put=put))
     if as_json:
         print_json({"kind": kind, "name": name, "set": put})
     else:
@@ -125,7 +145,7 @@ def unset(kind: str, name: str, settings: tuple[str, ...], target: Target, as_js
     """
     if given := next((each for each in settings if "=" in each), None):
         raise Misused(f"{given!r} is a name with a value", hint="`ottla configs set` changes a value.")
-    administer(target, lambda admin: admin.alter_configs(KINDS[kind], _name(kind, name), remove=settings))
+    _administer(target, kind, lambda admin: admin.alter_configs(KINDS[kind], _name(kind, name), remove=settings))
     if as_json:
         print_json({"kind": kind, "name": name, "unset": list(settings)})
     else:

@@ -47,6 +47,19 @@ def test_wrong_settings_are_refused(ottla, topic):
     assert "`ottla topics list`" in ottla("configs", "describe", "topic", "no-such-topic", status=1)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("describe", "group", "kitchen"),
+        ("set", "group", "kitchen", "consumer.session.timeout.ms=50000"),
+        ("unset", "group", "kitchen", "consumer.session.timeout.ms"),
+    ],
+)
+def test_that_groups_have_no_settings_here_is_said_plainly(ottla, arguments):
+    output = ottla("configs", *arguments, status=1)
+    assert output.startswith("ottla: error: this cluster keeps no settings of groups\n")
+
+
 def test_a_topic_is_altered(ottla, topic):
     told = ottla("topics", "alter", topic, "--partitions", "5", "--config", "retention.ms=7")
     assert told == f"altered topic {topic}\n"
