@@ -133,6 +133,10 @@ def administer(target: Target | str, work: Callable[[Admin], Awaitable[T]]) -> T
     return run(session())
 
 
+def no_partition(topic: Topic, number: int) -> Failure:
+    return Failure(f"topic {topic.name} has no partition {number}; it has {len(topic.partitions)}")
+
+
 def without_leader(topics: Iterable[Topic]) -> list[TopicPartition]:
     return [
         TopicPartition(topic.name, each.partition) for topic in topics for each in topic.partitions if each.leader < 0

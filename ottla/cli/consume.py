@@ -12,9 +12,18 @@ from typing import IO, Any, Final
 import click
 
 from ottla.cli import formats
-from ottla.cli.cluster import Target, administer, cluster_options, misused, nobody_leads, run, without_leader
+from ottla.cli.cluster import (
+    Target,
+    administer,
+    cluster_options,
+    misused,
+    no_partition,
+    nobody_leads,
+    run,
+    without_leader,
+)
 from ottla.cli.completion import group_names, topic_names
-from ottla.cli.failure import Failure, Misused
+from ottla.cli.failure import Misused
 from ottla.cli.quantities import moment_ms
 from ottla.client.admin import Topic
 from ottla.client.consumer import Consumer
@@ -199,11 +208,11 @@ async def _consume(wanted: Wanted, places: list[TopicPartition], consumer: Consu
 
 def _places(wanted: Wanted, topics: Mapping[str, Topic]) -> list[TopicPartition]:
     places: list[TopicPartition] = []
-    for name, topic in topics.items():
+    for topic in topics.values():
         there = [partition.partition for partition in topic.partitions]
         if missing := set(wanted.partitions) - set(there):
-            raise Failure(f"topic {name} has no partition {min(missing)}; it has {len(there)}")
-        places += [TopicPartition(name, number) for number in sorted(wanted.partitions or there)]
+            raise no_partition(topic, min(missing))
+        places += [TopicPartition(topic.name, number) for number in sorted(wanted.partitions or there)]
     return places
 
 

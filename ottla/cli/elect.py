@@ -9,6 +9,7 @@ from ottla.cli.failure import Misused
 from ottla.cli.output import print_json
 from ottla.client.admin import Admin
 from ottla.client.embedded import TopicPartition
+from ottla.client.errors import UnknownTopic
 
 
 @click.command("elect")
@@ -41,6 +42,13 @@ def command(names: tuple[str, ...], unclean: bool, target: Target, as_json: bool
         click.echo("nothing was to be done")
 
 
+def _place(name: str) -> TopicPartition:
+    try:
+        return parse_place(name)
+    except Misused:
+        raise UnknownTopic(f"topic {name}: {UnknownTopic.words}") from None
+
+
 async def _places(admin: Admin, names: tuple[str, ...]) -> list[TopicPartition]:
     """A name is that of a topic if there is one; else of a partition."""
     topics = {topic.name: topic for topic in await admin.list_topics(internal=True)}
@@ -49,5 +57,5 @@ async def _places(admin: Admin, names: tuple[str, ...]) -> list[TopicPartition]:
         if name in topics:
             places += [TopicPartition(name, each.partition) for each in topics[name].partitions]
         else:
-            places.append(parse_place(name))
+            places.append(_place(name))
     return list(dict.fromkeys(places))

@@ -13,14 +13,25 @@ from typing import IO, Any, Final, NamedTuple
 import click
 
 from ottla.blocking import Producer
-from ottla.cli.cluster import PATIENCE_MS, Target, cluster_options, failure_of, json_option, misused, undelivered
+from ottla.cli.cluster import (
+    PATIENCE_MS,
+    Target,
+    administer,
+    cluster_options,
+    failure_of,
+    json_option,
+    misused,
+    no_partition,
+    undelivered,
+)
 from ottla.cli.completion import topic_names
 from ottla.cli.failure import Misused, split_pair
 from ottla.cli.formats import BadFormat, compiled
 from ottla.cli.output import print_json
+from ottla.client.admin import Admin, Topic
 from ottla.client.consumer_records import ConsumerRecord
 from ottla.client.deliveries import RecordMetadata
-from ottla.client.errors import BadSetting, ClientError
+from ottla.client.errors import BadSetting, ClientError, UnknownTopic
 
 PARTITIONERS: Final = ("sticky", "round_robin", "random", "hash", "priority")
 READ_BYTES: Final = 64 * 1024
@@ -84,6 +95,8 @@ def command(
     common = [(name, value.encode()) for name, value in (split_pair(each, "-H") for each in headers)]
     end = _bytes(delimiter)
     between = _bytes(key_delimiter) if key_delimiter else None
+    if partition is not None:
+        _check_partition(topic, partition, target)
 
     def records() -> Iterator[Sent]:
         for line in _lines(files or (sys.stdin.buffer,), end):
@@ -101,6 +114,20 @@ def command(
     written = produce(topic, records(), target, partitioner=partitioner, compression_type=compression)
     if as_json:
         print_json({"topic": topic, "records": sum(written.values()), "partitions": dict(sorted(written.items()))})
+
+
+def _check_partition(name: str, number: int, target: Target) -> None:
+    """A producer would wait for it: partitions may be added. Whoever typed it sooner made a mistake."""
+
+    async def described(admin: Admin) -> Topic | None:
+        try:
+            return (await admin.describe_topics([name]))[name]
+        except UnknownTopic:
+            return None  # the first record may make it
+
+    topic = administer(target._replace(settings={}), described)
+    if topic is not None and number not in {each.partition for each in topic.partitions}:
+        raise no_partition(topic, number)
 
 
 def _bytes(text: str) -> bytes:

@@ -12,7 +12,7 @@ from ottla.cli.output import commas, print_json, print_table
 from ottla.cli.outside import Outside, store_options
 from ottla.cli.quantities import shown_ms
 from ottla.client.admin import Admin
-from ottla.client.admin_transactions import OPEN_FOR_MS, HangingTransaction
+from ottla.client.admin_transactions import OPEN_FOR_MS, ActiveProducer, HangingTransaction
 from ottla.client.embedded import TopicPartition
 
 
@@ -95,7 +95,12 @@ def producers(partition: str, target: Target, as_json: bool) -> None:
       ottla transactions producers orders-0
     """
     place = parse_place(partition)
-    found = administer(target, lambda admin: admin.describe_producers(place))
+
+    async def ask(admin: Admin) -> list[ActiveProducer]:
+        await admin.describe_topics([place.topic])  # says at once that it is not there
+        return await admin.describe_producers(place)
+
+    found = administer(target, ask)
     if as_json:
         print_json([each._asdict() for each in found])
         return

@@ -127,8 +127,7 @@ class TransactionAdmin(AdminBase):
         await self._driver.topic(topic, deadline)
         leader = self._driver.routing.leading_broker(topic, number, self._driver.runtime.now())
         if leader is None:
-            raise_if(error_of(ErrorCode.leader_not_available, str(partition), "it has no leader now"))
-            raise AssertionError
+            raise await self._why_not_led(partition)
         request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[number])])
         answer = await self._call(request, DescribeProducersResponse, leader)
         told = answer.topics[0].partitions[0]
@@ -144,6 +143,17 @@ class TransactionAdmin(AdminBase):
             )
             for each in told.active_producers
         )
+
+    async def _why_not_led(self, partition: TopicPartition) -> ClientError:
+        """Asked anew: what is remembered may be older than the partition."""
+        name, number = partition
+        [topic] = (await self._metadata([name])).topics
+        if not topic.error_code and number not in {each.partition_index for each in topic.partitions}:
+            return ClientError(
+                f"topic {name} has no partition {number}; it has {len(topic.partitions)}",
+                code=ErrorCode.unknown_topic_or_partition,
+            )
+        return ClientError(f"{partition}: it has no leader now", code=ErrorCode.leader_not_available, retriable=True)
 
     async def hanging_transactions(
         self, partitions: Collection[TopicPartition], *, open_for_ms: int = OPEN_FOR_MS

@@ -121,13 +121,22 @@ def test_moves_and_elections_with_nothing_to_do_say_so(ottla, topic):
         ["reassign", "start", "--move", "nonsense=1"],
         ["reassign", "start", "--move", "orders-0=one"],
         ["elect", "--unclean"],
-        ["elect", "no-such-topic"],
         ["transactions", "producers", "orders"],
         ["configs", "describe", "planet", "earth"],
     ],
 )
 def test_misuse_ends_with_status_2(ottla, arguments):
     ottla(*arguments, status=2)
+
+
+def test_a_topic_or_partition_that_is_not_there_is_named_at_once(ottla, topic):
+    assert "topic nosuch: there is no such topic" in ottla("elect", "nosuch", status=1)
+    assert "`ottla topics list`" in ottla("elect", "no-such-topic", status=1)
+    assert f"{topic}-9" in ottla("elect", f"{topic}-9", status=1)
+    has_three = f"topic {topic} has no partition 9; it has 3"
+    assert has_three in ottla("transactions", "producers", f"{topic}-9", status=1)
+    assert "`ottla topics list`" in ottla("transactions", "producers", "nosuch-0", status=1)
+    assert has_three in ottla("produce", topic, "-p", "9", given="never sent\n", status=1)
 
 
 def test_a_plan_that_is_none_is_refused(ottla, tmp_path):

@@ -73,6 +73,12 @@ def test_lines_become_records_and_records_lines(ottla, topic):
     assert ottla("consume", topic, "-o", "end", "--timeout-ms", "50") == ""
 
 
+def test_a_topic_that_its_first_record_makes_has_a_partition_0(ottla, fresh_name):
+    name = fresh_name()
+    ottla("produce", name, "-p", "0", given="first\n")
+    assert ottla("consume", name, "-e") == "first\n"
+
+
 def test_keys_headers_and_nulls_are_written(ottla, topic):
     ottla("produce", topic, "-K", ":", "-H", "lang=en", "-Z", given="alice:two oranges\nbob:\nno key\n")
     shown = ottla("consume", topic, "-e", "-f", "%k|%s|%S|%h\\n").splitlines()
