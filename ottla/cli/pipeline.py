@@ -235,12 +235,12 @@ def status(file: Path, as_json: bool) -> None:
     from ottla.spark.pipeline import graph, kept, lag
 
     pipeline = _parsed(file)
-    told = {name: kept.status(pipeline, name) for name in (*graph.dead_letters(pipeline), *pipeline.sinks)}
+    queries = (*graph.dead_letters(pipeline), *pipeline.sinks)
     if as_json:
-        print_json(told)
+        print_json({name: _status_told(pipeline, name) for name in queries})
         return
-    for name, each in told.items():
-        click.echo(_status_line(name, each))
+    for name in queries:
+        click.echo(_status_line(name, kept.status(pipeline, name)))
         for mirror in lag.mirrors(pipeline, name):
             click.echo(f"    {lag.told(mirror)}")
 
@@ -342,6 +342,13 @@ def _say(told: object, text: str, *, as_json: bool) -> None:
         print_json(told)
     else:
         click.echo(text)
+
+
+def _status_told(pipeline: Pipeline, name: str) -> dict[str, Any]:
+    from ottla.spark.pipeline import kept, lag
+
+    said = kept.status(pipeline, name) or {"state": None}  # has not run yet
+    return said | {"groups": [lag.told(mirror)._asdict() for mirror in lag.mirrors(pipeline, name)]}
 
 
 def _status_line(name: str, told: dict[str, Any] | None) -> str:

@@ -41,15 +41,29 @@ def mirrors(pipeline: Pipeline, query: str) -> Iterator[Mirror]:
             yield mirror
 
 
-def told(mirror: Mirror) -> str:
-    """In one line."""
+class Lag(NamedTuple):
+    """What a group said; or why it could not be asked."""
+
+    group: str
+    behind: int | None
+    """Records; None where nobody knows, since nothing was committed yet, or nobody answers."""
+    partitions: int
+    problem: str | None
+
+    def __str__(self) -> str:
+        if self.problem is not None:
+            return f"group {self.group} cannot be asked: {self.problem}"
+        if self.behind is None:
+            return f"group {self.group}: no progress yet"
+        return f"group {self.group}: {self.behind} records behind in {self.partitions} partitions"
+
+
+def told(mirror: Mirror) -> Lag:
     settings = {**mirror.kafka, "request.timeout.ms": TIMEOUT_MS, "default.api.timeout.ms": TIMEOUT_MS}
     try:
         with Admin(config=settings) as admin:
             lags = admin.group_lag(mirror.group_id)
     except ClientError as error:
-        return f"group {mirror.group_id} cannot be asked: {error}"
-    if not lags:
-        return f"group {mirror.group_id}: no progress yet"
-    behind = sum(max(0, lag.lag) for lag in lags.values())
-    return f"group {mirror.group_id}: {behind} records behind in {len(lags)} partitions"
+        return Lag(mirror.group_id, None, 0, str(error))
+    behind = sum(max(0, lag.lag) for lag in lags.values()) if lags else None
+    return Lag(mirror.group_id, behind, len(lags), None)

@@ -17,6 +17,7 @@ from ottla.spark.pipeline import checks, document, graph, kept, lag, picture
 from ottla.spark.pipeline.document import BadPipeline, Pipeline
 from ottla.spark.pipeline.idle import Idle, delay_s
 from ottla.spark.pipeline.program import Span, backfill, program
+from tests.cli.commands import Ottla
 
 ACTORS = Path(__file__).resolve().parents[3] / "examples" / "actors" / "pipeline.yaml"
 BASE = """\
@@ -198,3 +199,21 @@ def test_the_commands_tell_programs_as_much_as_people(tmp_path):
     [problem] = told("validate", status=1)["problems"]
     assert "did you mean picked?" in problem["text"]
     assert file.read_text().splitlines()[problem["line"] - 1].strip() == "from: pickd"
+
+
+def test_the_status_tells_programs_of_lag_and_of_what_cannot_be_asked(tmp_path, monkeypatch, ottla_broker):
+    file = str(tmp_path / "lagging.yaml")
+    ottla = Ottla(ottla_broker.bootstrap_servers)
+    ottla("pipeline", "init", file)
+    monkeypatch.setenv("BOOTSTRAP", ottla_broker.bootstrap_servers)
+    ottla("topics", "create", "orders")
+    ottla("produce", "orders", given="1\n2\n3\n")
+    ottla("groups", "reset-offsets", "lagging-large", "--topic", "orders", "--to-offset", "1", "--execute")
+    told = ottla.json("pipeline", "status", file)
+    assert told["large"]["state"] is None
+    assert told["large"]["groups"] == [{"group": "lagging-large", "behind": 2, "partitions": 1, "problem": None}]
+    assert "group lagging-large: 2 records behind in 1 partitions" in ottla("pipeline", "status", file)
+    monkeypatch.setenv("BOOTSTRAP", "127.0.0.1:1")
+    [group] = ottla.json("pipeline", "status", file)["large"]["groups"]
+    assert group["behind"] is None
+    assert "127.0.0.1:1" in group["problem"]
