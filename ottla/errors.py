@@ -205,6 +205,10 @@ class Fault(Exception):
     """The world broke. The message says what happened and what to do next."""
 
 
+class PortTaken(Fault):
+    """Somebody else listens there. Whoever wanted to knows what would choose another port."""
+
+
 class StorageFault(Fault):
     """A disk refused: full, read-only, gone."""
 

@@ -42,7 +42,7 @@ from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.config.broker import BrokerConfig
 from ottla.config.listeners import Listener
 from ottla.config.topic import TopicConfig, resolve
-from ottla.errors import ErrorCode, Fault, Refused
+from ottla.errors import ErrorCode, Fault, PortTaken, Refused
 from ottla.log import checkpoints
 from ottla.net.server import Limits, Server
 from ottla.replication.replicas import STRAY, Replicas
@@ -150,7 +150,10 @@ class Broker:
         self.cluster.subscribe(self._changed)
         self.cluster.on_expelled(self.replicas.expelled)
         for listener in self.config.endpoints:
-            bound = await self._server.listen(listener.name, listener.host, listener.port)
+            try:
+                bound = await self._server.listen(listener.name, listener.host, listener.port)
+            except PortTaken as taken:
+                raise Fault(f"{taken} Choose another port with --port, or in listeners.") from None
             self.listeners.append(listener.bound(bound.port))
         endpoints = [*self.listeners, *await self.peers.listen(self._server)]
         await self.cluster.register(

@@ -19,6 +19,7 @@ from ottla.broker import prometheus
 from ottla.broker.meter import Meter, RequestMeters
 from ottla.broker.metrics import Metrics
 from ottla.config.listeners import address_text, is_loopback
+from ottla.errors import Fault, PortTaken
 from ottla.net.http import HttpServer, Page, refusal
 from ottla.runtime import Handle
 
@@ -48,7 +49,10 @@ class Status:
     async def start(self) -> None:
         host, port = self._broker.config.ottla_metrics_host, self._broker.config.ottla_metrics_port
         assert port is not None
-        self.port = (await self._http.start(host, port)).port
+        try:
+            self.port = (await self._http.start(host, port)).port
+        except PortTaken as taken:
+            raise Fault(f"{taken} Choose another port for the metrics with --metrics-port.") from None
         self._measure_lag_later()
         log.info("metrics on http://%s/metrics", address_text(host, self.port))
         if not is_loopback(host):

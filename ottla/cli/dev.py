@@ -214,7 +214,8 @@ def _welcome(session: Session, directory: DataDirectory, told: Callable[[str], N
     told(f"data and logs are in {directory.path} ({kept})")
     server = "" if cluster.brokers[1].port == 9092 else f" -b {cluster.brokers[1].address}"
     where = f" --data {directory.path}" if directory.kept else ""
-    told(f"try in another terminal: ottla topics create orders --partitions 3{server}; ottla dev{where} kill 2")
+    second = min(2, len(cluster.brokers))
+    told(f"try in another terminal: ottla topics create orders --partitions 3{server}; ottla dev{where} kill {second}")
 
 
 # From another terminal.

@@ -94,10 +94,13 @@ def command(
     try:
         config = load_broker_config(file=file, environment=os.environ, flags=flags, host=host, port=port)
         if config.source("ottla.store") is Source.DEFAULT:
-            flags.update((name, "1") for name in COPIES if config.source(name) is Source.DEFAULT)
-            config = load_broker_config(file=file, environment=os.environ, flags=flags, host=host, port=port)
+            alone = dict.fromkeys(COPIES, "1")
+            config = load_broker_config(
+                file=file, environment=os.environ, flags=flags, host=host, port=port, defaults=alone
+            )
     except BadConfig as bad:
         raise Misused(_sentence(bad)) from None
+    _check_store(config.ottla_store)
     if only_print:
         if as_json:
             print_json(shown_config(config))
@@ -107,6 +110,20 @@ def command(
     logs.set_up(log_level, log_format or ("json" if as_json else "text"))
     _announce(config)
     sys.exit(_run(config, as_json=as_json))
+
+
+def _check_store(url: str) -> None:
+    """What is wrong with its name is found before the broker starts: it will not become right by being tried again."""
+    kind, _, where = url.partition(":")
+    if kind == "zookeeper":
+        from ottla.cluster.zookeeper_options import Address
+
+        try:
+            Address.parse(where)
+        except Fault as fault:
+            raise Misused(f"ottla.store: {fault}") from None
+    elif kind != "embedded":
+        raise Misused(f"ottla.store: {url!r} is no store: use embedded:PATH or zookeeper:HOST:PORT[,...][/chroot]")
 
 
 def _run(config: BrokerConfig, *, as_json: bool) -> int:

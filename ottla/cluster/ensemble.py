@@ -64,8 +64,8 @@ def find_jars(directory: str | None = None) -> list[Path]:
     if named:
         raise Fault(f"there is no zookeeper-*.jar in {named}: name the directory that ZooKeeper's jars lie in")
     raise Fault(
-        "no ZooKeeper is installed here: pip install pyspark, which brings its jars, or name their directory with "
-        f"--jars or {JARS_VARIABLE} (the lib directory of a ZooKeeper release will do)"
+        "no ZooKeeper is installed here: pip install pyspark, which brings its jars, or name their directory in "
+        f"{JARS_VARIABLE} (the lib directory of a ZooKeeper release will do)"
     )
 
 

@@ -34,14 +34,17 @@ def load_broker_config(
     flags: Mapping[str, str] | None = None,
     host: str | None = None,
     port: int | None = None,
+    defaults: Mapping[str, str] | None = None,
 ) -> BrokerConfig:
     """The configuration of a broker, or BadConfig with everything that is wrong.
 
-    `host` and `port` are shorthand: they change the address of the only listener.
+    `host` and `port` are shorthand: they change the address of the only listener. `defaults` stand in for the usual
+    ones.
     """
     gathered = _Gathered()
     problems = gathered.problems
     layers = (
+        (Source.DEFAULT, dict(defaults or {})),
         (Source.FILE, _read_file(file, problems) if file is not None else {}),
         (Source.ENVIRONMENT, _read_environment(environment or {}, problems)),
         (Source.FLAG, dict(flags or {})),

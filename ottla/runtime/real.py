@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any, TypeVar
 
-from ottla.errors import Fault
+from ottla.errors import Fault, PortTaken
 from ottla.runtime import Handle
 from ottla.runtime.disk import RealDisk
 from ottla.runtime.processes import run_in_child
@@ -83,10 +85,7 @@ class RealRuntime:
                 protocol, host, port, reuse_address=True, backlog=1024, start_serving=False
             )
         except OSError as failure:
-            raise Fault(
-                f"cannot listen on {host}:{port}: {failure.strerror or failure}; "
-                f"is another broker running there? Choose another port with --port."
-            ) from failure
+            raise _not_listening(f"{host}:{port}", failure) from failure
         bound = server.sockets[0].getsockname()
         return RealListener(server, host, bound[1])
 
@@ -101,3 +100,14 @@ class RealRuntime:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._threads.shutdown(wait=True)
+
+
+def _not_listening(where: str, failure: OSError) -> Fault:
+    named = isinstance(failure, socket.gaierror)  # its numbers are not the system's
+    why = failure.strerror if named or failure.errno is None else os.strerror(failure.errno)
+    text = f"cannot listen on {where}: {why or failure}"
+    if not named and failure.errno == errno.EADDRINUSE:
+        return PortTaken(f"{text}; is another broker running there?")
+    if named or failure.errno == errno.EADDRNOTAVAIL:
+        return Fault(f"{text}; it must be an address of this machine")
+    return Fault(text)

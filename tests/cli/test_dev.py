@@ -142,6 +142,8 @@ def test_a_port_that_is_taken_is_replaced_and_said(dev):
         port = taken.getsockname()[1]
         cluster = dev("--brokers", "1", "--port", str(port))
         assert f"port {port} is taken: broker 1 gets another" in cluster.text()
+        wait_for(lambda: "try in another terminal" in cluster.text(), "advice")
+        assert cluster.text().splitlines()[-1].endswith(" kill 1"), "there is no second one"
 
 
 def test_a_second_one_on_the_same_data_is_refused(dev):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 import subprocess
 import sys
 import types
@@ -51,9 +52,10 @@ def test_any_setting_can_be_given():
 
 
 def test_a_broker_with_a_store_of_its_own_asks_for_no_other_broker():
-    alone = printed().partition("# from default")[0]
+    alone = printed()
     assert "offsets.topic.replication.factor=1\n" in alone
     assert "transaction.state.log.min.isr=1\n" in alone
+    assert "# from flag" not in alone, "nobody gave one"
     assert "offsets.topic.replication.factor=3\n" in printed("--store", "embedded:/x.db")
     assert "offsets.topic.replication.factor=2\n" in printed("--set", "offsets.topic.replication.factor=2")
 
@@ -74,7 +76,18 @@ def test_what_cannot_be_used_ends_with_status_2_and_says_why():
     assert "set advertised.listeners=PLAINTEXT://HOST:9092" in result.output
 
 
-@pytest.mark.parametrize("arguments", [["--set", "novalue"], ["--set", "=1"], ["--port", "70000"], ["--id", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--set", "novalue"],
+        ["--set", "=1"],
+        ["--port", "70000"],
+        ["--id", "x"],
+        ["--store", "foo:bar"],
+        ["--store", "zookeeper:no port:x"],
+        ["--set", "ottla.store=store.db"],
+    ],
+)
 def test_misuse_ends_with_status_2(arguments):
     assert serve(*arguments).exit_code == 2
 
@@ -145,3 +158,32 @@ def test_an_ensemble_that_kafka_3_would_use_is_not_passed_over_in_silence(broker
 def test_a_broker_for_this_machine_alone_starts_quietly(broker_main):
     broker_main.run = lambda config, ready: 0
     assert serve().output == ""
+
+
+def as_a_process(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "ottla", "serve", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(("option", "advice"), [("--port", "--port, or"), ("--metrics-port", "with --metrics-port")])
+def test_a_port_that_is_taken_is_named_with_the_option_that_chooses_another(tmp_path, option, advice):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ports = {"--port": "0"} | {option: str(port)}
+        done = as_a_process("--data", str(tmp_path), *(word for pair in ports.items() for word in pair))
+    assert done.returncode == 1
+    [error] = [line for line in done.stderr.splitlines() if line.startswith("ottla: error: ")]
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use; is another broker running there?" in error
+    assert advice in error
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
+def test_an_address_that_is_not_of_this_machine_is_not_taken_for_a_busy_port(tmp_path, host):
+    done = as_a_process("--data", str(tmp_path), "--host", host, "--port", "0")
+    assert done.returncode == 1
+    assert f"cannot listen on {host}:0: " in done.stderr
+    assert "it must be an address of this machine" in done.stderr
+    assert "another broker" not in done.stderr

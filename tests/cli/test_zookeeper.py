@@ -137,7 +137,7 @@ def test_a_busy_port_is_named(tmp_path):
 def test_missing_jars_are_said_to_come_with_pyspark(monkeypatch):
     monkeypatch.delenv("OTTLA_ZOOKEEPER_JARS", raising=False)
     monkeypatch.setattr(ensembles, "find_spec", lambda name: None)
-    with pytest.raises(Fault, match=r"pip install pyspark.*--jars or OTTLA_ZOOKEEPER_JARS"):
+    with pytest.raises(Fault, match=r"pip install pyspark.*directory in OTTLA_ZOOKEEPER_JARS"):
         find_jars()
 
 
