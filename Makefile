@@ -23,7 +23,7 @@ help:
 	@echo "make interop-java   the Java client and Kafka's own tools on Ottla (needs Java, Maven and Maven Central)"
 	@echo "make interop-kafka  our client's tests on Apache Kafka (needs the same)"
 	@echo "make interop-spark  Spark's own Kafka connector on Ottla, ours on Apache Kafka, Parquet on HDFS (needs the same)"
-	@echo "make clean     remove $(VENV) and everything built"
+	@echo "make clean     remove $(VENV) and everything built; the data of brokers stays"
 
 $(BIN)/python:
 	@python=$$(PYTHON="$(PYTHON)" sh tools/preflight.sh) && "$$python" -m venv $(VENV)
@@ -99,3 +99,5 @@ bench: $(VENV)/.installed-spark
 clean:
 	rm -rf $(VENV) .venv-spark build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache demo-data
 	find ottla tests tools bench demo -name __pycache__ -type d -prune -exec rm -rf {} +
+	@for kept in ottla-data zookeeper-data; do \
+		if [ -d $$kept ]; then echo "$$kept has records or metadata of yours, and stays:  rm -r $$kept"; fi; done

@@ -7,12 +7,14 @@ import re
 import subprocess
 import tomllib
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import ottla
 from ottla.cli.main import NOUNS
+from ottla.config.broker_settings import BROKER_SETTINGS
 from tests.spark.conftest import IN_MAKE_TEST
 from tools import file_map
 
@@ -226,6 +228,18 @@ def test_commands_in_the_readme_exist():
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), f"make {target}"
     for noun in set(re.findall(r"\bottla ([a-z]+)\b", "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)))):
         assert noun in NOUNS, f"ottla {noun}"
+
+
+def test_what_brokers_write_into_a_checkout_is_not_taken_for_a_part_of_it():
+    ignored = (REPOSITORY / ".gitignore").read_text().splitlines()
+    zookeeper = next(each for each in import_module(NOUNS["zookeeper"].module).command.params if each.name == "data")
+    assert {f"{BROKER_SETTINGS['log.dir'].default}/", f"{zookeeper.default}/"} <= {*ignored}
+
+
+def test_documents_agree_on_how_many_walks_there_are():
+    [counted] = re.findall(r"^## (\w+) walks$", (REPOSITORY / "docs" / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    for name in ("README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md"):
+        assert {*re.findall(r"(\w+) walks\b", (REPOSITORY / name).read_text())} <= {counted, counted.lower()}, name
 
 
 def test_the_version_is_the_same_everywhere():
