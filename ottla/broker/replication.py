@@ -40,9 +40,9 @@ class Replication:
         await self._following.stop()
 
     def configure(self) -> None:
-        config = self._broker.config
-        self.leader_throttle.rate = max(config.leader_replication_throttled_rate, 1)
-        self.follower_throttle.rate = max(config.follower_replication_throttled_rate, 1)
+        config, now = self._broker.config, self._broker.runtime.now()
+        self.leader_throttle.limit(max(config.leader_replication_throttled_rate, 1), now)
+        self.follower_throttle.limit(max(config.follower_replication_throttled_rate, 1), now)
 
     def follow(self, partition: Partition) -> None:
         """Its state has changed: fetch from whoever leads it now."""

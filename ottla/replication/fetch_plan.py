@@ -108,8 +108,14 @@ class FetchPlan:
         moved = [self._followed[key].partition for key in self._moved]
         return [each for each in moved if each.policy.synced and each.own_end < each.log.log_end]
 
+    def rested(self, now: float) -> list[Partition]:
+        """Who has rested as long as it was told to, and is fetched again with the next request."""
+        resting = [self._followed[key] for key in self._resting]
+        return [followed.partition for followed in resting if followed.rests_until <= now]
+
     def _wake(self, now: float) -> None:
-        for key in [key for key in self._resting if self._followed[key].rests_until <= now]:
+        for partition in self.rested(now):
+            key = _key(partition)
             del self._resting[key]
             self._moved[key] = None
 

@@ -34,6 +34,8 @@ RECONNECT_SECONDS_MIN: Final = 0.02
 RECONNECT_SECONDS_MAX: Final = 1.0
 TURN_PARTITIONS: Final = 200
 """So many partitions take what they were sent before others have their turn."""
+THROTTLED_SECONDS_MAX: Final = 1.0
+"""How long a throttled partition rests before it asks again whether it still has to."""
 
 _NOT_YET: Final = frozenset(
     {
@@ -146,16 +148,15 @@ class Follower:
                 if self._around.broker_epoch != epoch:
                     return  # registered anew: in a session the leader would hear of it only for partitions with news
                 if asked is None:
-                    await self._sync()
-                    asked = self._ask(link)
+                    asked = self._ask(link, await self._prepare())
                 if asked is None:
                     await self._rest()
                     continue
                 if following is None and not asked.done():
                     await self._news.wait()
-                    await self._sync()
+                    now = await self._prepare()
                     if not asked.done() and self._plan.has_news:
-                        following = self._ask(link)
+                        following = self._ask(link, now)
                 answer = await asked
                 asked, following = following, None
                 await self._take(answer)
@@ -164,9 +165,9 @@ class Follower:
                 if future is not None and not future.cancel() and not future.cancelled():
                     future.exception()  # what the other one met is known
 
-    def _ask(self, link: Link) -> asyncio.Future[memoryview] | None:
+    def _ask(self, link: Link, now: float) -> asyncio.Future[memoryview] | None:
         self._news.clear()
-        request = self._plan.request(self._runtime.now())
+        request = self._plan.request(now)
         if request is None:
             return None
         wait_s = self._settings.wait_ms_max / 1000
@@ -221,17 +222,29 @@ class Follower:
 
     def _throttle(self, partition: Partition, size: int) -> None:
         """Catching up must leave room for everybody else (KIP-73)."""
-        if not size or not partition.policy.follower_throttled or partition.broker_id in partition.in_sync:
-            return
-        throttle, now = self._around.follower_throttle, self._runtime.now()
-        throttle.spend(size, now)
-        if not throttle.ready(now):
-            self._plan.rest(partition, throttle.free_at)
+        if size and _throttled(partition):
+            now = self._runtime.now()
+            self._around.follower_throttle.spend(size, now)
+            self._hold_back(partition, now)
 
-    async def _sync(self) -> None:
-        """The next request tells the leaders what we have: where it counts only on the device, not before it is there.
-        That is not only what was just fetched: also what this broker wrote while it led, or followed another."""
-        while partitions := self._plan.unsynced(self._runtime.now()):
+    def _hold_back(self, partition: Partition, now: float) -> None:
+        """Let it rest while there is nothing to spend: not for long, since the throttle may be lifted meanwhile."""
+        throttle = self._around.follower_throttle
+        if _throttled(partition) and not throttle.ready(now):
+            self._plan.rest(partition, min(throttle.free_at, now + THROTTLED_SECONDS_MAX))
+
+    async def _prepare(self) -> float:
+        """Before the next request; the moment for which everything is prepared.
+
+        It tells the leaders what we have: where that counts only on the device, not before it is there. That is not
+        only what was just fetched: also what this broker wrote while it led, or followed another."""
+        while True:
+            now = self._runtime.now()
+            for partition in self._plan.rested(now):
+                self._hold_back(partition, now)
+            partitions = self._plan.unsynced(now)
+            if not partitions:
+                return now
             outcomes = await asyncio.gather(*map(self._around.sync, partitions), return_exceptions=True)
             for partition, outcome in zip(partitions, outcomes, strict=True):
                 if isinstance(outcome, Fault | Refused):
@@ -266,6 +279,10 @@ class Follower:
             partition, self.leader_id, partition.log.log_end, log_start,
         )  # fmt: skip
         await self._around.was_cut(partition, partition.restart_at(log_start, now_ms))
+
+
+def _throttled(partition: Partition) -> bool:
+    return partition.policy.follower_throttled and partition.broker_id not in partition.in_sync
 
 
 class Following:
