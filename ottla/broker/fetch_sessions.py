@@ -74,6 +74,11 @@ class Following(Fetching):
 
     __slots__ = ()
 
+    def update(self, wanted: FetchPartition) -> None:
+        """Tell it everything again: what the answer before said it may have passed over, since it had asked anew."""
+        super().update(wanted)
+        self.high_watermark = self.log_start = -1
+
     def touched(self, size: int) -> None:
         self.fetch.dirty[self] = None
 

@@ -23,17 +23,21 @@ Key = tuple[bytes, int]
 class Followed:
     """One partition in the plan."""
 
-    __slots__ = ("asked", "failures", "partition", "rests_until")
+    __slots__ = ("asked", "asked_in", "failures", "partition", "rests_until")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.asked: tuple[int, int, int] | None = None
         """What the leader knows that we want: reign, offset, epoch before it. None: not in the session."""
+        self.asked_in = 0
+        """The request that told it so."""
         self.failures = 0
         self.rests_until = 0.0
 
 
 class Request(NamedTuple):
+    number: int
+    """By which its answer is known: while it is on its way, another one may be sent."""
     session_id: int
     session_epoch: int
     topics: Partitions
@@ -50,6 +54,7 @@ class FetchPlan:
         self._forgotten: dict[Key, None] = {}
         self._session_id = 0
         self._session_epoch = 0
+        self._requests = 0
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -124,12 +129,14 @@ class FetchPlan:
         self._wake(now)
         if len(self._resting) == len(self._followed) and not self._session_epoch:
             return None
+        self._requests += 1
         topics: Partitions = {}
         for key in self._moved:
             followed = self._followed[key]
             position = followed.partition.position()
             if position != followed.asked:
                 followed.asked = position
+                followed.asked_in = self._requests
                 reign, offset, last_epoch = position
                 wanted = FetchPartition(
                     key[1], reign, offset, last_epoch, followed.partition.log.log_start, self._partition_bytes_max
@@ -141,20 +148,21 @@ class FetchPlan:
         for topic_id, index in self._forgotten:
             forgotten.setdefault(topic_id, []).append(index)
         self._forgotten.clear()
-        request = Request(self._session_id, self._session_epoch, topics, forgotten)
+        request = Request(self._requests, self._session_id, self._session_epoch, topics, forgotten)
         self._session_epoch = 1 if self._session_epoch == EPOCH_MAX else self._session_epoch + 1
         return request
 
-    def answered(self, answer: Answer) -> Iterator[tuple[Partition, PartitionFetched]]:
-        """What the leader sent, for the partitions that still want it: an answer to what was asked in another reign, or
-        from another position, belongs to nobody."""
+    def answered(self, answer: Answer, number: int) -> Iterator[tuple[Partition, PartitionFetched]]:
+        """What the leader sent upon the request of this number, for the partitions that still want it: an answer to
+        what was asked in another reign, or from another position, belongs to nobody. Who was named again in a later
+        request waits for the answer to that one: this one does not say to which question it belongs."""
         if answer.error:
             self.begin()
             return
         self._session_id = answer.session_id
         for topic_id, fetched in answer.partitions:
             followed = self._followed.get((topic_id, fetched.partition))
-            if followed is None or followed.asked is None:
+            if followed is None or followed.asked is None or followed.asked_in > number:
                 continue
             if followed.asked != followed.partition.position():
                 self._moved[topic_id, fetched.partition] = None

@@ -86,6 +86,13 @@ class Surroundings(Protocol):
         """The end of a log is gone: write down where it stands, and remove the files some time."""
 
 
+class Asked(NamedTuple):
+    """A request that is on its way."""
+
+    number: int
+    answer: asyncio.Future[memoryview]
+
+
 class Follower:
     """The loop that fetches from one leader."""
 
@@ -140,8 +147,8 @@ class Follower:
 
     async def _fetch(self, link: Link) -> None:
         """Ask and take, until something fails. At most one request is behind the one that is parked."""
-        asked: asyncio.Future[memoryview] | None = None
-        following: asyncio.Future[memoryview] | None = None
+        asked: Asked | None = None
+        following: Asked | None = None
         epoch = self._around.broker_epoch
         try:
             while True:
@@ -152,28 +159,28 @@ class Follower:
                 if asked is None:
                     await self._rest()
                     continue
-                if following is None and not asked.done():
+                if following is None and not asked.answer.done():
                     await self._news.wait()
                     now = await self._prepare()
-                    if not asked.done() and self._plan.has_news:
+                    if not asked.answer.done() and self._plan.has_news:
                         following = self._ask(link, now)
-                answer = await asked
+                number, view = asked.number, await asked.answer
                 asked, following = following, None
-                await self._take(answer)
+                await self._take(view, number)
         finally:
-            for future in (asked, following):
-                if future is not None and not future.cancel() and not future.cancelled():
-                    future.exception()  # what the other one met is known
+            for each in (asked, following):
+                if each is not None and not each.answer.cancel() and not each.answer.cancelled():
+                    each.answer.exception()  # what the other one met is known
 
-    def _ask(self, link: Link, now: float) -> asyncio.Future[memoryview] | None:
+    def _ask(self, link: Link, now: float) -> Asked | None:
         self._news.clear()
         request = self._plan.request(now)
         if request is None:
             return None
         wait_s = self._settings.wait_ms_max / 1000
-        asked = link.call_raw(FETCH, VERSION, [self._encoded(request)], wait_s + ANSWER_SECONDS)
-        asked.add_done_callback(lambda _: self._news.set())
-        return asked
+        answer = link.call_raw(FETCH, VERSION, [self._encoded(request)], wait_s + ANSWER_SECONDS)
+        answer.add_done_callback(lambda _: self._news.set())
+        return Asked(request.number, answer)
 
     def _encoded(self, request: Request) -> bytes:
         settings = self._settings
@@ -198,15 +205,15 @@ class Follower:
             if timer is not None:
                 timer.cancel()
 
-    async def _take(self, view: memoryview) -> None:
+    async def _take(self, view: memoryview, number: int) -> None:
         answer = decode_response(view)
         if answer.error:
             log.info("broker %d refused to be fetched from: %s", self.leader_id, ErrorCode(answer.error).name)
             self._plan.begin()
             await asyncio.sleep(RECONNECT_SECONDS_MIN)
             return
-        for number, (partition, fetched) in enumerate(self._plan.answered(answer)):
-            if number % TURN_PARTITIONS == TURN_PARTITIONS - 1:
+        for count, (partition, fetched) in enumerate(self._plan.answered(answer, number)):
+            if count % TURN_PARTITIONS == TURN_PARTITIONS - 1:
                 await asyncio.sleep(0)
             try:
                 await self._take_one(partition, fetched)

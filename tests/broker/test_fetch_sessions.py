@@ -11,10 +11,10 @@ from ottla.errors import ErrorCode, Refused
 from ottla.wire.fetch import FetchPartition, FetchRequest, Topic
 
 
-def request(session_id=0, epoch=-1, wanted=(), forgotten=()):
+def request(session_id=0, epoch=-1, wanted=(), forgotten=(), replica=-1):
     topics: list[tuple[Topic, list[FetchPartition]]] = []
     topics += [("t", [FetchPartition(index, -1, offset, -1, -1, 1000) for index, offset in wanted])] if wanted else []
-    return FetchRequest(-1, -1, 500, 1, 1000, 0, session_id, epoch, topics, [("t", list(forgotten))], "")
+    return FetchRequest(replica, -1, 500, 1, 1000, 0, session_id, epoch, topics, [("t", list(forgotten))], "")
 
 
 def opened(sessions, wanted=((0, 0), (1, 0))):
@@ -117,3 +117,13 @@ def test_what_an_append_touches_is_looked_at_again_and_nothing_else():
     entries[500].touched(123)
     assert [entry.partition for entry in fetch.dirty] == [500]
     assert told == [123]
+
+
+def test_a_follower_that_names_a_partition_again_is_told_again_how_far_it_is_committed():
+    """It passes over the answer to what it asked before."""
+    sessions = FetchSessions(Random(1), 10)
+    fetch = sessions.resolve(request(0, 0, [(0, 0), (1, 0)], replica=2), by_id=False)
+    for entry in fetch.dirty:
+        entry.high_watermark, entry.log_start = 7, 3
+    sessions.resolve(request(fetch.id, 1, [(1, 5)], replica=2), by_id=False)
+    assert [(entry.high_watermark, entry.log_start) for entry in fetch.dirty] == [(7, 3), (-1, -1)]

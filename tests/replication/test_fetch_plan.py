@@ -19,6 +19,8 @@ from ottla.wire.replica_fetch import Answer
 
 TOPIC = bytes(16)
 NOW_MS = 1_790_000_000_000
+LAST = 1_000_000
+"""The number of a request behind which there is none."""
 
 
 def replica(index: int, epoch: int = 1) -> Partition:
@@ -49,6 +51,21 @@ def named(plan: FetchPlan, now: float = 0.0) -> list[int]:
     return [wanted.partition for wanted in request.topics.get(TOPIC, [])]
 
 
+def sent(plan: FetchPlan) -> int:
+    """The number of the next request."""
+    request = plan.request(0.0)
+    assert request is not None
+    return request.number
+
+
+def taken(plan: FetchPlan, answer: Answer, number: int = LAST) -> list[int]:
+    """Who takes what it was sent."""
+    found = [partition for partition, _ in plan.answered(answer, number)]
+    for partition in found:
+        plan.took(partition)
+    return [partition.index for partition in found]
+
+
 def answer(*partitions: int, error: int = 0, session: int = 5) -> Answer:
     return Answer(error, session, [(TOPIC, PartitionFetched(index)) for index in partitions])
 
@@ -58,8 +75,7 @@ def test_everything_is_named_once_and_then_what_moved(plan):
     plan.add(first)
     plan.add(second)
     assert named(plan) == [0, 1]
-    for partition, _ in plan.answered(answer(0, 1)):
-        plan.took(partition)
+    assert taken(plan, answer(0, 1)) == [0, 1]
     assert named(plan) == []
     grow(second)
     plan.took(second)
@@ -73,14 +89,14 @@ def test_session_epochs_count_the_requests(plan):
         request = plan.request(0.0)
         assert request is not None
         epochs.append((request.session_id, request.session_epoch))
-        list(plan.answered(answer()))
+        taken(plan, answer())
     assert epochs == [(0, 0), (5, 1), (5, 2)]
 
 
 def test_a_leader_that_has_lost_the_session_is_told_everything_again(plan):
     plan.add(replica(0))
     named(plan)
-    list(plan.answered(answer(error=70)))
+    taken(plan, answer(error=70))
     request = plan.request(0.0)
     assert request is not None
     assert (request.session_id, request.session_epoch) == (0, 0)
@@ -91,7 +107,7 @@ def test_a_leader_that_keeps_no_session_is_told_everything_each_time(plan):
     plan.add(replica(0))
     for _ in range(3):
         assert named(plan) == [0]
-        list(plan.answered(answer(0, session=0)))
+        taken(plan, answer(0, session=0))
 
 
 def test_an_answer_from_another_position_belongs_to_nobody(plan):
@@ -99,7 +115,7 @@ def test_an_answer_from_another_position_belongs_to_nobody(plan):
     plan.add(partition)
     named(plan)
     grow(partition)  # by an answer before this one
-    assert list(plan.answered(answer(0))) == []
+    assert taken(plan, answer(0)) == []
     assert named(plan) == [0]
 
 
@@ -109,8 +125,37 @@ def test_an_answer_from_another_reign_belongs_to_nobody(plan):
     named(plan)
     lead(partition, epoch=2)
     plan.add(partition)
-    assert list(plan.answered(answer(0))) == []
+    assert taken(plan, answer(0)) == []
     assert named(plan) == [0]
+
+
+def test_an_answer_from_another_reign_belongs_to_nobody_though_it_was_asked_again_meanwhile(plan):
+    partition = replica(0, epoch=5)
+    plan.add(partition)
+    opening = sent(plan)
+    assert taken(plan, answer(0), opening) == [0]
+    grow(partition)
+    plan.took(partition)
+    parked = sent(plan)  # in reign 5
+    plan.remove(partition)  # another broker leads in reign 6
+    lead(partition, 7)
+    plan.add(partition)
+    behind = sent(plan)
+    cut = Answer(0, 5, [(TOPIC, PartitionFetched(0, diverging=(0, 0)))])
+    assert taken(plan, cut, parked) == []
+    assert taken(plan, answer(0), behind) == [0]
+
+
+def test_who_was_not_named_again_takes_what_any_later_answer_has_for_it(plan):
+    first, second = replica(0), replica(1)
+    plan.add(first)
+    opening = sent(plan)
+    assert taken(plan, answer(0), opening) == [0]
+    parked = sent(plan)
+    plan.add(second)
+    behind = sent(plan)
+    assert taken(plan, answer(0), parked) == [0]
+    assert taken(plan, answer(0, 1), behind) == [0, 1]
 
 
 def test_there_is_news_for_the_leader_once_the_session_has_a_name(plan):
@@ -119,7 +164,7 @@ def test_there_is_news_for_the_leader_once_the_session_has_a_name(plan):
     named(plan)
     plan.add(second)
     assert not plan.has_news
-    list(plan.answered(answer()))
+    taken(plan, answer())
     assert plan.has_news
     assert named(plan) == [1]
     assert not plan.has_news
