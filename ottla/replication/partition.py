@@ -114,6 +114,7 @@ class Partition:
     def policy(self, policy: AppendPolicy) -> None:
         self._policy = policy
         self._count_in_sync()
+        self.advance()  # what waited only for the policy is committed now
 
     def _count_in_sync(self) -> None:
         """No partition can have more in sync than it has replicas, whatever its configuration asks for. And where the

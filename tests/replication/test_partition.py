@@ -76,6 +76,14 @@ def test_records_are_read_up_to_the_high_watermark_only(partition):
     assert read(p, 0) is not None
 
 
+def test_a_lower_minimum_commits_what_waited_for_it(partition):
+    p = partition(leading(in_sync=(1,))._replace(replicas=(1, 2)), in_sync_min=2)
+    p.append(batch(b"a"), 1, NOW_MS)
+    assert p.high_watermark == 0
+    p.policy = AppendPolicy(in_sync_min=1)
+    assert p.high_watermark == 1
+
+
 def test_the_high_watermark_does_not_go_back(partition):
     p = partition()
     p.append(batch(b"a"), 1, NOW_MS)
