@@ -87,9 +87,9 @@ def _known_to(request: Request, code: ErrorCode) -> ErrorCode:
 
 async def _find(broker: Broker, partition: Partition, wanted: ListOffsetsPartition, isolation_level: int) -> Found:
     log = partition.log
-    limit = partition.readable_limit(isolation_level)
+    limit, established = partition.readable_limit(isolation_level), partition.established
     if wanted.timestamp == LATEST:
-        if not partition.established:
+        if not established:
             raise Refused(ErrorCode.offset_not_available)
         return Found(-1, limit, partition.leader_epoch)
     if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -103,6 +103,8 @@ async def _find(broker: Broker, partition: Partition, wanted: ListOffsetsPartiti
         found = await broker.runtime.offload(offset_for_timestamp, log, wanted.timestamp, limit)
     else:
         raise Refused(ErrorCode.unsupported_version, f"timestamp {wanted.timestamp} means nothing")
+    if found is None and not established:  # it may be there, where consumers were shown it and will be again (KIP-207)
+        raise Refused(ErrorCode.offset_not_available)
     return Found() if found is None else Found(*found)
 
 

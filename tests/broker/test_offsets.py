@@ -1,0 +1,60 @@
+"""Questions about offsets to a leader that does not know everything yet, or that is not alone."""
+
+from __future__ import annotations
+
+from ottla.broker.broker import Broker
+from ottla.cluster.requests import TopicSpec
+from ottla.errors import ErrorCode
+from ottla.replication.partition import Partition
+from ottla.wire.schema.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tests.broker.clustered import Client, brokers, run, until
+from tests.replication.test_partition import batch
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+NOT_YET = (ErrorCode.offset_not_available, -1)
+
+
+async def led(broker: Broker, *replicas: int) -> Partition:
+    """The only partition of topic t, led by this broker."""
+    await broker.cluster.create_topics([TopicSpec("t", assignments=[(0, list(replicas))])])
+    await until(lambda: (found := broker.replicas.get("t", 0)) is not None and found.leads)
+    return broker.replicas.find("t", 0)
+
+
+async def listed(client: Client, timestamp: int, version: int = 7) -> tuple[ErrorCode, int]:
+    wanted = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[wanted])])
+    answer = await client.call(request, ListOffsetsResponse, version)
+    (found,) = answer.topics[0].partitions
+    return ErrorCode(found.error_code), found.offset
+
+
+def test_a_new_leader_does_not_deny_what_may_be_committed_before_it_knows(tmp_path):
+    async def test():
+        async with brokers(tmp_path, 1) as (broker,):
+            partition = await led(broker, 1)
+            now_ms = broker.runtime.wall_ms()
+            partition.append(batch(b"a", timestamp=now_ms - 1000), 1, now_ms)
+            shared = broker.image.topics["t"].partitions[0]._replace(replicas=(1, 2), in_sync=(1, 2))
+            partition.become(shared._replace(partition_epoch=shared.partition_epoch + 1))
+            partition.append(batch(b"b", timestamp=now_ms), 1, now_ms)
+            reign = shared.leader_epoch + 1
+            partition.become(shared._replace(partition_epoch=shared.partition_epoch + 2, leader_epoch=reign))
+            assert (partition.high_watermark, partition.log.log_end) == (1, 2)
+            async with Client.to(broker) as client:
+                for time in (LATEST, MAX_TIMESTAMP, now_ms, now_ms + 1000):
+                    assert await listed(client, time) == NOT_YET
+                    assert await listed(client, time, version=4) == (ErrorCode.leader_not_available, -1)
+                assert await listed(client, EARLIEST) == (ErrorCode.none, 0)
+                assert await listed(client, now_ms - 1000) == (ErrorCode.none, 0)
+                partition.fetched_by(2, 1, 2, shared.leader_epoch)
+                assert await listed(client, now_ms) == (ErrorCode.none, 1)
+                assert await listed(client, MAX_TIMESTAMP) == (ErrorCode.none, 1)
+                assert await listed(client, now_ms + 1000) == (ErrorCode.none, -1)
+
+    run(test)
