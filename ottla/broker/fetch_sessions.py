@@ -97,7 +97,7 @@ class Following(Fetching):
 class Fetch:
     """What one client fetches: for one request, or for as long as its session lasts."""
 
-    __slots__ = ("_entries", "_entry", "by_id", "dirty", "epoch", "follower", "heard", "id", "notify")
+    __slots__ = ("_entries", "_entry", "by_id", "closed", "dirty", "epoch", "follower", "heard", "id", "notify")
 
     def __init__(self, session_id: int = 0, by_id: bool = False, follower: int = NO_FOLLOWER) -> None:
         self.id = session_id
@@ -113,13 +113,14 @@ class Fetch:
         """What may have news, in the order in which it is served: whoever got something goes to the end."""
         self.notify: Callable[[int], object] | None = None
         """A parked request to be told of new bytes."""
+        self.closed = False
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
     def is_session(self) -> bool:
-        return self.id != 0
+        return self.id != 0 and not self.closed
 
     def want(self, topics: Iterable[tuple[Topic, list[FetchPartition]]]) -> None:
         for topic, partitions in topics:
@@ -165,6 +166,7 @@ class FetchSessions:
         self._random = random
         self._slots_max = slots_max
         self._sessions: OrderedDict[int, Fetch] = OrderedDict()
+        self._by_follower: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -193,6 +195,9 @@ class FetchSessions:
         return session
 
     def _open(self, by_id: bool, follower: int) -> Fetch:
+        if follower in self._by_follower:
+            # It comes by another connection: what it left behind would be told of every append, and never used again.
+            self.close(self._by_follower[follower])
         if self._slots_max <= 0:
             return Fetch(by_id=by_id, follower=follower)
         if len(self._sessions) >= self._slots_max:
@@ -205,9 +210,17 @@ class FetchSessions:
         while not session_id or session_id in self._sessions:
             session_id = self._random.randrange(1, 2**31)
         session = self._sessions[session_id] = Fetch(session_id, by_id, follower)
+        if follower != NO_FOLLOWER:
+            self._by_follower[follower] = session_id
         return session
 
     def close(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
-        if session is not None:
-            session.unwatch()
+        if session is None:
+            return
+        if self._by_follower.get(session.follower) == session_id:
+            del self._by_follower[session.follower]
+        session.closed = True
+        session.unwatch()
+        if session.notify is not None:
+            session.notify(0)  # nobody else would tell it

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
 
-from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.fetch_sessions import Fetching, FetchSessions
+from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode, Refused
 from ottla.wire.fetch import FetchPartition, FetchRequest, Topic
+from ottla.wire.schema import fetch as wire
+from tests.broker.clustered import Client, brokers, run, until
+from tests.replication.test_partition import partition
+
+__all__ = ["partition"]
 
 
 def request(session_id=0, epoch=-1, wanted=(), forgotten=(), replica=-1):
@@ -127,3 +134,59 @@ def test_a_follower_that_names_a_partition_again_is_told_again_how_far_it_is_com
         entry.high_watermark, entry.log_start = 7, 3
     sessions.resolve(request(fetch.id, 1, [(1, 5)], replica=2), by_id=False)
     assert [(entry.high_watermark, entry.log_start) for entry in fetch.dirty] == [(7, 3), (-1, -1)]
+
+
+def followed(sessions, replica):
+    return sessions.resolve(request(0, 0, [(0, 0)], replica=replica), by_id=False)
+
+
+def test_a_follower_that_comes_back_leaves_no_session_behind(partition):
+    sessions = FetchSessions(Random(1), 10)
+    other = followed(sessions, replica=3)
+    before = followed(sessions, replica=2)
+    watched = partition()
+    for entry in before.dirty:
+        entry.watch(watched)
+    now = followed(sessions, replica=2)
+    assert len(sessions) == 2
+    assert not watched.watchers
+    assert not watched.tail_watchers
+    assert refusal(sessions, request(before.id, 1, replica=2)) == ErrorCode.fetch_session_id_not_found
+    for fetch, replica in ((now, 2), (other, 3)):
+        assert sessions.resolve(request(fetch.id, 1, replica=replica), by_id=False) is fetch
+
+
+def test_sessions_of_consumers_leave_each_other_alone():
+    sessions = FetchSessions(Random(1), 10)
+    assert len({opened(sessions).id for _ in range(5)}) == len(sessions) == 5
+
+
+def test_a_request_that_is_parked_in_a_session_hears_that_it_was_closed():
+    sessions = FetchSessions(Random(1), 10)
+    before = followed(sessions, replica=2)
+    told: list[int] = []
+    before.notify = told.append
+    followed(sessions, replica=2)
+    assert told == [0]
+    assert before.closed
+
+
+def test_a_request_parked_in_a_session_that_is_closed_is_refused_and_leaves_nobody_watching(tmp_path):
+    async def test():
+        async with brokers(tmp_path, 1) as (broker,), Client.to(broker) as client, Client.to(broker) as other:
+            await broker.cluster.create_topics([TopicSpec("t")])
+            await until(lambda: (found := broker.replicas.get("t", 0)) is not None and found.leads)
+            watchers = broker.replicas.find("t", 0).watchers
+            wanted = wire.FetchTopic(topic="t", partitions=[wire.FetchPartition(partition=0, partition_max_bytes=1000)])
+            opening = wire.FetchRequest(max_wait_ms=0, min_bytes=1, topics=[wanted], session_epoch=0)
+            session_id = (await client.call(opening, wire.FetchResponse, 12)).session_id
+            assert session_id
+            waiting = wire.FetchRequest(max_wait_ms=600_000, min_bytes=1, session_id=session_id, session_epoch=1)
+            parked = asyncio.create_task(client.call(waiting, wire.FetchResponse, 12))
+            await until(lambda: any(isinstance(each, Fetching) and each.fetch.notify for each in watchers))
+            closing = wire.FetchRequest(max_wait_ms=0, session_id=session_id, session_epoch=-1)
+            await other.call(closing, wire.FetchResponse, 12)
+            assert (await parked).error_code == ErrorCode.fetch_session_id_not_found
+            assert not watchers
+
+    run(test)

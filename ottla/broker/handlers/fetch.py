@@ -193,13 +193,17 @@ class Turn:
         if self._timer is None:
             return
         self._scheduled = False
-        if not self._fetch.is_session:
-            self._fetch.all_dirty()
-        _, size, urgent = self._look()
+        _, size, urgent = self._look_at_all()
         if size >= self._message.bytes_min or urgent:
             self._answer()
         else:
             self._short = self._message.bytes_min - size
+
+    def _look_at_all(self) -> tuple[list[tuple[Fetching, PartitionFetched | Slice]], int, bool]:
+        """Again, after a while. Outside a session nobody has noted what may have news."""
+        if not self._fetch.is_session:
+            self._fetch.all_dirty()
+        return self._look()
 
     def _unpark(self) -> None:
         if self._timer is not None:
@@ -217,10 +221,10 @@ class Turn:
         self._unpark()
         reply: Reply | Pending = None
         try:
-            if not self._fetch.is_session:
-                self._fetch.all_dirty()
-            found, _, _ = self._look()
-            reply = self._finish(found)
+            if self._fetch.closed:  # while it was parked: what it asked for counts no more, least of all a follower's
+                reply = _refusal(self._request, self._message, ErrorCode.fetch_session_id_not_found)
+            else:
+                reply = self._finish(self._look_at_all()[0])
         except Exception as failure:  # nobody else would ever answer
             log.error("Fetch failed", exc_info=failure)
             self._request.connection.close("Fetch failed")
