@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.fetch_sessions import Following as Follows
 from ottla.cluster.image import NO_BROKER
+from ottla.errors import ErrorCode, Refused
 from ottla.log import checkpoints
 from ottla.log.segment import Segment
 from ottla.replication.follower import Following, Link, Settings
@@ -43,6 +44,23 @@ class Replication:
         config, now = self._broker.config, self._broker.runtime.now()
         self.leader_throttle.limit(max(config.leader_replication_throttled_rate, 1), now)
         self.follower_throttle.limit(max(config.follower_replication_throttled_rate, 1), now)
+
+    def find(self, topic: str | bytes, index: int) -> Partition:
+        """The replica by the topic's name or id, or the reason why it is not here: a client that came to the wrong
+        broker shall look for the right one, and not believe that the partition is gone."""
+        partition = self._broker.replicas.get(topic, index)
+        if partition is None:
+            raise Refused(self._why_not_here(topic, index))
+        return partition
+
+    def _why_not_here(self, topic: str | bytes, index: int) -> ErrorCode:
+        image = self._broker.image
+        name = image.names.get(topic) if isinstance(topic, bytes) else topic
+        if name is None:
+            return ErrorCode.unknown_topic_id
+        if image.partition(name, index) is None:
+            return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.not_leader_or_follower
 
     def follow(self, partition: Partition) -> None:
         """Its state has changed: fetch from whoever leads it now."""

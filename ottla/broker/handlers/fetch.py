@@ -115,7 +115,7 @@ class Turn:
             if room <= 0 and size:
                 break
             try:
-                partition = broker.replicas.find(entry.topic, entry.partition)
+                partition = broker.replication.find(entry.topic, entry.partition)
                 if fetch.is_session:
                     entry.watch(partition)
                 piece = self._read(entry, partition, min(entry.bytes_max, room), whole_first_batch=not size)
@@ -251,9 +251,10 @@ class Turn:
         return self._encode(results)
 
     def _loaded(self, entry: Fetching, data: Buffer, level: int) -> PartitionFetched:
-        partition = self._broker.replicas.get(entry.topic, entry.partition)
-        if partition is None:
-            return PartitionFetched(entry.partition, ErrorCode.unknown_topic_or_partition)
+        try:
+            partition = self._broker.replication.find(entry.topic, entry.partition)
+        except Refused as refused:
+            return _partition_refused(self._broker, entry, refused)
         if level != READ_COMMITTED:
             return _state(entry, partition, data, level)
         if entry.offset < partition.log.log_start:  # what was aborted there is known no more

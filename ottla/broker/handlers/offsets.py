@@ -64,7 +64,7 @@ async def list_offsets(broker: Broker, message: ListOffsetsRequest, request: Req
             try:
                 if message.replica_id >= 0:
                     raise Refused(ErrorCode.cluster_authorization_failed)
-                partition = broker.replicas.find(topic.name, wanted.partition_index)
+                partition = broker.replication.find(topic.name, wanted.partition_index)
                 partition.check_leads(wanted.current_leader_epoch)
                 found = await _find(broker, partition, wanted, message.isolation_level)
                 result.timestamp, result.offset, result.leader_epoch = found
@@ -121,7 +121,7 @@ def offset_for_leader_epoch(
             try:
                 if message.replica_id >= 0:
                     raise Refused(ErrorCode.cluster_authorization_failed)
-                partition = broker.replicas.find(topic.topic, wanted.partition)
+                partition = broker.replication.find(topic.topic, wanted.partition)
                 partition.check_leads(wanted.current_leader_epoch)
                 result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
             except Refused as refused:
@@ -140,7 +140,8 @@ async def delete_records(broker: Broker, message: DeleteRecordsRequest, request:
         for wanted in topic.partitions:
             result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
             try:
-                partition = broker.replicas.find(topic.name, wanted.partition_index)
+                partition = broker.replication.find(topic.name, wanted.partition_index)
+                partition.check_leads()
                 if not partition.log.config.cleanup_delete:
                     raise Refused(ErrorCode.policy_violation)
                 result.low_watermark = partition.delete_before(wanted.offset)

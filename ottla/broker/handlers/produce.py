@@ -42,7 +42,7 @@ def handle(broker: Broker, request: Request, frame: memoryview, pos: int) -> Rep
 def _handle_one(broker: Broker, request: Request, one: produce.OneBatch) -> bytes | Pending:
     """One batch for one partition: a third of the work of the general case, and nearly every request there is."""
     try:
-        partition = broker.replicas.find(one.topic, one.partition)
+        partition = broker.replication.find(one.topic, one.partition)
         appended = partition.append(one.records, one.acks, broker.runtime.wall_ms())
     except Refused as refused:
         results = [_refused(broker, one.topic, one.partition, refused)]
@@ -119,7 +119,7 @@ def _append_all(
                     raise Refused(ErrorCode.invalid_required_acks, f"acks={acks}: it can be 0, 1 or -1 (all)")
                 if records is None:
                     raise Refused(ErrorCode.invalid_record, "there are no records")
-                partition = broker.replicas.find(topic, index)
+                partition = broker.replication.find(topic, index)
                 guard = None if beginning is None else beginning.guard(partition)
                 appended = partition.append(records, acks, now_ms, guard)
                 if acks == ACKS_ALL and partition.high_watermark < appended.next_offset:
