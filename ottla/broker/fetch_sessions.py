@@ -30,8 +30,8 @@ class Fetching:
     """One partition of one fetch: where the reader is, and what it was told last."""
 
     __slots__ = (
-        "bytes_max", "fetch", "high_watermark", "last_epoch", "leader_epoch", "log_start", "offset", "partition",
-        "topic", "watched",
+        "bytes_max", "fetch", "high_watermark", "last_epoch", "leader_epoch", "log_start", "offset", "own_start",
+        "partition", "topic", "watched",
     )  # fmt: skip
 
     def __init__(self, fetch: Fetch, topic: Topic, wanted: FetchPartition) -> None:
@@ -47,6 +47,7 @@ class Fetching:
         self.offset = wanted.offset
         self.leader_epoch = wanted.leader_epoch
         self.last_epoch = wanted.last_fetched_epoch
+        self.own_start = wanted.log_start
         self.bytes_max = wanted.bytes_max
 
     def touched(self, size: int) -> None:

@@ -16,6 +16,7 @@ from ottla.wire.replica_fetch import Answer, Partitions
 
 BACKOFF_SECONDS_MIN: Final = 0.02
 EPOCH_MAX: Final = 2**31 - 1
+NOT_TOLD: Final = -1
 
 Key = tuple[bytes, int]
 
@@ -23,7 +24,7 @@ Key = tuple[bytes, int]
 class Followed:
     """One partition in the plan."""
 
-    __slots__ = ("asked", "asked_in", "failures", "partition", "rests_until")
+    __slots__ = ("asked", "asked_in", "failures", "partition", "rests_until", "told_start")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -31,6 +32,8 @@ class Followed:
         """What the leader knows that we want: reign, offset, epoch before it. None: not in the session."""
         self.asked_in = 0
         """The request that told it so."""
+        self.told_start = NOT_TOLD
+        """Where our log begins, as the leader knows."""
         self.failures = 0
         self.rests_until = 0.0
 
@@ -133,14 +136,10 @@ class FetchPlan:
         topics: Partitions = {}
         for key in self._moved:
             followed = self._followed[key]
-            position = followed.partition.position()
-            if position != followed.asked:
-                followed.asked = position
-                followed.asked_in = self._requests
-                reign, offset, last_epoch = position
-                wanted = FetchPartition(
-                    key[1], reign, offset, last_epoch, followed.partition.log.log_start, self._partition_bytes_max
-                )
+            position, log_start = followed.partition.position(), followed.partition.log.log_start
+            if position != followed.asked or log_start != followed.told_start:
+                followed.asked, followed.asked_in, followed.told_start = position, self._requests, log_start
+                wanted = FetchPartition(key[1], *position, log_start, self._partition_bytes_max)
                 topics.setdefault(key[0], []).append(wanted)
             self._forgotten.pop(key, None)
         self._moved.clear()

@@ -20,7 +20,7 @@ UNKNOWN: Final = -1
 class Follower:
     """One replica as its leader sees it, in one reign."""
 
-    __slots__ = ("epoch", "heard", "id", "known_epoch", "log_end", "mark", "marked_at")
+    __slots__ = ("epoch", "heard", "id", "known_epoch", "log_end", "log_start", "mark", "marked_at")
 
     def __init__(self, replica: int) -> None:
         self.id = replica
@@ -29,6 +29,7 @@ class Follower:
         self.known_epoch = UNKNOWN
         """The registration under which the controller has it in sync; unknown: it has not, or does not say."""
         self.log_end = UNKNOWN
+        self.log_start = UNKNOWN
         self.heard = False
         """It has fetched since it was last found behind: only then does what is known of it speak for it."""
         self.mark: int | None = None
@@ -40,9 +41,10 @@ class Follower:
         that means: if it lost something it will leave the set, and nobody may have relied on it meanwhile (KIP-966)."""
         return self.known_epoch in (UNKNOWN, self.epoch)
 
-    def fetched(self, offset: int, epoch: int) -> None:
+    def fetched(self, offset: int, epoch: int, log_start: int) -> None:
         self.epoch = epoch
         self.log_end = offset
+        self.log_start = log_start
         self.heard = True
         if self.mark is not None and offset >= self.mark:
             self.mark = None

@@ -323,7 +323,9 @@ class Partition:
 
     # The followers, as the leader sees them.
 
-    def fetched_by(self, replica: int, broker_epoch: int, offset: int, last_epoch: int) -> tuple[int, int] | None:
+    def fetched_by(
+        self, replica: int, broker_epoch: int, offset: int, last_epoch: int, log_start: int = UNKNOWN
+    ) -> tuple[int, int] | None:
         """A follower asks for `offset` behind a record of `last_epoch`: it has everything before. Unless its log is
         another one: then the answer is the last epoch up to which both may agree, and where that ended here."""
         follower = self.followers.get(replica)
@@ -334,7 +336,7 @@ class Partition:
         parting = self._parting(offset, last_epoch)
         if parting is not None or offset > self.log.log_end:  # an empty log may begin there: nothing in it is ours
             return parting
-        follower.fetched(offset, broker_epoch)
+        follower.fetched(offset, broker_epoch, log_start)
         if follower in self._union:
             self.advance()
         return None
@@ -489,7 +491,7 @@ class Partition:
         return self.log.read(offset, bytes_max, limit=self.log.log_end, whole_first_batch=whole_first_batch)
 
     def delete_before(self, offset: int) -> int:
-        """DeleteRecords: what is below `offset` (-1: the high watermark) is not readable any more."""
+        """DeleteRecords: what is below `offset` (-1: the high watermark) is not readable any more. What it is below."""
         self.check_leads()
         if offset == -1:
             offset = self.high_watermark
@@ -497,4 +499,9 @@ class Partition:
             raise Refused(ErrorCode.offset_out_of_range)
         self.log.raise_log_start(offset)
         self.wake()
-        return self.log.log_start
+        return offset
+
+    @property
+    def low_watermark(self) -> int:
+        """No replica that could lead next has anything before it."""
+        return min([self.log.log_start, *(follower.log_start for follower in self._union)])

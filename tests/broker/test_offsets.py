@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
 from ottla.replication.partition import Partition
+from ottla.wire.schema.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from ottla.wire.schema.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -56,5 +64,63 @@ def test_a_new_leader_does_not_deny_what_may_be_committed_before_it_knows(tmp_pa
                 assert await listed(client, now_ms) == (ErrorCode.none, 1)
                 assert await listed(client, MAX_TIMESTAMP) == (ErrorCode.none, 1)
                 assert await listed(client, now_ms + 1000) == (ErrorCode.none, -1)
+
+    run(test)
+
+
+async def deleted(client: Client, offset: int, timeout_ms: int) -> tuple[ErrorCode, int]:
+    wanted = DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition(partition_index=0, offset=offset)])
+    answer = await client.call(DeleteRecordsRequest(topics=[wanted], timeout_ms=timeout_ms), DeleteRecordsResponse, 2)
+    (result,) = answer.topics[0].partitions
+    return ErrorCode(result.error_code), result.low_watermark
+
+
+async def shared(leader: Broker, follower: Broker, *values: bytes) -> tuple[Partition, Partition]:
+    """A partition with these records, on both brokers and committed."""
+    partition = await led(leader, leader.id, follower.id)
+    now_ms = leader.runtime.wall_ms()
+    partition.append(batch(*values, timestamp=now_ms), 1, now_ms)
+    end = len(values)
+    await until(lambda: (copy := follower.replicas.get("t", 0)) is not None and copy.high_watermark == end)
+    return partition, follower.replicas.find("t", 0)
+
+
+def test_deleted_records_are_deleted_on_all_that_are_in_sync_before_it_is_said(tmp_path):
+    async def test():
+        async with brokers(tmp_path, 2) as (leader, follower), Client.to(leader) as client:
+            _, copy = await shared(leader, follower, b"a", b"b", b"c")
+            assert await deleted(client, 2, 60_000) == (ErrorCode.none, 2)
+            assert copy.log.log_start == 2
+            assert await deleted(client, 1, 60_000) == (ErrorCode.none, 2)
+            assert await deleted(client, -1, 60_000) == (ErrorCode.none, 3)
+            assert copy.log.log_start == 3
+
+    run(test)
+
+
+def test_records_that_a_replica_in_sync_still_has_are_not_called_deleted(tmp_path):
+    async def test():
+        async with brokers(tmp_path, 2) as (leader, follower), Client.to(leader) as client:
+            partition, copy = await shared(leader, follower, b"a", b"b")
+            follower.replication.leave(copy)  # it is slow, and in sync
+            assert await deleted(client, 2, 100) == (ErrorCode.request_timed_out, 0)
+            assert (partition.log.log_start, copy.log.log_start) == (2, 0)
+            again = asyncio.create_task(deleted(client, 2, 60_000))
+            follower.replication.follow(copy)
+            assert await again == (ErrorCode.none, 2)
+            assert copy.log.log_start == 2
+
+    run(test)
+
+
+def test_who_waits_for_a_deletion_hears_that_another_broker_leads(tmp_path):
+    async def test():
+        async with brokers(tmp_path, 2) as (leader, follower), Client.to(leader) as client:
+            partition, copy = await shared(leader, follower, b"a", b"b")
+            follower.replication.leave(copy)
+            waiting = asyncio.create_task(deleted(client, 2, 60_000))
+            await until(lambda: partition.log.log_start == 2)
+            await leader.cluster.drain()
+            assert await waiting == (ErrorCode.not_leader_or_follower, -1)
 
     run(test)

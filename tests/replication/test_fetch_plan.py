@@ -82,6 +82,21 @@ def test_everything_is_named_once_and_then_what_moved(plan):
     assert named(plan) == [1]
 
 
+def test_a_partition_whose_log_begins_elsewhere_now_is_named_again(plan):
+    partition = replica(0)
+    for _ in range(2):
+        grow(partition)
+    plan.add(partition)
+    assert named(plan) == [0]
+    partition.replicate(memoryview(b""), 2, 1, NOW_MS)
+    assert taken(plan, answer(0)) == [0]
+    request = plan.request(0.0)
+    assert request is not None
+    assert [wanted.log_start for wanted in request.topics[TOPIC]] == [1]
+    assert taken(plan, answer(0)) == [0]
+    assert named(plan) == []
+
+
 def test_session_epochs_count_the_requests(plan):
     plan.add(replica(0))
     epochs = []

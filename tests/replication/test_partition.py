@@ -250,6 +250,19 @@ def test_deleted_records_cannot_be_read_any_more(partition):
     assert refusal(p.delete_before, 4) == ErrorCode.offset_out_of_range
 
 
+def test_records_are_gone_when_all_that_are_in_sync_have_deleted_them(partition):
+    p = partition(leading(in_sync=(1, 2, 3)))
+    p.append(batch(b"a", b"b", b"c"), 1, NOW_MS)
+    p.fetched_by(2, 8, 3, 0, 0)
+    p.fetched_by(3, 8, 3, 0, 0)
+    assert p.delete_before(-1) == 3
+    assert p.low_watermark == 0
+    p.fetched_by(2, 8, 3, -1, 3)
+    assert p.low_watermark == 0
+    p.become(leading(in_sync=(1, 2))._replace(replicas=(1, 2, 3), partition_epoch=1))
+    assert p.low_watermark == 3
+
+
 def test_whoever_watches_is_told_of_bytes_and_of_other_changes(partition):
     p = partition()
     watch = Watch()

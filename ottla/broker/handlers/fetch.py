@@ -59,7 +59,11 @@ def _note_progress(broker: Broker, message: FetchRequest) -> None:
                 continue  # it is told when the partition's turn comes
             with suppress(Refused):
                 partition.fetched_by(
-                    message.replica_id, message.replica_epoch, wanted.offset, wanted.last_fetched_epoch
+                    message.replica_id,
+                    message.replica_epoch,
+                    wanted.offset,
+                    wanted.last_fetched_epoch,
+                    wanted.log_start,
                 )
                 broker.in_sync.look_at(partition)
 
@@ -340,7 +344,7 @@ class FollowerTurn(Turn):
     ) -> Slice | PartitionFetched | None:
         partition.check_leads(entry.leader_epoch)
         parting = partition.fetched_by(
-            self._message.replica_id, self._message.replica_epoch, entry.offset, entry.last_epoch
+            self._message.replica_id, self._message.replica_epoch, entry.offset, entry.last_epoch, entry.own_start
         )
         if parting is not None:
             return _state(entry, partition, b"", 0)._replace(diverging=parting)

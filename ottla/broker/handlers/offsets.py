@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +13,7 @@ from ottla.log.lookup import offset_for_timestamp, offset_of_max_timestamp
 from ottla.replication.partition import Partition
 from ottla.wire.apis import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from ottla.wire.schema.delete_records import (
+    DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -44,6 +46,9 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
 OFFSET_NOT_AVAILABLE_FROM = 5
+DELETE_MS_MAX = 600_000
+"""Nobody waits longer for followers to delete what the leader has deleted, whatever it asks for."""
+DELETE_LOOK_SECONDS = 0.02
 CONSUMER = -1
 """The replica id of everybody who is no broker; -2 is a consumer that debugs."""
 
@@ -131,20 +136,25 @@ def offset_for_leader_epoch(
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
+class Deletion(NamedTuple):
+    partition: Partition
+    offset: int
+    """What is before it shall be gone."""
+    result: DeleteRecordsPartitionResult
+
+
 @serves(DELETE_RECORDS)
 async def delete_records(broker: Broker, message: DeleteRecordsRequest, request: Request) -> DeleteRecordsResponse:
-    """Answered when the new start is on disk: what was said to be deleted does not come back after a crash."""
-    topics = []
+    """Answered when the new start is on disk here, and known to all that are in sync: what was said to be deleted comes
+    back neither after a crash nor with the next leader."""
+    deadline = broker.runtime.now() + min(message.timeout_ms, DELETE_MS_MAX) / 1000
+    topics, begun = [], []
     for topic in message.topics:
         results = []
         for wanted in topic.partitions:
             result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
             try:
-                partition = broker.replication.find(topic.name, wanted.partition_index)
-                partition.check_leads()
-                if not partition.log.config.cleanup_delete:
-                    raise Refused(ErrorCode.policy_violation)
-                result.low_watermark = partition.delete_before(wanted.offset)
+                begun.append(_delete(broker, topic.name, wanted, result))
             except Refused as refused:
                 result.error_code = refused.code
             results.append(result)
@@ -152,4 +162,36 @@ async def delete_records(broker: Broker, message: DeleteRecordsRequest, request:
     write = broker.replicas.checkpoint(LOG_STARTS)
     if write is not None:
         await broker.runtime.offload(write)
+    await _followed(broker, begun, deadline)
     return DeleteRecordsResponse(topics=topics)
+
+
+def _delete(
+    broker: Broker, topic: str, wanted: DeleteRecordsPartition, result: DeleteRecordsPartitionResult
+) -> Deletion:
+    partition = broker.replication.find(topic, wanted.partition_index)
+    partition.check_leads()
+    if not partition.log.config.cleanup_delete:
+        raise Refused(ErrorCode.policy_violation)
+    return Deletion(partition, partition.delete_before(wanted.offset), result)
+
+
+async def _followed(broker: Broker, deletions: list[Deletion], deadline: float) -> None:
+    """Until the followers have deleted what the leader has, or time is up."""
+    while True:
+        deletions = [deletion for deletion in deletions if not _settled(deletion)]
+        if not deletions or broker.runtime.now() >= deadline:
+            return
+        await asyncio.sleep(DELETE_LOOK_SECONDS)
+
+
+def _settled(deletion: Deletion) -> bool:
+    """Whether it has its final answer. What it has until then is the answer when time is up."""
+    partition, offset, result = deletion
+    if not partition.leads:
+        result.low_watermark, result.error_code = -1, ErrorCode.not_leader_or_follower
+        return True
+    result.low_watermark = partition.low_watermark
+    reached = result.low_watermark >= offset
+    result.error_code = ErrorCode.none if reached else ErrorCode.request_timed_out
+    return reached
