@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from ottla.log.partition_log import PartitionLog
+
 UNKNOWN: Final = -1
+NO_EPOCH: Final = -1
 
 
 class Follower:
@@ -69,3 +72,14 @@ class Proposal(NamedTuple):
     leader_epoch: int
     partition_epoch: int
     in_sync: tuple[tuple[int, int], ...]
+
+
+def parting_of(log: PartitionLog, offset: int, last_epoch: int) -> tuple[int, int] | None:
+    """Where the log of a follower that has a record of `last_epoch` before `offset` may part from the leader's: the
+    last epoch both may have, and its end. None: nowhere."""
+    if last_epoch == NO_EPOCH or (last_epoch == log.latest_epoch and offset <= log.log_end):
+        return None
+    epoch, end = log.end_offset_for_epoch(last_epoch)
+    if epoch == NO_EPOCH:  # no reign was ever that late: no checksum covers an epoch, and it is not from here
+        return log.latest_epoch, log.log_end
+    return (epoch, end) if epoch < last_epoch or end < offset else None

@@ -26,12 +26,11 @@ from ottla.log.segment import Segment
 from ottla.log.slice import Slice
 from ottla.log.transactions import Guard
 from ottla.replication.admission import AppendPolicy
-from ottla.replication.in_sync import UNKNOWN, Follower, Proposal
+from ottla.replication.in_sync import NO_EPOCH, UNKNOWN, Follower, Proposal, parting_of
 from ottla.replication.turned_away import Behind, TurnedAway
 from ottla.wire import batch
 
 NO_LEADER = -1
-NO_EPOCH = -1
 READ_COMMITTED = 1
 ACKS_ALL = -1
 
@@ -333,22 +332,13 @@ class Partition:
             raise Refused(ErrorCode.not_leader_or_follower, f"broker {replica} has no replica of {self}")
         if broker_epoch < follower.epoch:  # asked before it registered anew; it need not have all that any more
             raise Refused(ErrorCode.stale_broker_epoch)
-        parting = self._parting(offset, last_epoch)
+        parting = parting_of(self.log, offset, last_epoch)
         if parting is not None or offset > self.log.log_end:  # an empty log may begin there: nothing in it is ours
             return parting
         follower.fetched(offset, broker_epoch, log_start)
         if follower in self._union:
             self.advance()
         return None
-
-    def _parting(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
-        log = self.log
-        if last_epoch == NO_EPOCH or (last_epoch == log.latest_epoch and offset <= log.log_end):
-            return None
-        epoch, end = log.end_offset_for_epoch(last_epoch)
-        if epoch == NO_EPOCH:  # no reign was ever that late: no checksum covers an epoch, and it is not from here
-            return log.latest_epoch, log.log_end
-        return (epoch, end) if epoch < last_epoch or end < offset else None
 
     def caught_up(self, follower: Follower) -> bool:
         """Whether it has all that is committed, and what this reign began with."""

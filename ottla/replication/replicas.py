@@ -19,7 +19,8 @@ from ottla.log import checkpoints
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.admission import AppendPolicy
-from ottla.replication.partition import NO_EPOCH, NO_LEADER, Partition
+from ottla.replication.in_sync import NO_EPOCH
+from ottla.replication.partition import NO_LEADER, Partition
 from ottla.runtime import Runtime
 
 log = logging.getLogger("ottla.replicas")
