@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Final, TypeVar
 
@@ -187,7 +187,9 @@ class ControllerLoop:
 
     async def _applied(self, path: str, changes: tuple[c.Change, ...]) -> None:
         if not self._view.committed(sequence_of(path), changes):
+            self._in_doubt = True  # until it is read: the store may go out of reach now
             await self._view.catch_up()
+            self._in_doubt = False
 
     async def _trim(self) -> None:
         stop = self._trim_until()
@@ -237,7 +239,9 @@ class ControllerLoop:
             ]
             changes: list[c.Change] = [c.registered(broker)]
             campaign = layout.CONTROLLER not in nodes
+            first = 0
             if campaign:
+                first = await self._first_change()
                 live = (*_live(nodes.values()), (broker.id, epoch))
                 campaign_ops, change = self._campaign(nodes[layout.CONTROLLER_EPOCH], broker.id, live)
                 ops += campaign_ops
@@ -252,9 +256,9 @@ class ControllerLoop:
                 await asyncio.sleep(RETRY_SECONDS)  # opening the logs took long; the store begins a session anew
                 continue
             self.broker = broker
-            await self._applied(paths_made[-1], tuple(changes))
             if campaign:
-                await self._won(nodes[layout.CONTROLLER_EPOCH], broker.id)
+                self._won(nodes[layout.CONTROLLER_EPOCH], broker.id, first)
+            await self._applied(paths_made[-1], tuple(changes))
             return epoch
         raise Fault(f"broker {registration.id} could not register in {ATTEMPTS_MAX} attempts: the store is too busy")
 
@@ -283,20 +287,33 @@ class ControllerLoop:
         ]
         return ops, c.ControllerChanged(broker_id, new, live)
 
-    async def _stand(self, epoch: Node, nodes: Iterable[Node]) -> bool:
+    def _vacant(self, node: Node | None) -> bool:
+        """Whether nobody controls. A node that names this broker while it is not active was made by a campaign whose
+        answer was lost: it stays as long as the session, and keeps all others from standing."""
         assert self.broker is not None
-        ops, change = self._campaign(epoch, self.broker.id, _live(nodes))
+        return node is None or (not self.active and layout.controller_of(node.data) == self.broker.id)
+
+    async def _stand(self, nodes: Mapping[str, Node]) -> bool:
+        """Become controller, in place of a campaign of this broker that came to nothing: the epoch counts on, so that
+        one is fenced like any other."""
+        assert self.broker is not None
+        epoch, unheard = nodes[layout.CONTROLLER_EPOCH], nodes.get(layout.CONTROLLER)
+        first = await self._first_change()
+        ops, change = self._campaign(epoch, self.broker.id, _live(nodes.values()))
+        if unheard is not None:
+            ops.insert(0, Delete(layout.CONTROLLER, unheard.version))
         try:
             paths = await self._store.commit([*ops, _change_node((change,))])
         except Conflict:
             return False
+        self._won(epoch, self.broker.id, first)
         await self._applied(paths[-1], (change,))
-        await self._won(epoch, self.broker.id)
         return True
 
-    async def _won(self, epoch: Node, broker_id: int) -> None:
+    def _won(self, epoch: Node, broker_id: int, first_change: int) -> None:
+        """At once: nothing that may fail stands between the commit and knowing what it made of this broker."""
         self._fence = Check(layout.CONTROLLER_EPOCH, epoch.version + 1)
-        self._changes_first = await self._first_change()
+        self._changes_first = first_change
         self._change_sizes.clear()
         self._change_bytes = 0
         self.active = True
@@ -361,7 +378,7 @@ class ControllerLoop:
             await self._register(self._registration)
         else:
             self.broker = layout.broker_of(me, registered.data)  # also where registering seemed to fail and did not
-            if layout.CONTROLLER not in by_path and not await self._stand(by_path[layout.CONTROLLER_EPOCH], nodes):
+            if self._vacant(by_path.get(layout.CONTROLLER)) and not await self._stand(by_path):
                 return  # another broker was faster; its change wakes us again
         if self.active:
             await self._view.catch_up()
