@@ -56,6 +56,8 @@ CHANGES_BYTES_MAX: Final = 8_000_000
 """Of what one controller has written into the log; then half of that goes."""
 ATTEMPTS_MAX: Final = 20
 RETRY_SECONDS: Final = 0.5
+POSTS: Final = (layout.BROKER_EPOCH, layout.CONTROLLER, layout.CONTROLLER_EPOCH, layout.BROKERS)
+"""Who is registered, who controls, and the counters of both."""
 
 
 class ControllerLoop:
@@ -226,8 +228,7 @@ class ControllerLoop:
         """One commit registers the broker and, if there is no controller, makes it that."""
         for _ in range(ATTEMPTS_MAX):
             await self._view.catch_up()
-            paths = (layout.BROKER_EPOCH, layout.CONTROLLER, layout.CONTROLLER_EPOCH, layout.BROKERS)
-            nodes = {node.path: node for node in await self._store.tree(*paths)}
+            nodes = {node.path: node for node in await self._store.tree(*POSTS)}
             counter = nodes[layout.BROKER_EPOCH]
             epoch = int(counter.data) + 1
             broker = self._registered(registration, epoch)
@@ -300,11 +301,14 @@ class ControllerLoop:
         epoch, unheard = nodes[layout.CONTROLLER_EPOCH], nodes.get(layout.CONTROLLER)
         first = await self._first_change()
         ops, change = self._campaign(epoch, self.broker.id, _live(nodes.values()))
+        # Whoever registers in between is not among the living that this campaign names, and nobody would see it.
+        ops.append(Check(layout.BROKER_EPOCH, nodes[layout.BROKER_EPOCH].version))
         if unheard is not None:
             ops.insert(0, Delete(layout.CONTROLLER, unheard.version))
         try:
             paths = await self._store.commit([*ops, _change_node((change,))])
         except Conflict:
+            self._news.set()
             return False
         self._won(epoch, self.broker.id, first)
         await self._applied(paths[-1], (change,))
@@ -369,8 +373,7 @@ class ControllerLoop:
         assert self._registration is not None
         if self._store.state is not SessionState.connected:
             return  # out of touch: change nothing
-        nodes = await self._store.tree(layout.CONTROLLER, layout.CONTROLLER_EPOCH, layout.BROKERS)
-        by_path = {node.path: node for node in nodes}
+        by_path = {node.path: node for node in await self._store.tree(*POSTS)}
         me = self._registration.id
         registered = by_path.get(layout.broker_path(me))
         if registered is None:
@@ -379,7 +382,7 @@ class ControllerLoop:
         else:
             self.broker = layout.broker_of(me, registered.data)  # also where registering seemed to fail and did not
             if self._vacant(by_path.get(layout.CONTROLLER)) and not await self._stand(by_path):
-                return  # another broker was faster; its change wakes us again
+                return  # another broker was faster, at this or at registering: look again
         if self.active:
             await self._view.catch_up()
             self._in_doubt = False

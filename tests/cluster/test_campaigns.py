@@ -4,6 +4,7 @@ store.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -15,7 +16,7 @@ from ottla.cluster.image import Image
 from ottla.cluster.requests import TopicSpec
 from ottla.cluster.store import Create, Delete, Op
 from ottla.errors import Fault
-from tests.cluster.helpers import cluster_on, run, until
+from tests.cluster.helpers import cluster_on, registration, run, until
 from tests.cluster.test_controller_failover import brokers
 
 LOST = Fault("out of reach: it is not known whether this commit happened")
@@ -130,5 +131,38 @@ def test_a_controller_whose_registration_alone_was_taken_away_goes_on(store):
             await other._store.commit([Delete(layout.broker_path(1))])
             await until(lambda: one.image.controller_epoch == 2)
             await controls(one)
+
+    run(test)
+
+
+def hold_back(cluster: Cluster, path: str, go: asyncio.Event) -> asyncio.Event:
+    """Commits that make this node wait for `go`. Set when the first one waits."""
+    commit, waits = cluster._store.commit, asyncio.Event()
+
+    async def late(ops):
+        if makes(ops, path):
+            waits.set()
+            await go.wait()
+        return await commit(ops)
+
+    cluster._store.commit = late  # type: ignore[method-assign]
+    return waits
+
+
+def test_a_broker_that_registers_while_another_becomes_controller_is_seen(store):
+    async def test(runtime):
+        async with brokers(store, runtime, 1, 2) as (one, two), cluster_on(store, runtime, None) as three:
+            registered = asyncio.Event()
+            standing = hold_back(two, layout.CONTROLLER, registered)
+            registers = hold_back(three, layout.broker_path(3), standing)
+            joining = asyncio.ensure_future(three.register(registration(3)))
+            await registers.wait()  # it has seen that 1 controls
+            await one.close()
+            await standing.wait()  # 2 has seen nobody but itself
+            await joining
+            registered.set()
+            await until(lambda: two.is_controller or three.is_controller)
+            await until(lambda: all(sorted(each.image.brokers) == [2, 3] for each in (two, three)))
+            assert Image.load(await two._store.tree(*layout.IMAGE_PATHS)) == two.image
 
     run(test)
