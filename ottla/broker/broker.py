@@ -34,6 +34,7 @@ from ottla.broker.transactions import TransactionCoordinator
 from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.controller import check_topic_name
+from ottla.cluster.diff import changes_between
 from ottla.cluster.image import NO_BROKER, Endpoint, Image, Topic
 from ottla.cluster.image import Broker as ClusterBroker
 from ottla.cluster.requests import BrokerRegistration, TopicResult, TopicSpec
@@ -146,8 +147,7 @@ class Broker:
         self._check_owner(self.cluster.cluster_id)
         self._configure()
         mark = checkpoints.take_clean_shutdown(disk, self.data_dir)
-        self.replicas.load(self.image, clean=mark is not None)
-        self.cluster.subscribe(self._changed)
+        await self._open_logs(clean=mark is not None)
         self.cluster.on_expelled(self.replicas.expelled)
         for listener in self.config.endpoints:
             try:
@@ -173,6 +173,15 @@ class Broker:
         self.housekeeping.start()
         self._cleaner.start()
         self.serving = True
+
+    async def _open_logs(self, *, clean: bool) -> None:
+        """As the image has them; it may move on meanwhile, and what it was told in that time is made up for."""
+        loaded = self.image
+        await self.replicas.load(loaded, clean=clean)
+        self.cluster.subscribe(self._changed)
+        now = self.image
+        for change in changes_between(loaded, now):
+            self._changed(loaded, now, change)
 
     async def stop(self) -> None:
         """Leave everything so that the next start is quick and nothing is missing."""

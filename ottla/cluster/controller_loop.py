@@ -225,43 +225,49 @@ class ControllerLoop:
         return sequence_of(names[0]) if names else 0
 
     async def _register(self, registration: BrokerRegistration) -> int:
-        """One commit registers the broker and, if there is no controller, makes it that."""
         for _ in range(ATTEMPTS_MAX):
-            await self._view.catch_up()
-            nodes = {node.path: node for node in await self._store.tree(*POSTS)}
-            counter = nodes[layout.BROKER_EPOCH]
-            epoch = int(counter.data) + 1
-            broker = self._registered(registration, epoch)
-            here = layout.broker_path(broker.id)
-            wall_ms = self._runtime.wall_ms()
-            ops: list[Op] = [
-                Set(layout.BROKER_EPOCH, str(epoch).encode(), counter.version),
-                Create(here, layout.broker_data(broker, wall_ms), ephemeral=True),
-            ]
-            changes: list[c.Change] = [c.registered(broker)]
-            campaign = layout.CONTROLLER not in nodes
-            first = 0
-            if campaign:
-                first = await self._first_change()
-                live = (*_live(nodes.values()), (broker.id, epoch))
-                campaign_ops, change = self._campaign(nodes[layout.CONTROLLER_EPOCH], broker.id, live)
-                ops += campaign_ops
-                changes.append(change)
             try:
-                paths_made = await self._store.commit([*ops, _change_node(tuple(changes))])
-            except Conflict as conflict:
-                if conflict.op.path == here and conflict.why is Why.exists:
-                    raise self._already_there(broker.id, await self._store.read(here)) from conflict
-                continue  # another broker was faster at something: look again
+                epoch = await self._try_to_register(registration)
             except SessionLost:
-                await asyncio.sleep(RETRY_SECONDS)  # opening the logs took long; the store begins a session anew
+                self._resign("the session has ended")
+                await asyncio.sleep(RETRY_SECONDS)  # the loop hung, perhaps; the store begins a session anew
                 continue
-            self.broker = broker
-            if campaign:
-                self._won(nodes[layout.CONTROLLER_EPOCH], broker.id, first)
-            await self._applied(paths_made[-1], tuple(changes))
-            return epoch
+            if epoch is not None:
+                return epoch
         raise Fault(f"broker {registration.id} could not register in {ATTEMPTS_MAX} attempts: the store is too busy")
+
+    async def _try_to_register(self, registration: BrokerRegistration) -> int | None:
+        """One commit registers the broker and, if there is no controller, makes it that. None: look again."""
+        await self._view.catch_up()
+        nodes = {node.path: node for node in await self._store.tree(*POSTS)}
+        counter = nodes[layout.BROKER_EPOCH]
+        epoch = int(counter.data) + 1
+        broker = self._registered(registration, epoch)
+        here = layout.broker_path(broker.id)
+        ops: list[Op] = [
+            Set(layout.BROKER_EPOCH, str(epoch).encode(), counter.version),
+            Create(here, layout.broker_data(broker, self._runtime.wall_ms()), ephemeral=True),
+        ]
+        changes: list[c.Change] = [c.registered(broker)]
+        campaign = layout.CONTROLLER not in nodes
+        first = 0
+        if campaign:
+            first = await self._first_change()
+            live = (*_live(nodes.values()), (broker.id, epoch))
+            campaign_ops, change = self._campaign(nodes[layout.CONTROLLER_EPOCH], broker.id, live)
+            ops += campaign_ops
+            changes.append(change)
+        try:
+            paths = await self._store.commit([*ops, _change_node(tuple(changes))])
+        except Conflict as conflict:
+            if conflict.op.path == here and conflict.why is Why.exists:
+                raise self._already_there(broker.id, await self._store.read(here)) from conflict
+            return None  # another broker was faster at something
+        self.broker = broker
+        if campaign:
+            self._won(nodes[layout.CONTROLLER_EPOCH], broker.id, first)
+        await self._applied(paths[-1], tuple(changes))
+        return epoch
 
     def _registered(self, registration: BrokerRegistration, epoch: int) -> Broker:
         """As long as it runs a broker loses nothing, so it stays as clean as it was when it registered first."""

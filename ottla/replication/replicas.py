@@ -30,6 +30,8 @@ DELETED = "-delete"
 NAME_BYTES_MAX = 255
 TOGETHER_FROM = 50
 """From so many logs on, syncing the whole filesystem at once is quicker than one after the other."""
+LOGS_AT_ONCE = 100
+"""Opened beside the loop before it has a turn with them."""
 
 Key = tuple[str, int]
 
@@ -91,10 +93,28 @@ class Replicas:
 
     # Opening.
 
-    def load(self, image: Image, *, clean: bool) -> None:
-        """Open what is on disk. After a stop that was not clean, what was not synced is checked batch by batch."""
-        disk, directory = self._disk, self._data_dir
+    async def load(self, image: Image, *, clean: bool) -> None:
+        """Open what is on disk. After a stop that was not clean, what was not synced is checked batch by batch, which
+        may take longer than a session with the store lasts: so it is done beside the loop, a few logs at a time.
+        Nobody may be served from here before it is done."""
         self._clean = clean
+        await self._runtime.offload(self._look_through, image)
+        here = [
+            (topic, index)
+            for topic in image.topics.values()
+            for index, state in enumerate(topic.partitions)
+            if self._broker_id in state.replicas
+        ]
+        for start in range(0, len(here), LOGS_AT_ONCE):
+            some = here[start : start + LOGS_AT_ONCE]
+            for partition in await self._runtime.offload(self._opened, some):
+                self._take_in(partition)
+            for topic, index in some:
+                self.host_partition(topic, index)
+
+    def _look_through(self, image: Image) -> None:
+        """The data directory: what is known of its logs, and what in it is no log of ours. Blocks."""
+        disk, directory = self._disk, self._data_dir
         self._recovery_points = checkpoints.read_offsets(disk, directory, checkpoints.RECOVERY_POINTS)
         self._log_starts = checkpoints.read_offsets(disk, directory, checkpoints.LOG_STARTS)
         self._high_watermarks = checkpoints.read_offsets(disk, directory, checkpoints.HIGH_WATERMARKS)
@@ -104,8 +124,9 @@ class Replicas:
                 disk.rmtree(f"{directory}/{name}")
             elif not name.endswith(STRAY) and (key := _partition_of(name)) is not None:
                 self._look_at(name, key, image)
-        for topic in image.topics.values():
-            self.host(topic)
+
+    def _opened(self, some: list[tuple[Topic, int]]) -> list[Partition]:
+        return [self._open(topic, index) for topic, index in some]
 
     def _look_at(self, name: str, key: Key, image: Image) -> None:
         """Set a directory aside whose topic is not (or not any more) the one in the image."""
@@ -142,6 +163,7 @@ class Replicas:
         partition = self._by_name.get((topic.name, index))
         if partition is None:
             partition = self._open(topic, index)
+            self._take_in(partition)
         if state.has_state:
             reigns = state.broker_epoch == self.broker_epoch and not self._expelled
             partition.become(state, leads=state.leader == self._broker_id and reigns)
@@ -185,9 +207,11 @@ class Replicas:
         )
         checkpointed = self._high_watermarks.get(key, 0)
         partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
-        self._by_name[key] = partition
-        self._by_id[topic.id, index] = partition
         return partition
+
+    def _take_in(self, partition: Partition) -> None:
+        self._by_name[partition.topic, partition.index] = partition
+        self._by_id[partition.topic_id, partition.index] = partition
 
     def configure(self, topic: Topic) -> list[Partition]:
         """The topic's settings changed. Its partitions that are here."""

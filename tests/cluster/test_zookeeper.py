@@ -116,6 +116,20 @@ def test_a_broker_whose_session_expired_registers_again_under_a_new_epoch(zookee
     run(test)
 
 
+def test_a_broker_whose_session_expired_before_it_registered_registers_in_the_next(zookeeper_url):
+    async def test(runtime):
+        async with cluster_on(zookeeper_url, runtime, None, zookeeper=SHORT) as cluster:
+            lost = asyncio.Event()
+            cluster._store.on_state(lambda state: lost.set() if state is SessionState.lost else None)
+            await asyncio.to_thread(expire, cluster._store)
+            await asyncio.wait_for(lost.wait(), 10)
+            assert cluster._store.state is SessionState.lost
+            await cluster.register(registration(1))
+            assert cluster.is_controller
+
+    run(test)
+
+
 def test_while_zookeeper_is_away_nothing_is_read_or_written_and_the_session_survives(own_zookeeper):
     async def test(runtime):
         store = await ZooKeeperStore.open(own_zookeeper.connect, runtime, SHORT)
