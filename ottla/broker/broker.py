@@ -149,6 +149,7 @@ class Broker:
         mark = checkpoints.take_clean_shutdown(disk, self.data_dir)
         await self._open_logs(clean=mark is not None)
         self.cluster.on_expelled(self.replicas.expelled)
+        self.cluster.on_replaced(self._replaced)
         for listener in self.config.endpoints:
             try:
                 bound = await self._server.listen(listener.name, listener.host, listener.port)
@@ -221,6 +222,11 @@ class Broker:
             log.warning("broker %d stops although it still leads: nobody took over in time", self.id)
         except (Fault, Refused) as failure:
             log.warning("broker %d stops without handing over: %s", self.id, failure)
+
+    def _replaced(self, fault: Fault) -> None:
+        """Another process is this broker: from now on it leads, and this one must not."""
+        self.replicas.expelled()
+        self.fail(fault)
 
     def fail(self, fault: Fault) -> None:
         """Something broke that makes every promise of this broker worthless: whoever runs it ends it (`abandon`)."""
@@ -303,7 +309,7 @@ class Broker:
                 if topic is not None:
                     self._partition_changed(topic, change.partition)
             case c.BrokerRegistered():
-                if change.id == self.id:
+                if change.id == self.id and change.incarnation == self.cluster.incarnation:
                     self.replicas.registered(change.epoch)
                 self.in_sync.look_at_all()
             case c.TopicConfigChanged():

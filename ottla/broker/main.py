@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ottla.broker.broker import Broker
 from ottla.config.broker import BrokerConfig
 from ottla.config.listeners import Listener
-from ottla.errors import Fault
+from ottla.errors import Fault, StorageFault
 from ottla.runtime.real import RealRuntime
 
 log = logging.getLogger("ottla.broker")
@@ -55,8 +55,11 @@ async def _serve(config: BrokerConfig, ready: Ready) -> int:
     await stop.wait()
     if broker.doom.done():
         await broker.abandon()
+        fault = broker.doom.result()
+        if not isinstance(fault, StorageFault):
+            raise fault
         raise Fault(
-            f"{broker.doom.result()}. What this broker wrote last may not be on the device, so it ends here; others go "
+            f"{fault}. What this broker wrote last may not be on the device, so it ends here; others go "
             "on with what they have. Look at the device, then start again: the log is checked then."
         )
     log.info("broker %d is stopping", config.broker_id)

@@ -102,6 +102,7 @@ class BrokerRegistered(NamedTuple):
     rack: str | None
     draining: bool = False
     clean_since: int = NO_EPOCH
+    incarnation: str = ""
 
 
 class BrokerGone(NamedTuple):

@@ -129,6 +129,11 @@ class Cluster:
         return self._controller.broker
 
     @property
+    def incarnation(self) -> str:
+        """By which this process knows its own registrations, whatever their epochs."""
+        return self._controller.incarnation
+
+    @property
     def in_touch(self) -> bool:
         """Whether the store can be reached, and holds this broker for alive: nobody has taken its place."""
         return self._touch is not None and self._touch.holds
@@ -136,6 +141,10 @@ class Cluster:
     def on_expelled(self, tell: Callable[[], None]) -> None:
         """Tell whenever the store has ended this broker's registration, before there is another."""
         self._store.on_state(lambda state: tell() if state is SessionState.lost else None)
+
+    def on_replaced(self, tell: Callable[[Fault], None]) -> None:
+        """Tell if another process is found to be registered as this broker: then this one must end."""
+        self._controller.replaced = tell
 
     def hurry(self) -> None:
         """A broker seems to be gone: let that be found out soon."""
@@ -154,7 +163,8 @@ class Cluster:
         The broker epoch. Fault when a live broker has the same id."""
         self._broker_id = registration.id
         epoch = await self._controller.join(registration)
-        self._touch = Touch(self._store, self._runtime, layout.broker_path(registration.id), self._lease_seconds)
+        path = layout.broker_path(registration.id)
+        self._touch = Touch(self._store, self._runtime, path, self.incarnation, self._lease_seconds)
         return epoch
 
     async def create_topics(self, specs: Sequence[TopicSpec], *, validate_only: bool = False) -> list[TopicResult]:

@@ -25,7 +25,7 @@ from ottla.cluster.image import Image
 from ottla.cluster.leader_moves import balanced
 from ottla.cluster.model import Broker, Endpoint
 from ottla.cluster.persist import STEP_OPS_MAX, Step, steps
-from ottla.cluster.registration import clean_since
+from ottla.cluster.registration import Replaced, already_there, clean_since, replaced
 from ottla.cluster.requests import BrokerRegistration, Decision, Rules
 from ottla.cluster.store import (
     Check,
@@ -67,6 +67,10 @@ class ControllerLoop:
         self.active = False
         self.broker: Broker | None = None
         """This broker as it registered last."""
+        self.incarnation: Final = layout.id_text(layout.new_id(runtime.random.randbytes(16)))
+        """Of this process, in all its registrations."""
+        self.replaced: Callable[[Fault], None] = lambda fault: log.error("%s", fault)
+        """Told when another process is found registered as this broker; nothing is done about the cluster then."""
         self._store = store
         self._view = view
         self._runtime = runtime
@@ -261,7 +265,7 @@ class ControllerLoop:
             paths = await self._store.commit([*ops, _change_node(tuple(changes))])
         except Conflict as conflict:
             if conflict.op.path == here and conflict.why is Why.exists:
-                raise self._already_there(broker.id, await self._store.read(here)) from conflict
+                return await self._taken(here, broker.id)
             return None  # another broker was faster at something
         self.broker = broker
         if campaign:
@@ -270,19 +274,30 @@ class ControllerLoop:
         return epoch
 
     def _registered(self, registration: BrokerRegistration, epoch: int) -> Broker:
-        """As long as it runs a broker loses nothing, so it stays as clean as it was when it registered first."""
-        since = clean_since(self._view.image, registration, epoch) if self.broker is None else self.broker.clean_since
+        """As long as it runs a broker loses nothing, so it stays as clean as it was when it registered first; unless
+        another process was this broker meanwhile, and what was acknowledged to that one is not here."""
+        if (last := self.broker) is not None:
+            registration = registration._replace(clean_epoch=last.epoch, clean_since=last.clean_since)
+        since = clean_since(self._view.image, registration, epoch)
         endpoints = tuple(Endpoint(*endpoint) for endpoint in registration.endpoints)
-        return Broker(registration.id, epoch, endpoints, registration.rack, self._draining, since)
+        rack = registration.rack
+        return Broker(registration.id, epoch, endpoints, rack, self._draining, since, self.incarnation)
 
-    def _already_there(self, broker_id: int, node: Node | None) -> Fault:
-        where = ""
-        if node is not None:
-            endpoint = layout.broker_of(broker_id, node.data).endpoints[0]
-            where = f" at {endpoint.host}:{endpoint.port}"
-        return Fault(
-            f"broker {broker_id} is already running in this cluster{where}: give this one another id, or stop that one"
-        )
+    async def _taken(self, path: str, broker_id: int) -> int | None:
+        """The id is registered already. The epoch if that was us; None if it is gone again."""
+        node = await self._store.read(path)
+        if node is None:
+            return None
+        found = layout.broker_of(broker_id, node.data)
+        if self._registration is None and found.incarnation != self.incarnation:
+            raise already_there(found)
+        self.broker = self._own(found)
+        return found.epoch
+
+    def _own(self, found: Broker) -> Broker:
+        if found.incarnation != self.incarnation:
+            raise replaced(found)
+        return found
 
     def _campaign(
         self, epoch: Node, broker_id: int, live: tuple[tuple[int, int], ...]
@@ -353,6 +368,10 @@ class ControllerLoop:
             try:
                 async with self._turn:
                     await self._look_around()
+            except Replaced as fault:
+                self._resign("another process is this broker")
+                self.replaced(fault)
+                return
             except (Fault, Refused) as failure:
                 log.warning("controller: %s", failure)
             except Exception as failure:  # without this loop a broker neither registers again nor takes over
@@ -386,7 +405,8 @@ class ControllerLoop:
             self._resign("its registration is gone")
             await self._register(self._registration)
         else:
-            self.broker = layout.broker_of(me, registered.data)  # also where registering seemed to fail and did not
+            # Also where registering seemed to fail and did not.
+            self.broker = self._own(layout.broker_of(me, registered.data))
             if self._vacant(by_path.get(layout.CONTROLLER)) and not await self._stand(by_path):
                 return  # another broker was faster, at this or at registering: look again
         if self.active:

@@ -1,9 +1,9 @@
 """Where things lie in the store, and the JSON in them.
 
 The layout follows Apache Kafka 3.x where it says the same thing, so tools that read Kafka's znodes can read ours; what
-Kafka has no word for lies under /ottla. Fields that Kafka does not have (`epoch` of a broker, `broker_epoch` of a
-partition's leader, the eligible replicas) stand beside Kafka's. A name that somebody chose becomes a path only through
-`escaped`.
+Kafka has no word for lies under /ottla. Fields that Kafka does not have (`epoch` and `incarnation` of a broker,
+`broker_epoch` of a partition's leader, the eligible replicas) stand beside Kafka's. A name that somebody chose becomes
+a path only through `escaped`.
 """
 
 from __future__ import annotations
@@ -179,6 +179,7 @@ def broker_data(broker: Broker, wall_ms: int) -> bytes:
         "epoch": broker.epoch,
         "clean_since": broker.clean_since,
         "draining": broker.draining,
+        "incarnation": broker.incarnation,
     }
     if broker.rack is not None:
         payload["rack"] = broker.rack
@@ -201,7 +202,14 @@ def broker_of(broker: int, data: bytes) -> Broker:
         payload.get("rack"),
         payload.get("draining", False),
         payload.get("clean_since", epoch),
+        payload.get("incarnation", ""),
     )
+
+
+def incarnation_of(data: bytes) -> str:
+    """Of the process that registered a broker; empty where an earlier release did."""
+    found: str = decode(data).get("incarnation", "")
+    return found
 
 
 def _bracketed(host: str) -> str:

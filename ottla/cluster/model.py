@@ -23,6 +23,9 @@ class Broker(NamedTuple):
 
     `clean_since` is the oldest registration since which every stop of this broker was clean, so that nothing of its
     logs can have been lost since; after any other stop it equals `epoch`. A `draining` broker is about to stop.
+
+    `incarnation` is drawn by the process and stays with it: by this it knows its own registration from that of another
+    process with the same id. Earlier releases have none.
     """
 
     id: int
@@ -31,6 +34,7 @@ class Broker(NamedTuple):
     rack: str | None = None
     draining: bool = False
     clean_since: int = NO_EPOCH
+    incarnation: str = ""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((each for each in self.endpoints if each.listener == listener), None)

@@ -3,13 +3,21 @@
 A clean stop leaves a mark in the data directory, and the next start takes it away. A broker that finds none was killed,
 or its machine went down: the end of its logs may be lost. One that finds a mark older than the last registration the
 cluster knows of it does not have the files that it had then, but older ones that somebody put back.
+
+And whose it is: an id is free as soon as a session has ended, so another process may have taken it when one that hung
+comes back. Two that are one broker would both lead what it leads, in one epoch: the one that was replaced ends.
 """
 
 from __future__ import annotations
 
 from ottla.cluster.image import Image
-from ottla.cluster.model import NO_EPOCH
+from ottla.cluster.model import NO_EPOCH, Broker
 from ottla.cluster.requests import BrokerRegistration
+from ottla.errors import Fault
+
+
+class Replaced(Fault):
+    """Another process is this broker by now: this one must not go on."""
 
 
 def clean_since(image: Image, registration: BrokerRegistration, epoch: int) -> int:
@@ -35,3 +43,22 @@ def last_known_epoch(image: Image, broker: int) -> int:
         ),
         default=NO_EPOCH,
     )
+
+
+def already_there(broker: Broker) -> Fault:
+    return Fault(
+        f"broker {broker.id} is already running in this cluster{_where(broker)}: give this one another id, or stop "
+        "that one"
+    )
+
+
+def replaced(broker: Broker) -> Replaced:
+    return Replaced(
+        f"another process is broker {broker.id} of this cluster by now{_where(broker)}: it registered when the session "
+        "of this one had ended. Two must not be one broker, so this one ends here. Give one of them another id, or "
+        "stop that one and start this one again"
+    )
+
+
+def _where(broker: Broker) -> str:
+    return f" at {broker.endpoints[0].host}:{broker.endpoints[0].port}" if broker.endpoints else ""

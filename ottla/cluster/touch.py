@@ -2,9 +2,10 @@
 
 A process that was stopped, and goes on, is not told at once that its session has ended meanwhile and that others lead
 what it led: requests that have waited for it come first. So what it heard last is not enough. That its registration,
-an ephemeral node, is found in the store proves that the session lasted when it was looked for, and no session ends
-before a whole lease has passed without a sign of it. So for half a lease after such a proof it can be relied on. (By
-the stopwatch: the clock of the loop stands still for a whole turn of it, and a turn may be interrupted for long.)
+an ephemeral node with its incarnation in it, is found in the store proves that the session lasted when it was looked
+for, and no session ends before a whole lease has passed without a sign of it. So for half a lease after such a proof it
+can be relied on. (By the stopwatch: the clock of the loop stands still for a whole turn of it, and a turn may be
+interrupted for long.)
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from ottla.cluster import layout
 from ottla.cluster.store import SessionState, Store
 from ottla.errors import Fault
 from ottla.runtime import Runtime
@@ -23,10 +25,11 @@ LOOKS: Final = 8
 class Touch:
     """`path` is that of the registration, which is there when this begins."""
 
-    def __init__(self, store: Store, runtime: Runtime, path: str, lease_seconds: float) -> None:
+    def __init__(self, store: Store, runtime: Runtime, path: str, incarnation: str, lease_seconds: float) -> None:
         self._store = store
         self._runtime = runtime
         self._path = path
+        self._incarnation = incarnation
         self._lease_seconds = lease_seconds
         self._proven = runtime.stopwatch()
         self._task = runtime.spawn(self._look(), name="store-touch")
@@ -46,7 +49,8 @@ class Touch:
             await asyncio.sleep(self._lease_seconds / LOOKS)
             asked = self._runtime.stopwatch()
             try:
-                if await self._store.read(self._path) is not None:
+                node = await self._store.read(self._path)
+                if node is not None and layout.incarnation_of(node.data) == self._incarnation:
                     self._proven = asked
             except Fault:
                 pass  # out of touch, as the session's state tells or will tell

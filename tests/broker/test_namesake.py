@@ -1,0 +1,90 @@
+"""Two processes with the id of one broker: the one that lost its session while it hung finds the other, and ends."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+
+import pytest
+
+from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.requests import TopicSpec
+from tests.broker.clustered import run, start_broker, stop_broker, until
+from tests.serving import BrokerProcess, wait_for
+
+
+def end_session(directory, session: int) -> None:
+    """As others do with one they hold for dead."""
+    db = sqlite3.connect(directory / "store.db", isolation_level=None)
+    db.execute("DELETE FROM session WHERE id=?", (session,))
+    db.execute("DELETE FROM node WHERE session=?", (session,))
+    db.execute("UPDATE tally SET commits=commits+1")
+    db.close()
+
+
+def leads(broker) -> bool:
+    partition = broker.replicas.get("orders", 0)
+    return partition is not None and partition.leads
+
+
+def test_a_process_that_finds_another_registered_as_its_broker_leads_nothing_and_ends(tmp_path):
+    async def test():
+        other = await start_broker(tmp_path, 2)  # the controller
+        old = await start_broker(tmp_path, 1)
+        await until(lambda: len(other.image.brokers) == 2)
+        await other.cluster.create_topics([TopicSpec("orders", assignments=[(0, [1])])])
+        await until(lambda: leads(old))
+        led = []
+        old.cluster.subscribe(lambda *_: led.append(leads(old)))
+        store = old.cluster._store
+        assert isinstance(store, EmbeddedStore)
+        async with store._turn:  # it hangs, as far as the store can see
+            end_session(tmp_path, store._file._session)
+            await until(lambda: 1 not in other.image.brokers)
+            new = await start_broker(tmp_path, 1, log_dirs=f"{tmp_path}/elsewhere")
+            await until(lambda: leads(new))
+        await until(lambda: old.doom.done())
+        assert "another process is broker 1 of this cluster" in str(old.doom.result())
+        assert new.cluster.registration is not None
+        endpoint = new.cluster.registration.endpoints[0]
+        assert f"{endpoint.host}:{endpoint.port}" in str(old.doom.result())
+        assert led
+        assert not any(led), "one of both, at every moment"
+        assert not leads(old)
+        assert (old.serving, old.cluster.is_controller) == (False, False)
+        assert old.replicas.broker_epoch < new.replicas.broker_epoch
+        await until(lambda: not old.cluster.in_touch)
+        assert leads(new)
+        assert other.image.brokers[1] == new.cluster.registration
+        for each in (old, new, other):
+            await stop_broker(each)
+
+    run(test)
+
+
+@contextmanager
+def served(directory, store, broker_id):
+    settings = ("--set", "broker.session.timeout.ms=1000", "--set", "offsets.topic.replication.factor=1")
+    process = BrokerProcess(directory, "--store", f"embedded:{store}", "--id", str(broker_id), *settings).start()
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("controls", [1, 2])
+def test_a_process_that_was_stopped_until_another_took_its_id_says_so_and_ends(tmp_path, controls):
+    store = tmp_path / "store.db"
+    with served(tmp_path / "1st", store, controls) as first, served(tmp_path / "2nd", store, 3 - controls) as second:
+        old, other = (first, second) if controls == 1 else (second, first)
+        old.pause()
+        wait_for(lambda: "stood still" in other.stderr_text(), "the session of the stopped process to end")
+        with served(tmp_path / "new", store, 1) as new:
+            old.resume()
+            assert old.process is not None
+            assert old.process.wait(20) == 1
+            told = old.stderr_text()
+            assert "another process is broker 1 of this cluster by now" in told
+            assert "device" not in told
+            assert new.process is not None
+            assert (new.stop(), other.stop()) == (0, 0)
