@@ -14,6 +14,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
+from types import CoroutineType
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack, cast
 from weakref import ref
 
@@ -115,8 +116,11 @@ def _loop_of(handle: asyncio.Handle) -> SimLoop:
 
 
 def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """One that wants to wait for something on its way out is closed there, too. The dead do not complain."""
+    """One that wants to wait for something on its way out is closed there, too; the innermost first, or it would be let
+    go of half-way out. The dead do not complain."""
     for _ in range(WAYS_OUT_MAX):
+        if isinstance(inner := getattr(coroutine, "cr_await", None), CoroutineType):
+            _close(inner)
         try:
             coroutine.close()
             return

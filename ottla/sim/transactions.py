@@ -212,11 +212,9 @@ class Teller(Transactor):
                 self._underway = False
                 await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
             await self._forget(producer)
-        except ClientError:  # one that is killed stops nothing
-            await producer.stop()
-            raise
         finally:
             self._underway = False
+            await producer.stop()
 
     async def _forget(self, producer: Producer) -> None:
         """Leave with half a transfer: its time will be over."""

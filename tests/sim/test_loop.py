@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -120,3 +121,32 @@ def test_offloaded_work_takes_time_and_its_failures_come_back(world):
             await process.offload(lambda: 1 // 0)
 
     world.run_in(process, work())
+
+
+def test_one_that_waits_on_its_way_out_is_closed_there_whoever_called_it(world, monkeypatch):
+    process = world.process("p")
+    complaints = []
+    monkeypatch.setattr("sys.unraisablehook", complaints.append)
+    left = []
+
+    async def outer():
+        await inner()
+
+    async def inner():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await leave()
+
+    async def leave():
+        try:
+            await asyncio.sleep(1)
+        finally:
+            await asyncio.sleep(1)
+            left.append("never")
+
+    process.loop.call_soon(lambda: process.spawn(outer(), name="outer"))
+    world.run(lambda: False, 1)
+    world.kill(process)
+    gc.collect()
+    assert (complaints, left) == ([], [])
