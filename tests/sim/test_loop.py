@@ -125,24 +125,24 @@ def test_offloaded_work_takes_time_and_its_failures_come_back(world):
 
 def test_one_that_waits_on_its_way_out_is_closed_there_whoever_called_it(world, monkeypatch):
     process = world.process("p")
-    complaints = []
-    monkeypatch.setattr("sys.unraisablehook", complaints.append)
+    complaints: list[str] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda told: complaints.append(str(told.exc_value)))
     left = []
 
     async def outer():
-        await inner()
+        await inner(asyncio.get_running_loop().create_future())
 
-    async def inner():
+    async def inner(never):
         try:
-            await asyncio.Event().wait()
+            await never
         finally:
-            await leave()
+            await leave(never)
 
-    async def leave():
+    async def leave(never):
         try:
-            await asyncio.sleep(1)
+            await never
         finally:
-            await asyncio.sleep(1)
+            await never
             left.append("never")
 
     process.loop.call_soon(lambda: process.spawn(outer(), name="outer"))
