@@ -27,6 +27,7 @@ from ottla.broker.housekeeping import Housekeeping
 from ottla.broker.in_sync import InSyncSets
 from ottla.broker.meter import RequestMeters
 from ottla.broker.peers import Peers
+from ottla.broker.questions import Questions
 from ottla.broker.replication import Replication
 from ottla.broker.status import Status
 from ottla.broker.syncing import Syncing
@@ -84,6 +85,7 @@ class Broker:
         self.transactions = TransactionCoordinator(self)
         self.coordinators = (self.groups, self.transactions)
         self.peers = Peers(self)
+        self.questions = Questions(self)
         self.metadata_cache: dict[tuple[int, str, tuple[bool, bool]], bytes] = {}
         self.metadata_version: tuple[int, tuple[ClusterBroker, ...]] = (-1, ())
         self.departed = Departed()

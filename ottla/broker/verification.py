@@ -26,12 +26,7 @@ from ottla.net.peer import PeerLost
 from ottla.replication.partition import Partition
 from ottla.wire.batch import HEADER, HEADER_BYTES, BatchHeader
 from ottla.wire.produce import ProduceRequest
-from ottla.wire.schema.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
+from ottla.wire.schema.add_partitions_to_txn import AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -164,26 +159,14 @@ class Beginning:
         topics: dict[str, list[int]] = {}
         for topic, index in places:
             topics.setdefault(topic, []).append(index)
-        message = AddPartitionsToTxnRequest(
-            transactions=[
-                AddPartitionsToTxnTransaction(
-                    transactional_id=self._transactional_id,
-                    producer_id=self._speaker.producer_id,
-                    producer_epoch=self._speaker.epoch,
-                    verify_only=self._manner is not Manner.ADD,
-                    topics=[AddPartitionsToTxnTopic(name=name, partitions=each) for name, each in topics.items()],
-                )
-            ]
+        question = AddPartitionsToTxnTransaction(
+            transactional_id=self._transactional_id,
+            producer_id=self._speaker.producer_id,
+            producer_epoch=self._speaker.epoch,
+            verify_only=self._manner is not Manner.ADD,
+            topics=[AddPartitionsToTxnTopic(name=name, partitions=each) for name, each in topics.items()],
         )
-        response = await self._broker.peers.call(self._coordinator_id, message, AddPartitionsToTxnResponse)
-        codes = {
-            (topic.name, each.partition_index): ErrorCode(each.partition_error_code)
-            for result in response.results_by_transaction
-            for topic in result.topic_results
-            for each in topic.results_by_partition
-        }
-        missing = ErrorCode(response.error_code) or ErrorCode.network_exception
-        return {place: codes.get(place, missing) for place in places}
+        return await self._broker.questions.ask(self._coordinator_id, question)
 
     def guard(self, partition: Partition) -> Guard | None:
         """To be shown with the append. Refused if the coordinator did not agree."""
