@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from ottla.errors import Refused
 from ottla.runtime import Buffer
 from ottla.wire.batch import (
     CONTROL,
@@ -24,6 +25,7 @@ from ottla.wire.batch import (
     TRANSACTIONAL,
     BatchHeader,
 )
+from ottla.wire.records import iterate
 
 ABORT = 0
 COMMIT = 1
@@ -35,6 +37,9 @@ _RECORD_LENGTH = (_RECORD.size - 1) << 1
 _KEY_LENGTH = 4 << 1
 _VALUE_LENGTH = 6 << 1
 _NO_SEQUENCE = -1
+_KEY = struct.Struct(">hh")
+_VALUE = struct.Struct(">hi")
+_RECORD_BYTES_MAX = 1 << 16
 
 
 class Marker(NamedTuple):
@@ -68,7 +73,21 @@ def read(batch: Buffer) -> Marker | None:
         batch, HEADER_BYTES
     )
     if (length, key_length, value_length) != (_RECORD_LENGTH, _KEY_LENGTH, _VALUE_LENGTH):
-        return None
-    if kind not in (ABORT, COMMIT):
-        return None
-    return Marker(kind == COMMIT, coordinator_epoch)
+        return _read_as_any(batch)
+    return _marker(kind, coordinator_epoch)
+
+
+def _read_as_any(batch: Buffer) -> Marker | None:
+    """One that is not as we write it: compaction has noted when it may go, and its time takes more bytes since."""
+    try:
+        for record in iterate(batch, bytes_max=_RECORD_BYTES_MAX):
+            key, value = record.key or b"", record.value or b""
+            if len(key) >= _KEY.size and len(value) >= _VALUE.size:
+                return _marker(_KEY.unpack_from(key)[1], _VALUE.unpack_from(value)[1])
+    except Refused:
+        pass
+    return None
+
+
+def _marker(kind: int, coordinator_epoch: int) -> Marker | None:
+    return Marker(kind == COMMIT, coordinator_epoch) if kind in (ABORT, COMMIT) else None

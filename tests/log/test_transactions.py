@@ -13,9 +13,11 @@ from ottla.log.partition_log import PartitionLog
 from ottla.log.transaction_index import TransactionIndexDamaged, decode, encode
 from ottla.sim.disk import SimDisk
 from ottla.wire import marker as markers
+from ottla.wire.batch import DELETE_HORIZON, read_header
 from ottla.wire.marker import Marker
-from ottla.wire.records import iterate
-from tests.log.batches import NOW, PATH, append, make
+from ottla.wire.records import iterate, open_batch
+from ottla.wire.sift import Place, keep, keep_header, places
+from tests.log.batches import NOW, PATH, append, make, stored
 from tests.log.compacting import compact, put
 
 
@@ -41,6 +43,35 @@ def test_a_marker_is_a_record_that_everybody_can_read():
     (record,) = iterate(data, bytes_max=1000)
     assert (record.key, record.value) == (b"\0\0\0\1", b"\0\0\0\0\0\x09")
     assert markers.read(data) == Marker(True, 9)
+
+
+def test_a_marker_that_compaction_has_noted_a_time_in_says_the_same():
+    for committed in (True, False):
+        data, _ = markers.build(7, 2, Marker(committed, coordinator_epoch=9), NOW)
+        header, opened = open_batch(bytes(data), 1000)
+        kept = [Place(*place) for place in places(header, opened)]
+        assert markers.read(keep(header, opened, kept, horizon_ms=NOW + 86_400_000)) == Marker(committed, 9)
+    assert markers.read(keep_header(header)) is None
+
+
+def test_a_log_made_anew_from_a_compacted_one_knows_what_was_aborted(open_log):
+    """As a follower that was away while its leader compacted: it still has the records, and learns their end now."""
+    leader, follower = open_log(), PartitionLog.open(SimDisk(Random(2)), PATH, LogConfig(), now_ms=NOW)
+    write(leader, 7)
+    for batch in stored(leader):
+        follower.append_replicated(memoryview(bytearray(batch)), NOW)
+    end(leader, 7, committed=False)
+    write(leader, 7, sequence=1)
+    end(leader, 7, committed=True)
+    leader.config = LogConfig(cleanup_compact=True, cleanup_delete=False, delete_retention_ms=86_400_000)
+    for number in range(2):  # the second pass finds a marker of which no record is left, and notes when it may go
+        put(leader, [(b"k", b"%d" % number)])
+        compact(leader)
+    assert any(read_header(batch).attributes & DELETE_HORIZON for batch in stored(leader))
+    for batch in stored(leader):
+        if read_header(batch).base_offset >= follower.log_end:
+            follower.append_replicated(memoryview(bytearray(batch)), NOW)
+    assert follower.transactions.aborted(0, follower.log_end) == [(7, 0)]
 
 
 def test_an_open_transaction_holds_the_last_stable_offset_until_its_marker_is_committed(open_log):
