@@ -47,7 +47,7 @@ from ottla.config.topic import TopicConfig, resolve
 from ottla.errors import ErrorCode, Fault, PortTaken, Refused
 from ottla.log import checkpoints
 from ottla.net.server import Limits, Server
-from ottla.replication.replicas import STRAY, Replicas
+from ottla.replication.replicas import CHECKPOINTS, STRAY, Replicas
 from ottla.runtime import Lock, Runtime
 
 log = logging.getLogger("ottla.broker")
@@ -368,6 +368,9 @@ class Broker:
         try:
             for directory in directories:
                 await self.runtime.offload(self.runtime.disk.rmtree, directory)
+            for write in [self.replicas.checkpoint(name) for name in CHECKPOINTS]:
+                if write is not None:  # so that a topic of that name, if there is one, need not do it
+                    await self.runtime.offload(write)
             if deleted:
                 await self.cluster.replicas_erased([topic.id])
         except (Fault, Refused) as fault:

@@ -19,6 +19,7 @@ be undone the log refuses to append until it can.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from ottla.errors import ErrorCode, Refused, StorageFault
@@ -28,7 +29,7 @@ from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.log_config import LogConfig
 from ottla.log.producers import Producers
-from ottla.log.retention import expired
+from ottla.log.retention import retain
 from ottla.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.log.slice import Slice
 from ottla.log.snapshots import Snapshots
@@ -49,8 +50,8 @@ class PartitionLog:
     """See the module. Offsets are half-open: the log holds `log_start..log_end`."""
 
     __slots__ = (
-        "_bases", "_config", "_failure", "_hints", "_segment_bytes", "active", "cleaned", "disk", "dropped",
-        "epochs", "latest_epoch", "log_end", "log_start", "made_files", "path", "producers", "recovery",
+        "_bases", "_config", "_failure", "_hints", "_segment_bytes", "active", "before_files", "cleaned", "disk",
+        "dropped", "epochs", "latest_epoch", "log_end", "log_start", "made_files", "path", "producers", "recovery",
         "recovery_point", "segments", "snapshots", "swap", "topic_id", "transactions", "truncations",
     )  # fmt: skip
 
@@ -80,6 +81,7 @@ class PartitionLog:
         self._segment_bytes = config.segment_bytes
         self._hints: dict[int, int] = {}  # offset to position in the active segment, where readers stopped
         self.made_files = False
+        self.before_files: Callable[[], None] | None = None  # what has to be done before it makes its directory
         self.dropped = False  # another topic may have its name and its path by now
         self._failure: StorageFault | None = None
 
@@ -246,6 +248,9 @@ class PartitionLog:
 
     def _make_directory(self) -> None:
         """Only now: a partition that nobody ever wrote to costs no file."""
+        if self.before_files is not None:
+            self.before_files()
+            self.before_files = None
         self.disk.mkdir(self.path)
         if self.topic_id is not None:
             write_partition_metadata(self.disk, self.path, self.topic_id)
@@ -482,16 +487,4 @@ class PartitionLog:
 
     def retain(self, now_ms: int, high_watermark: int) -> list[Segment]:
         """Drop the segments that have had their time: the caller unlinks them after `file_delete_delay_ms`."""
-        doomed = expired(self, now_ms, high_watermark)
-        if not doomed:
-            return []
-        if doomed[-1] is self.active:
-            self.roll(now_ms)  # the log must go on somewhere, whatever comes of the old files
-            self.disk.sync_dir(self.path)
-        for segment in doomed:  # oldest first: a crash or a failure in between leaves no hole
-            segment.delete()
-            self.adopt(self.segments[1:])
-            self.raise_log_start(self.segments[0].base_offset)
-        self.snapshots.drop_before(self.segments[0].base_offset)
-        self.recovery_point = max(self.recovery_point, self.log_start)
-        return doomed
+        return retain(self, now_ms, high_watermark)

@@ -92,8 +92,14 @@ def load(log: PartitionLog, *, recovery_point: int, log_start: int, clean: bool,
 
 
 def _start_over(log: PartitionLog, now_ms: int) -> None:
-    """Everything the log still has was deleted before, by DeleteRecords, and what followed is lost."""
+    """Everything the log still has was deleted before, by DeleteRecords, and what followed is lost. The files are set
+    aside all the same: if the checkpoint is wrong about it, they are all there is."""
     note = f"it ends at {log.log_end} but starts at {log.log_start}: what is left was deleted already"
+    for segment in reversed(log.segments):
+        if segment.size:
+            segment.close()
+            log.disk.rename(segment.log.path, segment.log.path + DAMAGED_SUFFIX)
+            note += f", and set aside as {segment.log.path}{DAMAGED_SUFFIX}"
     dropped = log.truncate_fully_and_start_at(log.log_start, now_ms)
     for segment in dropped:
         segment.unlink()

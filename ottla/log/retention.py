@@ -9,6 +9,23 @@ if TYPE_CHECKING:
     from ottla.log.segment import Segment
 
 
+def retain(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]:
+    """Drop what has had its time. Returns the segments that may be unlinked."""
+    doomed = expired(log, now_ms, high_watermark)
+    if not doomed:
+        return []
+    if doomed[-1] is log.active:
+        log.roll(now_ms)  # the log must go on somewhere, whatever comes of the old files
+        log.disk.sync_dir(log.path)
+    for segment in doomed:  # oldest first: a crash or a failure in between leaves no hole
+        segment.delete()
+        log.adopt(log.segments[1:])
+        log.raise_log_start(log.segments[0].base_offset)
+    log.snapshots.drop_before(log.segments[0].base_offset)
+    log.recovery_point = max(log.recovery_point, log.log_start)
+    return doomed
+
+
 def expired(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]:
     """The oldest segments that may go, all of them below the high watermark.
 

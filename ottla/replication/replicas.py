@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 
 from ottla.cluster.image import Image, Topic
 from ottla.config.topic import TopicConfig
@@ -30,6 +31,9 @@ DELETED = "-delete"
 NAME_BYTES_MAX = 255
 TOGETHER_FROM = 50
 """From so many logs on, syncing the whole filesystem at once is quicker than one after the other."""
+CHECKPOINTS = (
+    checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANED,
+)  # fmt: skip
 LOGS_AT_ONCE = 100
 """Opened beside the loop before it has a turn with them."""
 
@@ -55,16 +59,14 @@ class Replicas:
         self._producer_ids_max = producer_ids_max
         self._by_name: dict[Key, Partition] = {}
         self._by_id: dict[tuple[bytes, int], Partition] = {}
-        self._recovery_points: dict[Key, int] = {}
-        self._log_starts: dict[Key, int] = {}
-        self._high_watermarks: dict[Key, int] = {}
-        self._cleaned: dict[Key, int] = {}
+        self._known: dict[str, dict[Key, int]] = {name: {} for name in CHECKPOINTS}  # of logs not opened yet
         self._left: dict[str, str] = {}
         self._clean = False
         self.broker_epoch = NO_EPOCH
         """The registration of this broker; nothing is led before there is one, nor what was led under another."""
         self._expelled = False
-        self._written: dict[str, dict[Key, int]] = {}
+        self._written: dict[str, dict[Key, int]] = {}  # what each file says; none while it is not known
+        self._handed_out: dict[str, dict[Key, int]] = {}  # what it says once all that is under way is written
         self._newest: dict[str, int] = {}
         self._checkpoints = 0
         self._writing = threading.Lock()
@@ -115,38 +117,46 @@ class Replicas:
     def _look_through(self, image: Image) -> None:
         """The data directory: what is known of its logs, and what in it is no log of ours. Blocks."""
         disk, directory = self._disk, self._data_dir
-        self._recovery_points = checkpoints.read_offsets(disk, directory, checkpoints.RECOVERY_POINTS)
-        self._log_starts = checkpoints.read_offsets(disk, directory, checkpoints.LOG_STARTS)
-        self._high_watermarks = checkpoints.read_offsets(disk, directory, checkpoints.HIGH_WATERMARKS)
-        self._cleaned = checkpoints.read_offsets(disk, directory, checkpoints.CLEANED)
-        for name in disk.listdir(directory):
-            if name.endswith(DELETED):
-                disk.rmtree(f"{directory}/{name}")
-            elif not name.endswith(STRAY) and (key := _partition_of(name)) is not None:
-                self._look_at(name, key, image)
+        here = {key for name in disk.listdir(directory) if (key := self._look_at(name, image)) is not None}
+        for name in CHECKPOINTS:
+            found = checkpoints.read_offsets(disk, directory, name)
+            self._written[name] = self._handed_out[name] = found
+            # What is said of others would be believed of a log that begins under such a name one day.
+            self._known[name] = {key: offset for key, offset in found.items() if key in here}
+        try:
+            self.write_checkpoints()
+        except StorageFault as fault:  # tried again by the first log for which it matters
+            log.warning("%s", fault)
 
     def _opened(self, some: list[tuple[Topic, int]]) -> list[Partition]:
         return [self._open(topic, index) for topic, index in some]
 
-    def _look_at(self, name: str, key: Key, image: Image) -> None:
-        """Set a directory aside whose topic is not (or not any more) the one in the image."""
+    def _look_at(self, name: str, image: Image) -> Key | None:
+        """The partition whose log the directory holds, if it is one of ours. Set it aside if its topic is not (or not
+        any more) the one in the image."""
         path = f"{self._data_dir}/{name}"
+        if name.endswith(DELETED):
+            self._disk.rmtree(path)
+        key = None if name.endswith((DELETED, STRAY)) else _partition_of(name)
+        if key is None:
+            return None
         if not self._disk.exists(f"{path}/{checkpoints.PARTITION_METADATA}") and not self._has_log(path):
-            return  # no partition of ours
+            return None  # no partition of ours
         topic_id = checkpoints.read_partition_metadata(self._disk, path)
         topic = image.topic(key[0])
         known = topic is not None and key[1] < len(topic.partitions) and topic_id in (None, topic.id)
         if topic is not None and known and self._broker_id in topic.partitions[key[1]].replicas:
-            return
+            return key
         if topic_id is not None and topic_id in image.tombstones:
             self._disk.rmtree(path)  # deleted while we were away
-            return
+            return None
         aside = f"{path[: NAME_BYTES_MAX - 60 + len(self._data_dir)]}.{(topic_id or bytes(16)).hex()}{STRAY}"
         log.warning(
             "%s belongs to no partition that this broker holds: set aside as %s. Move it back if it shall be one "
             "again, or delete it if you are sure.", path, aside,
         )  # fmt: skip
         self._disk.rename(path, aside)
+        return None
 
     def _has_log(self, path: str) -> bool:
         return any(name.endswith(".log") for name in self._disk.listdir(path))
@@ -193,19 +203,21 @@ class Replicas:
             self._disk,
             path,
             log_config(config, self._producer_ids_max),
-            recovery_point=self._recovery_points.get(key, 0),
-            log_start=self._log_starts.get(key, 0),
+            recovery_point=self._known[checkpoints.RECOVERY_POINTS].get(key, 0),
+            log_start=self._known[checkpoints.LOG_STARTS].get(key, 0),
             clean=self._clean,
             topic_id=topic.id,
             now_ms=self._runtime.wall_ms(),
         )
-        opened.cleaned = min(self._cleaned.get(key, 0), opened.log_end)
+        opened.cleaned = min(self._known[checkpoints.CLEANED].get(key, 0), opened.log_end)
+        if not self._disk.exists(path):
+            opened.before_files = partial(self._begin_anew, key)
         for note in opened.recovery.notes:
             log.warning("%s-%d: %s", topic.name, index, note)
         partition = Partition(
             topic.name, topic.id, index, self._broker_id, opened, append_policy(config, index, self._broker_id)
         )
-        checkpointed = self._high_watermarks.get(key, 0)
+        checkpointed = self._known[checkpoints.HIGH_WATERMARKS].get(key, 0)
         partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
         return partition
 
@@ -233,7 +245,7 @@ class Replicas:
         """Forget one partition, which is deleted or whose replica is now on another broker. Its directory, renamed."""
         partition = self._by_name.pop((topic.name, index), None)
         self._by_id.pop((topic.id, index), None)
-        for known in (self._recovery_points, self._log_starts, self._high_watermarks, self._cleaned):
+        for known in self._known.values():
             known.pop((topic.name, index), None)  # a topic that takes its name begins at 0
         if partition is None:
             return []
@@ -261,33 +273,48 @@ class Replicas:
 
     def checkpoint(self, name: str) -> Callable[[], None] | None:
         """The blocking part of writing a checkpoint file; None when nothing changed since it was last written."""
-        offsets = {key: _offset_for(name, partition) for key, partition in self._by_name.items()}
+        offsets = dict(self._known[name])
+        offsets.update((key, _offset_for(name, partition)) for key, partition in self._by_name.items())
         offsets = {key: offset for key, offset in offsets.items() if offset > 0}
-        if offsets == self._written.get(name):
+        if offsets == self._handed_out.get(name) and not self._under_way(name):
             return None
         self._checkpoints += 1
         number = self._checkpoints
+        self._handed_out[name] = offsets
 
         def write() -> None:
             with self._writing:  # two loops may have cut a log each, and housekeeping has its turn too
                 if self._newest.get(name, 0) < number:
+                    self._written.pop(name, None)
                     checkpoints.write_offsets(self._disk, self._data_dir, name, offsets)
                     self._newest[name] = number
                     self._written[name] = offsets
 
         return write
 
+    def _under_way(self, name: str) -> bool:
+        """Something else may yet be written to the file, or may have been: the last attempt failed."""
+        return self._written.get(name) is not self._handed_out.get(name)
+
+    def write_checkpoints(self) -> None:
+        """All that changed. Blocks."""
+        for name in CHECKPOINTS:
+            write = self.checkpoint(name)
+            if write is not None:
+                write()
+
+    def _begin_anew(self, key: Key) -> None:
+        """A log is about to make its directory. What the checkpoints tell under its name, until they are next written,
+        is of a partition that was dropped: after a kill it would pass for this one's, and records would be lost."""
+        if any(self._under_way(name) or key in self._written.get(name, ()) for name in CHECKPOINTS):
+            self.write_checkpoints()
+
     def close(self) -> bool:
         """Sync and close every log, then write down where each stands. Whether all of it went well."""
         written = [partition for partition in self._by_name.values() if self._disk.exists(partition.log.path)]
         with self._disk.together(self._data_dir) if len(written) > TOGETHER_FROM else nullcontext():
             closed = [self._close(partition) for partition in written]
-        for name in (
-            checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANED,
-        ):  # fmt: skip
-            write = self.checkpoint(name)
-            if write is not None:
-                write()
+        self.write_checkpoints()
         return all(closed)
 
     def _close(self, partition: Partition) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,11 +13,11 @@ from ottla.cluster.image import Topic
 from ottla.cluster.model import Partition as State
 from ottla.config.load import load_broker_config
 from ottla.config.topic import resolve
-from ottla.errors import StorageFault
-from ottla.log.checkpoints import HIGH_WATERMARKS, read_offsets
+from ottla.errors import Refused, StorageFault
+from ottla.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets
 from ottla.replication.partition import ACKS_ALL
-from ottla.replication.replicas import Replicas
-from ottla.sim.disk import SimDisk
+from ottla.replication.replicas import CHECKPOINTS, Replicas
+from ottla.sim.disk import UNLIMITED, SimDisk
 from tests.replication.test_partition import NOW_MS, batch
 
 EPOCH = 5
@@ -29,11 +31,36 @@ def disk() -> SimDisk:
 
 @pytest.fixture
 def replicas(disk: SimDisk) -> Replicas:
-    config = load_broker_config(flags={"log.dirs": DATA})
-    runtime = SimpleNamespace(disk=disk, wall_ms=lambda: NOW_MS)
-    made = Replicas(runtime, DATA, 1, lambda topic: resolve(topic.configs, config), 1000)
+    return start(disk)
+
+
+def start(disk, *topics, data=DATA, clean=False, tombstones=()):
+    config = load_broker_config(flags={"log.dirs": data})
+
+    async def offload(act, *args):
+        return act(*args)
+
+    runtime = SimpleNamespace(disk=disk, wall_ms=lambda: NOW_MS, offload=offload)
+    made = Replicas(runtime, data, 1, lambda topic: resolve(topic.configs, config), 1000)
     made.registered(EPOCH)
+    by_name = {each.name: each for each in topics}
+    image: Any = SimpleNamespace(topics={each.id: each for each in topics}, topic=by_name.get, tombstones=tombstones)
+    asyncio.run(made.load(image, clean=clean))
     return made
+
+
+def namesake(of: Topic) -> Topic:
+    return of._replace(id=b"another".ljust(16, b"\0"))
+
+
+def write_and_delete_ten(replicas: Replicas) -> None:
+    """And so the checkpoints tell of all that is ever told in them."""
+    partition = replicas.find("orders", 0)
+    for _ in range(10):
+        partition.append(batch(b"old"), ACKS_ALL, NOW_MS)
+    partition.log.sync()
+    partition.log.raise_log_start(10)
+    replicas.write_checkpoints()
 
 
 def topic(name: str = "orders", partitions: int = 2) -> Topic:
@@ -96,6 +123,84 @@ def test_a_topic_that_takes_the_name_of_one_that_could_not_be_removed_has_nothin
     disk.broken = True
     replicas.drop(topic())
     disk.broken = False
-    replicas.host(topic()._replace(id=b"another".ljust(16, b"\0")))
+    replicas.host(namesake(topic()))
     assert replicas.find("orders", 0).log.log_end == 0
     assert any(name.endswith("-delete") for name in disk.listdir(DATA))
+
+
+def test_a_topic_that_takes_the_name_of_a_deleted_one_keeps_its_records_when_the_process_is_killed(replicas, disk):
+    replicas.host(topic())
+    write_and_delete_ten(replicas)
+    for directory in replicas.drop(topic()):
+        disk.rmtree(directory)
+    replicas.host(namesake(topic()))
+    for _ in range(3):
+        replicas.find("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
+    disk.process_died()
+    log = start(disk, namesake(topic())).find("orders", 0).log
+    assert (log.log_start, log.log_end) == (0, 3)
+
+
+def test_a_checkpoint_that_was_under_way_when_a_topic_was_deleted_says_nothing_of_its_namesake(replicas, disk):
+    replicas.host(topic())
+    replicas.find("orders", 0).append(batch(b"old"), ACKS_ALL, NOW_MS)
+    late = replicas.checkpoint(HIGH_WATERMARKS)
+    replicas.drop(topic())
+    replicas.host(namesake(topic()))
+    replicas.find("orders", 0).append(batch(b"new"), 0, NOW_MS)
+    late()  # its thread was slow
+    assert read_offsets(disk, DATA, HIGH_WATERMARKS) == {}
+
+
+def test_a_topic_that_takes_the_name_of_a_deleted_one_takes_no_record_before_checkpoints_are_written(replicas, disk):
+    replicas.host(topic())
+    write_and_delete_ten(replicas)
+    replicas.drop(topic())
+    replicas.host(namesake(topic()))
+    disk.capacity_bytes = disk.used()
+    with pytest.raises(Refused):
+        replicas.find("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
+    disk.capacity_bytes = UNLIMITED
+    replicas.find("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
+    assert all(read_offsets(disk, DATA, name) == {} for name in CHECKPOINTS)
+
+
+@pytest.mark.parametrize("tombstones", [(), (topic().id,)], ids=["set aside", "removed"])
+def test_a_topic_that_takes_the_name_of_one_deleted_while_the_broker_was_away_begins_at_0(replicas, disk, tombstones):
+    replicas.host(topic())
+    write_and_delete_ten(replicas)
+    replicas.close()
+    disk.process_died()
+    away = start(disk, clean=True, tombstones=tombstones)
+    away.host(namesake(topic()))
+    away.find("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
+    disk.process_died()
+    log = start(disk, namesake(topic())).find("orders", 0).log
+    assert (log.log_start, log.log_end) == (0, 1)
+
+
+def test_checkpoints_written_before_all_logs_are_open_keep_what_they_tell_of_the_others(replicas, disk):
+    gone, stays = topic("gone"), topic()
+    replicas.host(gone)
+    replicas.find("gone", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    replicas.host(stays)
+    write_and_delete_ten(replicas)
+    disk.process_died()
+    start(disk, stays, tombstones=(gone.id,))
+    assert all(read_offsets(disk, DATA, name).keys() <= {("orders", 0)} for name in CHECKPOINTS)
+    assert read_offsets(disk, DATA, HIGH_WATERMARKS) == {("orders", 0): 10}
+
+
+def test_a_checkpoint_is_written_again_while_another_is_under_way_that_says_something_else(replicas, disk):
+    replicas.host(topic())
+    partition = replicas.find("orders", 0)
+    for _ in range(2):
+        partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
+        partition.log.sync()
+        late = replicas.checkpoint(RECOVERY_POINTS)
+        if partition.log.log_end == 1:
+            late()
+    partition.log.truncate_to(1, NOW_MS)
+    replicas.checkpoint(RECOVERY_POINTS)()
+    late()
+    assert read_offsets(disk, DATA, RECOVERY_POINTS) == {("orders", 0): 1}
