@@ -336,7 +336,8 @@ class PartitionLog:
         loaded = [segment for segment in self.segments if segment.offsets.loaded and not segment.awake]
         for segment in loaded[:-_INDEXES_LOADED_MAX]:
             segment.drop_indexes()
-        self.transactions.release_memory(high_watermark)
+        if self.swap is None:  # or the files may be ahead of the segments
+            self.transactions.release_memory(high_watermark)
 
     # -- rolling, syncing, closing ---------------------------------------------------------------------------
 

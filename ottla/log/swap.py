@@ -80,9 +80,10 @@ class Swap:
         for kind in _INDEXES:
             if disk.exists(self._paths[kind]):
                 disk.rename(self._paths[kind], f"{self._stem}.{kind}")
-        log.transactions.replace(self._cleaned.base_offset, self._cleaned.aborted)
+        log.transactions.prepare_replacement(self._cleaned.base_offset, self._cleaned.aborted)
         disk.rename(self._swap_path, f"{self._stem}.log")
         log.swap = None
+        log.transactions.replace(self._cleaned.base_offset)
         fresh = Segment(disk, log.path, self._cleaned.base_offset, created_ms=old[-1].created_ms)
         first = log.segments.index(old[0])
         log.adopt([*log.segments[:first], fresh, *log.segments[first + len(old) :]])

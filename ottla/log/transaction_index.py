@@ -45,6 +45,14 @@ def decode(data: bytes) -> list[AbortedTransaction]:
     return entries
 
 
+def write(disk: Disk, path: str, entries: list[AbortedTransaction]) -> None:
+    """Durable on return."""
+    if entries:
+        disk.write_atomic(path, encode(entries))
+    else:
+        disk.remove(path)
+
+
 class TransactionIndex:
     """In memory only while it is asked for; every entry is written at once, and synced with its segment."""
 
@@ -109,12 +117,9 @@ class TransactionIndex:
             self.replace(kept)
 
     def replace(self, entries: list[AbortedTransaction]) -> None:
-        """Durable on return."""
+        """Durable on return; on a StorageFault it is as it was."""
+        write(self._disk, self._path, entries)
         self._entries = entries
-        if entries:
-            self._disk.write_atomic(self._path, encode(entries))
-        else:
-            self._disk.remove(self._path)
         self._unsynced = self._torn = False
 
     def unsynced(self) -> list[File]:

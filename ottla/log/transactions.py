@@ -27,7 +27,7 @@ from ottla.errors import ErrorCode, Refused
 from ottla.log.cleaned_transactions import AbortedTransaction
 from ottla.log.producers import NO_EPOCH, NO_OFFSET, Producers
 from ottla.log.segment import file_stem
-from ottla.log.transaction_index import SUFFIX, TransactionIndex, TransactionIndexDamaged
+from ottla.log.transaction_index import SUFFIX, TransactionIndex, TransactionIndexDamaged, write
 from ottla.runtime import Buffer, Disk, File
 from ottla.wire import marker as markers
 from ottla.wire.batch import CONTROL, HEADER, HEADER_BYTES, LENGTH_OVERHEAD, TRANSACTIONAL, BatchHeader
@@ -157,15 +157,17 @@ class Transactions:
         if not index.entries:
             del self._indexes[base_offset]
 
-    def replace(self, base_offset: int, entries: list[AbortedTransaction]) -> None:
-        """The segment was compacted, and these are the entries of what is left. Durable on return."""
-        index = self._indexes.pop(base_offset, None)
-        if index is None and not entries:
-            return
-        index = index or TransactionIndex(self._disk, file_stem(self._path, base_offset))
-        index.replace(entries)
-        if entries:
-            self._indexes[base_offset] = index
+    def prepare_replacement(self, base_offset: int, entries: list[AbortedTransaction]) -> None:
+        """The segment is about to give way to a compacted one, and these are the entries of what is left. Durable on
+        return. Until `replace` the log has what was aborted there, and its readers hear of it from memory."""
+        if base_offset in self._indexes:
+            next(self._entries_from(base_offset), None)
+        if base_offset in self._indexes or entries:
+            write(self._disk, file_stem(self._path, base_offset) + SUFFIX, entries)
+
+    def replace(self, base_offset: int) -> None:
+        """The compacted segment is in its place."""
+        self.look_for(base_offset)
 
     def truncate(self, log_end: int) -> None:
         """What ended behind the log end has not. Open ones follow from the producers (`load`, `replay`)."""

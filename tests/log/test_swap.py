@@ -14,6 +14,7 @@ from ottla.log.swap import Swap
 from ottla.sim.disk import SimDisk
 from tests.log.batches import NOW
 from tests.log.compacting import InlineChild, contents, job_for, put
+from tests.log.test_transactions import end
 
 PATH = "data/topic-0"
 CONFIG = LogConfig(cleanup_compact=True, cleanup_delete=False, file_delete_delay_ms=0)
@@ -53,6 +54,17 @@ def reopened(log) -> PartitionLog:
 
 def leftovers(disk) -> list[str]:
     return [name for name in disk.listdir(PATH) if name.endswith((".cleaned", ".swap", ".deleted"))]
+
+
+def refusing(act, ending):
+    """The disk refuses to do that to files whose name ends so."""
+
+    def refuse(path, *args):
+        if path.endswith(ending):
+            raise StorageFault(f"cannot change {path}: Input/output error")
+        act(path, *args)
+
+    return refuse
 
 
 def test_before_it_is_announced_a_crash_undoes_it(disk, log):
@@ -133,6 +145,45 @@ def test_it_can_be_tried_again_when_the_disk_refused(disk, log):
     disk.broken = False
     assert swap.finish() is not None
     assert contents(log) == COMPACTED
+
+
+def aborting(disk) -> PartitionLog:
+    """A log whose record at 1 was aborted, sealed. Compaction takes it away."""
+    log = PartitionLog.open(disk, PATH, CONFIG, now_ms=NOW)
+    put(log, [(b"k", b"1")])
+    put(log, [(b"k", b"2")], producer_id=7, base_sequence=0, producer_epoch=0, transactional=True)
+    end(log, 7, committed=False)
+    put(log, [(b"k", b"3")])
+    log.roll(NOW)
+    log.sync()
+    return log
+
+
+def test_what_was_aborted_stays_so_while_the_disk_is_full(disk):
+    log = aborting(disk)
+    swap = Swap(log, *cleaned(log))
+    swap.begin()
+    disk.capacity_bytes = disk.used()
+    with pytest.raises(StorageFault):
+        swap.finish()
+    assert log.transactions.aborted(0, 4) == [(7, 1)]
+
+
+def test_what_was_aborted_stays_so_until_the_old_segments_are_replaced(disk):
+    log = aborting(disk)
+    report, token = cleaned(log)
+    swap = Swap(log, report._replace(aborted=[]), token)  # as in the pass after the one that took the record away
+    swap.begin()
+    rename, disk.rename = disk.rename, refusing(disk.rename, ".swap")
+    with pytest.raises(StorageFault):
+        swap.finish()
+    log.release_memory(log.log_end)
+    assert (1, b"k", b"2") in contents(log)
+    assert log.transactions.aborted(0, 4) == [(7, 1)]
+    disk.rename = rename
+    assert swap.finish() is not None
+    assert (1, b"k", b"2") not in contents(log)
+    assert log.transactions.aborted(0, 4) == []
 
 
 def test_it_cannot_be_called_off_when_an_old_segment_has_gone(disk, log):
