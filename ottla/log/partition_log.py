@@ -424,6 +424,7 @@ class PartitionLog:
             return []
         if offset < self._bases[0]:
             return self.truncate_fully_and_start_at(offset, now_ms)
+        replaced = self.settle_swap()
         self.truncations += 1
         kept = bisect_right(self._bases, offset)
         dropped = self.segments[kept:]
@@ -448,10 +449,11 @@ class PartitionLog:
         recovery.reload_producers(self, now_ms)
         self._write_epochs()
         self.disk.sync_dir(self.path)
-        return dropped
+        return replaced + dropped
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> list[Segment]:
         """Drop everything; the log is empty and goes on at `offset`. Durable on return."""
+        replaced = self.settle_swap()
         self.truncations += 1
         dropped = self.segments
         for segment in reversed(dropped):
@@ -468,7 +470,10 @@ class PartitionLog:
         self._failure = None
         self._write_epochs()
         self.disk.sync_dir(self.path)
-        return dropped
+        return replaced + dropped
+
+    def settle_swap(self) -> list[Segment]:
+        return [] if self.swap is None else self.swap.settle()
 
     def _write_epochs(self) -> None:
         self.latest_epoch = self.epochs.latest

@@ -14,7 +14,10 @@ def retain(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]
     doomed = expired(log, now_ms, high_watermark)
     if not doomed:
         return []
-    if doomed[-1] is log.active:
+    replaced = log.settle_swap()
+    if replaced:
+        doomed = expired(log, now_ms, high_watermark)
+    if doomed and doomed[-1] is log.active:
         log.roll(now_ms)  # the log must go on somewhere, whatever comes of the old files
         log.disk.sync_dir(log.path)
     for segment in doomed:  # oldest first: a crash or a failure in between leaves no hole
@@ -23,7 +26,7 @@ def retain(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]
         log.raise_log_start(log.segments[0].base_offset)
     log.snapshots.drop_before(log.segments[0].base_offset)
     log.recovery_point = max(log.recovery_point, log.log_start)
-    return doomed
+    return replaced + doomed
 
 
 def expired(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]:

@@ -6,7 +6,8 @@
 
 Names change on the loop, between two decisions, and are synced beside it: first the name .swap, only then do the old
 segments go. If the log loses one of them meanwhile, by truncation or retention, the swap is off, and its files go at
-once: recovery would bring back what was lost on purpose.
+once: recovery would bring back what was lost on purpose. If it had begun to take their place, and the disk refused
+half-way, it is finished before the log loses anything (`settle`).
 """
 
 from __future__ import annotations
@@ -87,6 +88,16 @@ class Swap:
         fresh = Segment(disk, log.path, self._cleaned.base_offset, created_ms=old[-1].created_ms)
         first = log.segments.index(old[0])
         log.adopt([*log.segments[:first], fresh, *log.segments[first + len(old) :]])
+        return old
+
+    def settle(self) -> list[Segment]:
+        """The log is about to lose something, and the swap may be half-way: then there is no way back, and recovery
+        would finish it whatever became of the log. Blocks. Returns the old segments, to be unlinked."""
+        if not self._old_are_going:
+            return []
+        old = self.finish()
+        assert old is not None
+        self.sync()
         return old
 
     def abandon(self) -> None:

@@ -213,3 +213,61 @@ def test_it_is_off_when_nobody_waits_for_it_any_more(disk, log):
     assert swap.finish() is None
     assert leftovers(disk) == []
     assert contents(log) == WRITTEN
+
+
+def half_done(disk, log) -> None:
+    """The old segments have gone, and the new one could not get its name."""
+    swap = Swap(log, *cleaned(log))
+    swap.begin()
+    rename, disk.rename = disk.rename, refusing(disk.rename, ".swap")
+    with pytest.raises(StorageFault):
+        swap.finish()
+    disk.rename = rename
+
+
+def test_one_that_is_half_done_is_finished_before_retention_takes_what_it_made(disk, log):
+    half_done(disk, log)
+    log.raise_log_start(8)
+    dropped = log.retain(NOW, 8)
+    assert log.swap is None
+    assert [segment.base_offset for segment in log.segments] == [8]
+    for segment in dropped:
+        segment.unlink()
+    assert leftovers(disk) == []
+    assert contents(reopened(log)) == []
+
+
+@pytest.mark.parametrize("offset", [0, 3, 6])
+def test_one_that_is_half_done_is_finished_before_the_log_is_truncated(disk, log, offset):
+    half_done(disk, log)
+    dropped = log.truncate_to(offset, NOW)
+    end = log.log_end
+    assert end <= offset
+    put(log, [(b"k9", b"another history")], epoch=9)
+    for segment in dropped:
+        segment.unlink()
+    assert leftovers(disk) == []
+    expected = [record for record in COMPACTED if record[0] < end] + [(end, b"k9", b"another history")]
+    assert contents(log) == expected
+    assert contents(reopened(log)) == expected
+
+
+def test_one_that_is_half_done_is_finished_before_the_log_begins_elsewhere(disk, log):
+    half_done(disk, log)
+    for segment in log.truncate_fully_and_start_at(20, NOW):
+        segment.unlink()
+    assert leftovers(disk) == []
+    again = reopened(log)
+    assert (again.segments[0].base_offset, again.log_end) == (20, 20)
+
+
+def test_while_one_that_is_half_done_cannot_be_finished_the_log_loses_nothing(disk, log):
+    half_done(disk, log)
+    rename, disk.rename = disk.rename, refusing(disk.rename, ".swap")
+    log.raise_log_start(4)
+    for lose in (lambda: log.truncate_to(3, NOW), lambda: log.retain(NOW, 8)):
+        with pytest.raises(StorageFault):
+            lose()
+        assert (len(log.segments), log.log_end) == (5, 8)
+    disk.rename = rename
+    assert log.truncate_to(6, NOW)
