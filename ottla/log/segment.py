@@ -188,6 +188,8 @@ class Segment:
             self.times.truncate(last + 1 - self.base_offset)
             self._max_timestamp = None
             self._scan_max_timestamp()
+            # Nothing may be appended before it is closed, and only a segment that is awake is sealed then.
+            self.times.add(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
         self.awake = False
         self.roll_timestamp = self.offset_max = _ALWAYS
 

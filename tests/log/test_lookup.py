@@ -81,6 +81,19 @@ def test_an_empty_log_knows_no_time(open_log):
     assert offset_of_max_timestamp(log, 0) is None
 
 
+def test_the_largest_time_is_known_after_the_log_was_cut_and_closed(open_log):
+    log = open_log(index_interval_bytes=300)
+    for at in range(4):
+        append(log, [b"x" * 60], timestamp=NOW + at)
+    append(log, timestamp=NOW + 1000)
+    append(log, timestamp=NOW + 1001)
+    log.truncate_to(5, NOW)
+    log.close()
+    log = open_log(index_interval_bytes=300, clean=True, retention_ms=5000)
+    assert by_time(log, NOW + 1000) == (NOW + 1000, 4, 0)
+    assert log.retain(NOW + 5500, log.log_end) == []
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     times=st.lists(st.lists(st.integers(NOW, NOW + 30), min_size=1, max_size=4), min_size=1, max_size=25),
