@@ -408,6 +408,7 @@ class PartitionLog:
             written += segment.unsynced_indexes() + self.transactions.unsynced(segment.base_offset)
         for file in written:
             file.sync()
+            file.close()
         if written:
             self.disk.sync_dir(self.path)
         for segment in self.segments:

@@ -55,7 +55,14 @@ class Recovery(NamedTuple):
 
 
 def load(log: PartitionLog, *, recovery_point: int, log_start: int, clean: bool, now_ms: int) -> None:
-    """Fill a log that knows nothing yet from its directory."""
+    """Fill a log that knows nothing yet from its directory. Leaves no descriptor open: many logs are opened before
+    anybody uses one, and in a thread, where the disk takes none away."""
+    _load(log, recovery_point, log_start, clean, now_ms)
+    for segment in log.segments:
+        segment.close()
+
+
+def _load(log: PartitionLog, recovery_point: int, log_start: int, clean: bool, now_ms: int) -> None:
     notes: list[str] = []
     bases, snapshot_offsets = _tidy(log.disk, log.path)
     segments = [Segment(log.disk, log.path, base, created_ms=now_ms) for base in bases]
@@ -256,6 +263,8 @@ def _rebuild_epochs(log: PartitionLog) -> LeaderEpochs:
                     epochs.assign(header.leader_epoch, header.base_offset)
         except Refused:
             break  # recovery will come to that batch
+        finally:
+            segment.close()
     epochs.dirty = bool(epochs.entries)
     return epochs
 
@@ -265,6 +274,8 @@ def _first_header(segment: Segment) -> BatchHeader | None:
         return header_at(segment, 0)
     except Refused:
         return None
+    finally:
+        segment.close()
 
 
 class _Repair:
@@ -290,6 +301,7 @@ class _Repair:
             if at > first:
                 log.snapshots.write(segment.base_offset, log.producers)
             problem = self._check(segment, following)
+            segment.close()
             if problem is not None:
                 self._end_log(at, problem)
                 break

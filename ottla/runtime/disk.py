@@ -18,6 +18,7 @@ from ottla.runtime.filesystem import can_sync_filesystem, sync_filesystem
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PROBE = (bytearray(1),)
 PROBE_BYTES = 128 * 1024
+DESCRIPTORS_UNLIMITED = 2**20
 
 
 class RealFile:
@@ -214,7 +215,7 @@ class RealDisk:
     """Files of the operating system. Errors leave as StorageFault, with the path in the message."""
 
     def __init__(self, *, open_files_max: int = 1000) -> None:
-        self._open_files_max = open_files_max
+        self._open_files_max = min(open_files_max, _descriptors_max() // 2)  # the rest is for connections
         self._open: OrderedDict[RealFile, None] = OrderedDict()
         self._owner = threading.get_ident()
         self.deferred: list[tuple[str, str]] | None = None  # files to be renamed when all is synced (`together`)
@@ -355,6 +356,15 @@ class RealDisk:
         except OSError as failure:
             raise _fault("look at", path, failure) from failure
         return stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
+
+
+def _descriptors_max() -> int:
+    try:
+        import resource  # not on Windows, where no broker runs
+    except ImportError:
+        return DESCRIPTORS_UNLIMITED
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return DESCRIPTORS_UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
 def _fault(verb: str, path: str, failure: OSError) -> StorageFault:

@@ -17,6 +17,7 @@ from ottla.errors import Refused, StorageFault
 from ottla.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets
 from ottla.replication.partition import ACKS_ALL
 from ottla.replication.replicas import CHECKPOINTS, Replicas
+from ottla.runtime.disk import RealDisk
 from ottla.sim.disk import UNLIMITED, SimDisk
 from tests.replication.test_partition import NOW_MS, batch
 
@@ -38,7 +39,7 @@ def start(disk, *topics, data=DATA, clean=False, tombstones=()):
     config = load_broker_config(flags={"log.dirs": data})
 
     async def offload(act, *args):
-        return act(*args)
+        return await asyncio.get_running_loop().run_in_executor(None, act, *args)
 
     runtime = SimpleNamespace(disk=disk, wall_ms=lambda: NOW_MS, offload=offload)
     made = Replicas(runtime, data, 1, lambda topic: resolve(topic.configs, config), 1000)
@@ -204,3 +205,27 @@ def test_a_checkpoint_is_written_again_while_another_is_under_way_that_says_some
     replicas.checkpoint(RECOVERY_POINTS)()
     late()
     assert read_offsets(disk, DATA, RECOVERY_POINTS) == {("orders", 0): 1}
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_many_logs_are_opened_with_few_descriptors(tmp_path, clean):
+    many = topic(partitions=60)
+    replicas = start(RealDisk(), many, data=str(tmp_path))
+    for partition in replicas:
+        for _ in range(3):
+            partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
+            partition.log.roll(NOW_MS)
+    assert replicas.close()
+    disk = Counting()
+    start(disk, many, data=str(tmp_path), clean=clean)
+    assert disk.most < 10
+
+
+class Counting(RealDisk):
+    """Knows how many descriptors it has had open at once."""
+
+    most = 0
+
+    def opened(self, file):
+        super().opened(file)
+        self.most = max(self.most, len(self._open))

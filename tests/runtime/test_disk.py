@@ -135,3 +135,15 @@ def test_what_is_synced_together_is_there_afterwards(tmp_path):
     assert disk.read(str(tmp_path / "log")) == b"abc"
     assert disk.listdir(str(tmp_path)) == ["checkpoint", "log"]
     file.sync()
+
+
+def test_files_take_no_more_than_half_of_the_descriptors_the_process_may_have(tmp_path, monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda which: (16, 16))
+    disk = RealDisk()
+    before = descriptors()
+    files = [disk.open(str(tmp_path / str(n)), create=True) for n in range(20)]
+    for file in files:
+        file.append(b"x")
+    assert descriptors() - before <= 8
+    for file in files:
+        file.close()
