@@ -18,6 +18,7 @@ from bisect import bisect_right
 from itertools import islice
 from operator import lt
 
+from ottla.log.unsynced import Mark, Unsynced
 from ottla.runtime import Disk, File
 
 _SWAP = sys.byteorder == "little"
@@ -39,7 +40,7 @@ class _Index(ABC):
         self._disk = disk
         self._file: File = disk.open(path, create=True)
         self._written = 0  # entries that the file has; -1: its content is not ours
-        self._unsynced = False
+        self._unsynced = Mark()
         self.loaded = False
 
     @property
@@ -74,20 +75,18 @@ class _Index(ABC):
         if kept < len(self):
             self._file.append(self.encode(kept))
         self._written = len(self)
-        self._unsynced = True
+        self._unsynced.written()
 
     def _truncate_file(self, entries: int) -> None:
         if self._written > entries:
             self._written = entries
             self._file.truncate(entries * self.ENTRY_BYTES)
-            self._unsynced = True
+            self._unsynced.written()
 
-    def unsynced(self) -> list[File]:
+    def unsynced(self) -> list[Unsynced]:
         """The file, written, if it has to be synced."""
         self.write()
-        files = [self._file] if self._unsynced else []
-        self._unsynced = False
-        return files
+        return self._unsynced.of(self._file)
 
     def rename_deleted(self) -> None:
         """Take it out of the log's sight; an index that was never written is simply not there."""

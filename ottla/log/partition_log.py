@@ -379,6 +379,7 @@ class PartitionLog:
 
     def finish_sync(self, job: SyncJob) -> int:
         """The job has run. Returns the recovery point to be written into the checkpoint."""
+        job.done()
         if job.truncations == self.truncations:
             self.recovery_point = max(self.recovery_point, job.offset)
             if job.epochs is not None and job.epochs == self.epochs.encode():
@@ -408,7 +409,7 @@ class PartitionLog:
             written += segment.unsynced_indexes() + self.transactions.unsynced(segment.base_offset)
         for file in written:
             file.sync()
-            file.close()
+            file.done()
         if written:
             self.disk.sync_dir(self.path)
         for segment in self.segments:

@@ -17,6 +17,7 @@ from ottla.errors import ErrorCode, Refused
 from ottla.log.index import DELETED_SUFFIX, IndexDamaged, OffsetIndex, TimeIndex
 from ottla.log.log_config import LogConfig
 from ottla.log.scan import headers
+from ottla.log.unsynced import Unsynced
 from ottla.runtime import Disk, File
 from ottla.wire.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, NO_TIMESTAMP, BatchHeader
 
@@ -164,7 +165,7 @@ class Segment:
         self.offsets.write()
         self.times.write()
 
-    def unsynced_indexes(self) -> list[File]:
+    def unsynced_indexes(self) -> list[Unsynced]:
         """The index files that have to be synced, written."""
         return self.offsets.unsynced() + self.times.unsynced() if self.size else []
 

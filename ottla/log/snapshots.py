@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from ottla.log.producers import Producers, SnapshotDamaged
 from ottla.log.segment import file_stem
+from ottla.log.unsynced import Mark, Unsynced
 from ottla.runtime import Disk, File
 
 SUFFIX = ".snapshot"
@@ -24,7 +25,7 @@ class Snapshots:
         self._disk = disk
         self._path = path
         self._offsets: list[int] = []
-        self._unsynced: set[int] = set()
+        self._unsynced: dict[int, Mark] = {}
 
     @property
     def offsets(self) -> list[int]:
@@ -43,14 +44,12 @@ class Snapshots:
         if offset not in self._offsets:
             self._offsets.append(offset)
             self._offsets.sort()
-        self._unsynced.add(offset)
+        self._unsynced.setdefault(offset, Mark()).written()
 
-    def unsynced(self, offset: int) -> list[File]:
+    def unsynced(self, offset: int) -> list[Unsynced]:
         """The snapshot at `offset`, if it has to be synced."""
-        if offset not in self._unsynced:
-            return []
-        self._unsynced.discard(offset)
-        return [self._file(offset)]
+        mark = self._unsynced.get(offset)
+        return mark.of(self._file(offset), passing=True) if mark else []
 
     def load(self, producers: Producers, offset_max: int, now_ms: int) -> int:
         """Put the newest whole snapshot up to `offset_max` into `producers`; returns its offset, or -1.
@@ -83,7 +82,7 @@ class Snapshots:
 
     def _remove(self, offset: int) -> None:
         self._offsets.remove(offset)
-        self._unsynced.discard(offset)
+        self._unsynced.pop(offset, None)
         self._disk.remove(self._name(offset))
 
     def _name(self, offset: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ottla.errors import StorageFault
 from ottla.log.checkpoints import partition_metadata
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
-from ottla.runtime import File
+from ottla.log.unsynced import Unsynced
 
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
@@ -19,7 +19,7 @@ class SyncJob:
 
     __slots__ = ("_files", "_log", "epochs", "made_files", "offset", "truncations")
 
-    def __init__(self, log: PartitionLog, offset: int, files: list[tuple[Segment, File]]) -> None:
+    def __init__(self, log: PartitionLog, offset: int, files: list[tuple[Segment, Unsynced]]) -> None:
         self._log = log
         self._files = files
         self.offset = offset
@@ -33,6 +33,11 @@ class SyncJob:
         except StorageFault:
             if not self._log.dropped:
                 raise
+
+    def done(self) -> None:
+        """It has run, without a fault."""
+        for _, file in self._files:
+            file.done()
 
     def _run(self, log: PartitionLog) -> None:
         for segment, file in self._files:
@@ -51,9 +56,9 @@ class SyncJob:
 
 def prepare(log: PartitionLog, offset: int) -> SyncJob:
     """What makes the log durable up to `offset`, which is its end or the start of its active segment."""
-    files: list[tuple[Segment, File]] = []
+    files: list[tuple[Segment, Unsynced]] = []
     if log.made_files and log.topic_id is not None and log.disk.exists(log.path):
-        files.append((log.active, partition_metadata(log.disk, log.path)))
+        files.append((log.active, Unsynced(partition_metadata(log.disk, log.path), passing=True)))
     ends = [*(segment.base_offset for segment in log.segments[1:]), log.log_end]
     for segment, following in zip(log.segments, ends, strict=True):
         if following > offset:
@@ -64,7 +69,7 @@ def prepare(log: PartitionLog, offset: int) -> SyncJob:
             written += log.snapshots.unsynced(following)
         if following > log.recovery_point:
             if segment.size:
-                written.append(segment.log)
+                written.append(Unsynced(segment.log))
             if segment is not log.active:
                 segment.seal()
                 written += segment.unsynced_indexes()

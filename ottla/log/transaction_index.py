@@ -14,7 +14,8 @@ from collections.abc import Iterable
 
 from ottla.errors import StorageFault
 from ottla.log.cleaned_transactions import AbortedTransaction
-from ottla.runtime import Disk, File
+from ottla.log.unsynced import Mark, Unsynced
+from ottla.runtime import Disk
 
 SUFFIX = ".txnindex"
 
@@ -62,7 +63,7 @@ class TransactionIndex:
         self._disk = disk
         self._path = stem + SUFFIX
         self._entries: list[AbortedTransaction] | None = None if found else []
-        self._unsynced = False
+        self._unsynced = Mark()
         self._torn = False
         self._draft = False
 
@@ -96,7 +97,7 @@ class TransactionIndex:
         entries.append(entry)
         if self._draft:
             return
-        self._unsynced = True
+        self._unsynced.written()
         file = self._disk.open(self._path, create=True)
         try:
             file.append(encode([entry]))
@@ -120,16 +121,14 @@ class TransactionIndex:
         """Durable on return; on a StorageFault it is as it was."""
         write(self._disk, self._path, entries)
         self._entries = entries
-        self._unsynced = self._torn = False
+        self._unsynced.synced()
+        self._torn = False
 
-    def unsynced(self) -> list[File]:
+    def unsynced(self) -> list[Unsynced]:
         """What has to be synced, written."""
         if self._torn:
             self.replace(self.entries)
-        if not self._unsynced:
-            return []
-        self._unsynced = False
-        return [self._disk.open(self._path)]
+        return self._unsynced.of(self._disk.open(self._path), passing=True)
 
     def remove(self) -> None:
         self._disk.remove(self._path)

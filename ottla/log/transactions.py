@@ -28,7 +28,8 @@ from ottla.log.cleaned_transactions import AbortedTransaction
 from ottla.log.producers import NO_EPOCH, NO_OFFSET, Producers
 from ottla.log.segment import file_stem
 from ottla.log.transaction_index import SUFFIX, TransactionIndex, TransactionIndexDamaged, write
-from ottla.runtime import Buffer, Disk, File
+from ottla.log.unsynced import Unsynced
+from ottla.runtime import Buffer, Disk
 from ottla.wire import marker as markers
 from ottla.wire.batch import CONTROL, HEADER, HEADER_BYTES, LENGTH_OVERHEAD, TRANSACTIONAL, BatchHeader
 from ottla.wire.marker import Marker
@@ -184,7 +185,7 @@ class Transactions:
         self._ended.clear()
         self._guards.clear()
 
-    def unsynced(self, base_offset: int) -> list[File]:
+    def unsynced(self, base_offset: int) -> list[Unsynced]:
         index = self._indexes.get(base_offset)
         return [] if index is None else index.unsynced()
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import pytest
+
+from ottla.errors import StorageFault
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
-from tests.log.batches import NOW, fill
+from ottla.log.log_config import LogConfig
+from ottla.log.partition_log import PartitionLog
+from ottla.sim.disk import SimDisk
+from tests.log.batches import NOW, PATH, append, fill
+from tests.log.test_transactions import end, write
 
 
 def test_syncing_raises_the_recovery_point_once_the_job_has_run(open_log):
@@ -54,3 +63,57 @@ def test_a_job_leaves_alone_what_has_taken_the_place_of_its_log(open_log):
     log.dropped = True
     job.run()
     assert not log.disk.exists(f"{log.path}/{EPOCHS_FILE}")
+
+
+def aborting(disk):
+    """A log with a sealed segment of three offsets, the first of which was aborted."""
+    log = PartitionLog.open(disk, PATH, LogConfig(), now_ms=NOW)
+    log.sync()
+    write(log, 7)
+    end(log, 7, committed=False)
+    append(log)
+    log.roll(NOW)
+    append(log)
+    return log
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_a_job_could_not_sync_is_synced_by_the_next_one(seed):
+    disk = SimDisk(Random(seed))
+    log = aborting(disk)
+    job = log.prepare_sync(sealed_only=True)
+    disk.broken = True
+    with pytest.raises(StorageFault):
+        job.run()
+    disk.broken = False
+    job = log.prepare_sync(sealed_only=True)
+    job.run()
+    assert log.finish_sync(job) == 3
+    disk.crash()
+    log = PartitionLog.open(disk, PATH, LogConfig(), recovery_point=3, now_ms=NOW)
+    assert log.transactions.aborted(0, 3) == [(7, 0)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_a_job_would_have_synced_that_was_never_run_is_synced_on_closing(seed):
+    disk = SimDisk(Random(seed))
+    log = aborting(disk)
+    log.prepare_sync(sealed_only=True)
+    log.close()
+    disk.crash()
+    log = PartitionLog.open(disk, PATH, LogConfig(), recovery_point=4, clean=True, now_ms=NOW)
+    assert log.transactions.aborted(0, 3) == [(7, 0)]
+
+
+def test_what_is_written_while_a_job_runs_is_left_for_the_next_one(open_log):
+    log = open_log()
+    write(log, 7)
+    end(log, 7, committed=False)
+    job = log.prepare_sync()
+    job.run()
+    write(log, 7, sequence=1)
+    end(log, 7, committed=False)
+    log.finish_sync(job)
+    assert log.transactions.unsynced(0) != []
+    log.sync()
+    assert log.transactions.unsynced(0) == []
