@@ -16,6 +16,35 @@ NO_EPOCH = -1
 NO_OFFSET = -1
 
 
+class EpochsFile:
+    """Where a log writes its epochs down, in threads and on the loop. Whoever writes takes what was handed out last,
+    and looks again: a sync that waited for its thread while the log was truncated does not bring back what was cut."""
+
+    __slots__ = ("_disk", "_latest", "_path")
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._path = f"{directory}/{FILE_NAME}"
+        self._latest = b""
+
+    def hand_out(self, epochs: LeaderEpochs) -> bytes:
+        """This is to be written from now on."""
+        self._latest = epochs.encode()
+        return self._latest
+
+    def write(self) -> None:
+        """Blocks. Durable on return."""
+        written = None
+        while written is not self._latest:
+            written = self._latest
+            self._disk.write_atomic(self._path, written)
+
+    def written(self, handed_out: bytes, epochs: LeaderEpochs) -> None:
+        """Nothing is left to be written, if nothing has changed since."""
+        if handed_out is self._latest and handed_out == epochs.encode():
+            epochs.dirty = False
+
+
 class LeaderEpochs:
     """Epochs and their start offsets, both strictly ascending."""
 

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log import recovery
 from ottla.log.checkpoints import write_partition_metadata
-from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
-from ottla.log.epochs import LeaderEpochs
+from ottla.log.epochs import EpochsFile, LeaderEpochs
 from ottla.log.log_config import LogConfig
 from ottla.log.producers import Producers
 from ottla.log.retention import retain
@@ -51,8 +50,9 @@ class PartitionLog:
 
     __slots__ = (
         "_bases", "_config", "_failure", "_hints", "_segment_bytes", "active", "before_files", "cleaned", "disk",
-        "dropped", "epochs", "latest_epoch", "log_end", "log_start", "made_files", "path", "producers", "recovery",
-        "recovery_point", "segments", "snapshots", "swap", "topic_id", "transactions", "truncations",
+        "dropped", "epochs", "epochs_file", "latest_epoch", "log_end", "log_start", "made_files", "path",
+        "producers", "recovery", "recovery_point", "segments", "snapshots", "swap", "topic_id", "transactions",
+        "truncations",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, config: LogConfig) -> None:
@@ -68,6 +68,7 @@ class PartitionLog:
         self.cleaned = 0  # up to where it has been compacted
         self.swap: Swap | None = None
         self.epochs = LeaderEpochs()
+        self.epochs_file = EpochsFile(disk, path)
         self.latest_epoch = self.epochs.latest
         self.producers = Producers(config.producer_ids_max)
         self.transactions = Transactions(
@@ -379,11 +380,9 @@ class PartitionLog:
 
     def finish_sync(self, job: SyncJob) -> int:
         """The job has run. Returns the recovery point to be written into the checkpoint."""
-        job.done()
         if job.truncations == self.truncations:
+            job.done()
             self.recovery_point = max(self.recovery_point, job.offset)
-            if job.epochs is not None and job.epochs == self.epochs.encode():
-                self.epochs.dirty = False
             if job.offset == self.log_end:
                 self.made_files = False
         return self.recovery_point
@@ -480,8 +479,9 @@ class PartitionLog:
     def _write_epochs(self) -> None:
         self.latest_epoch = self.epochs.latest
         if self.epochs.dirty:
-            self.disk.write_atomic(f"{self.path}/{EPOCHS_FILE}", self.epochs.encode())
-            self.epochs.dirty = False
+            handed_out = self.epochs_file.hand_out(self.epochs)
+            self.epochs_file.write()
+            self.epochs_file.written(handed_out, self.epochs)
 
     def raise_log_start(self, offset: int) -> bool:
         """Records before `offset` are gone (DeleteRecords); `retain` drops their segments. True if it moved."""

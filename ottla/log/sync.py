@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.errors import StorageFault
+from ottla.errors import StorageFault, SyncFault
 from ottla.log.checkpoints import partition_metadata
-from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.unsynced import Unsynced
 
 if TYPE_CHECKING:
@@ -24,20 +23,24 @@ class SyncJob:
         self._files = files
         self.offset = offset
         self.made_files = log.made_files
-        self.epochs = log.epochs.encode() if log.epochs.dirty else None
+        self.epochs = log.epochs_file.hand_out(log.epochs) if log.epochs.dirty else None
         self.truncations = log.truncations
 
     def run(self) -> None:
+        log = self._log
         try:
-            self._run(self._log)
-        except StorageFault:
-            if not self._log.dropped:
+            self._run(log)
+        except StorageFault as fault:
+            overtaken = self.truncations != log.truncations and not isinstance(fault, SyncFault)
+            if not log.dropped and not overtaken:  # or a file may be gone, and nothing comes of the job
                 raise
 
     def done(self) -> None:
-        """It has run, without a fault."""
+        """It has run, and was not overtaken by a truncation."""
         for _, file in self._files:
             file.done()
+        if self.epochs is not None:
+            self._log.epochs_file.written(self.epochs, self._log.epochs)
 
     def _run(self, log: PartitionLog) -> None:
         for segment, file in self._files:
@@ -49,7 +52,7 @@ class SyncJob:
         if log.dropped:
             return  # what is at its path now is not its own
         if self.epochs is not None:
-            log.disk.write_atomic(f"{log.path}/{EPOCHS_FILE}", self.epochs)
+            log.epochs_file.write()
         elif self.made_files:
             log.disk.sync_dir(log.path)
 

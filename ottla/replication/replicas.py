@@ -34,6 +34,9 @@ TOGETHER_FROM = 50
 CHECKPOINTS = (
     checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANED,
 )  # fmt: skip
+WRITTEN_ATOMICALLY = (*CHECKPOINTS, checkpoints.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN)
+UNFINISHED = ".tmp"
+"""What is left of a file whose writer was killed."""
 LOGS_AT_ONCE = 100
 """Opened beside the loop before it has a turn with them."""
 
@@ -137,6 +140,8 @@ class Replicas:
         path = f"{self._data_dir}/{name}"
         if name.endswith(DELETED):
             self._disk.rmtree(path)
+        elif name.endswith(UNFINISHED) and name.startswith(WRITTEN_ATOMICALLY):
+            self._disk.remove(path)
         key = None if name.endswith((DELETED, STRAY)) else _partition_of(name)
         if key is None:
             return None

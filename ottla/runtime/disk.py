@@ -8,7 +8,8 @@ import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 
 from ottla.errors import StorageFault, SyncFault
 from ottla.runtime import Buffer
@@ -218,6 +219,7 @@ class RealDisk:
         self._open_files_max = min(open_files_max, _descriptors_max() // 2)  # the rest is for connections
         self._open: OrderedDict[RealFile, None] = OrderedDict()
         self._owner = threading.get_ident()
+        self._temporaries = count(1)
         self.deferred: list[tuple[str, str]] | None = None  # files to be renamed when all is synced (`together`)
         self.guard = threading.Lock()  # descriptors are opened and closed from the loop and from offloaded calls
 
@@ -291,7 +293,7 @@ class RealDisk:
             raise _fault("read", path, failure) from failure
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        temporary = path + ".tmp"
+        temporary = f"{path}.{next(self._temporaries)}.tmp"  # two may write the same file, each all of it
         try:
             with open(temporary, "wb") as file:
                 file.write(data)
@@ -302,6 +304,8 @@ class RealDisk:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except OSError as failure:
+            with suppress(OSError):
+                os.unlink(temporary)  # a full disk needs the room
             raise _fault("write", path, failure) from failure
         self.sync_dir(os.path.dirname(path))
 

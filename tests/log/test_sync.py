@@ -8,6 +8,7 @@ import pytest
 
 from ottla.errors import StorageFault
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
+from ottla.log.epochs import LeaderEpochs
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.sim.disk import SimDisk
@@ -117,3 +118,63 @@ def test_what_is_written_while_a_job_runs_is_left_for_the_next_one(open_log):
     assert log.transactions.unsynced(0) != []
     log.sync()
     assert log.transactions.unsynced(0) == []
+
+
+def test_a_job_that_was_overtaken_by_truncation_does_not_bring_back_the_epochs_of_what_was_cut(open_log):
+    log = open_log()
+    fill(log, 5, epoch=2)
+    log.sync()
+    fill(log, 3, epoch=3)
+    job = log.prepare_sync()
+    log.truncate_to(5, NOW)
+    fill(log, 3, epoch=2)
+    job.run()
+    log.finish_sync(job)
+    log.close()
+    log = open_log(recovery_point=log.recovery_point, clean=True)
+    assert log.epochs.entries == [(2, 0)]
+
+
+def test_of_two_jobs_the_one_that_was_prepared_first_does_not_undo_the_other(open_log):
+    log = open_log()
+    fill(log, 1, epoch=1)
+    first = log.prepare_sync()
+    fill(log, 1, epoch=2)
+    second = log.prepare_sync()
+    for job in (second, first):
+        job.run()
+        log.finish_sync(job)
+    written = LeaderEpochs.read(log.disk, log.path)
+    assert written is not None
+    assert written.entries == [(1, 0), (2, 1)]
+
+
+def test_a_job_does_not_mind_that_truncation_took_a_file_of_its(open_log):
+    log = open_log()
+    write(log, 7)
+    end(log, 7, committed=False)
+    job = log.prepare_sync()
+    log.truncate_to(1, NOW)
+    job.run()
+    assert log.finish_sync(job) == 0
+    assert log.sync() == 1
+
+
+def test_a_job_that_truncation_overtakes_while_it_writes_the_epochs_writes_them_again(open_log):
+    log = open_log()
+    fill(log, 5, epoch=2)
+    log.sync()
+    fill(log, 3, epoch=3)
+    job = log.prepare_sync()
+    write_atomic = log.disk.write_atomic
+
+    def slowly(path, data):
+        log.disk.write_atomic = write_atomic
+        log.truncate_to(5, NOW)
+        write_atomic(path, data)
+
+    log.disk.write_atomic = slowly
+    job.run()
+    written = LeaderEpochs.read(log.disk, log.path)
+    assert written is not None
+    assert written.entries == [(2, 0)]

@@ -229,3 +229,15 @@ class Counting(RealDisk):
     def opened(self, file):
         super().opened(file)
         self.most = max(self.most, len(self._open))
+
+
+def test_what_a_killed_writer_left_of_a_checkpoint_is_removed_at_the_next_start(replicas, disk):
+    replicas.host(topic())
+    write_and_delete_ten(replicas)
+    left = [f"{DATA}/{HIGH_WATERMARKS}.7.tmp", f"{DATA}/meta.properties.tmp"]
+    for path in left:
+        disk.open(path, create=True).append(b"half")
+    disk.process_died()
+    start(disk, topic())
+    assert not any(disk.exists(path) for path in left)
+    assert disk.exists(f"{DATA}/{HIGH_WATERMARKS}")

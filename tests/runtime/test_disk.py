@@ -147,3 +147,34 @@ def test_files_take_no_more_than_half_of_the_descriptors_the_process_may_have(tm
     assert descriptors() - before <= 8
     for file in files:
         file.close()
+
+
+def test_two_threads_may_write_one_file_at_once(tmp_path):
+    disk, path = RealDisk(), str(tmp_path / "file")
+    faults = []
+
+    def write(content):
+        for _ in range(50):
+            try:
+                disk.write_atomic(path, content)
+            except StorageFault as fault:
+                faults.append(fault)
+
+    threads = [threading.Thread(target=write, args=(content,)) for content in (b"a" * 20, b"b" * 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert faults == []
+    assert disk.read(path) in (b"a" * 20, b"b" * 200)
+    assert disk.listdir(str(tmp_path)) == ["file"]
+
+
+def test_an_atomic_write_that_failed_leaves_nothing(tmp_path, monkeypatch):
+    def refuse(fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(StorageFault, match="No space"):
+        RealDisk().write_atomic(str(tmp_path / "file"), b"content")
+    assert os.listdir(tmp_path) == []
