@@ -29,6 +29,8 @@ log = logging.getLogger("ottla.replicas")
 STRAY = "-stray"
 DELETED = "-delete"
 NAME_BYTES_MAX = 255
+ASIDE_MAX = 10_000
+"""So often is one partition set aside; then somebody has to look."""
 TOGETHER_FROM = 50
 """From so many logs on, syncing the whole filesystem at once is quicker than one after the other."""
 CHECKPOINTS = (
@@ -155,13 +157,20 @@ class Replicas:
         if topic_id is not None and topic_id in image.tombstones:
             self._disk.rmtree(path)  # deleted while we were away
             return None
-        aside = f"{path[: NAME_BYTES_MAX - 60 + len(self._data_dir)]}.{(topic_id or bytes(16)).hex()}{STRAY}"
+        aside = self._aside(name, topic_id or bytes(16), key[1], STRAY)
         log.warning(
             "%s belongs to no partition that this broker holds: set aside as %s. Move it back if it shall be one "
             "again, or delete it if you are sure.", path, aside,
         )  # fmt: skip
         self._disk.rename(path, aside)
         return None
+
+    def _aside(self, name: str, topic_id: bytes, index: int, ending: str) -> str:
+        """A name for a directory that is no partition's any more, which no other has: the same partition may have been
+        here before."""
+        stem = f"{self._data_dir}/{name[: NAME_BYTES_MAX - 60]}.{topic_id.hex()}-{index}"
+        names = (f"{stem}{times}{ending}" for times in ("", *(f".{number}" for number in range(2, ASIDE_MAX))))
+        return next((name for name in names if not self._disk.exists(name)), f"{stem}{ending}")
 
     def _has_log(self, path: str) -> bool:
         return any(name.endswith(".log") for name in self._disk.listdir(path))
@@ -263,8 +272,7 @@ class Replicas:
             return []
         for segment in partition.log.segments:  # nothing is written: a topic may be deleted because the disk is full
             segment.close()
-        name = f"{topic.name}-{index}"[: NAME_BYTES_MAX - 60]
-        renamed = f"{self._data_dir}/{name}.{topic.id.hex()}-{index}{ending}"
+        renamed = self._aside(f"{topic.name}-{index}", topic.id, index, ending)
         try:
             self._disk.rename(path, renamed)
         except StorageFault as fault:

@@ -223,7 +223,9 @@ class SimDisk:
             raise StorageFault(f"cannot rename {old}: No such file or directory")
 
     def _rename_directory(self, old: str, new: str) -> None:
-        """With everything in it, at once."""
+        """With everything in it, at once; like a real one it takes the place of none but an empty directory."""
+        if new != old and any(path.startswith(new + "/") for path in (*self._files, *self._directories)):
+            raise StorageFault(f"cannot rename {old}: Directory not empty")
         names: list[tuple[str, _Inode | None]] = []
         for path in [path for path in self._files if path.startswith(old + "/")]:
             names += [(new + path[len(old) :], self._files[path]), (path, None)]

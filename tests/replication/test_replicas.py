@@ -69,7 +69,7 @@ def topic(name: str = "orders", partitions: int = 2) -> Topic:
         replicas=(1,), leader=1, leader_epoch=0, in_sync=(1,), in_sync_epochs=(EPOCH,), partition_epoch=0,
         broker_epoch=EPOCH,
     )  # fmt: skip
-    return Topic(name, name.encode().ljust(16, b"\0"), (state,) * partitions, {})
+    return Topic(name, name.encode()[:16].ljust(16, b"\0"), (state,) * partitions, {})
 
 
 def test_a_topic_is_deleted_although_the_disk_is_full(replicas, disk):
@@ -241,3 +241,34 @@ def test_what_a_killed_writer_left_of_a_checkpoint_is_removed_at_the_next_start(
     start(disk, topic())
     assert not any(disk.exists(path) for path in left)
     assert disk.exists(f"{DATA}/{HIGH_WATERMARKS}")
+
+
+@pytest.mark.parametrize("make", [lambda: SimDisk(Random(7)), RealDisk], ids=["simulated", "real"])
+def test_a_partition_that_comes_and_goes_is_set_aside_each_time(tmp_path, make):
+    disk, data = make(), str(tmp_path)
+    here = topic(partitions=1)
+    gone = here._replace(partitions=tuple(state._replace(replicas=(2,)) for state in here.partitions))
+    for times in (1, 2, 3):
+        replicas = start(disk, here, data=data)
+        replicas.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+        replicas.close()
+        start(disk, gone, data=data)
+        assert len([name for name in disk.listdir(data) if name.endswith("-stray")]) == times
+
+
+def test_partitions_of_a_topic_with_a_long_name_are_all_set_aside(tmp_path):
+    long = topic("n" * 240)
+    replicas = start(RealDisk(), long, data=str(tmp_path))
+    for partition in replicas:
+        partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
+    replicas.close()
+    start(RealDisk(), data=str(tmp_path))
+    assert len([path for path in tmp_path.iterdir() if path.name.endswith("-stray")]) == 2
+
+
+def test_a_partition_that_moves_away_again_while_its_old_files_are_removed_leaves_its_place(replicas, disk):
+    for times in (1, 2):
+        replicas.host(topic(partitions=1))
+        replicas.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+        assert len(replicas.drop_partition(topic(), 0)) == 1
+        assert len([name for name in disk.listdir(DATA) if name.endswith("-delete")]) == times

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from random import Random
 
 import pytest
 
 from ottla.errors import StorageFault
 from ottla.runtime.disk import RealDisk
+from ottla.sim.disk import SimDisk
 
 
 def descriptors() -> int:
@@ -178,3 +180,17 @@ def test_an_atomic_write_that_failed_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(StorageFault, match="No space"):
         RealDisk().write_atomic(str(tmp_path / "file"), b"content")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_a_directory_takes_the_place_of_none_that_has_something_in_it(tmp_path, real):
+    disk = RealDisk() if real else SimDisk(Random(1))
+    for name in ("old", "new", "empty"):
+        disk.mkdir(f"{tmp_path}/{name}")
+    disk.open(f"{tmp_path}/old/file", create=True).append(b"old")
+    disk.open(f"{tmp_path}/new/file", create=True).append(b"new")
+    with pytest.raises(StorageFault, match="not empty"):
+        disk.rename(f"{tmp_path}/old", f"{tmp_path}/new")
+    disk.rename(f"{tmp_path}/old", f"{tmp_path}/empty")
+    assert disk.read(f"{tmp_path}/empty/file") == b"old"
+    assert disk.read(f"{tmp_path}/new/file") == b"new"
