@@ -333,12 +333,14 @@ class RealDisk:
             return
         try:
             fd = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
         except OSError as failure:
             raise _fault("sync", path, failure) from failure
+        try:
+            os.fsync(fd)
+        except OSError as failure:
+            raise SyncFault(str(_fault("sync", path, failure))) from failure
+        finally:
+            os.close(fd)
 
     def lock(self, path: str) -> RealLock | None:
         import fcntl  # not on Windows, where no broker runs

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from ottla.errors import StorageFault
+from ottla.errors import StorageFault, SyncFault
 from ottla.runtime.disk import RealDisk
 from ottla.sim.disk import SimDisk
 
@@ -194,3 +194,12 @@ def test_a_directory_takes_the_place_of_none_that_has_something_in_it(tmp_path, 
     disk.rename(f"{tmp_path}/old", f"{tmp_path}/empty")
     assert disk.read(f"{tmp_path}/empty/file") == b"old"
     assert disk.read(f"{tmp_path}/new/file") == b"new"
+
+
+def test_names_that_the_device_did_not_keep_are_no_fault_to_be_tried_again(tmp_path, monkeypatch):
+    def refuse(fd):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(SyncFault):
+        RealDisk().sync_dir(str(tmp_path))
