@@ -287,6 +287,7 @@ class _Repair:
         self._now_ms = now_ms
         self._notes = notes
         self._next_offset = 0
+        self._told_epochs: dict[int, int] = {}
         self._checked_bytes = 0
         self._cut_bytes = 0
 
@@ -314,6 +315,7 @@ class _Repair:
         """Epochs and producers as they were at `start`; what follows comes from the batches."""
         log = self._log
         self._next_offset = start
+        self._told_epochs = dict(log.epochs.entries)
         log.epochs.truncate_from_end(start)
         _load_producers(log, log.producers, log.transactions, start, self._now_ms)
         log.snapshots.truncate(start)
@@ -355,10 +357,15 @@ class _Repair:
     def _note(self, segment: Segment, header: BatchHeader, batch: memoryview) -> None:
         log = self._log
         if header.leader_epoch > log.epochs.latest:
-            log.epochs.assign(header.leader_epoch, header.base_offset)
+            log.epochs.assign(header.leader_epoch, self._epoch_start(header))
         if header.producer_id >= 0:
             log.transactions.record(header, batch, header.base_offset, self._now_ms, segment_base=segment.base_offset)
         self._next_offset = header.next_offset
+
+    def _epoch_start(self, header: BatchHeader) -> int:
+        """Where its epoch began: before it, if compaction took the first batches and the checkpoint knows of them."""
+        told = self._told_epochs.get(header.leader_epoch, header.base_offset)
+        return told if self._next_offset <= told <= header.base_offset else header.base_offset
 
     def _end_log(self, at: int, problem: str) -> None:
         """The log ends in or before segment `at`; later ones are set aside."""

@@ -7,11 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.log.epochs import FILE_NAME as EPOCHS
+from ottla.log.epochs import LeaderEpochs
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.sim.disk import SimDisk
 from ottla.wire.batch import read_header
 from tests.log.batches import NOW, PATH, append, fill, make, stored
+from tests.log.compacting import compact, put
 
 SEGMENT = {"segment_bytes": 250, "index_interval_bytes": 0}
 
@@ -174,6 +176,30 @@ def test_what_was_deleted_stays_deleted_though_the_tail_is_lost(disk, open_log):
     assert disk.read(name(0) + ".damaged") == sent[0]  # the checkpoint may be wrong about it
     append(log)
     assert open_log(log_start=4).log_end == 5
+
+
+@pytest.mark.parametrize("epochs_are_there", [True, False])
+def test_an_epoch_begins_where_it_began_though_its_first_records_were_compacted_away(disk, open_log, epochs_are_there):
+    compacted = {"cleanup_compact": True, "cleanup_delete": False}
+    log = open_log(**compacted)
+    for at in range(2):
+        put(log, [(b"%d" % at, b"")], epoch=1)
+    for _ in range(4):
+        put(log, [(b"again", b"")], epoch=2)
+    compact(log)
+    if not epochs_are_there:
+        disk.remove(f"{PATH}/{EPOCHS}")
+    log = open_log(**compacted)
+    assert log.epochs.entries == [(1, 0), (2, 2 if epochs_are_there else 5)]
+
+
+def test_an_epoch_begins_at_its_first_record_if_the_checkpoint_says_what_cannot_be(disk, open_log):
+    log = open_log()
+    fill(log, 3, epoch=1)
+    fill(log, 3, epoch=2)
+    log.close()
+    disk.write_atomic(f"{PATH}/{EPOCHS}", LeaderEpochs([(1, 0), (2, 1)]).encode())
+    assert open_log().epochs.entries == [(1, 0), (2, 3)]
 
 
 # -- metadata
