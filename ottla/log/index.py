@@ -252,11 +252,11 @@ class TimeIndex(_Index):
         timestamps, offsets = self._columns
         return (timestamps[-1], offsets[-1]) if timestamps else None
 
-    def floor(self, timestamp: int) -> int | None:
-        """The offset (relative) up to which no record is later than `timestamp`, as far as is known."""
+    def floor(self, timestamp: int) -> tuple[int, int] | None:
+        """The last entry at or before `timestamp`: (timestamp, relative offset up to which no record is later)."""
         timestamps, offsets = self._columns
         at = bisect_right(timestamps, timestamp, 0, len(offsets)) - 1
-        return offsets[at] if at >= 0 else None
+        return (timestamps[at], offsets[at]) if at >= 0 else None
 
     def truncate(self, next_offset: int) -> None:
         at = bisect_right(self.offsets, next_offset - 1)

@@ -75,8 +75,7 @@ def _max_timestamp(segment: Segment, size: int, log_start: int) -> int:
 
 def _first_in_segment(segment: Segment, size: int, timestamp: int, log_start: int) -> TimestampedOffset | None:
     segment.load_indexes()
-    known = segment.times.floor(timestamp)
-    start = max(segment.base_offset + known if known is not None else 0, log_start)
+    start = max(segment.known_before(timestamp), log_start)
     position = segment.find(start)
     if position < 0:
         return None

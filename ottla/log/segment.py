@@ -217,13 +217,22 @@ class Segment:
         if last is None:
             self._scan_max_timestamp()
             return
-        timestamp, offset = last[0], last[1] + self.base_offset
-        header = self._header_of(offset)
-        if header is None or header.max_timestamp != timestamp or header.last_offset != offset:
+        if not self._has_entry(last):
             self.rebuild_indexes()
         else:
-            self._max_timestamp_offset = offset
-            self._max_timestamp = timestamp
+            self._max_timestamp_offset = last[1] + self.base_offset
+            self._max_timestamp = last[0]
+
+    def known_before(self, timestamp: int) -> int:
+        """An offset before which no record is as late as `timestamp`, as near as the time index knows."""
+        entry = self.times.floor(timestamp)
+        return self.base_offset + entry[1] if entry is not None and self._has_entry(entry) else self.base_offset
+
+    def _has_entry(self, entry: tuple[int, int]) -> bool:
+        """Whether the log agrees with an entry of the time index: no checksum covers that."""
+        timestamp, offset = entry[0], entry[1] + self.base_offset
+        header = self._header_of(offset)
+        return header is not None and header.max_timestamp == timestamp and header.last_offset == offset
 
     def _scan_max_timestamp(self) -> None:
         """The last time entry, and whatever was appended behind it."""

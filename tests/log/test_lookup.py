@@ -94,6 +94,21 @@ def test_the_largest_time_is_known_after_the_log_was_cut_and_closed(open_log):
     assert log.retain(NOW + 5500, log.log_end) == []
 
 
+@pytest.mark.parametrize("position", range(36))
+def test_a_damaged_time_index_leads_nobody_past_a_record(open_log, disk, position):
+    log = open_log(index_interval_bytes=100)
+    for at in range(12):
+        append(log, [b"x" * 60], timestamp=NOW + 100 * at)
+    log.roll(NOW)
+    append(log, timestamp=NOW + 5000)
+    log.close()
+    disk.flip_bit(f"{PATH}/{0:020d}.timeindex", position)
+    log = open_log(index_interval_bytes=100, clean=True)
+    for at in range(12):
+        for time in (NOW + 100 * at, NOW + 100 * at - 50):
+            assert by_time(log, time) == (NOW + 100 * at, at, 0)
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     times=st.lists(st.lists(st.integers(NOW, NOW + 30), min_size=1, max_size=4), min_size=1, max_size=25),
