@@ -39,6 +39,13 @@ class EpochsFile:
             written = self._latest
             self._disk.write_atomic(self._path, written)
 
+    def save(self, epochs: LeaderEpochs) -> None:
+        """Blocks. What was changed is durable on return."""
+        if epochs.dirty:
+            handed_out = self.hand_out(epochs)
+            self.write()
+            self.written(handed_out, epochs)
+
     def written(self, handed_out: bytes, epochs: LeaderEpochs) -> None:
         """Nothing is left to be written, if nothing has changed since."""
         if handed_out is self._latest and handed_out == epochs.encode():

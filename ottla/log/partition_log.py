@@ -234,7 +234,7 @@ class PartitionLog:
             )
         segment = self.active
         try:
-            self._repair()
+            self._repair(now_ms)
             if not segment.awake:
                 segment.wake(config)
             if segment.must_roll(config, size, last_offset, max_timestamp, now_ms):
@@ -268,10 +268,10 @@ class PartitionLog:
         self._failure = fault
         self.active.offset_max = -1  # sends every append past _make_room
 
-    def _repair(self) -> None:
+    def _repair(self, now_ms: int) -> None:
         if self._failure is not None:
             self.active.log.truncate(self.active.size)
-            self._failure = None
+            self._settle_end(now_ms)  # it may have been a truncation that failed
             self.active.awake = False  # and so it finds its bounds again
 
     def assign_epoch(self, epoch: int, start_offset: int | None = None) -> None:
@@ -346,7 +346,7 @@ class PartitionLog:
         """Seal the active segment and begin another one at the log end, unless it is empty."""
         if not self.active.size:
             return self.active
-        self._repair()
+        self._repair(now_ms)
         return self._roll(self.log_end, now_ms)
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
@@ -436,21 +436,29 @@ class PartitionLog:
         if position >= 0:
             head = recovery.header_at(self.active, position)
             self.active.truncate(position)
-            self.active.log.sync()
-            self.log_end = min(offset, head.base_offset)
-        else:
-            self.log_end = offset
+            offset = min(offset, head.base_offset)
+        self.log_end = offset
         self.log_start = min(self.log_start, self.log_end)
         self.recovery_point = min(self.recovery_point, self.log_end)
         self.cleaned = min(self.cleaned, self.log_end)
-        self._failure = None
-        self.epochs.truncate_from_end(self.log_end)
+        self.drop_empty_epochs()
+        try:
+            self._settle_end(now_ms)
+        except StorageFault as fault:
+            self._fail(fault)
+            raise
+        return replaced + dropped
+
+    def _settle_end(self, now_ms: int) -> None:
+        """The file was cut at the log end: make that durable, and then all that follows from it."""
+        if self.disk.exists(self.active.log.path):
+            self.active.log.sync()
         self.snapshots.truncate(self.log_end)
         self.transactions.truncate(self.log_end)
         recovery.reload_producers(self, now_ms)
-        self._write_epochs()
+        self.epochs_file.save(self.epochs)
         self.disk.sync_dir(self.path)
-        return replaced + dropped
+        self._failure = None
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> list[Segment]:
         """Drop everything; the log is empty and goes on at `offset`. Durable on return."""
@@ -469,19 +477,13 @@ class PartitionLog:
         self.adopt([fresh])
         self.log_start = self.log_end = self.recovery_point = self.cleaned = offset
         self._failure = None
-        self._write_epochs()
+        self.latest_epoch = self.epochs.latest
+        self.epochs_file.save(self.epochs)
         self.disk.sync_dir(self.path)
         return replaced + dropped
 
     def settle_swap(self) -> list[Segment]:
         return [] if self.swap is None else self.swap.settle()
-
-    def _write_epochs(self) -> None:
-        self.latest_epoch = self.epochs.latest
-        if self.epochs.dirty:
-            handed_out = self.epochs_file.hand_out(self.epochs)
-            self.epochs_file.write()
-            self.epochs_file.written(handed_out, self.epochs)
 
     def raise_log_start(self, offset: int) -> bool:
         """Records before `offset` are gone (DeleteRecords); `retain` drops their segments. True if it moved."""

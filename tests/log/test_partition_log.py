@@ -453,3 +453,24 @@ def test_a_torn_end_is_cut_off_before_its_segment_is_sealed(open_log, disk, monk
     second = append(log)
     log.close()
     assert stored(open_log(clean=True)) == [first, second]
+
+
+def test_a_truncation_that_could_not_be_synced_is_settled_before_the_next_append(disk, open_log):
+    log = open_log()
+    sent = fill(log, 10, epoch=1)
+    sync = log.active.log.sync
+
+    def refuse():
+        raise StorageFault("cannot sync: Input/output error")
+
+    log.active.log.sync = refuse
+    with pytest.raises(StorageFault):
+        log.truncate_to(5, NOW)
+    assert (log.log_end, stored(log)) == (5, sent[:5])
+    with pytest.raises(Refused):
+        append(log, epoch=3)
+    log.active.log.sync = sync
+    sent[5:] = [append(log, epoch=3)]
+    assert (log.log_end, stored(log), log.epochs.entries) == (6, sent, [(1, 0), (3, 5)])
+    disk.process_died()
+    assert stored(open_log()) == sent
