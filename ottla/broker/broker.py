@@ -43,6 +43,7 @@ from ottla.cluster.rules import rules_of
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.config.broker import BrokerConfig
 from ottla.config.listeners import Listener
+from ottla.config.setting import BadConfig
 from ottla.config.topic import TopicConfig, resolve
 from ottla.errors import ErrorCode, Fault, PortTaken, Refused
 from ottla.log import checkpoints
@@ -279,10 +280,14 @@ class Broker:
     # What the cluster agrees on.
 
     def _configure(self) -> None:
-        """Take up what was set for all brokers and for this one."""
+        """Take up what was set for all brokers and for this one. It was checked against the controller's own settings:
+        what cannot be beside this broker's is no reason to stop it."""
         configs = self.image.broker_configs
-        self.config = self.config.with_dynamic(cluster=configs.get(None, {}), broker=configs.get(self.id, {}))
-        self.cluster.rules = rules_of(self.config)
+        try:
+            self.config = self.config.with_dynamic(cluster=configs.get(None, {}), broker=configs.get(self.id, {}))
+        except BadConfig as bad:
+            log.error("broker %d goes on with the settings it has: %s", self.id, "; ".join(bad.problems))
+        self.cluster.rules = rules_of(self.config, configs)
         self.replication.configure()
 
     def _changed(self, old: Image, new: Image, change: c.Change) -> None:

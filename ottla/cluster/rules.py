@@ -15,14 +15,19 @@ from ottla.config.topic_settings import TOPIC_SETTINGS
 
 _MIN_IN_SYNC: Final = TOPIC_SETTINGS["min.insync.replicas"]
 _UNCLEAN: Final = TOPIC_SETTINGS["unclean.leader.election.enable"]
+NOTHING_SET: Final[Mapping[int | None, Mapping[str, str]]] = {}
 
 
-def rules_of(config: BrokerConfig) -> Rules:
+def rules_of(config: BrokerConfig, overrides: Mapping[int | None, Mapping[str, str]] = NOTHING_SET) -> Rules:
+    """`overrides`: what was set while the cluster runs, for single brokers and (None) for all."""
+
     def check_topic(configs: Mapping[str, str | None]) -> None:
         validate_topic_overrides(configs, config)
 
     def check_broker(broker: int | None, configs: Mapping[str, str | None]) -> None:
-        validate_broker_overrides(configs, config, whole_cluster=broker is None)
+        whole_cluster = broker is None
+        beside = [each for whom, each in overrides.items() if (whom is not None) is whole_cluster]
+        validate_broker_overrides(configs, config, whole_cluster=whole_cluster, beside=beside)
 
     def topic_list(name: str) -> str | None:
         setting = TOPIC_SETTINGS.get(name)

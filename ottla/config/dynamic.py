@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.broker_settings import BROKER_SETTINGS
@@ -11,9 +11,14 @@ from ottla.errors import ErrorCode, Refused
 
 
 def validate_broker_overrides(
-    overrides: Mapping[str, str | None], config: BrokerConfig, *, whole_cluster: bool
+    overrides: Mapping[str, str | None],
+    config: BrokerConfig,
+    *,
+    whole_cluster: bool,
+    beside: Sequence[Mapping[str, str]] = (),
 ) -> None:
-    """Refuse what cannot be changed on a running broker, or on all of them. `config` is the broker's own."""
+    """Refuse what cannot be changed on a running broker, or on all of them. `config` is the broker's own; `beside` is
+    what is set already and meets it: for single brokers if this is for all, for all if this is for one."""
     problems: list[str] = []
     for name, text in overrides.items():
         setting = BROKER_SETTINGS.get(name)
@@ -32,14 +37,21 @@ def validate_broker_overrides(
                 shown = "" if setting.sensitive else f" {text}"
                 problems.append(f"Invalid value{shown} for configuration {name}: must be {problem}")
     if not problems:
-        problems = _conflicts_with(config, {name: text for name, text in overrides.items() if text is not None})
+        given = {name: text for name, text in overrides.items() if text is not None}
+        if whole_cluster:  # some brokers have nothing beside it
+            problems = _conflicts(config, [(given, other) for other in ({}, *beside)])
+        else:
+            problems = _conflicts(config, [(other, given) for other in beside or ({},)])
     if problems:
         raise Refused(ErrorCode.invalid_config, "; ".join(problems))
 
 
-def _conflicts_with(config: BrokerConfig, overrides: Mapping[str, str]) -> list[str]:
-    try:
-        config.with_dynamic(cluster={}, broker=overrides)
-    except BadConfig as bad:
-        return list(bad.problems)
-    return []
+def _conflicts(config: BrokerConfig, layers: Sequence[tuple[Mapping[str, str], Mapping[str, str]]]) -> list[str]:
+    """What cannot be together, once for all brokers and for one."""
+    problems: dict[str, None] = {}
+    for cluster, broker in layers:
+        try:
+            config.with_dynamic(cluster=cluster, broker=broker)
+        except BadConfig as bad:
+            problems.update(dict.fromkeys(bad.problems))
+    return list(problems)

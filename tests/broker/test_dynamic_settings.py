@@ -1,0 +1,52 @@
+"""Settings that are changed while the cluster runs: what cannot be together, and what takes effect at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.broker import Broker
+from ottla.cluster.requests import ConfigAlteration, ConfigEdit
+from ottla.errors import ErrorCode
+from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
+
+MIN_LAG, MAX_LAG = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+
+
+async def alter(broker: Broker, whom: int | None, **settings: str) -> ErrorCode:
+    edits = [ConfigEdit(name.replace("_", "."), value) for name, value in settings.items()]
+    (result,) = await broker.cluster.alter_broker_configs([ConfigAlteration(whom, edits)])
+    return result.code
+
+
+def test_what_is_set_for_all_brokers_and_for_one_is_checked_together(tmp_path: Path):
+    async def test() -> None:
+        async with brokers(tmp_path, 1) as (one,):
+            assert await alter(one, None, **{MIN_LAG: "100000"}) is ErrorCode.none
+            assert await alter(one, 1, **{MAX_LAG: "5000"}) is ErrorCode.invalid_config
+            assert await alter(one, 1, **{MAX_LAG: "200000"}) is ErrorCode.none
+            assert await alter(one, None, **{MIN_LAG: "300000"}) is ErrorCode.invalid_config
+            assert await alter(one, 1, message_max_bytes="5000") is ErrorCode.none
+            assert one.config.message_max_bytes == 5000
+
+    run(test)
+
+
+@pytest.mark.broker_may_log("goes on with the settings it has: log.cleaner.min.compaction.lag.ms")
+def test_a_setting_for_all_that_cannot_be_beside_a_brokers_own_does_not_stop_it(tmp_path: Path):
+    async def test() -> None:
+        own = {MAX_LAG: "5000"}
+        async with brokers(tmp_path, 1) as (one,):
+            two = await start_broker(tmp_path, 2, **own)
+            await until(lambda: len(one.image.brokers) == 2)
+            assert await alter(one, None, **{MIN_LAG: "100000"}) is ErrorCode.none
+            await until(lambda: two.image.broker_configs)
+            assert two.config.log_cleaner_min_compaction_lag_ms == 0
+            await stop_broker(two)
+            two = await start_broker(tmp_path, 2, **own)  # and it starts again
+            assert await alter(one, None, **{MIN_LAG: "4000"}) is ErrorCode.none
+            await until(lambda: two.config.log_cleaner_min_compaction_lag_ms == 4000)
+            await stop_broker(two)
+
+    run(test)
