@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from ottla.cluster import changes as c
-from ottla.cluster.controller import check_configs_size, check_topic_name
+from ottla.cluster.controller import INTERNAL_TOPICS, check_configs_size, check_topic_name
 from ottla.cluster.image import Image
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, ConfigResult, Decision, Rules
 from ottla.errors import ErrorCode, Refused
+
+CLEANUP_POLICY: Final = "cleanup.policy"
 
 
 def alter_topic_configs(image: Image, alterations: Sequence[ConfigAlteration], rules: Rules) -> Decision[ConfigResult]:
@@ -22,6 +25,8 @@ def alter_topic_configs(image: Image, alterations: Sequence[ConfigAlteration], r
             raise Refused(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
         configs = edited(topic.configs, alteration, rules.topic_list)
         rules.check_topic(configs)
+        if name in INTERNAL_TOPICS:
+            _check_stays_compacted(name, topic.configs, configs)
         return None if configs == topic.configs else c.TopicConfigChanged(topic.id, configs)
 
     return _each(alterations, alter)
@@ -37,6 +42,12 @@ def alter_broker_configs(image: Image, alterations: Sequence[ConfigAlteration], 
         return None if configs == old else c.BrokerConfigChanged(broker, configs)
 
     return _each(alterations, alter)
+
+
+def _check_stays_compacted(name: str, old: Mapping[str, str], configs: Mapping[str, str]) -> None:
+    """Under another policy what coordinators remember would go with time, or with its first records."""
+    if configs.get(CLEANUP_POLICY) not in (old.get(CLEANUP_POLICY), "compact"):
+        raise Refused(ErrorCode.invalid_config, f"{CLEANUP_POLICY} of the internal topic {name} is compact.")
 
 
 def _each(

@@ -23,6 +23,8 @@ TOPIC_NAME_MAX: Final = 249
 TOPIC_PARTITIONS_MAX: Final = 10_000
 """A topic's assignment is one node, and a node has to fit into a store's transaction."""
 CONFIG_BYTES_MAX: Final = 65_536
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""What coordinators remember. Clients may read them."""
 _LEGAL: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from ottla.cluster.controller import INTERNAL_TOPICS
 from ottla.cluster.model import Partition as PartitionState
 from ottla.errors import RETRIABLE, ErrorCode, Refused
 from ottla.log import producers
@@ -33,9 +34,6 @@ from ottla.wire import batch
 NO_LEADER = -1
 READ_COMMITTED = 1
 ACKS_ALL = -1
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-"""What coordinators remember. Clients may read them."""
 
 
 class Appended(NamedTuple):
@@ -68,9 +66,10 @@ class Waiter(Protocol):
 
 class Partition:
     __slots__ = (
-        "_enough", "_others_eligible", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters",
-        "broker_id", "epoch_start", "followers", "high_watermark", "in_sync", "index", "leader_epoch", "leader_id",
-        "leads", "log", "partition_epoch", "proposed", "replicas", "tail_watchers", "topic", "topic_id", "watchers",
+        "_enough", "_looks_closer", "_others_eligible", "_policy", "_turned_away", "_uncommitted_bytes", "_union",
+        "_waiters", "broker_id", "epoch_start", "followers", "high_watermark", "in_sync", "index", "leader_epoch",
+        "leader_id", "leads", "log", "partition_epoch", "proposed", "replicas", "tail_watchers", "topic", "topic_id",
+        "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +111,7 @@ class Partition:
     @policy.setter
     def policy(self, policy: AppendPolicy) -> None:
         self._policy = policy
+        self._looks_closer = policy.opens_batches or self.topic in INTERNAL_TOPICS
         self._count_in_sync()
         self.advance()  # what waited only for the policy is committed now
 
@@ -221,8 +221,8 @@ class Partition:
                 f"the batch has {len(view)} bytes, the topic takes {policy.bytes_max} (max.message.bytes)",
             )
         log_append_time_ms = batch.NO_TIMESTAMP
-        if policy.opens_batches:
-            if self.topic in INTERNAL_TOPICS:  # always compacted, so a batch for one always comes this way
+        if self._looks_closer:
+            if self.topic in INTERNAL_TOPICS:
                 raise Refused(ErrorCode.invalid_topic_exception, f"{self.topic} is written by coordinators only")
             view = policy.opened(view, header)
         if policy.log_append_time:

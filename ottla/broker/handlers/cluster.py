@@ -9,10 +9,10 @@ from collections.abc import Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, Response, serves
+from ottla.cluster.controller import INTERNAL_TOPICS
 from ottla.cluster.image import NO_BROKER, Endpoint, Image, Partition, Topic
 from ottla.cluster.image import Broker as ClusterBroker
 from ottla.errors import ErrorCode
-from ottla.replication.partition import INTERNAL_TOPICS
 from ottla.wire import messages
 from ottla.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
 from ottla.wire.schema.describe_cluster import (
