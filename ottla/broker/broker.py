@@ -47,7 +47,8 @@ from ottla.config.setting import BadConfig
 from ottla.config.topic import TopicConfig, resolve
 from ottla.errors import ErrorCode, Fault, PortTaken, Refused
 from ottla.log import checkpoints
-from ottla.net.server import Limits, Server
+from ottla.net.limits import Limits
+from ottla.net.server import Server
 from ottla.replication.replicas import CHECKPOINTS, STRAY, Replicas
 from ottla.runtime import Lock, Runtime
 

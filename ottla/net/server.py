@@ -20,9 +20,11 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import cast
 
 from ottla.errors import BadFrame
+from ottla.net.limits import Limits
+from ottla.net.room import Room
 from ottla.net.turn import Turn
 from ottla.runtime import Buffer, Handle, Listener, Runtime
 from ottla.wire.frame import refused_length
@@ -45,19 +47,6 @@ STRANGER_SECONDS_MAX = 10.0
 STRANGERS_MAX = 200
 
 Reply = bytes | list[Buffer] | None
-
-
-class Limits(NamedTuple):
-    frame_bytes_max: int = 104_857_600
-    connections_max: int = 2**31 - 1
-    connections_per_address_max: int = 2**31 - 1
-    idle_ms_max: int = 600_000
-    held_bytes_max: int = -1
-    """All half-received large frames together; -1: no limit."""
-    pending_max: int = 1000
-    """Unanswered requests of one connection."""
-    pending_bytes_max: int = 104_857_600
-    """Unread answers, or requests read ahead, of one connection."""
 
 
 class Pending:
@@ -97,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
     """One client. All methods run on the loop; the transport calls them."""
 
     __slots__ = (
-        "_filled", "_held", "_need", "_owed", "_read_bytes", "_reserved", "_resuming", "_server", "_stopped_reading",
+        "_filled", "_held", "_need", "_owed", "_read_bytes", "_resuming", "_server", "_stopped_reading", "_takes_room",
         "_transport", "_writable", "active_at", "address", "authentication", "closed", "frame_bytes_max", "guarded",
         "listener_name", "peer_broker",
     )  # fmt: skip
@@ -120,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._need = 0
         self._read_bytes = 0
-        self._reserved = 0
+        self._takes_room = False
         self._writable = True
         self._stopped_reading = False
         self._resuming: Handle | None = None
@@ -141,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         if held is None:
             return self._server.scratch
         if self._filled == len(held):
-            held = self._grow(held)
+            held = self._enlarge(held, len(held) * GROWTH)
         return memoryview(held)[self._filled :]
 
     def buffer_updated(self, count: int) -> None:
@@ -153,6 +142,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._filled += count
             if self._filled < self._need:
+                if self._filled == len(held):
+                    self._grow(held)
                 return
             data = memoryview(held)[: self._filled]
         self._consume(data)
@@ -232,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._take(reply, replies)
         self._write(replies)
         if pos == end:
-            if self._held is not None or self._reserved:
+            if self._held is not None or self._takes_room:
                 self._let_go()
         else:
             self._keep(data[pos:], need)
@@ -263,40 +254,65 @@ class Connection(asyncio.BufferedProtocol):
     def _keep(self, rest: memoryview, need: int) -> None:
         """Hold on to the start of a frame, or to requests that have to wait for their turn."""
         filled = len(rest)
-        # What brokers send is never behind what clients do not finish sending.
-        a_client = self.peer_broker is None
-        if need > SCRATCH_BYTES and a_client and not self._reserved and not self._server.reserve(self, need):
-            self._stop_reading()
-        if self._blocked:
+        size = max(HELD_BYTES_MIN, filled * GROWTH)
+        if not self._blocked:
+            size = self._affordable(min(need, size), filled)
+        else:
             need = 0
+            if filled <= SCRATCH_BYTES:
+                self._leave_room()
             if self._owed and (hurry := self._owed[-1].hurry) is not None:
                 self._server.runtime.call_soon(hurry)
             if filled >= min(BACKLOG_BYTES_MAX, self._server.limits.pending_bytes_max):
                 self._stop_reading()
-        size = max(HELD_BYTES_MIN, filled * GROWTH)
-        held = bytearray(min(need, size) if need > filled else size)
+                size = filled
+        held = bytearray(size)
         held[:filled] = rest
         self._held = held
         self._filled = filled
         self._need = need
 
-    def _grow(self, held: bytearray) -> bytearray:
-        size = len(held) * GROWTH
-        larger = bytearray(min(self._need, size) if self._need > len(held) else size)
-        larger[: self._filled] = held
+    def _grow(self, held: bytearray) -> None:
+        size = self._affordable(min(self._need, len(held) * GROWTH), len(held))
+        if size > len(held):
+            self._enlarge(held, size)
+
+    def _enlarge(self, held: bytearray, size: int) -> bytearray:
+        larger = bytearray(size)
+        larger[: self._filled] = memoryview(held)[: self._filled]
         self._held = larger
         return larger
+
+    def _affordable(self, size: int, least: int) -> int:
+        """How large the buffer may be now: as small as can be while there is no room for a large one."""
+        # What brokers send is never behind what clients do not finish sending.
+        if size <= SCRATCH_BYTES or self.peer_broker is not None:
+            self._leave_room()
+            return size
+        self._takes_room = True
+        if self._server.room.take(self, size):
+            return size
+        self._stop_reading()
+        return least
 
     def _let_go(self) -> None:
         self._held = None
         self._filled = self._need = 0
-        if self._reserved:
-            self._server.release(self._reserved)
-            self._reserved = 0
+        self._leave_room()
 
-    def granted(self, reserved: int) -> None:
-        """The server has room for the large frame this connection is sending."""
-        self._reserved = reserved
+    def _leave_room(self) -> None:
+        if self._takes_room:
+            self._takes_room = False
+            self._server.room.release(self)
+
+    def stalled(self, since: float) -> bool:
+        return self._filled < self._need and self.active_at < since
+
+    def granted(self, size: int) -> None:
+        """There is room for more of the large frame this connection is sending."""
+        self.active_at = self._server.runtime.now()
+        if self._held is not None:
+            self._enlarge(self._held, size)
         if self._stopped_reading and not self.closed:
             self._stopped_reading = False
             self._transport.resume_reading()
@@ -328,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
         if held is not None and self._filled and self._filled >= self._need:
             self._held = None
             self._consume(memoryview(held)[: self._filled])
-        if self._stopped_reading and not self.closed and not self._blocked and not self._server.waits_for_room(self):
+        if self._stopped_reading and not self.closed and not self._blocked and not self._server.room.waits(self):
             self._stopped_reading = False
             self._transport.resume_reading()
 
@@ -382,6 +398,7 @@ class Server:
         self.serve = serve
         self.limits = limits
         self.turn = Turn(runtime)
+        self.room = Room(runtime.now, lambda: self.limits.held_bytes_max)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.received_bytes = self.sent_bytes = 0
         self.connections: dict[Connection, None] = {}  # in the order in which they came
@@ -389,8 +406,6 @@ class Server:
         """Connections on guarded listeners."""
         self._per_address: dict[str, int] = {}
         self._listeners: list[Listener] = []
-        self._held_bytes = 0
-        self._waiting: dict[Connection, int] = {}
         self._strangers: dict[Connection, Handle] = {}
         self._sweep: Handle | None = None
 
@@ -448,7 +463,6 @@ class Server:
             timer.cancel()
 
     def gone(self, connection: Connection) -> None:
-        self._waiting.pop(connection, None)
         self.welcomed(connection)
         self.guests.pop(connection, None)
         if connection not in self.connections:
@@ -459,29 +473,6 @@ class Server:
             self._per_address[connection.address] = left
         else:
             del self._per_address[connection.address]
-
-    # Room for large frames. Whoever has a place can always finish its frame; the others wait and are not read from.
-
-    def reserve(self, connection: Connection, size: int) -> bool:
-        most = self.limits.held_bytes_max
-        if most >= 0 and self._held_bytes and self._held_bytes + size > most:
-            self._waiting[connection] = size
-            return False
-        self._held_bytes += size
-        connection.granted(size)
-        return True
-
-    def release(self, size: int) -> None:
-        self._held_bytes -= size
-        for connection, wanted in list(self._waiting.items()):
-            if self._held_bytes and self._held_bytes + wanted > self.limits.held_bytes_max:
-                break
-            del self._waiting[connection]
-            self._held_bytes += wanted
-            connection.granted(wanted)
-
-    def waits_for_room(self, connection: Connection) -> bool:
-        return connection in self._waiting
 
     # Connections on which nothing happens.
 

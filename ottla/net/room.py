@@ -1,0 +1,77 @@
+"""Room for requests that have not arrived whole.
+
+What counts is the memory they take, not the length they promise: a connection asks again whenever its buffer has to
+grow, and is not read from while there is no room. One connection at a time may go beyond the limit, or all of them
+could wait for each other; it keeps that right until its request is whole, and then the one that waits longest has it.
+Whoever stops sending in the middle while others wait is hung up on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+STALLED_SECONDS_MAX = 10.0
+
+
+class Holder(Protocol):
+    def granted(self, size: int) -> None:
+        """There is room now for a buffer of that size."""
+
+    def stalled(self, since: float) -> bool:
+        """Whether all that is missing is what the other end has not sent since then."""
+
+    def close(self, why: str) -> None: ...
+
+
+class Room:
+    def __init__(self, now: Callable[[], float], most: Callable[[], int]) -> None:
+        self._now = now
+        self._most = most
+        self._held: dict[Holder, int] = {}
+        self._bytes = 0
+        self._beyond: Holder | None = None
+        self._waiting: dict[Holder, int] = {}  # in the order in which they came
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes
+
+    def take(self, holder: Holder, size: int) -> bool:
+        """Room for a buffer of that size, instead of what was taken before. Otherwise `granted` is called later."""
+        if not self._fits(holder, size):
+            self._waiting[holder] = size
+            self._hang_up_on_stalled()
+            return False
+        self._bytes += size - self._held.get(holder, 0)
+        self._held[holder] = size
+        return True
+
+    def release(self, holder: Holder) -> None:
+        self._waiting.pop(holder, None)
+        self._bytes -= self._held.pop(holder, 0)
+        if self._beyond is holder:
+            self._beyond = None
+        for each, size in list(self._waiting.items()):
+            if not self._fits(each, size):
+                break
+            del self._waiting[each]
+            self._bytes += size - self._held.get(each, 0)
+            self._held[each] = size
+            each.granted(size)
+
+    def waits(self, holder: Holder) -> bool:
+        return holder in self._waiting
+
+    def _fits(self, holder: Holder, size: int) -> bool:
+        most = self._most()
+        if most < 0 or self._bytes - self._held.get(holder, 0) + size <= most:
+            return True
+        if self._beyond is None:
+            self._beyond = holder
+        return self._beyond is holder
+
+    def _hang_up_on_stalled(self) -> None:
+        since = self._now() - STALLED_SECONDS_MAX
+        for each in [each for each in self._held if each not in self._waiting and each.stalled(since)]:
+            each.close("it does not go on with a large request, and others wait for the room")
