@@ -8,9 +8,6 @@ done when `serve` returns, only the acknowledgement is outstanding).
 Buffers. While nothing is held back, all connections read into one scratch buffer: frames in it are served before the
 next read, and only the part of a frame at its end is copied away. A large frame then gets a buffer of its own, which
 grows with what has arrived, never with what the length prefix promises, and the socket reads straight into it.
-
-Strangers. A guarded listener is for brokers only. Until `welcome` says which broker it is, a connection there may send
-small frames only, has little time, and is one of few; from then on no limit on clients applies to it.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ from collections.abc import Callable
 from typing import cast
 
 from ottla.errors import BadFrame
+from ottla.net.doors import STRANGER_BYTES_MAX, Doors
 from ottla.net.limits import Limits
 from ottla.net.room import Room
 from ottla.net.turn import Turn
@@ -42,9 +40,6 @@ FRAMES_PER_TURN = 128
 TURN_BYTES = 1024 * 1024
 """How much is served of one connection before the others have their turn."""
 WRITE_BUFFER_HIGH = 512 * 1024
-STRANGER_BYTES_MAX = 16 * 1024
-STRANGER_SECONDS_MAX = 10.0
-STRANGERS_MAX = 200
 
 Reply = bytes | list[Buffer] | None
 
@@ -52,12 +47,14 @@ Reply = bytes | list[Buffer] | None
 class Pending:
     """An answer that comes later. Unless `overlaps`, the connection's next request waits for it."""
 
-    __slots__ = ("_connection", "abandoned", "ended", "hurry", "overlaps", "reply", "resolved")
+    __slots__ = ("_connection", "abandoned", "early_bytes", "ended", "hurry", "overlaps", "reply", "resolved")
 
     def __init__(self, *, overlaps: bool = False) -> None:
         self.overlaps = overlaps
         self.resolved = False
         self.reply: Reply = None
+        self.early_bytes = 0
+        """Of an answer that is there and not due."""
         self.abandoned: Callable[[], object] | None = None
         """Called when the peer goes away before the answer."""
         self.hurry: Callable[[], object] | None = None
@@ -73,7 +70,7 @@ class Pending:
         if self.ended is not None:
             self.ended()
         if self._connection is not None:
-            self._connection.settle()
+            self._connection.settle(self)
 
     def queue_on(self, connection: Connection) -> None:
         self._connection = connection
@@ -86,9 +83,9 @@ class Connection(asyncio.BufferedProtocol):
     """One client. All methods run on the loop; the transport calls them."""
 
     __slots__ = (
-        "_filled", "_held", "_need", "_owed", "_read_bytes", "_resuming", "_server", "_stopped_reading", "_takes_room",
-        "_transport", "_writable", "active_at", "address", "authentication", "closed", "frame_bytes_max", "guarded",
-        "listener_name", "peer_broker",
+        "_early_bytes", "_filled", "_held", "_need", "_owed", "_read_bytes", "_resuming", "_server", "_stopped_reading",
+        "_takes_room", "_transport", "_writable", "active_at", "address", "authentication", "closed", "frame_bytes_max",
+        "guarded", "listener_name", "peer_broker",
     )  # fmt: skip
 
     def __init__(self, server: Server, listener_name: str, *, guarded: bool = False) -> None:
@@ -109,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._need = 0
         self._read_bytes = 0
+        self._early_bytes = 0
         self._takes_room = False
         self._writable = True
         self._stopped_reading = False
@@ -121,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "?"
         self._transport.set_write_buffer_limits(high=min(WRITE_BUFFER_HIGH, self._server.limits.pending_bytes_max))
-        if not self._server.admit(self):
+        if not self._server.doors.admit(self):
             self.closed = True
             self._transport.abort()
 
@@ -164,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         for pending in owed:
             if not pending.resolved and pending.abandoned is not None:
                 pending.abandoned()
-        self._server.gone(self)
+        self._server.doors.gone(self)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -177,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         """The other end has proved to be this broker."""
         self.peer_broker = broker_id
         self.frame_bytes_max = self._server.limits.frame_bytes_max
-        self._server.welcomed(self)
+        self._server.doors.welcomed(self)
 
     # Requests in.
 
@@ -186,7 +184,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self._writable or self._resuming is not None:
             return True
         owed = self._owed
-        return bool(owed) and (not owed[-1].overlaps or len(owed) >= self._server.limits.pending_max)
+        return bool(owed) and (
+            not owed[-1].overlaps
+            or len(owed) >= self._server.limits.pending_max
+            or self._early_bytes >= self._server.limits.pending_bytes_max
+        )
 
     def _consume(self, data: memoryview) -> None:
         """Serve the whole frames in `data`, keep the rest."""
@@ -194,6 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         end = len(data)
         need = 4
         replies: list[Buffer] = []
+        collected = 0  # bytes of them: who does not read the answers has no more requests served
         server = self._server
         frames_left = FRAMES_PER_TURN
         while end - pos >= 4:
@@ -219,8 +222,13 @@ class Connection(asyncio.BufferedProtocol):
                 return self.close(str(failure))
             if type(reply) is bytes and not self._owed:
                 replies.append(reply)
+                collected += len(reply)
             elif reply is not None:
-                self._take(reply, replies)
+                collected += self._take(reply, replies)
+            if collected >= WRITE_BUFFER_HIGH:
+                self._write(replies)
+                replies = []
+                collected = 0
         self._write(replies)
         if pos == end:
             if self._held is not None or self._takes_room:
@@ -229,8 +237,9 @@ class Connection(asyncio.BufferedProtocol):
             self._keep(data[pos:], need)
         return None
 
-    def _take(self, reply: Reply | Pending, replies: list[Buffer]) -> None:
-        """Queue an answer that is not ready, or not due; add one that is to those that leave with this read."""
+    def _take(self, reply: Reply | Pending, replies: list[Buffer]) -> int:
+        """Queue an answer that is not ready, or not due; add one that is to those that leave with this read, and say
+        how large it is."""
         if isinstance(reply, Pending) and reply.resolved:
             reply = reply.reply
         if isinstance(reply, Pending):
@@ -242,8 +251,18 @@ class Connection(asyncio.BufferedProtocol):
             late = Pending(overlaps=True)
             late.resolve(reply)
             self._owed.append(late)
+            self._came_early(late)
         elif reply is not None:
-            replies += [reply] if isinstance(reply, bytes) else reply
+            answer = [reply] if isinstance(reply, bytes) else reply
+            replies += answer
+            return sum(map(len, answer))
+        return 0
+
+    def _came_early(self, pending: Pending) -> None:
+        reply = pending.reply
+        if reply is not None:
+            pending.early_bytes = len(reply) if isinstance(reply, bytes) else sum(map(len, reply))
+            self._early_bytes += pending.early_bytes
 
     def _write(self, replies: list[Buffer]) -> None:
         """One call for all answers of a read: clients that pipeline cost fewer system calls."""
@@ -350,13 +369,17 @@ class Connection(asyncio.BufferedProtocol):
 
     # Replies out.
 
-    def settle(self) -> None:
+    def settle(self, resolved: Pending) -> None:
         """Send every answer whose turn has come, then go on with the requests behind it."""
         owed = self._owed
         if self.closed or not owed:
             return
+        if not owed[0].resolved:
+            return self._came_early(resolved)
         while owed and owed[0].resolved:
-            reply = owed.popleft().reply
+            due = owed.popleft()
+            self._early_bytes -= due.early_bytes
+            reply = due.reply
             if reply is not None:
                 self._write([reply] if isinstance(reply, bytes) else reply)
         if self._held is None or self._filled < self._need:
@@ -401,12 +424,10 @@ class Server:
         self.room = Room(runtime.now, lambda: self.limits.held_bytes_max)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.received_bytes = self.sent_bytes = 0
-        self.connections: dict[Connection, None] = {}  # in the order in which they came
-        self.guests: dict[Connection, None] = {}
-        """Connections on guarded listeners."""
-        self._per_address: dict[str, int] = {}
+        self.doors = Doors(runtime, lambda: self.limits)
+        self.connections = self.doors.connections
+        self.guests = self.doors.guests
         self._listeners: list[Listener] = []
-        self._strangers: dict[Connection, Handle] = {}
         self._sweep: Handle | None = None
 
     async def listen(self, name: str, host: str, port: int, *, guarded: bool = False) -> Listener:
@@ -429,50 +450,6 @@ class Server:
             self._sweep.cancel()
         for connection in [*self.connections, *self.guests]:
             connection.hang_up()
-
-    def admit(self, connection: Connection) -> bool:
-        if connection.guarded:
-            return self._admit_stranger(connection)
-        if len(self.connections) >= self.limits.connections_max:
-            log.warning("refusing a connection: there are %d already (max.connections)", len(self.connections))
-            return False
-        from_there = self._per_address.get(connection.address, 0)
-        if from_there >= self.limits.connections_per_address_max:
-            log.warning(
-                "refusing a connection from %s: it has %d already (max.connections.per.ip)",
-                connection.address, from_there,
-            )  # fmt: skip
-            return False
-        self._per_address[connection.address] = from_there + 1
-        self.connections[connection] = None
-        return True
-
-    def _admit_stranger(self, connection: Connection) -> bool:
-        """Brokers are not counted among the clients: whatever clients do, replication goes on."""
-        if len(self._strangers) >= STRANGERS_MAX:
-            log.warning("refusing a connection from %s: too many have not said who they are", connection.address)
-            return False
-        deadline = self.runtime.now() + STRANGER_SECONDS_MAX
-        self._strangers[connection] = self.runtime.call_at(deadline, connection.close, "it has not said who it is")
-        self.guests[connection] = None
-        return True
-
-    def welcomed(self, connection: Connection) -> None:
-        timer = self._strangers.pop(connection, None)
-        if timer is not None:
-            timer.cancel()
-
-    def gone(self, connection: Connection) -> None:
-        self.welcomed(connection)
-        self.guests.pop(connection, None)
-        if connection not in self.connections:
-            return
-        del self.connections[connection]
-        left = self._per_address[connection.address] - 1
-        if left:
-            self._per_address[connection.address] = left
-        else:
-            del self._per_address[connection.address]
 
     # Connections on which nothing happens.
 

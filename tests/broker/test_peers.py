@@ -12,7 +12,7 @@ from ottla.broker.broker import Broker
 from ottla.broker.peers import Lane
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode, Refused
-from ottla.net import server as net
+from ottla.net import doors
 from ottla.net.authentication import MECHANISM, NONCE_BYTES, SECRET_BYTES, Connecting, Identity
 from ottla.net.peer import PeerConnection, Unreached
 from ottla.wire import apis
@@ -271,7 +271,7 @@ GARBAGE = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
     struct.pack(">i", -1),
     struct.pack(">i", 7) + bytes(7),
-    struct.pack(">i", net.STRANGER_BYTES_MAX + 1) + bytes(100),
+    struct.pack(">i", doors.STRANGER_BYTES_MAX + 1) + bytes(100),
     struct.pack(">i", 2**31 - 1),
     struct.pack(">i", 100) + bytes([255]) * 100,
     framed(request_header(apis.SASL_HANDSHAKE, 1, 1, "x"), struct.pack(">h", 30_000), b"SHORT"),
@@ -312,8 +312,8 @@ def test_strangers_are_answered_nothing_else(tmp_path):
 
 
 def test_strangers_have_little_time_and_are_few(tmp_path, monkeypatch):
-    monkeypatch.setattr(net, "STRANGER_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(net, "STRANGERS_MAX", 2)
+    monkeypatch.setattr(doors, "STRANGER_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(doors, "STRANGERS_MAX", 2)
 
     async def test() -> None:
         async with (

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ottla.errors import BadFrame
-from ottla.net import room
 from ottla.net import server as net
 from ottla.net.limits import Limits
 from ottla.net.server import Connection, Pending, Server
@@ -389,59 +388,6 @@ def test_large_frames_wait_for_room_and_then_all_arrive():
         await asyncio.gather(*(send(port) for _ in range(12)))
 
     serving(echo, test, Limits(held_bytes_max=2_500_000))
-
-
-def test_a_length_that_nobody_fills_takes_no_room_from_others():
-    async def test(server: Server, port: int) -> None:
-        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
-        for _, writer in pairs:
-            writer.write(struct.pack(">i", 100_000_000) + b"x")
-        await until(lambda: sum(c.held_bytes > 0 for c in server.connections) == 5)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4_000_000)
-        writer.write(frame(b"y" * 1_000_000))
-        assert await read_frame(reader) == b"y" * 1_000_000
-        for _, each in [*pairs, (reader, writer)]:
-            each.close()
-
-    serving(echo, test, Limits(held_bytes_max=2_500_000))
-
-
-def test_large_frames_that_have_all_begun_and_do_not_fit_together_are_finished_one_after_the_other():
-    body = b"x" * 1_000_000
-
-    async def test(server: Server, port: int) -> None:
-        pairs = [await asyncio.open_connection("127.0.0.1", port, limit=4_000_000) for _ in range(8)]
-        for _, writer in pairs:
-            writer.write(frame(body)[:200_000])
-            await writer.drain()
-        await until(lambda: all(c.held_bytes for c in server.connections))
-        for _, writer in pairs:
-            writer.write(frame(body)[200_000:])
-        for reader, writer in pairs:
-            assert await read_frame(reader) == body
-            writer.close()
-        await until(lambda: server.room.held_bytes == 0)
-
-    serving(echo, test, Limits(held_bytes_max=1_500_000))
-
-
-def test_a_frame_that_does_not_go_on_is_given_up_when_others_need_its_room(monkeypatch):
-    monkeypatch.setattr(room, "STALLED_SECONDS_MAX", 0.05)
-
-    async def test(server: Server, port: int) -> None:
-        pairs = [await asyncio.open_connection("127.0.0.1", port, limit=4_000_000) for _ in range(2)]
-        for _, writer in pairs:
-            writer.write(struct.pack(">i", 1_000_000) + b"x" * 300_000)
-        await until(lambda: server.room.held_bytes == 2_000_008)
-        await asyncio.sleep(0.1)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4_000_000)
-        writer.write(frame(b"y" * 1_000_000))
-        assert await read_frame(reader) == b"y" * 1_000_000
-        assert [await closed(each) for each, _ in pairs] == [True, True]
-        for _, each in [*pairs, (reader, writer)]:
-            each.close()
-
-    serving(echo, test, Limits(held_bytes_max=1_500_000))
 
 
 def test_brokers_need_not_wait_for_room_that_clients_take():
