@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import struct
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -40,6 +41,12 @@ OFFSETS_TOPIC = "__consumer_offsets"
 LOAD_BYTES = 1 << 20
 LOAD_RETRY_SECONDS = 1.0
 """After the disk could not be read."""
+
+KEY_CHARS_MAX = 32_767
+"""Of a group's id or a transactional id: as long as a string in a record can be."""
+KEY_CHARS_KEPT = 256
+"""The hashes of keys up to this length are kept."""
+_UNITS = struct.Struct(">H")
 
 M = TypeVar("M", bound=Machine)
 R = TypeVar("R")
@@ -385,16 +392,33 @@ def respond(asking: Asking, request: Request, shape: Callable[[Reply], S]) -> S 
     return pending
 
 
-@lru_cache(maxsize=16384)
+async def in_turns(keys: Iterable[str]) -> AsyncIterator[str]:
+    """Each key once. Long ones take their time (`java_hash`): others have their turn in between."""
+    looked_at = 0
+    for key in dict.fromkeys(keys):
+        looked_at += len(key)
+        if looked_at > KEY_CHARS_MAX:
+            looked_at = 0
+            await asyncio.sleep(0)
+        yield key
+
+
 def java_hash(text: str) -> int:
-    """Java's String.hashCode, without its sign: clients and tools know where a group lives."""
-    data = text.encode("utf-16-be", "surrogatepass")
+    """Java's String.hashCode, without its sign: clients and tools know where a group lives. No record has room for a
+    key that is longer than what is looked at."""
+    return _kept_hash(text) if len(text) <= KEY_CHARS_KEPT else _java_hash(text[:KEY_CHARS_MAX])
+
+
+def _java_hash(text: str) -> int:
     value = 0
-    for at in range(0, len(data), 2):
-        value = (31 * value + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
+    for (unit,) in _UNITS.iter_unpack(text.encode("utf-16-be", "surrogatepass")):
+        value = (31 * value + unit) & 0xFFFFFFFF
     if value >= 0x80000000:
         value = 0x100000000 - value
     return 0 if value == 0x80000000 else value
+
+
+_kept_hash = lru_cache(maxsize=16384)(_java_hash)
 
 
 class _World:

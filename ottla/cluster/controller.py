@@ -22,6 +22,8 @@ TOPIC_NAME_MAX: Final = 249
 """Leaves room for a partition number in a directory name of 255 characters."""
 TOPIC_PARTITIONS_MAX: Final = 10_000
 """A topic's assignment is one node, and a node has to fit into a store's transaction."""
+REQUEST_PARTITIONS_MAX: Final = 10_000
+"""All that one request makes: deciding it is one turn of the loop. Kafka's limit."""
 CONFIG_BYTES_MAX: Final = 65_536
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """What coordinators remember. Clients may read them."""
@@ -47,6 +49,10 @@ def create_topics(
     image: Image, specs: Sequence[TopicSpec], topic_ids: Sequence[bytes], rules: Rules
 ) -> Decision[TopicResult]:
     """Create topics, each for itself: one that is refused does not keep the others from being created."""
+    if _too_many_at_once(
+        len(spec.assignments) or (rules.partitions if spec.partitions == UNSET else spec.partitions) for spec in specs
+    ):
+        return Decision([], [_excessive(spec.name) for spec in specs])
     return _Creation(image, rules).decide(specs, topic_ids)
 
 
@@ -194,6 +200,9 @@ def _unknown(ref: str | bytes) -> TopicResult:
 
 def create_partitions(image: Image, specs: Sequence[PartitionsSpec], rules: Rules) -> Decision[TopicResult]:
     """Grow topics, each for itself."""
+    topics = [(image.topic(spec.name), spec.partitions) for spec in specs]
+    if _too_many_at_once([wanted - len(topic.partitions) for topic, wanted in topics if topic is not None]):
+        return Decision([], [_excessive(spec.name) for spec in specs])
     decision: Decision[TopicResult] = Decision([], [])
     times = Counter(spec.name for spec in specs)
     for spec in specs:
@@ -257,6 +266,16 @@ def brokers_gone(image: Image, live: Sequence[tuple[int, int]]) -> list[c.Change
         for broker in image.brokers.values()
         if (broker.id, broker.epoch) not in alive
     ]
+
+
+def _too_many_at_once(counts: Iterable[int]) -> bool:
+    """What no topic can have is refused for that topic alone."""
+    return sum(count for count in counts if 0 < count <= TOPIC_PARTITIONS_MAX) > REQUEST_PARTITIONS_MAX
+
+
+def _excessive(name: str) -> TopicResult:
+    message = "Excessively large number of partitions per request."
+    return TopicResult(name, code=ErrorCode.policy_violation, message=message)
 
 
 def _check_partitions_max(partitions: int) -> None:

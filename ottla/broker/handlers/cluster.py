@@ -98,17 +98,16 @@ def _some(
     image = broker.image
     seen = _Seen(image, request)
     topics = []
-    for each in wanted:
-        by_id = each.topic_id != ZERO_UUID
-        topic = image.topic_by_id(each.topic_id) if by_id else image.topic(each.name or "")
+    for topic_id, name in {(each.topic_id, each.name or ""): None for each in wanted}:
+        by_id = topic_id != ZERO_UUID
+        topic = image.topic_by_id(topic_id) if by_id else image.topic(name)
         if topic is not None:
             topics.append(_topic(seen, topic, message.include_topic_authorized_operations))
         elif by_id:
             topics.append(
-                MetadataResponseTopic(error_code=ErrorCode.unknown_topic_id, topic_id=each.topic_id, name=None)
+                MetadataResponseTopic(error_code=ErrorCode.unknown_topic_id, topic_id=topic_id, name=None)
             )
         else:
-            name = each.name or ""
             code = refused.get(name) or broker.why_unknown(name)
             topics.append(MetadataResponseTopic(error_code=code, name=name))
     return _response(broker, message, request, topics)

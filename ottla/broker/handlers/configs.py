@@ -33,13 +33,10 @@ BROKER = 4
 @serves(DESCRIBE_CONFIGS)
 def describe(broker: Broker, message: DescribeConfigsRequest, request: Request) -> DescribeConfigsResponse:
     results = []
-    for resource in message.resources:
-        result = DescribeConfigsResult(
-            resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
-        )
+    for (kind, name), keys in _asked(message.resources).items():
+        result = DescribeConfigsResult(resource_type=kind, resource_name=name, error_message=None)
         try:
-            rows = _rows(broker, resource)
-            keys = resource.configuration_keys
+            rows = _rows(broker, kind, name)
             result.configs = [
                 _described(row, message.include_synonyms, message.include_documentation)
                 for row in rows
@@ -51,20 +48,32 @@ def describe(broker: Broker, message: DescribeConfigsRequest, request: Request) 
     return DescribeConfigsResponse(results=results)
 
 
-def _rows(broker: Broker, resource: DescribeConfigsResource) -> list[Row]:
-    name = resource.resource_name
-    if resource.resource_type == TOPIC:
+def _asked(resources: Sequence[DescribeConfigsResource]) -> dict[tuple[int, str], set[str]]:
+    """Each resource once, however often it is named, and the settings asked for; none: all."""
+    asked: dict[tuple[int, str], set[str]] = {}
+    for each in resources:
+        which = (each.resource_type, each.resource_name)
+        known = asked.get(which)
+        if known is None or not each.configuration_keys:
+            asked[which] = set(each.configuration_keys or ())
+        elif known:
+            known.update(each.configuration_keys)
+    return asked
+
+
+def _rows(broker: Broker, kind: int, name: str) -> list[Row]:
+    if kind == TOPIC:
         topic = broker.image.topic(name)
         if topic is None:
             raise Refused(broker.why_unknown(name))
         return describe_topic(topic.configs, broker.config)
-    if resource.resource_type == BROKER:
+    if kind == BROKER:
         if not name:
             return describe_dynamic(broker.image.broker_configs.get(None, {}), Source.DYNAMIC_CLUSTER)
         if _broker_id(name) != broker.id:
             raise Refused(ErrorCode.invalid_request, f"ask broker {name} itself: this is broker {broker.id}")
         return describe_broker(broker.config)
-    raise Refused(ErrorCode.invalid_request, f"there is no configuration of resource type {resource.resource_type}")
+    raise Refused(ErrorCode.invalid_request, f"there is no configuration of resource type {kind}")
 
 
 def _broker_id(name: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from ottla.broker.coordinators import respond
+from ottla.broker.coordinators import in_turns, respond
 from ottla.broker.dispatch import Request, Response, serves
 from ottla.broker.handlers.groups import GROUP_OPERATIONS, NOT_ASKED, client_of
 from ottla.config.broker import BrokerConfig
@@ -96,7 +96,7 @@ async def describe(
     broker: Broker, message: ConsumerGroupDescribeRequest, request: Request
 ) -> ConsumerGroupDescribeResponse:
     described = []
-    for group_id in message.group_ids:
+    async for group_id in in_turns(message.group_ids):
         try:
             if not group_id:
                 raise Refused(ErrorCode.invalid_group_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.coordinators import in_turns
 from ottla.broker.dispatch import Request, serves
 from ottla.cluster.image import NO_BROKER
 from ottla.errors import ErrorCode
@@ -23,7 +24,8 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     """One key (answered at the top), or since version 4 several (answered one by one)."""
     if message.coordinator_keys:
-        found = [await _find(broker, message.key_type, key, request) for key in message.coordinator_keys]
+        keys = in_turns(message.coordinator_keys)
+        found = [await _find(broker, message.key_type, key, request) async for key in keys]
         return FindCoordinatorResponse(coordinators=found)
     one = await _find(broker, message.key_type, message.key, request)
     return FindCoordinatorResponse(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from ottla.broker.coordinators import Asking, respond
+from ottla.broker.coordinators import Asking, in_turns, respond
 from ottla.broker.dispatch import Request, Response, serves
 from ottla.coordinator.decision import Reply
 from ottla.coordinator.surroundings import Client
@@ -136,7 +136,7 @@ def leave(broker: Broker, message: LeaveGroupRequest, request: Request) -> Answe
 @serves(DESCRIBE_GROUPS)
 async def describe(broker: Broker, message: DescribeGroupsRequest, request: Request) -> DescribeGroupsResponse:
     described = []
-    for group_id in message.groups:
+    async for group_id in in_turns(message.groups):
         try:
             group = await _describe(broker, group_id)
         except Refused as refused:
@@ -161,7 +161,7 @@ async def list_groups(broker: Broker, message: ListGroupsRequest, request: Reque
 @serves(DELETE_GROUPS)
 async def delete(broker: Broker, message: DeleteGroupsRequest, request: Request) -> DeleteGroupsResponse:
     results = []
-    for group_id in dict.fromkeys(message.groups_names):
+    async for group_id in in_turns(message.groups_names):
         reply = await _delete(broker, group_id).answered()
         if isinstance(reply, Refused):
             reply = DeletableGroupResult(group_id=group_id, error_code=reply.code)

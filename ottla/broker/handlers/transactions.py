@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
-from ottla.broker.coordinators import Asking, respond
+from ottla.broker.coordinators import Asking, in_turns, respond
 from ottla.broker.dispatch import Request, serves
 from ottla.broker.handlers.txn_markers import overlapping
 from ottla.coordinator.decision import Reply
@@ -254,7 +254,7 @@ def _end(broker: Broker, message: EndTxnRequest, version: int, spare_id: int | N
 async def describe(
     broker: Broker, message: describe_transactions.DescribeTransactionsRequest, request: Request
 ) -> describe_transactions.DescribeTransactionsResponse:
-    found = [await _describe(broker, transactional_id) for transactional_id in message.transactional_ids]
+    found = [await _describe(broker, each) async for each in in_turns(message.transactional_ids)]
     return describe_transactions.DescribeTransactionsResponse(transaction_states=found)
 
 
