@@ -3,6 +3,7 @@
 Who speaks: each process that opens the file is a session; `embedded_file` says when one counts as dead, and what is
 durable. All SQLite calls run beside the loop, one at a time, on one connection: the order of calls is the order of
 commits. Commits of other processes are noticed by polling `PRAGMA data_version`, which reads shared memory and no disk.
+They have a thread to themselves: behind readers of a slow disk, a poll could come too late.
 The loop is what polls, and only a poll shows the others that this session lives: if the loop hangs, the session ends.
 """
 
@@ -10,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from ottla.cluster.embedded_file import StoreFile
 from ottla.cluster.leases import LEASE_SECONDS
@@ -31,12 +32,20 @@ HURRY_SECONDS: Final = 1.0
 """Whoever saw a broker go wants to see what the controller makes of it, too."""
 
 
+@runtime_checkable
+class _OwnThreads(Protocol):
+    """A runtime with real threads."""
+
+    def own_thread(self, name: str) -> Callable[..., Awaitable[Any]]: ...
+
+
 class EmbeddedStore:
     """The store of `embedded:PATH`."""
 
     def __init__(self, file: StoreFile, runtime: Runtime) -> None:
         self._file = file
         self._runtime = runtime
+        self._offload = runtime.own_thread("store") if isinstance(runtime, _OwnThreads) else runtime.offload
         self._turn = asyncio.Lock()  # one thread at a time in the connection, in the order of asking
         self._watches: list[tuple[str, Callable[[], None]]] = []
         self._tell_state: list[Callable[[SessionState], None]] = []
@@ -106,7 +115,7 @@ class EmbeddedStore:
         import sqlite3
 
         async with self._turn:
-            job = asyncio.ensure_future(self._runtime.offload(act, *args))
+            job = asyncio.ensure_future(self._offload(act, *args))
             try:
                 return await asyncio.shield(job)
             except asyncio.CancelledError:

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
@@ -45,6 +46,7 @@ class RealRuntime:
     def __init__(self, *, open_files_max: int = 1000) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(OFFLOAD_THREADS_MAX, thread_name_prefix="ottla-offload")
+        self._own_threads: list[ThreadPoolExecutor] = []
         self._tasks: set[asyncio.Task[object]] = set()
         self.disk = RealDisk(open_files_max=open_files_max)
         self.random = Random()
@@ -74,6 +76,12 @@ class RealRuntime:
     def offload(self, act: Callable[..., T], *args: object) -> Awaitable[T]:
         return self._loop.run_in_executor(self._threads, act, *args)
 
+    def own_thread(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """An `offload` with a thread of its own, for what must not wait behind a busy disk."""
+        thread = ThreadPoolExecutor(1, thread_name_prefix=f"ottla-{name}")
+        self._own_threads.append(thread)
+        return partial(self._loop.run_in_executor, thread)
+
     def offload_process(
         self, work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None, insist: bool = False
     ) -> AsyncGenerator[dict[str, Any], None]:
@@ -99,7 +107,8 @@ class RealRuntime:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._threads.shutdown(wait=True)
+        for threads in (self._threads, *self._own_threads):
+            threads.shutdown(wait=True)
 
 
 def _not_listening(where: str, failure: OSError) -> Fault:

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 
@@ -224,5 +225,25 @@ def test_signs_of_life_are_no_news(tmp_path):
             db.close()
         await until(lambda: told != [])
         await store.close()
+
+    run(test)
+
+
+def test_a_busy_disk_does_not_keep_a_session_from_being_seen(tmp_path):
+    async def test(runtime):
+        store = await EmbeddedStore.open(str(tmp_path / "store.db"), runtime, lease_seconds=LEASE)
+        other = await EmbeddedStore.open(str(tmp_path / "store.db"), runtime, lease_seconds=LEASE)
+        await store.commit([Create("/here", ephemeral=True)])
+        disk = threading.Event()
+        reads = [asyncio.ensure_future(runtime.offload(disk.wait)) for _ in range(100)]
+        try:
+            await asyncio.sleep(2 * LEASE)  # others would have ended the session by now
+            assert await other.read("/here") is not None
+            assert store.state is SessionState.connected
+        finally:
+            disk.set()
+            await asyncio.gather(*reads)
+        await store.close()
+        await other.close()
 
     run(test)
