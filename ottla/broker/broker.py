@@ -289,6 +289,7 @@ class Broker:
         except BadConfig as bad:
             log.error("broker %d goes on with the settings it has: %s", self.id, "; ".join(bad.problems))
         self.cluster.rules = rules_of(self.config, configs)
+        self._server.limits = _limits(self.config)
         self.replication.configure()
 
     def _changed(self, old: Image, new: Image, change: c.Change) -> None:

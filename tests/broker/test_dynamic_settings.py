@@ -9,7 +9,8 @@ import pytest
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit
 from ottla.errors import ErrorCode
-from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
+from ottla.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tests.broker.clustered import Client, brokers, run, start_broker, stop_broker, until
 
 MIN_LAG, MAX_LAG = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
 
@@ -48,5 +49,21 @@ def test_a_setting_for_all_that_cannot_be_beside_a_brokers_own_does_not_stop_it(
             assert await alter(one, None, **{MIN_LAG: "4000"}) is ErrorCode.none
             await until(lambda: two.config.log_cleaner_min_compaction_lag_ms == 4000)
             await stop_broker(two)
+
+    run(test)
+
+
+@pytest.mark.parametrize("setting", ["max.connections", "max.connections.per.ip"])
+def test_how_many_connections_there_may_be_is_changed_while_the_broker_runs(tmp_path: Path, setting):
+    async def test() -> None:
+        async with brokers(tmp_path, 1) as (one,):
+            assert await alter(one, 1, **{setting: "1"}) is ErrorCode.none
+            async with Client.to(one) as first, Client.to(one) as second:
+                assert await second.closed()
+                assert await alter(one, 1, **{setting: "2"}) is ErrorCode.none
+                async with Client.to(one) as third:
+                    request = ApiVersionsRequest()
+                    for client in (first, third):
+                        assert (await client.call(request, ApiVersionsResponse, 0)).error_code == ErrorCode.none
 
     run(test)
