@@ -44,6 +44,7 @@ RETRY_SECONDS: Final = 0.1
 PATIENCE_SECONDS_MAX: Final = 30.0
 """However long a client says it will wait, it is told after this time."""
 _NOT_CONTROLLER: Final = "This is not the correct controller for this cluster."
+_TOO_LATE: Final = "The controller did not answer in time."
 _IN_DOUBT: Final = "The store of the cluster did not answer: whether this was done is not known. Ask again."
 _REPEATABLE: Final = frozenset(
     {
@@ -106,7 +107,7 @@ class _Errand:
                 may_repeat = isinstance(lost, Unreached) or self._message.API_KEY in _REPEATABLE
                 if not may_repeat or self._left_s <= 0:
                     log.info("%s was not answered by the controller: %s", self._request.route.api.name, lost)
-                    raise Refused(ErrorCode.request_timed_out, "The controller did not answer in time.") from lost
+                    raise Refused(ErrorCode.request_timed_out, _TOO_LATE) from lost
             await asyncio.sleep(RETRY_SECONDS)
 
     @property
@@ -116,7 +117,13 @@ class _Errand:
     async def _sent_on(self) -> bytes:
         key, version = self._message.API_KEY, self._request.version
         body = messages.encode(self._message, version)
-        answer = await self._broker.peers.forward(key, version, body, timeout_s=max(self._left_s, 1.0))
+        # The connection is shared: that this client waits no longer is no reason to give up what others wait for.
+        patience_s = self._broker.config.request_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(max(self._left_s, 1.0)):
+                answer = await self._broker.peers.forward(key, version, body, timeout_s=patience_s)
+        except TimeoutError:
+            raise Refused(ErrorCode.request_timed_out, _TOO_LATE) from None
         refused = refusal(self._message, ErrorCode.not_controller, _NOT_CONTROLLER)
         if refused is not None and answer == messages.encode(refused, version):
             raise Refused(ErrorCode.not_controller, _NOT_CONTROLLER)

@@ -185,3 +185,26 @@ def test_a_topic_is_specified_alike_here_and_there():
     assert (made.name, made.num_partitions, made.replication_factor) == ("t", 2, 3)
     assert [(each.partition_index, each.broker_ids) for each in made.assignments] == [(0, [1, 2]), (1, [2, 3])]
     assert {each.name: each.value for each in made.configs} == {"retention.ms": "1", "cleanup.policy": None}
+
+
+def test_a_client_that_waits_no_longer_takes_nothing_from_others(tmp_path):
+    async def test() -> None:
+        async with brokers(tmp_path, 2) as (one, two):
+            really = one.cluster.create_topics
+            goes_on = asyncio.Event()
+            asked: list[str] = []
+
+            async def create_topics(specs: Sequence[TopicSpec], *, validate_only: bool = False) -> list[TopicResult]:
+                asked.extend(spec.name for spec in specs)
+                await goes_on.wait()
+                return await really(specs)
+
+            one.cluster.create_topics = create_topics  # type: ignore[method-assign]
+            patient = asyncio.create_task(create(two, "patient"))
+            await until(lambda: asked == ["patient"])
+            assert await create(two, "hurried", timeout_ms=100) == {"hurried": ErrorCode.request_timed_out}
+            goes_on.set()
+            assert await patient == {"patient": 0}
+            assert await create(two, "later") == {"later": 0}
+
+    run(test)
