@@ -11,7 +11,7 @@ interrupted for long.)
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from ottla.cluster import layout
 from ottla.cluster.store import SessionState, Store
@@ -20,6 +20,14 @@ from ottla.runtime import Runtime
 
 LOOKS: Final = 8
 """Within a lease."""
+
+
+@runtime_checkable
+class Agreed(Protocol):
+    """A store whose servers have a say in how long a session lasts."""
+
+    @property
+    def session_seconds(self) -> float: ...
 
 
 class Touch:
@@ -31,6 +39,7 @@ class Touch:
         self._path = path
         self._incarnation = incarnation
         self._lease_seconds = lease_seconds
+        self._agreed = store if isinstance(store, Agreed) else None
         self._proven = runtime.stopwatch()
         self._task = runtime.spawn(self._look(), name="store-touch")
 
@@ -38,7 +47,13 @@ class Touch:
     def holds(self) -> bool:
         if self._store.state is not SessionState.connected:
             return False
-        return self._runtime.stopwatch() - self._proven < self._lease_seconds / 2
+        return self._runtime.stopwatch() - self._proven < self._lease / 2
+
+    @property
+    def _lease(self) -> float:
+        if self._agreed is None:
+            return self._lease_seconds
+        return min(self._lease_seconds, self._agreed.session_seconds)
 
     async def end(self) -> None:
         self._task.cancel()
@@ -46,7 +61,7 @@ class Touch:
 
     async def _look(self) -> None:
         while True:
-            await asyncio.sleep(self._lease_seconds / LOOKS)
+            await asyncio.sleep(self._lease / LOOKS)
             asked = self._runtime.stopwatch()
             try:
                 node = await self._store.read(self._path)

@@ -96,6 +96,8 @@ class News(NamedTuple):
     refused: bool
     """Because ZooKeeper does not believe who we say we are."""
     reason: str
+    session_ms: int
+    """How long ZooKeeper keeps a session that it does not hear of: it may not be what was asked for."""
 
 
 class _Reason(logging.Filter):
@@ -132,6 +134,10 @@ class Client:
             auth_data=_digest(options.credentials),
             sasl_options=_sasl(options.credentials),
         )
+        self._session_ms = options.session_timeout_ms
+        # kazoo goes by what was agreed on, and tells nobody.
+        self._invoke = self._kazoo._connection._invoke
+        self._kazoo._connection._invoke = self._invoked
         self._kazoo.add_listener(lambda state: told(self, self._news(state)))
         self._ending = threading.Lock()
         self._started = False
@@ -161,7 +167,15 @@ class Client:
         key, now = self._kazoo.client_id, self._kazoo.client_state
         over = now in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
         refused = now == KeeperState.AUTH_FAILED
-        return News(_STATES[state], None if key is None else SessionKey(*key), over, refused, self.reason)
+        known = None if key is None else SessionKey(*key)
+        return News(_STATES[state], known, over, refused, self.reason, self._session_ms)
+
+    def _invoked(self, timeout: float, request: Request, xid: int | None = None) -> Any:
+        """Part of connecting, before the listener is told. In kazoo's thread."""
+        answer = self._invoke(timeout, request, xid)
+        if isinstance(request, serialization.Connect) and answer[0].time_out > 0:
+            self._session_ms = answer[0].time_out
+        return answer
 
 
 def _digest(credentials: Credentials | None) -> list[tuple[str, str]]:

@@ -83,6 +83,8 @@ class ZooKeeperSession:
         self, address: Address, runtime: Runtime, options: ZooKeeperOptions, changed: Changed, file: str | None
     ) -> None:
         self.state = SessionState.lost
+        self.seconds = options.session_timeout_ms / 1000
+        """How long the session lasts without a sign of us: as asked for, or shorter if ZooKeeper says so."""
         self._address = address
         self._runtime = runtime
         self._options = options
@@ -98,6 +100,7 @@ class ZooKeeperSession:
         self._open = False  # from the first session on, until it is closed
         self._closed = False
         self._refused = False
+        self._agreed: float | None = None
         self._client = self._new_client(self._remembered())
         self._watchdog = Watchdog(runtime, options.session_timeout_ms / 1000, self._put_down)
 
@@ -185,6 +188,7 @@ class ZooKeeperSession:
         if self._open:
             self._say(news)
         if news.state is SessionState.connected:
+            self._agree(news.session_ms / 1000)
             if news.key != self._key:
                 self._key = news.key
                 if self._open:
@@ -210,6 +214,17 @@ class ZooKeeperSession:
             log.error("ZooKeeper at %s refused the authentication: check zookeeper.auth", self._address)
         else:
             log.warning("the session with ZooKeeper has ended: beginning another")
+
+    def _agree(self, seconds: float) -> None:
+        asked = self._options.session_timeout_ms / 1000
+        agreed = min(asked, seconds)
+        if seconds != asked and agreed != self._agreed:
+            log.warning(
+                "ZooKeeper at %s keeps a session for %g s, not for %g s as zookeeper.session.timeout.ms says: "
+                "see its minSessionTimeout and maxSessionTimeout",
+                self._address, seconds, asked,
+            )  # fmt: skip
+        self.seconds = self._agreed = agreed
 
     def _give_up(self, failure: Exception) -> None:
         for future in list(self._underway):

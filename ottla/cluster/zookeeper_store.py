@@ -68,6 +68,10 @@ class ZooKeeperStore:
     def state(self) -> SessionState:
         return self._session.state
 
+    @property
+    def session_seconds(self) -> float:
+        return self._session.seconds
+
     def on_state(self, tell: Callable[[SessionState], None]) -> None:
         self._tell_state.append(tell)
 

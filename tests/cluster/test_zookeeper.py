@@ -468,3 +468,22 @@ def test_no_change_falls_between_a_watch_that_fired_and_the_next(address):
         await writer.close()
 
     run(test)
+
+
+def test_a_session_lasts_no_longer_than_zookeeper_agreed_to(tmp_path, caplog):
+    running = ensemble(tmp_path / "zookeeper", config={"maxSessionTimeout": "4000"})
+
+    async def test(runtime):
+        options = ZooKeeperOptions(session_timeout_ms=20_000, connection_timeout_ms=10_000)
+        url = f"zookeeper:{running.connect}"
+        cluster = await Cluster.open(url, runtime, data_dir=str(tmp_path), zookeeper=options)
+        await cluster.register(registration(1))
+        assert cluster._touch is not None
+        assert cluster._touch._lease == 4.0
+        assert caplog.text.count("keeps a session for 4 s, not for 20 s") == 1
+        await cluster.close()
+
+    try:
+        run(test)
+    finally:
+        running.stop()
