@@ -211,9 +211,6 @@ def describe_cluster(broker: Broker, message: DescribeClusterRequest, request: R
     )
 
 
-PARTITIONS_PER_PAGE = 2000
-
-
 @serves(DESCRIBE_TOPIC_PARTITIONS)
 def describe_topic_partitions(
     broker: Broker, message: DescribeTopicPartitionsRequest, request: Request
@@ -235,7 +232,7 @@ def describe_topic_partitions(
                 ]
             )
         first = first if names and names[0] == message.cursor.topic_name else 0
-    room = max(1, min(message.response_partition_limit, PARTITIONS_PER_PAGE))
+    room = max(1, min(message.response_partition_limit, broker.config.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse(next_cursor=None)
     for name in names:
         if room == 0:

@@ -9,7 +9,7 @@ from ottla.broker.dispatch import Request, serves
 from ottla.broker.forwarding import by_controller
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigResult
 from ottla.config.describe import Row, describe_broker, describe_dynamic, describe_topic
-from ottla.config.setting import Source
+from ottla.config.setting import INT_MAX, Source
 from ottla.errors import ErrorCode, Refused
 from ottla.wire.apis import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 from ottla.wire.schema import alter_configs as full
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 TOPIC = 2
 BROKER = 4
+NAME_CHARS_SHOWN = 100
 
 
 @serves(DESCRIBE_CONFIGS)
@@ -77,8 +78,8 @@ def _rows(broker: Broker, kind: int, name: str) -> list[Row]:
 
 
 def _broker_id(name: str) -> int:
-    if not name.isdigit():
-        raise Refused(ErrorCode.invalid_request, f"{name!r} is no broker id")
+    if not (name.isascii() and name.isdigit() and len(name) <= len(str(INT_MAX)) and int(name) <= INT_MAX):
+        raise Refused(ErrorCode.invalid_request, f"{name[:NAME_CHARS_SHOWN]!r} is no broker id")
     return int(name)
 
 

@@ -98,20 +98,51 @@ async def delete_topics(broker: Broker, message: DeleteTopicsRequest, request: R
                 for name, topic_id in names
             ]
         )
-    wanted: list[str | bytes] = [*message.topic_names]
-    wanted += [topic.topic_id if topic.name is None else topic.name for topic in message.topics]
+    wanted, refused = _to_delete(broker, message)
     results = await broker.cluster.delete_topics(wanted)
-    return DeleteTopicsResponse(
-        responses=[
-            DeletableTopicResult(
-                name=result.name or (None if isinstance(asked, bytes) else asked),
-                topic_id=result.topic_id,
-                error_code=result.code,
-                error_message=result.message,
-            )
-            for asked, result in zip(wanted, results, strict=True)
-        ]
-    )
+    answers = [
+        DeletableTopicResult(
+            name=result.name or (None if isinstance(asked, bytes) else asked),
+            topic_id=result.topic_id,
+            error_code=result.code,
+            error_message=result.message,
+        )
+        for asked, result in zip(wanted, results, strict=True)
+    ]
+    return DeleteTopicsResponse(responses=answers + refused)
+
+
+def _to_delete(broker: Broker, message: DeleteTopicsRequest) -> tuple[list[str | bytes], list[DeletableTopicResult]]:
+    """Each topic by its name or its id; and what cannot be meant, which nobody would want to guess."""
+    refused: list[DeletableTopicResult] = []
+
+    def refuse(name: str | None, topic_id: bytes, why: str) -> None:
+        code = ErrorCode.invalid_request
+        refused.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=why))
+
+    asked: list[str | bytes] = [*message.topic_names]
+    for topic in message.topics:
+        if topic.name is None and topic.topic_id == ZERO_UUID:
+            refuse(None, ZERO_UUID, "Neither topic name nor id were specified.")
+        elif topic.name is not None and topic.topic_id != ZERO_UUID:
+            refuse(topic.name, topic.topic_id, "You may not specify both topic name and topic id.")
+        else:
+            asked.append(topic.topic_id if topic.name is None else topic.name)
+    times = Counter(asked)
+    wanted: list[str | bytes] = []
+    for ref, count in times.items():
+        if isinstance(ref, bytes):
+            if count > 1:
+                refuse(None, ref, "Duplicate topic id.")
+                continue
+        elif count > 1:
+            refuse(ref, ZERO_UUID, "Duplicate topic name.")
+            continue
+        elif (named := broker.image.topic(ref)) is not None and named.id in times:
+            refuse(ref, ZERO_UUID, "The provided topic name maps to an ID that was already supplied.")
+            continue
+        wanted.append(ref)
+    return wanted, refused
 
 
 @serves(CREATE_PARTITIONS)
