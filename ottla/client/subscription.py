@@ -299,14 +299,15 @@ class Subscription:
     async def take(self, partitions: Sequence[TopicPartition]) -> None:
         await self._settle(self._add(partitions), self._listener)
 
-    def _add(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def _add(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Those that come, each with the turn at which it did: a seek from now on is later than what was committed."""
         assigned = self._fetcher.assigned()
         coming = [place for place in partitions if place not in assigned]
         self._fetcher.assign([*assigned, *coming])
         self._fetcher.hold(coming)
-        return coming
+        return {place: self._fetcher.turn(place) for place in coming}
 
-    async def _settle(self, coming: list[TopicPartition], listener: RebalanceListener | None = None) -> None:
+    async def _settle(self, coming: Mapping[TopicPartition, int], listener: RebalanceListener | None = None) -> None:
         assert self._driver is not None
         if not await self._begin_at_committed(coming):
             return
@@ -328,13 +329,12 @@ class Subscription:
         for place in going:
             self._committed.pop(place, None)
 
-    async def _begin_at_committed(self, places: list[TopicPartition]) -> bool:
+    async def _begin_at_committed(self, turns: Mapping[TopicPartition, int]) -> bool:
         """False: they are not ours any more."""
         if self._offsets is None:
             return True
-        turns = {place: self._fetcher.turn(place) for place in places}
         try:
-            committed = await self._offsets.fetch(places, self._who_fetches(), timeout_s=float("inf"))
+            committed = await self._offsets.fetch(list(turns), self._who_fetches(), timeout_s=float("inf"))
         except CommitFailed:
             return False  # the group takes them back, and says so
         except ClientError as error:
