@@ -80,7 +80,8 @@ class Producer(Blocking[producer.Producer]):
         """Hand a record over; the future has where it is, once it is there. Waits while too many are under way."""
         thread = self._started()
         future: Future[RecordMetadata] = Future()
-        offered = (topic, *self._client.prepared(topic, value, key, headers), partition, timestamp_ms, future)
+        ready = self._client.prepared(topic, value, key, headers, partition, timestamp_ms)
+        offered = (topic, *ready, partition, timestamp_ms, future)
         with self._guard:
             while len(self._queue) >= QUEUED_MAX:
                 self._room.wait()

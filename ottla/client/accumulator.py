@@ -41,8 +41,10 @@ from ottla.client.deliveries import (
     ProducerSettings,
     Undelivered,
     Verdict,
+    flaw_of,
     produce,
     results_of,
+    too_large,
 )
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, TimedOut, error_of
@@ -67,14 +69,12 @@ class Accumulator:
         self.identity = NOBODY
         self.buffered_bytes = 0
         self.failure: ClientError | None = None  # nothing can be sent any more
-        self.transaction_error: ClientError | None = None
-        """The transaction can only be aborted: `abort`, then `identify` again."""
+        self.transaction_error: ClientError | None = None  # it can only be aborted: `abort`, then `identify` again
         self.produce_version_max: int | None = None  # later ones mean another version of the transaction protocol
         self.closed = False
         self._routing = routing
         self._partitioner = partitioner
-        self._queues: dict[TopicPartition, PartitionQueue] = {}
-        """Of every partition written to under a number, for its next one."""
+        self._queues: dict[TopicPartition, PartitionQueue] = {}  # all written to under a number, for the next one
         self._busy: dict[TopicPartition, PartitionQueue] = {}  # those that have a batch
         self._admitted: set[TopicPartition] | None = set() if self.settings.transactional_id is not None else None
         self._in_flight: dict[Send, Load] = {}
@@ -119,9 +119,7 @@ class Accumulator:
         record = new_record(Record, (0, timestamp_ms, key, value, headers))
         size = size_of(record)
         if HEADER_BYTES + size > self.settings.max_request_size:
-            raise ClientError(
-                f"a record of {size} bytes is larger than max_request_size allows", code=ErrorCode.message_too_large
-            )
+            raise too_large(size)
         if self.buffered_bytes + size > self.settings.buffer_memory and self.buffered_bytes:
             self._pressed = True
             return Verdict.FULL
@@ -212,7 +210,6 @@ class Accumulator:
         for queue in list(self._busy.values()):
             for batch in list(queue):
                 self._give_up(queue, batch, error)
-            self._tidy(queue)
 
     # The machine.
 
@@ -380,10 +377,14 @@ class Accumulator:
         return True
 
     def _send(self, broker: Broker, load: Load) -> None:
-        for _, batch in load:
-            batch.state = BatchState.IN_FLIGHT
-            batch.node_id = broker.node_id
-            batch.attempts += 1
+        for queue, batch in list(load):
+            queue.wait(batch)
+            if (flaw := flaw_of(queue, batch, self.settings)) is not None:
+                load.remove((queue, batch))
+                self._give_up(queue, batch, flaw)
+            batch.depart(broker.node_id)
+        if not load:
+            return
         send = produce(broker, load, self._routing, self.settings, self.produce_version_max)
         self._out.append(send)
         if send.awaited:
@@ -463,11 +464,11 @@ class Accumulator:
             self._done(batch)
             if self.settings.transactional_id is not None:
                 self.transaction_error = self.transaction_error or error
-            self._out.append(
-                Undelivered(queue.topic, queue.partition, batch.records, batch.tokens, error, details or {})
-            )
+            failed = Undelivered(queue.topic, queue.partition, batch.records, batch.tokens, error, details or {})
+            self._out.append(failed)
         if batch.state is not BatchState.IN_FLIGHT:
             queue.drop(batch)
+            self._tidy(queue)
 
     def _done(self, batch: Batch) -> None:
         self.buffered_bytes -= batch.size - HEADER_BYTES
@@ -486,7 +487,6 @@ class Accumulator:
             for batch in list(queue):
                 if batch.deadline <= now and not batch.given_up:
                     self._give_up(queue, batch, TimedOut(f"{queue.topic}-{queue.partition}: {waited}; last: {last}"))
-            self._tidy(queue)
 
     def _tidy(self, queue: PartitionQueue) -> None:
         """A queue that has nothing is forgotten, unless its numbers go on."""

@@ -138,6 +138,11 @@ class Batch:
             )
         return self._data
 
+    def depart(self, node_id: int) -> None:
+        self.state = BatchState.IN_FLIGHT
+        self.node_id = node_id
+        self.attempts += 1
+
     def number(self, identity: Identity, sequence: int) -> None:
         self.identity = identity
         self.base_sequence = sequence

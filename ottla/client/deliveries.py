@@ -164,6 +164,21 @@ def produce(
     return Send(request, broker, settings.request_timeout_ms / 1000, settings.acks != 0, version_max)
 
 
+def flaw_of(queue: PartitionQueue, batch: Batch, settings: ProducerSettings) -> ClientError | None:
+    """Why the batch cannot be encoded, if it cannot. What it is encoded to is kept for `produce`."""
+    try:
+        batch.encoded(settings.compression_type, settings.compression_level, settings.transactional_id is not None)
+    except Exception as error:  # noqa: BLE001 (whatever is wrong with it must not hold up those behind it)
+        message = f"{queue.topic}-{queue.partition}: not to be encoded: {type(error).__name__}: {error}"
+        return ClientError(message, code=ErrorCode.invalid_record)
+    return None
+
+
+def too_large(size: int) -> ClientError:
+    message = f"a record of {size} bytes is larger than max_request_size allows"
+    return ClientError(message, code=ErrorCode.message_too_large)
+
+
 def results_of(
     request: ProduceRequest, response: ProduceResponse
 ) -> dict[tuple[str | None, int], PartitionProduceResponse]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Final, Protocol
 
 from ottla.client.errors import BadSetting, ClientError
@@ -199,7 +200,7 @@ class Chosen:
         self._function = function
 
     def choose(self, topic: Topic, record: Record) -> int:
-        return self._function(topic.name, record, sorted(topic.leaders))
+        return index(self._function(topic.name, record, sorted(topic.leaders)))
 
     def appended(self, topic: Topic, partition: int, size: int) -> None:
         pass

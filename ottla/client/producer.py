@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from operator import index
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, cast
 
 from ottla.client.client import Client
@@ -28,6 +29,7 @@ from ottla.client.transaction_calls import TransactionCalls
 from ottla.client.transactions import OpenTransaction, TransactionSettings
 from ottla.client.whole_batches import Content, Shipment, WholeBatches
 from ottla.errors import ErrorCode
+from ottla.wire.batch import NO_TIMESTAMP
 from ottla.wire.records import Headers
 
 if TYPE_CHECKING:
@@ -42,6 +44,9 @@ HeadersGiven = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 
 UNYIELDED_MAX: Final = 63
 """One less than a power of two: so many records are taken from one sender before others have a turn."""
+
+TIMESTAMP_MIN: Final = NO_TIMESTAMP
+TIMESTAMP_MAX: Final = 2**63 - 1
 
 PARTS: Final = (ClientSettings, RoutingSettings, ProducerSettings, SendSettings, TransactionSettings)
 
@@ -155,7 +160,8 @@ class Producer(Client):
         has where the record is, once it is there."""
         self._driver  # noqa: B018 (not started: says so)
         future: asyncio.Future[RecordMetadata] = self._new_future()
-        offered = (topic, *self.prepared(topic, value, key, headers), partition, timestamp_ms, future)
+        ready = self.prepared(topic, value, key, headers, partition, timestamp_ms)
+        offered = (topic, *ready, partition, timestamp_ms, future)
         if self.offer(*offered) is not Verdict.ACCEPTED:
             await self.insist_on(*offered)
         self._unyielded += 1
@@ -253,9 +259,21 @@ class Producer(Client):
     # The steps of `send`, for those who call from other threads.
 
     def prepared(
-        self, topic: str, value: Any, key: Any, headers: HeadersGiven
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: HeadersGiven,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> tuple[bytes | None, bytes | None, Headers]:
-        """Value, key and headers as they go into the record."""
+        """Value, key and headers as they go into the record. TypeError or ValueError: nothing could carry it."""
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic is a str, not {type(topic).__name__}")
+        if partition is not None and type(partition) is not int:
+            index(partition)
+        if timestamp_ms is not None and not TIMESTAMP_MIN <= index(timestamp_ms) <= TIMESTAMP_MAX:
+            raise ValueError(f"a timestamp is in ms since 1970, which {timestamp_ms} is not")
         plain: Headers = ()
         if headers:
             plain = tuple(headers.items()) if isinstance(headers, Mapping) else headers
@@ -267,7 +285,7 @@ class Producer(Client):
             key = _bytes("key", key)
         if value is not None and type(value) is not bytes:
             value = _bytes("value", value)
-        return value, key, plain
+        return value, key, _checked(plain) if plain else ()
 
     def offer(
         self,
@@ -356,6 +374,19 @@ def _bytes(what: str, given: Any) -> bytes:
         return given.encode()
     kind = type(given).__name__
     raise TypeError(f"a {what} is bytes or a str, not {kind}; {what}_serializer turns others into bytes")
+
+
+def _checked(headers: Headers) -> Headers:
+    """After the serializers, which may add some."""
+    checked: list[tuple[str, bytes | None]] = []
+    for name, content in headers:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is a str, not {type(name).__name__}")
+        name.encode("utf-8", "surrogateescape")
+        if content is not None and not isinstance(content, bytes | bytearray | memoryview):
+            raise TypeError(f"the value of header {name!r} is bytes or None, not {type(content).__name__}")
+        checked.append((name, content if content is None else bytes(content)))
+    return checked
 
 
 def _failure(batch: Undelivered, at: int) -> ClientError:

@@ -10,10 +10,9 @@ from typing import Protocol
 
 from ottla.client.accumulator import Accumulator
 from ottla.client.batches import Batch, PartitionQueue
-from ottla.client.deliveries import RecordMetadata, Verdict
+from ottla.client.deliveries import RecordMetadata, Verdict, too_large
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
-from ottla.errors import ErrorCode
 from ottla.wire.batch import HEADER_BYTES
 from ottla.wire.records import Record
 
@@ -126,10 +125,7 @@ class WholeBatches(Accumulator):
         self._check_open()
         settings = self.settings
         if content.count == 1 and HEADER_BYTES + content.size > settings.max_request_size:
-            raise ClientError(
-                f"a record of {content.size} bytes is larger than max_request_size allows",
-                code=ErrorCode.message_too_large,
-            )
+            raise too_large(content.size)
         if self.buffered_bytes + content.size > settings.buffer_memory and self.buffered_bytes:
             self._pressed = True
             return Verdict.FULL

@@ -68,6 +68,13 @@ class ProducerScenario(Scenario):
     def do_append(self, word: str, *values: str) -> None:
         assert all(self.add(word, value) is Verdict.ACCEPTED for value in values)
 
+    def do_append_broken(self, word: str, value: str) -> None:
+        """A record that no bytes can be made of."""
+        topic, partition = place(word)
+        wrong: Any = 1.5
+        verdict = self.machine.append(topic, b"v", self.now, timestamp_ms=wrong, partition=partition, token=value)
+        assert verdict is Verdict.ACCEPTED
+
     def do_full(self, word: str, value: str) -> None:
         assert self.add(word, value) is Verdict.FULL
 

@@ -153,6 +153,32 @@ def test_what_never_can_be_sent_is_refused_at_once(broker: Served, fresh_name):
     run(scenario())
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"headers": [("a", "text")]},
+        {"headers": {b"a": b"v"}},
+        {"headers": [("\ud800", b"v")]},
+        {"timestamp_ms": 1.5},
+        {"timestamp_ms": 2**70},
+        {"partition": 0.0},
+        {"topic": b"t"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_encoded_is_refused_by_send_and_holds_up_nothing(broker: Served, fresh_name, bad: dict):
+    async def scenario() -> None:
+        topic = fresh_name()
+        await create(broker.bootstrap, topic)
+        async with Producer(broker.bootstrap) as producer:
+            assert (await producer.send_and_wait(topic, b"first")).offset == 0
+            with pytest.raises((TypeError, ValueError)):
+                await producer.send(**{"topic": topic, "value": b"bad", **bad})
+            assert (await producer.send_and_wait(topic, b"second", headers=[("a", b"v")])).offset == 1
+
+    run(scenario())
+
+
 def test_a_topic_that_nobody_makes_is_named_when_the_wait_is_over(broker: Served, fresh_name):
     async def scenario() -> None:
         async with Producer(broker.bootstrap, max_block_ms=300, allow_auto_create_topics=False) as producer:
