@@ -6,6 +6,7 @@ can look at: so commits and positions mean what the user has seen.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
@@ -53,6 +54,8 @@ class Consumer(Blocking[consumer.Consumer]):
         )
         self._shelf = Shelf()
         self._losses = 0
+        self._poll_at = 0.0
+        """When the group should hear again that somebody takes records, though none have to be fetched."""
 
     # Records.
 
@@ -70,6 +73,8 @@ class Consumer(Blocking[consumer.Consumer]):
 
     def next_within(self, timeout_ms: int) -> ConsumerRecord[Any, Any] | None:
         """The next record, if there is one in that time."""
+        if time.monotonic() >= self._poll_at and self._client.shelf is not None:
+            self._poll_at = time.monotonic() + self._call(self._client.polled)
         if self._losses != self._client.losses:
             self._drop_lost()
         record = self._shelf.next()

@@ -247,6 +247,11 @@ class Consumer(Client):
                 raise ClientError("the consumer was stopped")
             subscription.polled()
 
+    def polled(self) -> float:
+        """The user is alive, and has enough records for now. So many seconds later he should say so again."""
+        self._subscription.polled()
+        return self._subscription.poll_step_s
+
     def put_back(self) -> None:
         """What was taken and not given out is fetched again: the user wants something else first."""
         if self._ahead:

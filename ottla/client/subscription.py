@@ -22,7 +22,7 @@ from ottla.client.driver import Driver
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError, CommitFailed
 from ottla.client.fetching import Fetcher
-from ottla.client.group import Group, member_of
+from ottla.client.group import POLL_STEP_S, Group, member_of
 from ottla.client.group_offsets import GroupMetadata, GroupOffsets, OffsetAndMetadata
 from ottla.client.member import MemberSettings
 from ottla.client.settings import GroupSettings, Settings
@@ -225,6 +225,11 @@ class Subscription:
                 self._committing = self._driver.runtime.spawn(
                     self._commit_quietly(self._fetcher.assigned()), name="automatic commit"
                 )
+
+    @property
+    def poll_step_s(self) -> float:
+        """So often `polled` should come while the user is alive."""
+        return POLL_STEP_S if self._group is None else self._group.poll_step_s
 
     def next_poll_at(self) -> float | None:
         """Whoever waits for records shows until then that he is still there."""

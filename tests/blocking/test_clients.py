@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import wait
 
 import pytest
@@ -129,6 +130,32 @@ def test_what_the_user_failed_at_is_read_again_and_nothing_before_it(broker: Ser
         assert consumer.getone().offset == 7
         assert consumer.subscription() == {topic}
         assert consumer.group_metadata().group_id == topic
+
+
+def test_whoever_takes_his_time_over_a_batch_is_not_expelled(broker: Served, topic):
+    fill(broker, topic, 8)
+
+    class Losing(RebalanceListener):
+        def on_partitions_lost(self, lost):
+            losses.append(lost)
+
+    losses: list[object] = []
+    with Consumer(
+        bootstrap_servers=broker.bootstrap,
+        group_id=topic,
+        auto_offset_reset="earliest",
+        max_poll_interval_ms=1000,
+        auto_commit_interval_ms=100,
+    ) as consumer:
+        consumer.subscribe([topic], listener=Losing())
+        seen = []
+        for record in consumer:
+            seen.append(record.offset)
+            if record.offset == 7 or len(seen) > 8:
+                break
+            time.sleep(0.3)  # a call for records every 0.3 s, and all of them come at once
+        assert (seen, losses) == (list(range(8)), [])
+        assert (consumer.committed(TopicPartition(topic, 0)) or 0) > 0, "it commits meanwhile"
 
 
 def test_errors_come_to_whoever_calls(broker: Served, topic):
