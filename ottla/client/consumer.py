@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from ottla.client.client import Client
-from ottla.client.consumer_records import ConsumerRecord, Deserializer, Opener, Shelf
+from ottla.client.consumer_records import ConsumerRecord, Deserializer, NotDeserialized, Opener, Shelf
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.fetching import Fetcher
@@ -68,6 +68,8 @@ class Consumer(Client):
         self._ahead_place = TopicPartition("", -1)
         self._last: Mapping[TopicPartition, int] = {}
         """The first record of each partition in the last call."""
+        self._failure: NotDeserialized | None = None
+        """Of a partition that the last call had no records of, while others had."""
         self.shelf: Shelf | None = None
         """Where a facade keeps what it took from here to show it one by one."""
         if topics:
@@ -176,21 +178,35 @@ class Consumer(Client):
         self._subscription.polled()
         limit = max_records or self._group_settings.max_poll_records
         self.put_back()
+        self._raise_failure(partitions)
         taken = await self._take(limit, partitions, self._driver.runtime.now() + timeout_ms / 1000)
         self._driver.wake()
         opened: dict[TopicPartition, list[ConsumerRecord[Any, Any]]] = {}
         for place, records in taken.items():
             try:
                 opened[place] = self._opener.many(place, records)
-            except ClientError:
+            except NotDeserialized as failure:
                 self._fetcher.seek(place, records[0].offset)
-                if len(taken) == 1:
-                    raise
-                continue  # told when it comes first
+                self._failure = self._failure or failure
+                continue
             if len(opened[place]) < len(records):
                 self._fetcher.seek(place, records[len(opened[place])].offset)
         self._last = {place: records[0].offset for place, records in opened.items()}
+        if not opened:
+            self._raise_failure(partitions)
         return opened
+
+    def _raise_failure(self, among: Collection[TopicPartition]) -> None:
+        """A record that could not be read is told of when there are no others to give, or with the next call that
+        asks for its partition; unless the user has gone past it."""
+        failure = self._failure
+        if failure is None or (among and failure.partition not in among) or failure.partition in self.paused():
+            return
+        self._failure = None
+        if failure.partition in self._subscription.assigned():
+            position = self._fetcher.position(failure.partition)
+            if position is not None and position.offset == failure.offset:
+                raise failure
 
     async def getmany_arrow(
         self,

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ottla.client.consumer import Consumer
+from ottla.client.consumer_records import NotDeserialized
 from ottla.client.embedded import TopicPartition
-from tests.client.clients import create, run, write
+from ottla.client.producer import Producer
+from tests.client.clients import create, run, until, write
 from tests.conftest import Served
 
 
@@ -34,5 +38,57 @@ def test_a_seek_right_after_an_assignment_outweighs_what_was_committed(broker: S
             consumer.assign([place])
             await consumer.seek_to_beginning(place)
             assert (await consumer.getone()).offset == 0
+
+    run(scenario())
+
+
+def test_records_that_cannot_be_read_are_told_of_whatever_the_other_partitions_have(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        await create(broker.bootstrap, topic, 3)
+        async with Producer(broker.bootstrap) as producer:
+            for partition, values in enumerate(([b"bad", b"1"], [b"bad", b"2"], [b"3"])):
+                for value in values:
+                    await producer.send_and_wait(topic, value, partition=partition)
+        async with Consumer(
+            topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", value_deserializer=int
+        ) as consumer:
+            read: list[int] = []
+            skipped: list[TopicPartition] = []
+            for _ in range(20):
+                try:
+                    for records in (await consumer.getmany(timeout_ms=1000)).values():
+                        read += [record.value for record in records]
+                except NotDeserialized as error:
+                    skipped.append(error.partition)
+                    consumer.seek(error.partition, error.offset + 1)
+                if len(read) == 3:
+                    break
+            assert sorted(read) == [1, 2, 3]
+            assert sorted(skipped) == [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+            assert await consumer.getmany(timeout_ms=50) == {}
+
+    run(scenario())
+
+
+def test_a_record_that_cannot_be_read_is_told_of_with_the_call_after_the_others(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        await create(broker.bootstrap, topic, 2)
+        bad, good = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        async with Producer(broker.bootstrap) as producer:
+            for place in [bad, *[good] * 10]:
+                await producer.send_and_wait(topic, b"bad" if place is bad else b"1", partition=place.partition)
+        async with Consumer(bootstrap_servers=broker.bootstrap, value_deserializer=int) as consumer:
+            consumer.assign([bad, good])
+            await consumer.seek_to_beginning()
+            await until(lambda: consumer.highwater(bad) == 1 and consumer.highwater(good) == 10, "both")
+            assert list(await consumer.getmany(max_records=5)) == [good]
+            assert list(await consumer.getmany(good, max_records=1)) == [good], "who does not ask is not told"
+            with pytest.raises(NotDeserialized):
+                await consumer.getmany()
+            assert list(await consumer.getmany(max_records=5)) == [good]
+            consumer.seek(bad, 1)
+            assert await consumer.getmany(timeout_ms=50) == {}
 
     run(scenario())
