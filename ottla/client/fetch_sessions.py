@@ -20,6 +20,18 @@ FIRST_EPOCH: Final = 0
 OUTSIDE: Final = -1
 """The epoch of a request that belongs to no session."""
 EPOCH_MAX: Final = 2**31 - 1
+TOPIC_NAMES_UNTIL: Final = 12
+"""The last version of Fetch that names topics; later ones need their ids."""
+
+SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.none,
+        ErrorCode.fetch_session_id_not_found,
+        ErrorCode.invalid_fetch_session_epoch,
+        ErrorCode.fetch_session_topic_id_error,
+    }
+)
+"""After these a whole fetch is simply asked for again, in a new session."""
 
 
 class Wanted(NamedTuple):

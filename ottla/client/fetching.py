@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, error_of
-from ottla.client.fetch_sessions import FetchSession, Wanted
+from ottla.client.fetch_sessions import SESSION_ERRORS, TOPIC_NAMES_UNTIL, FetchSession, Wanted
 from ottla.client.fetched import Fetched
 from ottla.client.positions import (
     COMMITTED,
@@ -47,18 +47,6 @@ from ottla.wire.tree import ZERO_UUID, Message
 
 SHORT_WAIT_MS: Final = 20
 """For partitions that have nothing new, while others of their broker have enough for now and will soon want more."""
-TOPIC_NAMES_UNTIL: Final = 12
-"""The last version of Fetch that names topics; later ones need their ids."""
-
-SESSION_ERRORS: Final = frozenset(
-    {
-        ErrorCode.none,
-        ErrorCode.fetch_session_id_not_found,
-        ErrorCode.invalid_fetch_session_epoch,
-        ErrorCode.fetch_session_topic_id_error,
-    }
-)
-"""After these a whole fetch is simply asked for again, in a new session."""
 
 T = TypeVar("T")
 _Asked = dict[TopicPartition, tuple[Reading, int]]
@@ -334,7 +322,14 @@ class Fetcher:
         return broker
 
     def _follow_leader(self, reading: Reading) -> None:
-        """A leader that nobody has asked yet may know less than the last one."""
+        """A leader that nobody has asked yet may know less than the last one; another topic of the same name has
+        nothing of what was read."""
+        topic = self._routing.topic(reading.place.topic)
+        if topic is not None and not reading.is_of(topic.id):
+            if reading.state is State.RESETTING:
+                reading.reset(reading.reset_to)
+            elif reading.state is not State.STUCK:
+                self._reset(reading, f"{reading.place}: the topic was deleted, and made again")
         if reading.state is not State.READING:
             return
         epoch = self._routing.leader(*reading.place).epoch

@@ -29,6 +29,7 @@ from ottla.wire.schema.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from ottla.wire.tree import ZERO_UUID
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -135,11 +136,13 @@ class Reading:
         "reset_to",
         "retry_at",
         "state",
+        "topic_id",
         "turn",
     )
 
     def __init__(self, place: TopicPartition) -> None:
         self.place = place
+        self.topic_id = ZERO_UUID
         self.state = State.RESETTING
         self.position: Position | None = None
         """What the user gets next."""
@@ -174,6 +177,11 @@ class Reading:
     def served_by(self, leader: int) -> int:
         """The node that is asked for its records."""
         return leader if self.preferred == NO_NODE else self.preferred
+
+    def is_of(self, topic_id: bytes) -> bool:
+        """Whether this is still the topic that was read before; old versions of Metadata tell no ids."""
+        before, self.topic_id = self.topic_id, topic_id
+        return before in (topic_id, ZERO_UUID)
 
     def seek(self, position: Position) -> None:
         """Go there. Without an epoch there is nothing to validate."""
