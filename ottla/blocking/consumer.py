@@ -53,7 +53,6 @@ class Consumer(Blocking[consumer.Consumer]):
             )
         )
         self._shelf = Shelf()
-        self._losses = 0
         self._poll_at = 0.0
         """When the group should hear again that somebody takes records, though none have to be fetched."""
 
@@ -75,8 +74,6 @@ class Consumer(Blocking[consumer.Consumer]):
         """The next record, if there is one in that time."""
         if time.monotonic() >= self._poll_at and self._client.shelf is not None:
             self._poll_at = time.monotonic() + self._call(self._client.polled)
-        if self._losses != self._client.losses:
-            self._drop_lost()
         record = self._shelf.next()
         if record is None:
             self._run(self._refill(timeout_ms))
@@ -113,14 +110,6 @@ class Consumer(Blocking[consumer.Consumer]):
                 *partitions, timeout_ms=timeout_ms, max_bytes=max_bytes, columns=columns, until=until
             )
         )
-
-    def _drop_lost(self) -> None:
-        """Partitions were given up meanwhile: what is left of them is for whoever has them now."""
-        self._losses = self._client.losses
-        rest = self._shelf.rest()
-        if rest:
-            assigned = self._call(self._client.assignment)
-            self._shelf.fill([each for each in rest if TopicPartition(each.topic, each.partition) in assigned])
 
     def _put_back(self) -> None:
         """The user wants something else first: what was not shown is fetched again."""

@@ -136,11 +136,6 @@ class Consumer(Client):
         self.put_back()
         self._subscription.assign([TopicPartition(*place) for place in partitions])
 
-    @property
-    def losses(self) -> int:
-        """Rises when partitions are given up: what was taken of them before may be somebody else's now."""
-        return self._subscription.losses
-
     def assignment(self) -> set[TopicPartition]:
         return set(self._subscription.assigned())
 
@@ -275,6 +270,15 @@ class Consumer(Client):
             self._ahead.clear()
             if self._ahead_place in self._subscription.assigned():
                 self._fetcher.seek(self._ahead_place, first)
+
+    def losing(self, places: Collection[TopicPartition]) -> None:
+        self.put_back()
+        if self.shelf is not None:
+            self.shelf.hide(places)
+
+    def lost(self, places: Collection[TopicPartition]) -> None:
+        if self.shelf is not None:
+            self.shelf.forget(places)
 
     def consumed(self, place: TopicPartition) -> OffsetAndMetadata | None:
         """How far the user has come."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ottla.client.embedded import TopicPartition
@@ -84,27 +84,44 @@ Records = list[ConsumerRecord[Any, Any]]
 class Shelf:
     """Records that were taken from a consumer to be shown one by one, in another thread than the consumer's.
 
-    All of its state is one tuple, so whoever looks from elsewhere sees a moment that was.
+    How far it was shown is one tuple, so whoever looks from elsewhere sees a moment that was. Partitions that are given
+    up come from the consumer's thread: nothing more of them is shown, also if they come back, because they begin then
+    where the group committed.
     """
 
     def __init__(self) -> None:
         self._state: tuple[Records, int] = ([], 0)
+        self._hidden: frozenset[TopicPartition] = frozenset()
+        """Being given up, or given up: not to be shown."""
+        self._gone: frozenset[TopicPartition] = frozenset()
+        """Given up: they say nothing any more of how far the user has come."""
         self.done = False
         """The record shown last has been dealt with."""
 
     def fill(self, records: Records) -> None:
         self._state = records, 0
+        self._hidden = self._gone = frozenset()
+
+    def hide(self, places: Iterable[TopicPartition]) -> None:
+        self._hidden |= frozenset(places)
+
+    def forget(self, places: Iterable[TopicPartition]) -> None:
+        self._gone |= frozenset(places)
 
     def next(self) -> ConsumerRecord[Any, Any] | None:
         records, at = self._state
-        if at >= len(records):
-            return None
-        self._state = records, at + 1
-        return records[at]
+        while at < len(records):
+            record = records[at]
+            at += 1
+            self._state = records, at
+            if not self._hidden or TopicPartition(record.topic, record.partition) not in self._hidden:
+                return record
+        return None
 
     def rest(self) -> Records:
+        """What was not shown."""
         records, at = self._state
-        return records[at:]
+        return self._kept(records[at:])
 
     def unseen(self) -> dict[TopicPartition, int]:
         """The first record of each partition that was not shown."""
@@ -113,7 +130,11 @@ class Shelf:
     def unconfirmed(self) -> dict[TopicPartition, int]:
         """The same, counting the one that was shown last: whoever got it may not be done with it."""
         records, at = self._state
-        return _firsts(records[at if self.done else max(0, at - 1) :])
+        return _firsts(self._kept(records[at if self.done else max(0, at - 1) :]))
+
+    def _kept(self, records: Records) -> Records:
+        gone = self._gone
+        return [each for each in records if TopicPartition(each.topic, each.partition) not in gone] if gone else records
 
 
 def _firsts(records: Records) -> dict[TopicPartition, int]:

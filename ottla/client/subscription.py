@@ -60,8 +60,11 @@ class User(Protocol):
     def unconfirmed(self) -> Mapping[TopicPartition, int]:
         """The first record of each partition that was given out and may not have been dealt with yet."""
 
-    def put_back(self) -> None:
-        """Records that nobody has seen yet go back to the fetcher."""
+    def losing(self, places: Collection[TopicPartition]) -> None:
+        """They are being given up: nothing more of them is shown. How far the user has come still counts."""
+
+    def lost(self, places: Collection[TopicPartition]) -> None:
+        """They are given up. If they come back, they begin where the group committed."""
 
 
 class _Mode(Enum):
@@ -74,7 +77,6 @@ class _Mode(Enum):
 class Subscription:
     def __init__(self, settings: Settings, group_settings: GroupSettings, timeout_s: float, user: User) -> None:
         self.commit_at: float | None = None
-        self.losses = 0
         self._group_settings = group_settings
         self._member_settings: MemberSettings | None = None
         if group_settings.group_id is not None:
@@ -322,8 +324,7 @@ class Subscription:
         self._driver.wake()
 
     async def give_up(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
-        self.losses += 1
-        self._user.put_back()
+        self._user.losing(partitions)
         going = [place for place in partitions if place in self._fetcher.assigned()]
         self._fetcher.hold(going)
         if not lost and self.commit_at is not None:
@@ -331,6 +332,7 @@ class Subscription:
         tell = self._listener.on_partitions_lost if lost else self._listener.on_partitions_revoked
         await self._tell_user(tell, partitions)
         self._fetcher.assign([place for place in self._fetcher.assigned() if place not in going])
+        self._user.lost(partitions)
         for place in going:
             self._committed.pop(place, None)
 

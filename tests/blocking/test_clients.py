@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import wait
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, TopicExists, Unreachable
 from ottla.client.subscription import RebalanceListener
 from tests.conftest import Served
+from tests.serving import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -156,6 +158,29 @@ def test_whoever_takes_his_time_over_a_batch_is_not_expelled(broker: Served, top
             time.sleep(0.3)  # a call for records every 0.3 s, and all of them come at once
         assert (seen, losses) == (list(range(8)), [])
         assert (consumer.committed(TopicPartition(topic, 0)) or 0) > 0, "it commits meanwhile"
+
+
+def test_a_partition_that_is_given_up_and_comes_back_is_shown_from_where_it_was_committed(broker: Served, topic):
+    for partition in range(2):
+        fill(broker, topic, 20, partition)
+    settings: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap,
+        "group_id": topic,
+        "auto_offset_reset": "earliest",
+        "heartbeat_interval_ms": 100,
+        "partition_assignment_strategy": "range",
+    }
+    with Consumer(topic, **settings) as consumer:
+        before = [consumer.getone() for _ in range(5)]
+        with Consumer(topic, **settings) as other:
+            wait_for(lambda: len(other.assignment()) == len(consumer.assignment()) == 1, "one for each", 30)
+            (kept,) = consumer.assignment()
+            after = []
+            while (record := consumer.next_within(1000)) is not None:
+                after.append((record.partition, record.offset))
+    # Nobody has said yet whether the record shown last was dealt with.
+    first = before[-1].offset if before[-1].partition == kept.partition else 0
+    assert after == [(kept.partition, offset) for offset in range(first, 20)]
 
 
 def test_errors_come_to_whoever_calls(broker: Served, topic):
