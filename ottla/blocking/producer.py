@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from ottla.blocking.thread import Blocking
 from ottla.client import producer
 from ottla.client.deliveries import RecordMetadata, Verdict
-from ottla.client.errors import ClientError
 from ottla.client.group_offsets import Given, GroupMetadata
 from ottla.client.options import ProducerOptions
 from ottla.client.partitioners import Function, Partitioner
@@ -60,7 +60,8 @@ class Producer(Blocking[producer.Producer]):
                 **settings,
             )
         )
-        self._queue: deque[_Offered] = deque()
+        self._queue: deque[tuple[_Offered, float]] = deque()
+        """Each with the time when it was sent."""
         self._guard = threading.Lock()
         self._room = threading.Condition(self._guard)
         self._taking = False
@@ -79,13 +80,14 @@ class Producer(Blocking[producer.Producer]):
     ) -> Future[RecordMetadata]:
         """Hand a record over; the future has where it is, once it is there. Waits while too many are under way."""
         thread = self._started()
+        sent_at = time.monotonic()
         future: Future[RecordMetadata] = Future()
         ready = self._client.prepared(topic, value, key, headers, partition, timestamp_ms)
         offered = (topic, *ready, partition, timestamp_ms, future)
         with self._guard:
             while len(self._queue) >= QUEUED_MAX:
                 self._room.wait()
-            self._queue.append(offered)
+            self._queue.append((offered, sent_at))
             if not self._taking:
                 self._taking = True
                 thread.loop.call_soon_threadsafe(self._take)
@@ -179,7 +181,8 @@ class Producer(Blocking[producer.Producer]):
     # In the loop's thread.
 
     def _take(self) -> None:
-        """Take records over, as many as a turn allows. The first that has to wait holds up those behind it."""
+        """Take records over, as many as a turn allows. The first that has to wait holds up those behind it, which
+        wait with it: max_block_ms is over for all of them at once."""
         for _ in range(TURN_MAX):
             with self._guard:
                 if not self._queue:
@@ -188,9 +191,11 @@ class Producer(Blocking[producer.Producer]):
                     if drained is not None:
                         drained.set()
                     return
-                offered = self._queue.popleft()
+                offered, sent_at = self._queue.popleft()
                 if len(self._queue) == QUEUED_MAX // 2:
                     self._room.notify_all()
+            if not offered[-1].set_running_or_notify_cancel():
+                continue  # taken back before anybody had looked at it
             try:
                 verdict = self._client.offer(*offered)
             except Exception as error:  # noqa: BLE001 (a partitioner of the user's may raise anything)
@@ -198,17 +203,28 @@ class Producer(Blocking[producer.Producer]):
                 continue
             if verdict is not Verdict.ACCEPTED:
                 assert self._thread is not None
-                waiting = self._thread.loop.create_task(self._insist(offered), name="a record waits")
+                waiting = self._thread.loop.create_task(self._insist(offered, sent_at, verdict), name="a record waits")
                 waiting.add_done_callback(lambda _: self._take())
                 return
         assert self._thread is not None
         self._thread.loop.call_soon(self._take)
 
-    async def _insist(self, offered: _Offered) -> None:
+    async def _insist(self, offered: _Offered, sent_at: float, verdict: Verdict) -> None:
+        waited_s = time.monotonic() - sent_at
+        if verdict is Verdict.UNROUTED and not self._heard_of(offered[0]):
+            waited_s = 0.0  # it was behind others; nobody has looked for it so far
         try:
-            await self._client.insist_on(*offered)
-        except ClientError as error:
+            await self._client.insist_on(*offered, waited_s=waited_s)
+        except Exception as error:  # noqa: BLE001 (as above)
             offered[-1].set_exception(error)
+
+    def _heard_of(self, topic: str) -> bool:
+        """And ask about those of the records behind it, which wait meanwhile."""
+        with self._guard:
+            behind = dict.fromkeys(offered[0] for offered, _ in self._queue)
+        for each in behind:
+            self._client.heard_of(each)
+        return self._client.heard_of(topic)
 
     async def _taken_over(self) -> None:
         with self._guard:

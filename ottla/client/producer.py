@@ -315,6 +315,13 @@ class Producer(Client):
             driver.wake()
         return verdict
 
+    def heard_of(self, topic: str) -> bool:
+        """Whether anybody has said something of the topic; from now on it is asked about."""
+        routing = self._driver.routing
+        routing.want(topic)
+        self._driver.wake()
+        return routing.topic(topic) is not None or routing.error(topic) is not ErrorCode.none
+
     async def insist_on(
         self,
         topic: str,
@@ -324,9 +331,11 @@ class Producer(Client):
         partition: int | None,
         timestamp_ms: int | None,
         token: Promise,
+        *,
+        waited_s: float = 0.0,
     ) -> None:
-        """Offer it until it is taken, for as long as max_block_ms allows."""
-        deadline = self._runtime.now() + self._max_block_s
+        """Offer it until it is taken, for as long as max_block_ms allows, of which so much is over."""
+        deadline = self._runtime.now() + self._max_block_s - waited_s
         while (
             verdict := self.offer(topic, value, key, headers, partition, timestamp_ms, token)
         ) is not Verdict.ACCEPTED:

@@ -14,7 +14,7 @@ from ottla.blocking import Admin, Consumer, Producer
 from ottla.client.admin import NewTopic
 from ottla.client.consumer_records import NotDeserialized
 from ottla.client.embedded import TopicPartition
-from ottla.client.errors import ClientError, TopicExists, Unreachable
+from ottla.client.errors import ClientError, TopicExists, UnknownTopic, Unreachable
 from ottla.client.subscription import RebalanceListener
 from tests.conftest import Served
 from tests.serving import wait_for
@@ -181,6 +181,36 @@ def test_a_partition_that_is_given_up_and_comes_back_is_shown_from_where_it_was_
     # Nobody has said yet whether the record shown last was dealt with.
     first = before[-1].offset if before[-1].partition == kept.partition else 0
     assert after == [(kept.partition, offset) for offset in range(first, 20)]
+
+
+def test_records_wait_together_and_not_one_after_the_other(broker: Served, topic):
+    with Producer(broker.bootstrap, allow_auto_create_topics=False, max_block_ms=1000) as producer:
+        began = time.monotonic()
+        lost = [producer.send(f"{topic}-not-there", b"v") for _ in range(20)]
+        good = producer.send(topic, b"v", partition=0)
+        assert good.result(30).offset == 0
+        assert time.monotonic() - began < 10, "a second each would be twenty"
+        assert {type(each.exception()) for each in lost} == {UnknownTopic}
+
+
+def test_whatever_a_partitioner_raises_comes_to_whoever_sent_the_record(broker: Served, topic):
+    def clumsy(topic, record, partitions):
+        raise KeyError("none")
+
+    with Producer(broker.bootstrap, partitioner=clumsy) as producer:
+        for _ in range(2):  # the first waits until the partitions are known, the second does not
+            with pytest.raises(KeyError, match="none"):
+                producer.send(topic, b"v").result(30)
+
+
+def test_a_record_may_be_taken_back_while_it_waits(broker: Served, topic):
+    with Producer(broker.bootstrap, allow_auto_create_topics=False, max_block_ms=1000) as producer:
+        producer.send_and_wait(topic, b"first", partition=0)
+        lost = producer.send(f"{topic}-not-there", b"v")
+        back = [producer.send(topic, value, partition=0) for value in (b"back", bytes(2_000_000))]
+        assert [each.cancel() for each in back] == [True, True]
+        assert producer.send_and_wait(topic, b"second", partition=0).offset == 1
+        assert isinstance(lost.exception(), UnknownTopic)
 
 
 def test_errors_come_to_whoever_calls(broker: Served, topic):
