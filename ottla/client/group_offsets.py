@@ -79,7 +79,8 @@ class GroupOffsets:
     async def commit(
         self, offsets: Offsets, who: Callable[[], GroupMetadata], refused: Refusal = lambda _, __: None
     ) -> None:
-        """Several, or the error there is, for what could not be committed. `who` is asked at every attempt."""
+        """CommitFailed, Several, or the error there is, for what could not be committed. `who` is asked at every
+        attempt."""
         if offsets:
             await self._driver.insist(lambda: self._commit(offsets, who(), refused), timeout_s=self._timeout_s)
 
@@ -132,7 +133,7 @@ class GroupOffsets:
                 if error is not None:
                     errors[TopicPartition(topic.name, part.partition_index)] = error
         if errors:
-            raise Several.of("commit", errors)
+            raise _failed(errors)
 
     async def _fetch(
         self, partitions: Collection[TopicPartition] | None, who: GroupMetadata
@@ -197,6 +198,17 @@ def _refusal(code: ErrorCode, subject: str) -> ClientError | None:
         return CommitFailed(str(error), code=code)
     error.retriable = error.retriable or code in AGAIN
     return error
+
+
+def _failed(errors: Mapping[object, ClientError]) -> ClientError:
+    """Whoever is out of the group hears that, however many partitions it is told for."""
+    error = Several.of("commit", errors)
+    expelled = next((each for each in errors.values() if isinstance(each, CommitFailed)), None)
+    if expelled is None or expelled is error:
+        return error
+    failed = CommitFailed(str(error), code=expelled.code)
+    failed.errors = error.errors
+    return failed
 
 
 def _committed(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:

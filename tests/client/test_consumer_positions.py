@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from ottla.client.admin import Admin
 from ottla.client.consumer import Consumer
 from ottla.client.consumer_records import NotDeserialized
 from ottla.client.embedded import TopicPartition
+from ottla.client.errors import CommitFailed
 from ottla.client.producer import Producer
+from ottla.errors import ErrorCode
+from ottla.wire.schema.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from tests.client.clients import create, run, until, write
 from tests.conftest import Served
 
@@ -38,6 +42,32 @@ def test_a_seek_right_after_an_assignment_outweighs_what_was_committed(broker: S
             consumer.assign([place])
             await consumer.seek_to_beginning(place)
             assert (await consumer.getone()).offset == 0
+
+    run(scenario())
+
+
+def test_a_member_that_was_expelled_hears_so_however_many_partitions_it_commits(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        await create(broker.bootstrap, topic, 2)
+        async with Consumer(
+            topic,
+            bootstrap_servers=broker.bootstrap,
+            group_id=topic,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=20_000,  # nothing but the commit tells
+        ) as consumer:
+            await until(lambda: len(consumer.assignment()) == 2, "its partitions")
+            offsets = dict.fromkeys(consumer.assignment(), 0)
+            async with Admin(broker.bootstrap) as admin:
+                who = MemberIdentity(member_id=consumer.group_metadata().member_id)
+                leave = LeaveGroupRequest(group_id=topic, members=[who])
+                await admin._driver.call(leave, LeaveGroupResponse, timeout_s=10)
+            with pytest.raises(CommitFailed) as failed:
+                await consumer.commit(offsets)
+            assert failed.value.code is ErrorCode.unknown_member_id
+            assert set(failed.value.errors) == set(offsets)
 
     run(scenario())
 
