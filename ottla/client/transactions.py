@@ -165,6 +165,8 @@ class Transactions:
         self._routing = routing
         self._coordinators: dict[tuple[int, str], Broker] = {}
         self._request: Send | None = None
+        self._abandoned = False
+        """What is asked was for a transaction that the user has aborted meanwhile."""
         self._asking: tuple[int, str] | None = None
         self._adding: list[TopicPartition] = []
         self._offsets: deque[_Offsets] = deque()
@@ -217,6 +219,7 @@ class Transactions:
         if self.phase is not Phase.BROKEN:
             self._check(Phase.OPEN)
         self.phase, self._token = Phase.ABORTING, token
+        self._abandoned = self._request is not None
         error = self.error or ClientError("the transaction was aborted", code=ErrorCode.transaction_abortable)
         self._refuse_offsets(error)
         self._accumulator.abort(error)
@@ -403,7 +406,7 @@ class Transactions:
         if code is not ErrorCode.none:
             self._settle(code, now)
             return
-        self._retries = 0
+        self._retries, self._abandoned = 0, False
         self._granted(response)
 
     def _granted(self, response: Message) -> None:
@@ -442,6 +445,7 @@ class Transactions:
         """It was refused, or not answered: try again, break the transaction, or give up."""
         if code in COORDINATOR_MOVED and self._asking is not None:
             self._coordinators.pop(self._asking, None)
+        abandoned, self._abandoned = self._abandoned, False
         if code in RETRIABLE:
             delay_s = backoff_s(self._retries, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
             self._retries += 1
@@ -449,9 +453,9 @@ class Transactions:
             return
         error = error_of(code, f"transactional id {self.settings.transactional_id}")
         assert error is not None
-        if code in FENCED or self.phase not in (Phase.OPEN, Phase.COMMITTING):
+        if code in FENCED or (self.phase not in (Phase.OPEN, Phase.COMMITTING) and not abandoned):
             self._fail(error)
-        else:
+        elif not abandoned:
             self._break(error)
 
     def _break(self, error: ClientError) -> None:
