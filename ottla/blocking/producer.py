@@ -143,14 +143,15 @@ class Producer(Blocking[producer.Producer]):
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """Everything sent inside counts when it is left, or nothing does, if an exception leaves it."""
+        """Everything sent inside counts when it is left, or nothing does, if an exception leaves it, or if it cannot be
+        committed."""
         self.begin_transaction()
         try:
             yield self
         except BaseException:
             self.abort_transaction()
             raise
-        self.commit_transaction()
+        self._run(self._after_queue(self._client.commit_or_abort))
 
     def begin_transaction(self) -> None:
         self._run(self._client.begin_transaction())

@@ -220,14 +220,24 @@ class Producer(Client):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """Everything sent inside counts when it is left, or nothing does, if an exception leaves it."""
+        """Everything sent inside counts when it is left, or nothing does, if an exception leaves it, or if it cannot be
+        committed."""
         await self.begin_transaction()
         try:
             yield self
         except BaseException:
             await self.abort_transaction()
             raise
-        await self.commit_transaction()
+        await self.commit_or_abort()
+
+    async def commit_or_abort(self) -> None:
+        """Commit, and if it can only be aborted, do so and say why: the next transaction may begin."""
+        try:
+            await self.commit_transaction()
+        except ClientError:
+            if self._transactional().broken:
+                await self.abort_transaction()
+            raise
 
     async def begin_transaction(self) -> None:
         self._transactional().begin()

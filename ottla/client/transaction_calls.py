@@ -35,6 +35,11 @@ class TransactionCalls:
                 "begin_transaction() comes first", code=ErrorCode.invalid_txn_state
             )
 
+    @property
+    def broken(self) -> bool:
+        """Whether there is a transaction, and it can only be aborted."""
+        return self._machine.phase is Phase.BROKEN
+
     async def init(self) -> None:
         self._agree()
         await self._done(self._machine.init)

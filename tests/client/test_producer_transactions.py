@@ -53,6 +53,30 @@ def test_what_is_committed_counts_and_what_is_aborted_does_not(broker: Served, f
     run(scenario())
 
 
+def test_a_transaction_that_cannot_be_committed_is_aborted_when_it_is_left(broker: Served, fresh_name):
+    topic = fresh_name()
+    run(create(broker.bootstrap, topic, max_message_bytes="1000"))
+
+    async def scenario() -> None:
+        async with Producer(broker.bootstrap, transactional_id=topic) as producer:
+            with pytest.raises(ClientError) as failed:
+                async with producer.transaction():
+                    sent = await producer.send(topic, bytes(5000))
+            assert failed.value is sent.exception()
+            assert failed.value.code is ErrorCode.message_too_large
+            async with producer.transaction():
+                await producer.send(topic, b"first")
+
+    run(scenario())
+    with BlockingProducer(broker.bootstrap, transactional_id=topic) as producer:
+        with pytest.raises(ClientError) as failed, producer.transaction():
+            producer.send(topic, bytes(5000))
+        assert failed.value.code is ErrorCode.message_too_large
+        with producer.transaction():
+            producer.send(topic, b"second")
+    assert run(committed(broker, topic, 2)) == [b"first", b"second"]
+
+
 def test_offsets_count_with_the_transaction(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
