@@ -242,14 +242,23 @@ class Routing:
         return rest.until if rest else 0.0
 
     def any_broker(self, now: float) -> Broker | None:
-        """Each in its turn; those of the bootstrap list when nobody else can be reached."""
-        for brokers in (list(self.brokers.values()), self.bootstrap):
+        """Each in its turn; those of the bootstrap list when nobody else can be reached, or when all others were lost
+        since they were reached: who takes long to be given up is ready again before the last of them has failed."""
+        known = list(self.brokers.values())
+        if known and all(broker.node_id in self._resting for broker in known):
+            ready = [broker for broker in (*self.bootstrap, *known) if self.reachable(broker.node_id, now)]
+            return min(ready, key=self._failures, default=None)
+        for brokers in (known, self.bootstrap):
             ready = [broker for broker in brokers if self.reachable(broker.node_id, now)]
             if ready:
                 chosen = ready[self._turn % len(ready)]
                 self._turn += 1
                 return chosen
         return None
+
+    def _failures(self, broker: Broker) -> int:
+        rest = self._resting.get(broker.node_id)
+        return rest.attempts if rest else 0
 
     # What the client wants, and what it noticed.
 
