@@ -206,9 +206,13 @@ class Faults:
         return True
 
     def _may_go(self, node: Node) -> bool:
+        """After one replica has lost something, all that was acknowledged must stay with another: in each partition
+        there must be one that is in sync, runs, and was not killed meanwhile."""
         if not any(each.tail_lost for each in self._cluster.nodes) or self.whole():
             return True
-        return any(each is not node and not each.unclean for each in self._running())
+        stay = {each.id for each in self._running() if each is not node and not each.unclean and not each.tail_lost}
+        topics = self._cluster.image().topics.values()
+        return all(stay.intersection(part.in_sync) for topic in topics for part in topic.partitions if part.has_state)
 
     # The network.
 
