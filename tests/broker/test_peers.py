@@ -422,9 +422,11 @@ def test_a_connection_that_broke_is_made_again(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             await two.peers.call(1, DescribeClusterRequest(), DescribeClusterResponse)
+            connection = two.peers._lines[1, Lane.peers].connection
+            assert connection is not None
             for guest in list(one._server.guests):
                 guest.abort()
-            await until(lambda: not one._server.guests)
+            await until(lambda: not one._server.guests and connection.closed)
             await two.peers.call(1, DescribeClusterRequest(), DescribeClusterResponse)
 
     run(test)
