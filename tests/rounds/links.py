@@ -58,6 +58,8 @@ class Links:
     async def _hang_up(self) -> None:
         for server in self._servers:
             server.close()
+        for _ in range(3):  # who was accepted last has begun, and can end what it holds
+            await asyncio.sleep(0)
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -79,7 +81,7 @@ class Links:
             source = self._who(writer.get_extra_info("peername")[1])
             try:
                 onward = await asyncio.open_connection(HOST, self._behind[broker_id])
-            except OSError:
+            except (OSError, asyncio.CancelledError):
                 writer.transport.abort()
                 return
             there = self._carry((source, broker_id), reader, onward[1])
