@@ -41,7 +41,7 @@ class End(NamedTuple):
 def write(broker: Broker, topic: str, index: int, end: End, done: Done) -> None:
     """Write the marker; `done` is told once what became of it, now or later."""
     try:
-        partition = broker.replicas.find(topic, index)
+        partition = broker.replication.find(topic, index)
         partition.check_leads()
         if not partition.enough_in_sync:
             raise Refused(ErrorCode.not_enough_replicas)

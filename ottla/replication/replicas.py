@@ -15,7 +15,7 @@ from functools import partial
 
 from ottla.cluster.image import Image, Topic
 from ottla.config.topic import TopicConfig
-from ottla.errors import ErrorCode, Fault, Refused, StorageFault
+from ottla.errors import Fault, Refused, StorageFault
 from ottla.log import checkpoints
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
@@ -78,16 +78,8 @@ class Replicas:
 
     # Finding.
 
-    def find(self, topic: str | bytes, index: int) -> Partition:
-        """The replica by the topic's name or id, or the reason why there is none."""
-        partition = self.get(topic, index)
-        if partition is None:
-            if isinstance(topic, bytes):
-                raise Refused(ErrorCode.unknown_topic_id)
-            raise Refused(ErrorCode.unknown_topic_or_partition)
-        return partition
-
     def get(self, topic: str | bytes, index: int) -> Partition | None:
+        """The replica by the topic's name or id."""
         if type(topic) is str:
             return self._by_name.get((topic, index))
         return self._by_id.get((topic, index))  # type: ignore[arg-type]

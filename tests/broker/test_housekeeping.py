@@ -31,7 +31,7 @@ def test_one_broken_log_keeps_no_other_from_being_synced_and_retained(tmp_path):
             settings = {"retention.ms": "1", "flush.messages": "1000"}
             await broker.cluster.create_topics([TopicSpec("orders", 2, 1, configs=settings)])
             await until(lambda: broker.replicas.get("orders", 1))
-            first, second = (broker.replicas.find("orders", index) for index in range(2))
+            first, second = (broker.replication.find("orders", index) for index in range(2))
             for partition in (first, second):
                 partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
             sound = first.log

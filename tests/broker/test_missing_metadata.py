@@ -15,7 +15,7 @@ def test_files_of_a_topic_that_vanishes_without_having_been_deleted_are_set_asid
         async with brokers(tmp_path, 1) as (broker,):
             await broker.cluster.create_topics([TopicSpec("orders", 1, 1)])
             await until(lambda: broker.replicas.get("orders", 0))
-            broker.replicas.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+            broker.replication.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
             with sqlite3.connect(tmp_path / "store.db") as db:  # as somebody might who restores an old store
                 db.execute("DELETE FROM node WHERE parent || '/' || name LIKE '%/topics/orders%'")
             db.close()

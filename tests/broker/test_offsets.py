@@ -31,7 +31,7 @@ async def led(broker: Broker, *replicas: int) -> Partition:
     """The only partition of topic t, led by this broker."""
     await broker.cluster.create_topics([TopicSpec("t", assignments=[(0, list(replicas))])])
     await until(lambda: (found := broker.replicas.get("t", 0)) is not None and found.leads)
-    return broker.replicas.find("t", 0)
+    return broker.replication.find("t", 0)
 
 
 async def listed(client: Client, timestamp: int, version: int = 7) -> tuple[ErrorCode, int]:
@@ -82,7 +82,7 @@ async def shared(leader: Broker, follower: Broker, *values: bytes) -> tuple[Part
     partition.append(batch(*values, timestamp=now_ms), 1, now_ms)
     end = len(values)
     await until(lambda: (copy := follower.replicas.get("t", 0)) is not None and copy.high_watermark == end)
-    return partition, follower.replicas.find("t", 0)
+    return partition, follower.replication.find("t", 0)
 
 
 def test_deleted_records_are_deleted_on_all_that_are_in_sync_before_it_is_said(tmp_path):

@@ -52,7 +52,7 @@ def test_a_mistake_with_one_partition_keeps_back_no_other_and_is_over_when_it_is
 
 
 def replica(first, second, topic: str, *, leads: bool) -> Partition:
-    found = [broker.replicas.find(topic, 0) for broker in (first, second)]
+    found = [broker.replication.find(topic, 0) for broker in (first, second)]
     (one,) = [partition for partition in found if partition.leads is leads]
     return one
 

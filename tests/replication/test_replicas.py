@@ -56,7 +56,8 @@ def namesake(of: Topic) -> Topic:
 
 def write_and_delete_ten(replicas: Replicas) -> None:
     """And so the checkpoints tell of all that is ever told in them."""
-    partition = replicas.find("orders", 0)
+    partition = replicas.get("orders", 0)
+    assert partition is not None
     for _ in range(10):
         partition.append(batch(b"old"), ACKS_ALL, NOW_MS)
     partition.log.sync()
@@ -75,7 +76,7 @@ def topic(name: str = "orders", partitions: int = 2) -> Topic:
 def test_a_topic_is_deleted_although_the_disk_is_full(replicas, disk):
     replicas.host(topic())
     for index in range(2):
-        replicas.find("orders", index).append(batch(b"a"), ACKS_ALL, NOW_MS)
+        replicas.get("orders", index).append(batch(b"a"), ACKS_ALL, NOW_MS)
     disk.capacity_bytes = disk.used()
     directories = replicas.drop(topic())
     assert len(directories) == 2
@@ -87,7 +88,7 @@ def test_a_topic_is_deleted_although_the_disk_is_full(replicas, disk):
 
 def test_a_broken_disk_keeps_no_partition_from_being_forgotten(replicas, disk):
     replicas.host(topic())
-    replicas.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
     disk.broken = True
     assert replicas.drop(topic()) == []
     assert not list(replicas)
@@ -95,7 +96,7 @@ def test_a_broken_disk_keeps_no_partition_from_being_forgotten(replicas, disk):
 
 def test_a_checkpoint_that_could_not_be_written_is_written_the_next_time(replicas, disk):
     replicas.host(topic())
-    replicas.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
     write = replicas.checkpoint(HIGH_WATERMARKS)
     disk.broken = True
     with pytest.raises(StorageFault):
@@ -108,7 +109,7 @@ def test_a_checkpoint_that_could_not_be_written_is_written_the_next_time(replica
 
 def test_of_two_checkpoints_that_are_written_at_once_the_newer_one_stays(replicas, disk):
     replicas.host(topic())
-    partition = replicas.find("orders", 0)
+    partition = replicas.get("orders", 0)
     partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
     older = replicas.checkpoint(HIGH_WATERMARKS)
     partition.append(batch(b"b"), ACKS_ALL, NOW_MS)
@@ -120,12 +121,12 @@ def test_of_two_checkpoints_that_are_written_at_once_the_newer_one_stays(replica
 
 def test_a_topic_that_takes_the_name_of_one_that_could_not_be_removed_has_nothing_of_it(replicas, disk):
     replicas.host(topic())
-    replicas.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
     disk.broken = True
     replicas.drop(topic())
     disk.broken = False
     replicas.host(namesake(topic()))
-    assert replicas.find("orders", 0).log.log_end == 0
+    assert replicas.get("orders", 0).log.log_end == 0
     assert any(name.endswith("-delete") for name in disk.listdir(DATA))
 
 
@@ -136,19 +137,19 @@ def test_a_topic_that_takes_the_name_of_a_deleted_one_keeps_its_records_when_the
         disk.rmtree(directory)
     replicas.host(namesake(topic()))
     for _ in range(3):
-        replicas.find("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
+        replicas.get("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
     disk.process_died()
-    log = start(disk, namesake(topic())).find("orders", 0).log
+    log = start(disk, namesake(topic())).get("orders", 0).log
     assert (log.log_start, log.log_end) == (0, 3)
 
 
 def test_a_checkpoint_that_was_under_way_when_a_topic_was_deleted_says_nothing_of_its_namesake(replicas, disk):
     replicas.host(topic())
-    replicas.find("orders", 0).append(batch(b"old"), ACKS_ALL, NOW_MS)
+    replicas.get("orders", 0).append(batch(b"old"), ACKS_ALL, NOW_MS)
     late = replicas.checkpoint(HIGH_WATERMARKS)
     replicas.drop(topic())
     replicas.host(namesake(topic()))
-    replicas.find("orders", 0).append(batch(b"new"), 0, NOW_MS)
+    replicas.get("orders", 0).append(batch(b"new"), 0, NOW_MS)
     late()  # its thread was slow
     assert read_offsets(disk, DATA, HIGH_WATERMARKS) == {}
 
@@ -160,9 +161,9 @@ def test_a_topic_that_takes_the_name_of_a_deleted_one_takes_no_record_before_che
     replicas.host(namesake(topic()))
     disk.capacity_bytes = disk.used()
     with pytest.raises(Refused):
-        replicas.find("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
+        replicas.get("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
     disk.capacity_bytes = UNLIMITED
-    replicas.find("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
+    replicas.get("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
     assert all(read_offsets(disk, DATA, name) == {} for name in CHECKPOINTS)
 
 
@@ -174,16 +175,16 @@ def test_a_topic_that_takes_the_name_of_one_deleted_while_the_broker_was_away_be
     disk.process_died()
     away = start(disk, clean=True, tombstones=tombstones)
     away.host(namesake(topic()))
-    away.find("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
+    away.get("orders", 0).append(batch(b"new"), ACKS_ALL, NOW_MS)
     disk.process_died()
-    log = start(disk, namesake(topic())).find("orders", 0).log
+    log = start(disk, namesake(topic())).get("orders", 0).log
     assert (log.log_start, log.log_end) == (0, 1)
 
 
 def test_checkpoints_written_before_all_logs_are_open_keep_what_they_tell_of_the_others(replicas, disk):
     gone, stays = topic("gone"), topic()
     replicas.host(gone)
-    replicas.find("gone", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    replicas.get("gone", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
     replicas.host(stays)
     write_and_delete_ten(replicas)
     disk.process_died()
@@ -194,7 +195,7 @@ def test_checkpoints_written_before_all_logs_are_open_keep_what_they_tell_of_the
 
 def test_a_checkpoint_is_written_again_while_another_is_under_way_that_says_something_else(replicas, disk):
     replicas.host(topic())
-    partition = replicas.find("orders", 0)
+    partition = replicas.get("orders", 0)
     for _ in range(2):
         partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
         partition.log.sync()
@@ -250,7 +251,7 @@ def test_a_partition_that_comes_and_goes_is_set_aside_each_time(tmp_path, make):
     gone = here._replace(partitions=tuple(state._replace(replicas=(2,)) for state in here.partitions))
     for times in (1, 2, 3):
         replicas = start(disk, here, data=data)
-        replicas.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+        replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
         replicas.close()
         start(disk, gone, data=data)
         assert len([name for name in disk.listdir(data) if name.endswith("-stray")]) == times
@@ -269,6 +270,6 @@ def test_partitions_of_a_topic_with_a_long_name_are_all_set_aside(tmp_path):
 def test_a_partition_that_moves_away_again_while_its_old_files_are_removed_leaves_its_place(replicas, disk):
     for times in (1, 2):
         replicas.host(topic(partitions=1))
-        replicas.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+        replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
         assert len(replicas.drop_partition(topic(), 0)) == 1
         assert len([name for name in disk.listdir(DATA) if name.endswith("-delete")]) == times

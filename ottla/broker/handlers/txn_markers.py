@@ -136,10 +136,7 @@ def describe(
 
 def _describe(broker: Broker, topic: str, index: int) -> describe_producers.PartitionResponse:
     try:
-        partition = broker.replicas.get(topic, index)
-        if partition is None and broker.image.partition(topic, index) is not None:
-            raise Refused(ErrorCode.not_leader_or_follower)
-        partition = broker.replicas.find(topic, index)
+        partition = broker.replication.find(topic, index)
         partition.check_leads()
     except Refused as refused:
         return describe_producers.PartitionResponse(
