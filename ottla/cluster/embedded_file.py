@@ -152,9 +152,8 @@ class StoreFile:
 
     def _prepare(self) -> None:
         db = self._db
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        (application,) = db.execute("PRAGMA application_id").fetchone()
-        if version == 0 and application == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        version, application, empty = self._look_inside()
+        if version == 0 and application == 0 and empty:
             db.execute("PRAGMA journal_mode=WAL").fetchone()
             db.execute("PRAGMA synchronous=NORMAL")
             self._create_schema()
@@ -169,6 +168,17 @@ class StoreFile:
             with self._transaction():
                 if not self._has_tally():  # another process was faster
                     self._complete()
+
+    def _look_inside(self) -> tuple[int, int, bool]:
+        """Its format, whose it is, and whether it is empty: as of one instant, since another may be filling it."""
+        db = self._db
+        db.execute("BEGIN")
+        try:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            (application,) = db.execute("PRAGMA application_id").fetchone()
+            return version, application, db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+        finally:
+            db.execute("ROLLBACK")
 
     def _has_tally(self) -> bool:
         return self._db.execute("SELECT 1 FROM sqlite_master WHERE name='tally'").fetchone() is not None

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -42,6 +43,31 @@ def test_another_programs_database_is_refused(tmp_path):
         db.execute("CREATE TABLE photos (id)")
     db.close()
     assert "another program's database" in str(refused(path))
+
+
+@pytest.mark.parametrize("statement", ["PRAGMA user_version", "PRAGMA application_id", "SELECT 1 FROM sqlite_master"])
+def test_a_store_that_another_broker_is_making_this_moment_is_nobody_elses_database(tmp_path, monkeypatch, statement):
+    path = str(tmp_path / "store.db")
+    others: list[threading.Thread] = []
+
+    class Overtaken(sqlite3.Connection):
+        """Somebody else makes the store just before one of our first statements."""
+
+        def execute(self, sql, *args):
+            if sql == statement and not others:
+                others.append(threading.Thread(target=lambda: run(open_and_close)))
+                others[0].start()
+                others[0].join(0.5)  # it may have to wait for us
+            return super().execute(sql, *args)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Overtaken))
+
+    async def open_and_close(runtime):
+        await (await EmbeddedStore.open(path, runtime)).close()
+
+    run(open_and_close)
+    others[0].join()
 
 
 def test_a_store_of_a_newer_format_is_refused(tmp_path):
