@@ -28,6 +28,13 @@ class Watchdog:
         self._tick()
         threading.Thread(target=self._watch, name="ottla-watchdog", daemon=True).start()
 
+    def allow(self, seconds: float) -> None:
+        """So long from now on. In the loop, which thereby shows itself."""
+        if not self._ended.is_set():
+            self._timer.cancel()
+            self._seconds = seconds
+            self._tick()
+
     def end(self) -> None:
         self._timer.cancel()
         self._ended.set()

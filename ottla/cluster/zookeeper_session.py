@@ -225,6 +225,7 @@ class ZooKeeperSession:
                 self._address, seconds, asked,
             )  # fmt: skip
         self.seconds = self._agreed = agreed
+        self._watchdog.allow(agreed)
 
     def _give_up(self, failure: Exception) -> None:
         for future in list(self._underway):
