@@ -64,7 +64,7 @@ def test_batches_are_printed(written):
 
 
 def test_records_are_printed(written):
-    first = next((written / f"{TOPIC}-0").glob("0*0.log"))
+    first = written / f"{TOPIC}-0" / f"{0:020d}.log"
     records = json.loads(dump(first, "--records", "-c", "3", "--from-offset", "5", "--json"))
     assert [record["offset"] for record in records] == [5, 6, 7]
     assert records[0]["value"].startswith("005 005 ")
@@ -86,7 +86,7 @@ def test_what_cannot_be_dumped_is_told(written, tmp_path):
 
 
 def test_a_dump_stops_at_damage_and_says_so(data):
-    segment = next((data / f"{TOPIC}-0").glob("0*0.log"))
+    segment = data / f"{TOPIC}-0" / f"{0:020d}.log"
     damaged = bytearray(segment.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     segment.write_bytes(damaged)
