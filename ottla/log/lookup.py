@@ -45,25 +45,48 @@ def offset_for_timestamp(log: PartitionLog, timestamp: int, limit: int) -> Times
 def offset_of_max_timestamp(log: PartitionLog, limit: int) -> TimestampedOffset | None:
     """The first record that has the largest timestamp in the log, if it lies before `limit`."""
     log_start = log.log_start
-    newest: tuple[int, Segment, int] | None = None
-    for segment, size in [(segment, segment.size) for segment in log.segments]:
-        timestamp = _max_timestamp(segment, size, log_start)
-        if timestamp != NO_TIMESTAMP and (newest is None or timestamp > newest[0]):
-            newest = (timestamp, segment, size)
-    if newest is None:
+    bounds = [
+        (_max_timestamp(segment, size, log_start), segment, size)
+        for segment, size in [(segment, segment.size) for segment in log.segments]
+    ]
+    newest: TimestampedOffset | None = None
+    for bound, segment, size in sorted(bounds, key=lambda each: -each[0]):
+        if newest is not None and _rank(bound, segment.base_offset) < _rank(newest.timestamp, newest.offset):
+            continue
+        found = _newest_in_segment(segment, size, bound, log_start)
+        if newest is None or (found and _rank(found.timestamp, found.offset) > _rank(newest.timestamp, newest.offset)):
+            newest = found
+    return newest if newest is not None and newest.offset < limit else None
+
+
+def _rank(timestamp: int, offset: int) -> tuple[int, int]:
+    """The latest is the largest; of those that are as late, the first."""
+    return timestamp, -offset
+
+
+def _newest_in_segment(segment: Segment, size: int, bound: int, log_start: int) -> TimestampedOffset | None:
+    """The first record that has the largest timestamp in the segment, which is `bound` unless compaction has emptied
+    the batch that had it: such a header keeps its time."""
+    if bound == NO_TIMESTAMP:
         return None
-    found = _first_in_segment(newest[1], newest[2], newest[0], log_start)
-    return found if found is not None and found.offset < limit else None
+    found = _first_in_segment(segment, size, bound, log_start)
+    if found is None:
+        left = _max_left(segment, size, log_start)
+        found = None if left == NO_TIMESTAMP else _first_in_segment(segment, size, left, log_start)
+    return found
 
 
 def _max_timestamp(segment: Segment, size: int, log_start: int) -> int:
-    """The largest timestamp of what the log still has of the segment."""
-    if log_start <= segment.base_offset:
-        return segment.max_timestamp
-    position = segment.find(log_start)
+    """The largest timestamp of what the log still has of the segment, or had before it was compacted."""
+    return segment.max_timestamp if log_start <= segment.base_offset else _max_left(segment, size, log_start)
+
+
+def _max_left(segment: Segment, size: int, log_start: int) -> int:
+    """The largest timestamp of the records that the log still has of the segment."""
+    position = segment.find(max(log_start, segment.base_offset))
     newest = NO_TIMESTAMP
     for at, header in headers(segment.log, position, size) if position >= 0 else ():
-        if header.max_timestamp <= newest:
+        if header.max_timestamp <= newest or not header.record_count:
             continue
         if header.base_offset >= log_start or header.attributes & LOG_APPEND_TIME:
             newest = header.max_timestamp
@@ -90,6 +113,8 @@ def _first_in_segment(segment: Segment, size: int, timestamp: int, log_start: in
 def _first_in_batch(
     segment: Segment, position: int, header: BatchHeader, timestamp: int, log_start: int
 ) -> TimestampedOffset | None:
+    if not header.record_count:
+        return None  # compaction has emptied it
     whole_batch = TimestampedOffset(header.max_timestamp, max(header.base_offset, log_start), header.leader_epoch)
     if header.attributes & LOG_APPEND_TIME:
         return whole_batch  # all its records have one time

@@ -12,8 +12,10 @@ from ottla.log.log_config import LogConfig
 from ottla.log.lookup import offset_for_timestamp, offset_of_max_timestamp
 from ottla.log.partition_log import PartitionLog
 from ottla.sim.disk import SimDisk
-from ottla.wire.batch import stamp_log_append_time
+from ottla.wire.batch import check, stamp_log_append_time
+from ottla.wire.records import Record, build_batch
 from tests.log.batches import NOW, PATH, append, make
+from tests.log.compacting import compact
 
 SMALL = LogConfig(segment_bytes=300, index_interval_bytes=0)
 
@@ -92,6 +94,27 @@ def test_the_largest_time_is_known_after_the_log_was_cut_and_closed(open_log):
     log = open_log(index_interval_bytes=300, clean=True, retention_ms=5000)
     assert by_time(log, NOW + 1000) == (NOW + 1000, 4, 0)
     assert log.retain(NOW + 5500, log.log_end) == []
+
+
+@pytest.mark.parametrize("append_time", [False, True])
+@pytest.mark.parametrize("log_start", [0, 1])
+def test_a_batch_that_compaction_has_emptied_has_no_record_of_its_time(open_log, append_time, log_start):
+    log = open_log(cleanup_compact=True, cleanup_delete=False)
+
+    def write(key, time, **producer):
+        view = memoryview(bytearray(build_batch([Record(0, time, key, b"value")], **producer)))
+        header = stamp_log_append_time(view, time) if append_time else check(view)
+        log.append(view, header, leader_epoch=0, now_ms=NOW)
+
+    for key, time in ((b"a", NOW), (b"b", NOW + 10), (b"c", NOW + 10)):
+        write(key, time)
+    write(b"d", NOW + 50, producer_id=7, producer_epoch=0, base_sequence=0)
+    write(b"d", NOW + 5)
+    compact(log)
+    log.raise_log_start(log_start)
+    assert log.segments[0].max_timestamp == NOW + 50  # its header stays, for the producer
+    assert offset_of_max_timestamp(log, log.log_end) == (NOW + 10, 1, 0)
+    assert by_time(log, NOW + 11) is None
 
 
 @pytest.mark.parametrize("position", range(36))
