@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from ottla.errors import ErrorCode, Refused, StorageFault
-from ottla.log import recovery
+from ottla.log import recovery, truncation
 from ottla.log.checkpoints import write_partition_metadata
 from ottla.log.epochs import EpochsFile, LeaderEpochs
 from ottla.log.log_config import LogConfig
@@ -49,8 +49,8 @@ class PartitionLog:
     """See the module. Offsets are half-open: the log holds `log_start..log_end`."""
 
     __slots__ = (
-        "_bases", "_config", "_failure", "_hints", "_segment_bytes", "active", "before_files", "cleaned", "disk",
-        "dropped", "epochs", "epochs_file", "latest_epoch", "log_end", "log_start", "made_files", "path",
+        "_bases", "_config", "_hints", "_segment_bytes", "active", "before_files", "cleaned", "disk",
+        "dropped", "epochs", "epochs_file", "failure", "latest_epoch", "log_end", "log_start", "made_files", "path",
         "producers", "recovery", "recovery_point", "segments", "snapshots", "swap", "topic_id", "transactions",
         "truncations",
     )  # fmt: skip
@@ -84,7 +84,7 @@ class PartitionLog:
         self.made_files = False
         self.before_files: Callable[[], None] | None = None  # what has to be done before it makes its directory
         self.dropped = False  # another topic may have its name and its path by now
-        self._failure: StorageFault | None = None
+        self.failure: StorageFault | None = None  # why nothing can be appended at present
 
     @classmethod
     def open(
@@ -114,17 +114,12 @@ class PartitionLog:
         self._config = config
         self._segment_bytes = config.segment_bytes
         self.producers.ids_max = config.producer_ids_max
-        if self.active.awake and self._failure is None:  # else once it is repaired
+        if self.active.awake and self.failure is None:  # else once it is repaired
             self.active.configure(config)
 
     @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self.segments)
-
-    @property
-    def failure(self) -> StorageFault | None:
-        """Why nothing can be appended at present."""
-        return self._failure
 
     def adopt(self, segments: list[Segment]) -> None:
         """Take these segments as the log, the last one as the one to append to."""
@@ -133,8 +128,8 @@ class PartitionLog:
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
-        self.transactions.adopt(self._bases)
         self._hints.clear()
+        self.transactions.adopt(self._bases)
 
     # -- appending -------------------------------------------------------------------------------------------
 
@@ -240,14 +235,14 @@ class PartitionLog:
             if segment.must_roll(config, size, last_offset, max_timestamp, now_ms):
                 segment = self._roll(base_offset, now_ms)
             if not segment.size:
-                self._make_directory()
+                self.make_directory()
                 self.made_files = True
                 segment.begin(max_timestamp, config)
         except StorageFault as fault:
             raise Refused(ErrorCode.kafka_storage_error, str(fault)) from fault
         return segment
 
-    def _make_directory(self) -> None:
+    def make_directory(self) -> None:
         """Only now: a partition that nobody ever wrote to costs no file."""
         if self.before_files is not None:
             self.before_files()
@@ -261,18 +256,17 @@ class PartitionLog:
         try:
             segment.log.truncate(segment.size)
         except StorageFault:
-            self._fail(fault)
+            self.fail(fault)
         raise Refused(ErrorCode.kafka_storage_error, str(fault)) from fault
 
-    def _fail(self, fault: StorageFault) -> None:
-        self._failure = fault
+    def fail(self, fault: StorageFault) -> None:
+        self.failure = fault
         self.active.offset_max = -1  # sends every append past _make_room
 
     def _repair(self, now_ms: int) -> None:
-        if self._failure is not None:
-            self.active.log.truncate(self.active.size)
-            self._settle_end(now_ms)  # it may have been a truncation that failed
-            self.active.awake = False  # and so it finds its bounds again
+        if self.failure is not None:
+            self.active.truncate(self.active.size)
+            truncation.settle(self, now_ms)  # it may have been a truncation that failed
 
     def assign_epoch(self, epoch: int, start_offset: int | None = None) -> None:
         """The leader of `epoch` writes from `start_offset` on, the log end unless told."""
@@ -359,7 +353,7 @@ class PartitionLog:
             self.snapshots.write(self.log_end, self.producers)
         else:
             kept = kept[:-1]  # nothing was ever in it, and the log goes on further ahead
-            self._make_directory()
+            self.make_directory()
         fresh.create()
         fresh.wake(self._config)
         if not old.size:
@@ -397,6 +391,7 @@ class PartitionLog:
 
     def close(self) -> None:
         """Leave everything so that the next `open` with `clean=True` has nothing to do. Blocks."""
+        self._repair(0)  # or its files would tell more than the log has, and be taken on trust
         if self.log_end > self.log_start and self.log_end not in self.snapshots.offsets:
             self.snapshots.write(self.log_end, self.producers)
             self.snapshots.prune([*self._bases, self.log_end])
@@ -425,62 +420,11 @@ class PartitionLog:
             return []
         if offset < self._bases[0]:
             return self.truncate_fully_and_start_at(offset, now_ms)
-        replaced = self.settle_swap()
-        self.truncations += 1
-        kept = bisect_right(self._bases, offset)
-        dropped = self.segments[kept:]
-        for segment in reversed(dropped):
-            segment.delete()
-        self.adopt(self.segments[:kept])
-        position = self.active.find(offset)
-        if position >= 0:
-            head = recovery.header_at(self.active, position)
-            self.active.truncate(position)
-            offset = min(offset, head.base_offset)
-        self.log_end = offset
-        self.log_start = min(self.log_start, self.log_end)
-        self.recovery_point = min(self.recovery_point, self.log_end)
-        self.cleaned = min(self.cleaned, self.log_end)
-        self.drop_empty_epochs()
-        try:
-            self._settle_end(now_ms)
-        except StorageFault as fault:
-            self._fail(fault)
-            raise
-        return replaced + dropped
-
-    def _settle_end(self, now_ms: int) -> None:
-        """The file was cut at the log end: make that durable, and then all that follows from it."""
-        if self.disk.exists(self.active.log.path):
-            self.active.log.sync()
-        self.snapshots.truncate(self.log_end)
-        self.transactions.truncate(self.log_end)
-        recovery.reload_producers(self, now_ms)
-        self.epochs_file.save(self.epochs)
-        self.disk.sync_dir(self.path)
-        self._failure = None
+        return truncation.truncate(self, offset, now_ms)
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> list[Segment]:
         """Drop everything; the log is empty and goes on at `offset`. Durable on return."""
-        replaced = self.settle_swap()
-        self.truncations += 1
-        dropped = self.segments
-        for segment in reversed(dropped):
-            segment.delete()
-        self.epochs.clear()
-        self.producers.clear()
-        self.transactions.clear()
-        self.snapshots.truncate(-1)
-        fresh = Segment(self.disk, self.path, offset, created_ms=now_ms)
-        self._make_directory()
-        fresh.create()
-        self.adopt([fresh])
-        self.log_start = self.log_end = self.recovery_point = self.cleaned = offset
-        self._failure = None
-        self.latest_epoch = self.epochs.latest
-        self.epochs_file.save(self.epochs)
-        self.disk.sync_dir(self.path)
-        return replaced + dropped
+        return truncation.begin_anew(self, offset, now_ms)
 
     def settle_swap(self) -> list[Segment]:
         return [] if self.swap is None else self.swap.settle()

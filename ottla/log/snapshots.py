@@ -81,9 +81,9 @@ class Snapshots:
             self._remove(offset)
 
     def _remove(self, offset: int) -> None:
+        self._disk.remove(self._name(offset))  # first: one that stays has to be removed later
         self._offsets.remove(offset)
         self._unsynced.pop(offset, None)
-        self._disk.remove(self._name(offset))
 
     def _name(self, offset: int) -> str:
         return file_stem(self._path, offset) + SUFFIX

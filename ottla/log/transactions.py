@@ -142,7 +142,8 @@ class Transactions:
         """These are the log's segments from now on, by base offset."""
         self._bases = bases
         for base in self._indexes.keys() - set(bases):
-            self._indexes.pop(base).remove()
+            self._indexes[base].remove()  # first: one that stays has to be removed later
+            del self._indexes[base]
 
     def begin_again(self, base_offset: int) -> None:
         """The segment is read anew, and so its index is made anew."""
@@ -172,18 +173,11 @@ class Transactions:
 
     def truncate(self, log_end: int) -> None:
         """What ended behind the log end has not. Open ones follow from the producers (`load`, `replay`)."""
+        self.adopt(self._bases)
         last = self._indexes.get(self._bases[-1])
         if last is not None:
             last.truncate(log_end)
         self._ended = deque(ended for ended in self._ended if ended.marker_offset < log_end)
-
-    def clear(self) -> None:
-        for index in self._indexes.values():
-            index.remove()
-        self._indexes.clear()
-        self._open.clear()
-        self._ended.clear()
-        self._guards.clear()
 
     def unsynced(self, base_offset: int) -> list[Unsynced]:
         index = self._indexes.get(base_offset)

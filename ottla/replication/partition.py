@@ -427,17 +427,19 @@ class Partition:
         offset = min(end, log.log_end)
         if own_epoch != NO_EPOCH:
             offset = min(own_end, log.log_end) if own_epoch != epoch else min(own_end, end, log.log_end)
-        return self._cut(log.truncate_to(max(offset, log.log_start), now_ms))
+        return self._cut(log.truncate_to, max(offset, log.log_start), now_ms)
 
     def restart_at(self, offset: int, now_ms: int) -> list[Segment]:
         """The leader has nothing before `offset` any more, and we have nothing from there on: begin anew there."""
-        return self._cut(self.log.truncate_fully_and_start_at(offset, now_ms))
+        return self._cut(self.log.truncate_fully_and_start_at, offset, now_ms)
 
-    def _cut(self, dropped: list[Segment]) -> list[Segment]:
-        self.log.drop_empty_epochs()
-        self.high_watermark = max(min(self.high_watermark, self.log.log_end), self.log.log_start)
-        self.wake()
-        return dropped
+    def _cut(self, cut: Callable[[int, int], list[Segment]], offset: int, now_ms: int) -> list[Segment]:
+        try:
+            return cut(offset, now_ms)
+        finally:  # the disk may have refused half of it
+            self.log.drop_empty_epochs()
+            self.high_watermark = max(min(self.high_watermark, self.log.log_end), self.log.log_start)
+            self.wake()
 
     # Reading.
 
