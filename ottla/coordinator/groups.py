@@ -11,6 +11,7 @@ and vanishes from there if nothing comes of it.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from ottla.coordinator import conversion
@@ -63,6 +64,7 @@ class Groups:
         self._offsets = Offsets(surroundings)
         self._unsettled: set[str] = set()
         self._times: list[tuple[float, str]] = []  # a heap; each group stands in it once with the time it counts on
+        self._due: deque[tuple[float, str]] = deque()  # taken out of it, to be woken: after a mistake with one, later
         self._scheduled: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -354,7 +356,8 @@ class Groups:
 
     @property
     def deadline(self) -> float | None:
-        return self._times[0][0] if self._times else None
+        first = self._due or self._times
+        return first[0][0] if first else None
 
     def _after(self, group: GroupKind, decision: Decision) -> Decision:
         when = group.deadline
@@ -366,10 +369,10 @@ class Groups:
     def expire(self, now: float, now_ms: int) -> Iterator[Decision]:
         """Wake the groups whose time has come, each once; each decision is to be applied before the next is asked
         for."""
-        due = []
         while self._times and self._times[0][0] <= now:
-            due.append(heapq.heappop(self._times))
-        for when, group_id in due:
+            self._due.append(heapq.heappop(self._times))
+        while self._due:
+            when, group_id = self._due.popleft()
             if self._scheduled.get(group_id) != when:
                 continue  # it stands earlier in the heap, and was woken then
             del self._scheduled[group_id]
