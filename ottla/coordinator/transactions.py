@@ -13,6 +13,7 @@ If the shell could not be told in time it asks again (`resume`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from itertools import count
 from typing import NamedTuple
 
 from ottla.coordinator import transaction_steps as steps
@@ -37,6 +38,9 @@ class Prepared(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
+    number: int = 0
+    """Of those that this machine has handed out: under version 1 the next transaction has the same producer and epoch,
+    and what is said late of this one must not be taken for its own."""
 
 
 class Markers(NamedTuple):
@@ -61,6 +65,8 @@ class Transactions:
         self._limits = limits
         self._values: dict[str, TransactionValue] = {}
         self._unsettled: dict[str, None] = {}
+        self._tickets: dict[str, Prepared] = {}  # of what is prepared
+        self._numbers = count()
         self._timeouts: Deadlines[tuple[str]] = Deadlines()
 
     def __len__(self) -> int:
@@ -167,10 +173,8 @@ class Transactions:
 
     def _prepared(self, ticket: Prepared) -> TransactionValue | None:
         value = self._values.get(ticket.transactional_id)
-        if value is None or value.state not in PREPARED:
-            return None
-        same = (value.producer_id, value.producer_epoch) == (ticket.producer_id, ticket.producer_epoch)
-        return value if same else None
+        same = self._tickets.get(ticket.transactional_id) == ticket
+        return value if same and value is not None and value.state in PREPARED else None
 
     def expire_ids(self, now_ms: int) -> Iterator[Decision]:
         """Forget transactional ids that nobody has used for `transactional.id.expiration.ms`."""
@@ -211,6 +215,7 @@ class Transactions:
         while self._unsettled:
             transactional_id = next(iter(self._unsettled))
             del self._unsettled[transactional_id]
+            self._tickets.pop(transactional_id, None)
             value = self._values.get(transactional_id)
             if value is not None and value.state is State.ONGOING:
                 # It began by the wall clock, perhaps another broker's; from here on ours counts, which never jumps.
@@ -219,7 +224,8 @@ class Transactions:
                 continue
             self._timeouts.drop((transactional_id,))
             if value is not None and value.state in PREPARED:
-                ticket = Prepared(transactional_id, value.producer_id, value.producer_epoch)
+                ticket = Prepared(transactional_id, value.producer_id, value.producer_epoch, next(self._numbers))
+                self._tickets[transactional_id] = ticket
                 yield answer(ticket, _markers(value))
 
     def expire(self, now: float, now_ms: int) -> Iterator[Decision]:

@@ -97,3 +97,27 @@ def test_whoever_waits_is_sent_away_when_another_broker_leads(coordinator: Coord
     coordinator.shard.unload()
     gone = ErrorCode.not_coordinator
     assert coordinator.heard == [("end", gone), (Prepared("x", 7, 0), gone)]
+
+
+def test_what_is_said_again_of_a_transaction_does_not_complete_the_next_one(coordinator: Coordinator):
+    speaker = coordinator.begun()
+
+    def end() -> Prepared:
+        """The ticket with which its markers are handed out."""
+        ended = coordinator.machine.end("x", speaker, "end", NOW_MS, committed=True, bumps=False)
+        coordinator.shard.apply(ended, NOW, NOW_MS)
+        ticket, _ = coordinator.replicated()[-1]
+        assert isinstance(ticket, Prepared)
+        return ticket
+
+    first = end()
+    coordinator.shard.apply(coordinator.machine.complete(first, "complete", NOW_MS), NOW, NOW_MS)
+    coordinator.heard.clear()
+    coordinator.shard.expire(NOW + 5.0, NOW_MS)
+    assert coordinator.heard == [("complete", ErrorCode.coordinator_not_available)]  # and so it is said again
+    coordinator.shard.apply(coordinator.machine.add("x", speaker, [("t", 0)], "add", NOW_MS), NOW, NOW_MS)
+    second = end()
+    coordinator.shard.apply(coordinator.machine.complete(first, "complete", NOW_MS), NOW, NOW_MS)
+    assert coordinator.heard[-1] == ("complete", False)
+    coordinator.shard.apply(coordinator.machine.complete(second, "complete", NOW_MS), NOW, NOW_MS)
+    assert coordinator.replicated() == [("complete", True)]
