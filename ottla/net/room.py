@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from ottla.runtime import Handle, Runtime
+
 STALLED_SECONDS_MAX = 10.0
 
 
@@ -25,13 +27,14 @@ class Holder(Protocol):
 
 
 class Room:
-    def __init__(self, now: Callable[[], float], most: Callable[[], int]) -> None:
-        self._now = now
+    def __init__(self, runtime: Runtime, most: Callable[[], int]) -> None:
+        self._runtime = runtime
         self._most = most
         self._held: dict[Holder, int] = {}
         self._bytes = 0
         self._beyond: Holder | None = None
         self._waiting: dict[Holder, int] = {}  # in the order in which they came
+        self._look: Handle | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -72,6 +75,15 @@ class Room:
         return self._beyond is holder
 
     def _hang_up_on_stalled(self) -> None:
-        since = self._now() - STALLED_SECONDS_MAX
+        """Now, and again as long as somebody waits: who waits is not read from, and so does not ask again."""
+        now = self._runtime.now()
+        since = now - STALLED_SECONDS_MAX
+        if self._look is None:
+            self._look = self._runtime.call_at(now + STALLED_SECONDS_MAX, self._look_again)
         for each in [each for each in self._held if each not in self._waiting and each.stalled(since)]:
             each.close("it does not go on with a large request, and others wait for the room")
+
+    def _look_again(self) -> None:
+        self._look = None
+        if self._waiting:
+            self._hang_up_on_stalled()

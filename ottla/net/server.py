@@ -421,7 +421,7 @@ class Server:
         self.serve = serve
         self.limits = limits
         self.turn = Turn(runtime)
-        self.room = Room(runtime.now, lambda: self.limits.held_bytes_max)
+        self.room = Room(runtime, lambda: self.limits.held_bytes_max)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.received_bytes = self.sent_bytes = 0
         self.doors = Doors(runtime, lambda: self.limits)

@@ -118,3 +118,21 @@ def test_a_frame_that_does_not_go_on_is_given_up_when_others_need_its_room(monke
             each.close()
 
     serving(echo, test, Limits(held_bytes_max=1_500_000))
+
+
+def test_a_frame_that_does_not_go_on_is_given_up_though_nobody_new_comes_for_its_room(monkeypatch):
+    monkeypatch.setattr(room, "STALLED_SECONDS_MAX", 0.3)
+
+    async def test(server: Server, port: int) -> None:
+        pairs = [await asyncio.open_connection("127.0.0.1", port, limit=4_000_000) for _ in range(3)]
+        for _, writer in pairs[:2]:
+            writer.write(struct.pack(">i", 1_000_000) + b"x" * 300_000)
+        await until(lambda: server.room.held_bytes == 2_000_008)
+        reader, writer = pairs[2]
+        writer.write(frame(b"y" * 1_000_000))
+        await until(lambda: any(server.room.waits(each) for each in server.connections))
+        assert await asyncio.wait_for(read_frame(reader), 5) == b"y" * 1_000_000
+        for _, each in pairs:
+            each.close()
+
+    serving(echo, test, Limits(held_bytes_max=1_500_000))
