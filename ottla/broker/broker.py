@@ -129,8 +129,10 @@ class Broker:
     # Starting and stopping.
 
     async def start(self) -> None:
-        self.doom = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.doom = loop.create_future()
         disk = self.runtime.disk
+        disk.on_unkept(lambda fault: loop.call_soon_threadsafe(self.fail, fault))
         disk.mkdir(self.data_dir)
         self._lock = disk.lock(f"{self.data_dir}/.lock")
         if self._lock is None:
@@ -204,7 +206,7 @@ class Broker:
         if self._erasing:
             await asyncio.wait(self._erasing)
         await self.cluster.close()
-        if await self.runtime.offload(self.replicas.close):
+        if await self.runtime.offload(self.replicas.close) and not self.doom.done():
             me = self.cluster.registration
             assert me is not None
             mark = checkpoints.CleanShutdown(me.epoch, me.clean_since)

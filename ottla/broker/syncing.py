@@ -4,9 +4,9 @@ An append marks its partition; while the device works, further appends gather, a
 commit). The high watermark waits for it, here and at every follower, so what is acknowledged with acks=all survives
 even if the whole room loses power.
 
-A device that fails to keep what it took ends the broker (`broker.doom`): a second try would be told that all is well,
-and the other replicas have what this one may have lost. What failed before that (no descriptor, no directory) is tried
-again; nothing is acknowledged meanwhile.
+A device that fails to keep what it took ends the broker (`broker.doom`), whoever asked it to: a second try would be
+told that all is well, and the other replicas have what this one may have lost. What failed before that (no descriptor,
+no directory) is tried again; nothing is acknowledged meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from ottla.errors import Fault, Refused, SyncFault
+from ottla.errors import Fault, Refused
 from ottla.replication.partition import Partition
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ RETRY_SECONDS = 1.0
 
 class Syncing:
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
         self._runtime = broker.runtime
         self._watches: dict[Partition, _Watch] = {}
 
@@ -57,11 +56,7 @@ class Syncing:
             await self.carry_out(partition.log, job)
 
     async def carry_out(self, partition_log: PartitionLog, job: SyncJob) -> None:
-        try:
-            await self._runtime.offload(job.run)
-        except SyncFault as fault:
-            self._broker.fail(fault)
-            raise
+        await self._runtime.offload(job.run)
         partition_log.finish_sync(job)
 
     def begin(self, watch: _Watch) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ottla.errors import Fault
+from ottla.errors import Fault, SyncFault
 
 if TYPE_CHECKING:
     import asyncio
@@ -80,6 +80,10 @@ class Disk(Protocol):
     def together(self, path: str) -> AbstractContextManager[None]:
         """What is synced inside is synced when it ends, all of it with one call where the system can: for many files
         at a time when nobody needs any of them meanwhile. Nothing inside may be taken for durable."""
+
+    def on_unkept(self, tell: Callable[[SyncFault], object]) -> None:
+        """Tell, from whatever thread, of each SyncFault: whoever is told of it by the call may be one that tries again,
+        and then hears that all is well."""
 
     def lock(self, path: str) -> Lock | None:
         """Exclusive until released or the process dies; None when somebody else holds it."""

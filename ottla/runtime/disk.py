@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 
@@ -142,7 +142,7 @@ class RealFile:
         try:
             os.fsync(fd)
         except OSError as failure:
-            raise SyncFault(str(_fault("sync", self.path, failure))) from failure
+            raise self._disk.not_kept(self.path, failure) from failure
         finally:
             self._unpin()
 
@@ -220,6 +220,7 @@ class RealDisk:
         self._open: OrderedDict[RealFile, None] = OrderedDict()
         self._owner = threading.get_ident()
         self._temporaries = count(1)
+        self._tell_unkept: Callable[[SyncFault], object] | None = None
         self.deferred: list[tuple[str, str]] | None = None  # files to be renamed when all is synced (`together`)
         self.guard = threading.Lock()  # descriptors are opened and closed from the loop and from offloaded calls
 
@@ -338,9 +339,18 @@ class RealDisk:
         try:
             os.fsync(fd)
         except OSError as failure:
-            raise SyncFault(str(_fault("sync", path, failure))) from failure
+            raise self.not_kept(path, failure) from failure
         finally:
             os.close(fd)
+
+    def on_unkept(self, tell: Callable[[SyncFault], object]) -> None:
+        self._tell_unkept = tell
+
+    def not_kept(self, path: str, failure: OSError) -> SyncFault:
+        fault = SyncFault(str(_fault("sync", path, failure)))
+        if self._tell_unkept is not None:
+            self._tell_unkept(fault)
+        return fault
 
     def lock(self, path: str) -> RealLock | None:
         import fcntl  # not on Windows, where no broker runs

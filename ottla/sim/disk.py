@@ -12,11 +12,11 @@ damages what is already durable. `cold` is the chance that a read without waitin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from random import Random
 
-from ottla.errors import StorageFault
+from ottla.errors import StorageFault, SyncFault
 from ottla.runtime import Buffer
 
 _SECTOR_BYTES = 512
@@ -269,6 +269,9 @@ class SimDisk:
 
     def together(self, path: str) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def on_unkept(self, tell: Callable[[SyncFault], object]) -> None:
+        """Nothing to tell: what is synced here is kept."""
 
     def lock(self, path: str) -> SimLock | None:
         if path in self._locks:
