@@ -115,7 +115,7 @@ class Consumer(Blocking[consumer.Consumer]):
         """The user wants something else first: what was not shown is fetched again."""
         unseen = self._shelf.unseen()
         self._client.shelf = None
-        self._shelf.fill([])
+        self._shelf.clear()
         if unseen:
             self._call(lambda: self._seek_back(unseen))
 

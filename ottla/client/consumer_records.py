@@ -86,11 +86,12 @@ class Shelf:
 
     How far it was shown is one tuple, so whoever looks from elsewhere sees a moment that was. Partitions that are given
     up come from the consumer's thread: nothing more of them is shown, also if they come back, because they begin then
-    where the group committed.
+    where the group committed. Until they are gone, what was passed over of them counts as not shown.
     """
 
     def __init__(self) -> None:
-        self._state: tuple[Records, int] = ([], 0)
+        self._state: tuple[Records, int, Records] = ([], 0, [])
+        """The records, how many of them are behind us, and those among them that were passed over."""
         self._hidden: frozenset[TopicPartition] = frozenset()
         """Being given up, or given up: not to be shown."""
         self._gone: frozenset[TopicPartition] = frozenset()
@@ -99,8 +100,14 @@ class Shelf:
         """The record shown last has been dealt with."""
 
     def fill(self, records: Records) -> None:
-        self._state = records, 0
+        """When the last ones are behind us."""
+        passed_over = self._kept(self._state[2])
+        self._state = records, 0, passed_over
         self._hidden = self._gone = frozenset()
+
+    def clear(self) -> None:
+        """Whoever does so knows where to go on."""
+        self._state = [], 0, []
 
     def hide(self, places: Iterable[TopicPartition]) -> None:
         self._hidden |= frozenset(places)
@@ -109,19 +116,26 @@ class Shelf:
         self._gone |= frozenset(places)
 
     def next(self) -> ConsumerRecord[Any, Any] | None:
-        records, at = self._state
-        while at < len(records):
+        records, at, passed_over = self._state
+        if not self._hidden and at < len(records):
+            self._state = records, at + 1, passed_over
+            return records[at]
+        passed_over = passed_over.copy()
+        shown = None
+        while at < len(records) and shown is None:
             record = records[at]
             at += 1
-            self._state = records, at
-            if not self._hidden or TopicPartition(record.topic, record.partition) not in self._hidden:
-                return record
-        return None
+            if TopicPartition(record.topic, record.partition) in self._hidden:
+                passed_over.append(record)
+            else:
+                shown = record
+        self._state = records, at, passed_over
+        return shown
 
     def rest(self) -> Records:
         """What was not shown."""
-        records, at = self._state
-        return self._kept(records[at:])
+        records, at, passed_over = self._state
+        return self._kept(passed_over + records[at:])
 
     def unseen(self) -> dict[TopicPartition, int]:
         """The first record of each partition that was not shown."""
@@ -129,8 +143,8 @@ class Shelf:
 
     def unconfirmed(self) -> dict[TopicPartition, int]:
         """The same, counting the one that was shown last: whoever got it may not be done with it."""
-        records, at = self._state
-        return _firsts(self._kept(records[at if self.done else max(0, at - 1) :]))
+        records, at, passed_over = self._state
+        return _firsts(self._kept(passed_over + records[at if self.done else max(0, at - 1) :]))
 
     def _kept(self, records: Records) -> Records:
         gone = self._gone

@@ -183,6 +183,43 @@ def test_a_partition_that_is_given_up_and_comes_back_is_shown_from_where_it_was_
     assert after == [(kept.partition, offset) for offset in range(first, 20)]
 
 
+def test_a_commit_while_a_partition_is_given_up_does_not_count_what_was_not_shown_of_it(broker: Served, topic):
+    for partition in range(2):
+        fill(broker, topic, 20, partition)
+    revoking, may_go = threading.Event(), threading.Event()
+
+    class Slow(RebalanceListener):
+        async def on_partitions_revoked(self, revoked):
+            revoking.set()
+            await asyncio.to_thread(may_go.wait, 30)
+
+    settings: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap,
+        "group_id": topic,
+        "auto_offset_reset": "earliest",
+        "heartbeat_interval_ms": 100,
+        "enable_auto_commit": False,
+        "partition_assignment_strategy": "cooperative-sticky",
+    }
+    places = [TopicPartition(topic, number) for number in range(2)]
+    with Consumer(**settings) as consumer:
+        consumer.subscribe(topic, listener=Slow())
+        wait_for(lambda: len(consumer.assignment()) == 2, "both", 30)
+        wait_for(lambda: all(consumer.highwater(place) == 20 for place in places), "all of both", 30)
+        shown = [consumer.getone()]
+        with Consumer(topic, **settings):
+            assert revoking.wait(30)
+            while (record := consumer.next_within(100)) is not None:
+                shown.append(record)
+            consumer.commit()
+            may_go.set()
+            wait_for(lambda: len(consumer.assignment()) == 1, "one was given up", 30)
+            (kept,) = consumer.assignment()
+            (lost,) = set(places) - {kept}
+            assert (consumer.committed(kept), len(shown)) == (20, 20 + (shown[0].partition == lost.partition))
+            assert (consumer.committed(lost) or 0) == sum(each.partition == lost.partition for each in shown)
+
+
 def test_records_wait_together_and_not_one_after_the_other(broker: Served, topic):
     with Producer(broker.bootstrap, allow_auto_create_topics=False, max_block_ms=1000) as producer:
         began = time.monotonic()
