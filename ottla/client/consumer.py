@@ -177,23 +177,26 @@ class Consumer(Client):
         taken = await self._take(limit, partitions, self._driver.runtime.now() + timeout_ms / 1000)
         self._driver.wake()
         opened: dict[TopicPartition, list[ConsumerRecord[Any, Any]]] = {}
+        failures: list[NotDeserialized] = []
         for place, records in taken.items():
             try:
                 opened[place] = self._opener.many(place, records)
             except NotDeserialized as failure:
                 self._fetcher.seek(place, records[0].offset)
-                self._failure = self._failure or failure
+                failures.append(failure)
                 continue
             if len(opened[place]) < len(records):
                 self._fetcher.seek(place, records[len(opened[place])].offset)
         self._last = {place: records[0].offset for place, records in opened.items()}
-        if not opened:
-            self._raise_failure(partitions)
+        if failures:
+            if not opened:
+                raise failures[0]
+            self._failure = failures[0]
         return opened
 
     def _raise_failure(self, among: Collection[TopicPartition]) -> None:
-        """A record that could not be read is told of when there are no others to give, or with the next call that
-        asks for its partition; unless the user has gone past it."""
+        """A record that could not be read while there were others to give is told of with the next call that asks for
+        its partition; unless the user has gone past it."""
         failure = self._failure
         if failure is None or (among and failure.partition not in among) or failure.partition in self.paused():
             return

@@ -122,3 +122,24 @@ def test_a_record_that_cannot_be_read_is_told_of_with_the_call_after_the_others(
             assert await consumer.getmany(timeout_ms=50) == {}
 
     run(scenario())
+
+
+def test_a_record_that_cannot_be_read_is_told_of_though_another_was_not_asked_for_yet(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        await create(broker.bootstrap, topic, 3)
+        places = [TopicPartition(topic, number) for number in range(3)]
+        async with Producer(broker.bootstrap) as producer:
+            for place, value in zip(places, (b"bad", b"worse", b"1"), strict=True):
+                await producer.send_and_wait(topic, value, partition=place.partition)
+        async with Consumer(bootstrap_servers=broker.bootstrap, value_deserializer=int) as consumer:
+            consumer.assign(places)
+            await consumer.seek_to_beginning()
+            await until(lambda: all(consumer.highwater(place) == 1 for place in places), "all")
+            assert list(await consumer.getmany(places[0], places[2])) == [places[2]]
+            with pytest.raises(NotDeserialized, match="worse"):
+                await consumer.getmany(places[1], timeout_ms=1000)
+            with pytest.raises(NotDeserialized, match="bad"):
+                await consumer.getmany(places[0], timeout_ms=1000)
+
+    run(scenario())
