@@ -453,10 +453,12 @@ class Transactions:
             return
         error = error_of(code, f"transactional id {self.settings.transactional_id}")
         assert error is not None
-        if code in FENCED or (self.phase not in (Phase.OPEN, Phase.COMMITTING) and not abandoned):
+        if code in FENCED:
             self._fail(error)
-        elif not abandoned:
+        elif self.phase in (Phase.OPEN, Phase.COMMITTING):
             self._break(error)
+        elif self.phase is not Phase.BROKEN and not abandoned:
+            self._fail(error)
 
     def _break(self, error: ClientError) -> None:
         """The user has to abort."""
