@@ -67,6 +67,8 @@ class Producer(Blocking[producer.Producer]):
         self._taking = False
         """The loop's thread has been told, and looks at the queue until it is empty."""
         self._drained: asyncio.Event | None = None
+        self._moved_at = 0.0
+        """When a record was last taken over: whoever waits for memory waits since then."""
 
     def send(
         self,
@@ -183,7 +185,7 @@ class Producer(Blocking[producer.Producer]):
 
     def _take(self) -> None:
         """Take records over, as many as a turn allows. The first that has to wait holds up those behind it, which
-        wait with it: max_block_ms is over for all of them at once."""
+        wait with it: max_block_ms is over for all of them at once, unless memory becomes free for one after another."""
         for _ in range(TURN_MAX):
             with self._guard:
                 if not self._queue:
@@ -207,15 +209,17 @@ class Producer(Blocking[producer.Producer]):
                 waiting = self._thread.loop.create_task(self._insist(offered, sent_at, verdict), name="a record waits")
                 waiting.add_done_callback(lambda _: self._take())
                 return
+            self._moved_at = time.monotonic()
         assert self._thread is not None
         self._thread.loop.call_soon(self._take)
 
     async def _insist(self, offered: _Offered, sent_at: float, verdict: Verdict) -> None:
-        waited_s = time.monotonic() - sent_at
+        waited_s = time.monotonic() - (sent_at if verdict is Verdict.UNROUTED else max(sent_at, self._moved_at))
         if verdict is Verdict.UNROUTED and not self._heard_of(offered[0]):
             waited_s = 0.0  # it was behind others; nobody has looked for it so far
         try:
             await self._client.insist_on(*offered, waited_s=waited_s)
+            self._moved_at = time.monotonic()
         except Exception as error:  # noqa: BLE001 (as above)
             offered[-1].set_exception(error)
 

@@ -230,6 +230,13 @@ def test_records_wait_together_and_not_one_after_the_other(broker: Served, topic
         assert {type(each.exception()) for each in lost} == {UnknownTopic}
 
 
+def test_whoever_waits_for_memory_waits_while_others_get_some(broker: Served, topic):
+    one_by_one: dict[str, Any] = {"batch_size": 1, "buffer_memory": 2000, "max_in_flight_requests_per_connection": 1}
+    with Producer(broker.bootstrap, max_block_ms=1000, **one_by_one) as producer:
+        sent = [producer.send(topic, bytes(1000), partition=0) for _ in range(8000)]
+        assert [each.result(60).offset for each in sent] == list(range(8000)), "the last waited for longer"
+
+
 def test_whatever_a_partitioner_raises_comes_to_whoever_sent_the_record(broker: Served, topic):
     def clumsy(topic, record, partitions):
         raise KeyError("none")
