@@ -73,6 +73,7 @@ class Accumulator:
         self.produce_version_max: int | None = None  # later ones mean another version of the transaction protocol
         self.closed = False
         self._routing = routing
+        routing.in_use = lambda: (place.topic for place in self._busy)
         self._partitioner = partitioner
         self._queues: dict[TopicPartition, PartitionQueue] = {}  # all written to under a number, for the next one
         self._busy: dict[TopicPartition, PartitionQueue] = {}  # those that have a batch
@@ -109,10 +110,9 @@ class Accumulator:
         self._check_open()
         known = self._routing.topic(topic)
         if known is None or (partition is not None and partition not in known.leaders):
-            refusal = self._routing.refusal(topic)
-            if refusal is not None:
+            if (refusal := self._routing.refusal(topic)) is not None:
                 raise refusal
-            self._routing.want(topic)
+            self._routing.want(topic, now)
             if known is not None:
                 self._routing.refresh()
             return Verdict.UNROUTED
@@ -141,7 +141,7 @@ class Accumulator:
     def _add(self, place: tuple[str, int], record: Record, token: object, size: int, now: float) -> None:
         queue = self._busy.get(place)  # type: ignore[call-overload]
         if queue is None:
-            queue = self._queue(TopicPartition(*place))
+            queue = self._queue(TopicPartition(*place), now)
         batch = queue.open_batch()
         if batch is not None and batch.size + size > self.settings.batch_size:
             queue.close_batch()
@@ -156,11 +156,11 @@ class Accumulator:
         if batch.size >= self.settings.batch_size:
             queue.close_batch()
 
-    def _queue(self, place: TopicPartition) -> PartitionQueue:
+    def _queue(self, place: TopicPartition, now: float) -> PartitionQueue:
+        self._routing.want(place.topic, now)
         queue = self._queues.get(place)
         if queue is None:
             queue = self._queues[place] = PartitionQueue(*place)
-            self._routing.want(place.topic)
         self._busy[place] = queue
         return queue
 

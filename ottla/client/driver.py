@@ -249,16 +249,17 @@ class Driver:
 
     async def topic(self, name: str, deadline: float) -> Topic:
         """As soon as it is known. What is said of a topic that is not there in time is why."""
-        self.routing.want(name)
-        self.wake()
-        while (topic := self.routing.topic(name)) is None:
-            refusal = self.routing.refusal(name)
-            if refusal is not None:
-                raise refusal
-            if self.runtime.now() >= deadline:
-                error = error_of(self.routing.error(name), f"topic {name}")
-                raise error or TimedOut(f"topic {name}: nobody told in time where it is")
-            await self.changed(deadline)
+        self.routing.want(name, self.runtime.now())
+        with self.routing.awaited(name):
+            self.wake()
+            while (topic := self.routing.topic(name)) is None:
+                refusal = self.routing.refusal(name)
+                if refusal is not None:
+                    raise refusal
+                if self.runtime.now() >= deadline:
+                    error = error_of(self.routing.error(name), f"topic {name}")
+                    raise error or TimedOut(f"topic {name}: nobody told in time where it is")
+                await self.changed(deadline)
         return topic
 
 

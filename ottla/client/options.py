@@ -12,6 +12,7 @@ class ClientOptions(TypedDict, total=False):
     socket_connection_setup_timeout_ms: int
     default_api_timeout_ms: int
     metadata_max_age_ms: int
+    metadata_max_idle_ms: int
     request_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int

@@ -328,7 +328,7 @@ class Producer(Client):
     def heard_of(self, topic: str) -> bool:
         """Whether anybody has said something of the topic; from now on it is asked about."""
         routing = self._driver.routing
-        routing.want(topic)
+        routing.want(topic, self._runtime.now())
         self._driver.wake()
         return routing.topic(topic) is not None or routing.error(topic) is not ErrorCode.none
 
@@ -346,10 +346,11 @@ class Producer(Client):
     ) -> None:
         """Offer it until it is taken, for as long as max_block_ms allows, of which so much is over."""
         deadline = self._runtime.now() + self._max_block_s - waited_s
-        while (
-            verdict := self.offer(topic, value, key, headers, partition, timestamp_ms, token)
-        ) is not Verdict.ACCEPTED:
-            await self._wait_for(verdict, topic, partition, deadline)
+        with self._driver.routing.awaited(topic):
+            while (
+                verdict := self.offer(topic, value, key, headers, partition, timestamp_ms, token)
+            ) is not Verdict.ACCEPTED:
+                await self._wait_for(verdict, topic, partition, deadline)
 
     async def _wait_for(self, verdict: Verdict, topic: str, partition: int | None, deadline: float) -> None:
         driver = self._driver

@@ -19,7 +19,9 @@ All machines of a client share one `Routing`. The contract between a machine and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -38,6 +40,8 @@ from ottla.wire.tree import ZERO_UUID, Message
 NO_NODE: Final = -1
 NO_EPOCH: Final = -1
 BACKOFF_DOUBLINGS_MAX: Final = 16
+FOR_EVER: Final = float("inf")
+GONE: Final = ErrorCode.unknown_topic_or_partition
 
 STALE_ROUTE: Final = frozenset(
     {
@@ -61,6 +65,7 @@ class RoutingSettings:
     """Kafka's names and defaults."""
 
     metadata_max_age_ms: int = 300_000
+    metadata_max_idle_ms: int = 300_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     reconnect_backoff_ms: int = 50
@@ -183,7 +188,11 @@ class Routing:
         self._topics: dict[str, Topic] = {}
         self._names: dict[bytes, str] = {}
         self._errors: dict[str, ErrorCode] = {}
-        self._wanted: dict[str, None] = {}
+        self.in_use: Callable[[], Iterable[str]] = tuple
+        """Topics that the other machines have something to do with."""
+        self._wanted: dict[str, float] = {}
+        """When each was last used; FOR_EVER, if it need not be."""
+        self._awaited: Counter[str] = Counter()
         self._want_all = False
         self._resting: dict[int, _Rest] = {}
         self._turn = turn
@@ -262,11 +271,24 @@ class Routing:
 
     # What the client wants, and what it noticed.
 
-    def want(self, topic: str) -> None:
-        if topic not in self._wanted:
-            self._wanted[topic] = None
-            if topic not in self._topics:
-                self._ask_soon()
+    def want(self, topic: str, used_at: float = FOR_EVER) -> None:
+        """Until `forget`; or, for those who say when they use it, until they have not done so for metadata_max_idle_ms,
+        and while it is gone only as long as it is in use or awaited: to ask about a topic may make it anew."""
+        is_new = topic not in self._wanted
+        self._wanted[topic] = used_at if is_new else max(used_at, self._wanted[topic])
+        if is_new and topic not in self._topics:
+            self._ask_soon()
+
+    @contextmanager
+    def awaited(self, topic: str) -> Iterator[None]:
+        """Somebody wants to use it, and cannot before more is known."""
+        self._awaited[topic] += 1
+        if self.error(topic) is GONE:
+            self.refresh()
+        try:
+            yield
+        finally:
+            self._awaited -= Counter([topic])
 
     def want_all(self) -> None:
         """Every topic there is: for subscriptions by pattern."""
@@ -324,12 +346,30 @@ class Routing:
         broker = self.any_broker(now)
         if broker is None:
             return []
-        topics = None if self._want_all else [MetadataRequestTopic(name=name) for name in self._wanted]
-        request = MetadataRequest(topics=topics, allow_auto_topic_creation=self.settings.allow_auto_create_topics)
+        names = self._worth_asking(now)
+        topics = None if self._want_all else [MetadataRequestTopic(name=name) for name in names]
+        missing = any(name not in self._topics or self.error(name) is GONE for name in names)
+        creates = self.settings.allow_auto_create_topics and missing
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=creates)
         self._asking = Send(request, broker, self.settings.request_timeout_ms / 1000)
         self._asked_at = now
         self._stale = self._again = False
         return [self._asking]
+
+    def _worth_asking(self, now: float) -> list[str]:
+        """And what is idle is forgotten."""
+        used = {*self._awaited, *self.in_use()}
+        idle_s = self.settings.metadata_max_idle_ms / 1000
+        for name, used_at in list(self._wanted.items()):
+            if name in used:
+                self.want(name, now)
+            elif used_at + idle_s <= now:
+                self.forget(name)
+        return [
+            name
+            for name, used_at in self._wanted.items()
+            if used_at == FOR_EVER or name in used or self.error(name) is not GONE
+        ]
 
     @property
     def deadline(self) -> float | None:
@@ -359,7 +399,7 @@ class Routing:
             return
         self._refreshed_at = now
         self._learn(response)
-        complete = all(map(self._complete, self._wanted))
+        complete = all(map(self._complete, self._worth_asking(now)))
         self._attempts = 0 if complete else self._attempts + 1
         self._stale = self._again or not complete
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ottla.client.accumulator import Accumulator
-from ottla.client.batches import Batch, PartitionQueue
+from ottla.client.batches import Batch
 from ottla.client.deliveries import RecordMetadata, Verdict, too_large
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
@@ -129,11 +129,7 @@ class WholeBatches(Accumulator):
         if self.buffered_bytes + content.size > settings.buffer_memory and self.buffered_bytes:
             self._pressed = True
             return Verdict.FULL
-        queue = self._queues.get(place)
-        if queue is None:
-            queue = self._queues[place] = PartitionQueue(*place)
-            self._routing.want(place.topic)
-        self._busy[place] = queue
+        queue = self._queue(place, now)
         self._serial += 1
         self._pending[self._serial] = 1
         queue.close_batch()

@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
+from ottla.client.admin import Admin
 from ottla.client.consumer import Consumer
 from ottla.client.errors import ClientError, TimedOut, UnknownTopic, Unreachable
 from ottla.client.partitioners import partition_of_key
 from ottla.client.producer import Producer
 from ottla.cluster.ensemble import free_ports
 from ottla.errors import ErrorCode
-from tests.client.clients import create, read, run, write
+from tests.client.clients import create, read, run, until, write
 from tests.conftest import Served, StartBroker
 
 
@@ -184,6 +185,33 @@ def test_a_topic_that_nobody_makes_is_named_when_the_wait_is_over(broker: Served
         async with Producer(broker.bootstrap, max_block_ms=300, allow_auto_create_topics=False) as producer:
             with pytest.raises(UnknownTopic, match="no such topic"):
                 await producer.send(fresh_name(), b"v")
+
+    run(scenario())
+
+
+def test_a_topic_that_was_written_to_and_deleted_comes_back_only_with_the_next_record(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        async with Producer(broker.bootstrap, metadata_max_age_ms=20) as producer, Admin(broker.bootstrap) as admin:
+            await producer.send_and_wait(topic, b"v")
+            await admin.delete_topics([topic])
+            routing = producer._driver.routing
+            await until(lambda: routing.error(topic) is ErrorCode.unknown_topic_or_partition, "that it is gone")
+            asked_before = routing.revision
+            await until(lambda: routing.revision > asked_before + 5, "some more questions")
+            assert topic not in {each.name for each in await admin.list_topics()}
+            assert (await producer.send_and_wait(topic, b"w")).offset == 0
+
+    run(scenario())
+
+
+def test_a_topic_that_was_forgotten_is_found_again_and_its_numbers_go_on(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        async with Producer(broker.bootstrap, metadata_max_age_ms=20, metadata_max_idle_ms=1) as producer:
+            for number in range(3):
+                assert (await producer.send_and_wait(topic, b"v")).offset == number
+                await until(lambda: producer._driver.routing.topic(topic) is None, "that it is idle")
 
     run(scenario())
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.client.errors import NotUnderstood
-from ottla.client.routing import Leader, Routing, Versions
+from ottla.client.routing import Leader, Routing, RoutingSettings, Versions
 from ottla.errors import ErrorCode
 from ottla.wire.schema.api_versions import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey
 from ottla.wire.schema.fetch import FetchRequest
@@ -25,6 +25,16 @@ class RoutingScenario(Scenario):
 
     def do_forget(self, topic: str) -> None:
         self.routing.forget(topic)
+
+    def do_use(self, topic: str) -> None:
+        self.routing.want(topic, self.now)
+
+    def do_busy(self, *topics: str) -> None:
+        self.routing.in_use = lambda: topics
+
+    def do_await(self, topic: str) -> None:
+        self.waiting = self.routing.awaited(topic)
+        self.waiting.__enter__()
 
     def do_error(self, topic: str, code: str, kind: str) -> None:
         assert self.routing.error(topic) is ErrorCode[code]
@@ -86,6 +96,25 @@ def test_a_leader_epoch_never_goes_back(told):
         if news:
             highest = Leader(node, epoch)
         assert scenario.routing.leader("t", 0) == highest
+
+
+def test_only_a_topic_that_is_missing_is_made_by_being_asked_about():
+    scenario = Scenario()
+    routing = Routing([("a", 1)], RoutingSettings(allow_auto_create_topics=True))
+    routing.in_use = lambda: ["t"]
+    routing.want("t", 100.0)
+    for now, told, creates in (
+        (100.0, "t=leader_not_available", True),
+        (101.0, "t0=1@0", True),
+        (102.0, "t=unknown_topic_or_partition", False),
+        (103.0, "t0=1@0", True),
+        (104.0, "t0=1@0", False),
+    ):
+        routing.refresh()
+        (send,) = routing.decide(now)
+        assert isinstance(send.request, MetadataRequest)
+        assert send.request.allow_auto_topic_creation == creates, told
+        routing.answered(send, scenario.metadata_of(["brokers=1", told]), now)
 
 
 def test_a_topic_is_known_by_its_id_too():
