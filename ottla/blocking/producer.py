@@ -202,7 +202,7 @@ class Producer(Blocking[producer.Producer]):
             try:
                 verdict = self._client.offer(*offered)
             except Exception as error:  # noqa: BLE001 (a partitioner of the user's may raise anything)
-                offered[-1].set_exception(error)
+                self._refuse(offered, error)
                 continue
             if verdict is not Verdict.ACCEPTED:
                 assert self._thread is not None
@@ -221,7 +221,11 @@ class Producer(Blocking[producer.Producer]):
             await self._client.insist_on(*offered, waited_s=waited_s)
             self._moved_at = time.monotonic()
         except Exception as error:  # noqa: BLE001 (as above)
-            offered[-1].set_exception(error)
+            self._refuse(offered, error)
+
+    def _refuse(self, offered: _Offered, error: Exception) -> None:
+        self._client.not_taken(error)
+        offered[-1].set_exception(error)
 
     def _heard_of(self, topic: str) -> bool:
         """And ask about those of the records behind it, which wait meanwhile."""

@@ -352,6 +352,11 @@ class Producer(Client):
             ) is not Verdict.ACCEPTED:
                 await self._wait_for(verdict, topic, partition, deadline)
 
+    def not_taken(self, error: Exception) -> None:
+        """A record was refused after its sender had gone on: its transaction is all or nothing."""
+        if self._transactions is not None:
+            self._transactions.spoil(error)
+
     async def _wait_for(self, verdict: Verdict, topic: str, partition: int | None, deadline: float) -> None:
         driver = self._driver
         if driver.runtime.now() < deadline:

@@ -40,6 +40,11 @@ class TransactionCalls:
         """Whether there is a transaction, and it can only be aborted."""
         return self._machine.phase is Phase.BROKEN
 
+    def spoil(self, error: Exception) -> None:
+        message = f"a record of the transaction was not taken: {type(error).__name__}: {error}"
+        self._machine.spoil(error if isinstance(error, ClientError) else ClientError(message))
+        self._driver.wake()
+
     async def init(self) -> None:
         self._agree()
         await self._done(self._machine.init)

@@ -215,6 +215,11 @@ class Transactions:
         self.phase = Phase.HANDED_OVER
         return OpenTransaction(self.settings.transactional_id, *self._accumulator.identity[:2], self.version)
 
+    def spoil(self, error: ClientError) -> None:
+        """Something that belongs to it could not be taken: without it the rest must not count."""
+        if self.phase is Phase.OPEN:
+            self._break(error)
+
     def abort(self, token: object) -> None:
         if self.phase is not Phase.BROKEN:
             self._check(Phase.OPEN)

@@ -77,6 +77,27 @@ def test_a_transaction_that_cannot_be_committed_is_aborted_when_it_is_left(broke
     assert run(committed(broker, topic, 2)) == [b"first", b"second"]
 
 
+def test_a_record_that_is_refused_behind_its_sender_spoils_the_transaction(broker: Served, fresh_name):
+    topic = fresh_name()
+    run(create(broker.bootstrap, topic))
+
+    def choosy(_, record, partitions):
+        if record.value == b"bad":
+            raise KeyError("bad")
+        return partitions[0]
+
+    with BlockingProducer(broker.bootstrap, transactional_id=topic, partitioner=choosy) as producer:
+        for refused, words in ((bytes(2_000_000), "max_request_size"), (b"bad", "KeyError")):
+            with pytest.raises(ClientError, match=words), producer.transaction():
+                _ = [producer.send(topic, value) for value in (b"before it", refused)]
+        producer.begin_transaction()
+        producer.send(topic, b"bad")
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"whole")
+    assert run(committed(broker, topic, 1)) == [b"whole"]
+
+
 def test_offsets_count_with_the_transaction(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
