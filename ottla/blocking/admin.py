@@ -82,9 +82,9 @@ class Admin(Blocking[admin.Admin]):
         self._run(self._client.delete_groups(names))
 
     def group_offsets(
-        self, group_id: str, partitions: Collection[TopicPartition] | None = None
+        self, group_id: str, partitions: Collection[TopicPartition] | None = None, *, stable: bool = True
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        return self._run(self._client.group_offsets(group_id, partitions))
+        return self._run(self._client.group_offsets(group_id, partitions, stable=stable))
 
     def alter_group_offsets(self, group_id: str, offsets: Given) -> None:
         self._run(self._client.alter_group_offsets(group_id, offsets))

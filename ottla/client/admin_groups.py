@@ -119,10 +119,11 @@ class GroupAdmin(AdminBase):
         raise_some("delete groups", errors)
 
     async def group_offsets(
-        self, group_id: str, partitions: Collection[TopicPartition] | None = None
+        self, group_id: str, partitions: Collection[TopicPartition] | None = None, *, stable: bool = True
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed: of these partitions, or of all."""
-        return await self._offsets(group_id).fetch(partitions)
+        """What the group has committed: of these partitions, or of all. Where a transaction is about to change it: what
+        comes of that, or (`stable=False`) what there was before."""
+        return await self._offsets(group_id).fetch(partitions, stable=stable)
 
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | tuple[int, str] | int]

@@ -89,14 +89,16 @@ class GroupOffsets:
         partitions: Collection[TopicPartition] | None,
         who: Callable[[], GroupMetadata] | None = None,
         *,
+        stable: bool = True,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Of those partitions that have one; None asks for all."""
+        """Of those partitions that have one; None asks for all. Waits for transactions that are changing them, unless
+        told not to."""
         if partitions is not None and not partitions:
             return {}
         asking = who or (lambda: GroupMetadata(self._group_id))
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        return await self._driver.insist(lambda: self._fetch(partitions, asking()), timeout_s=limit_s)
+        return await self._driver.insist(lambda: self._fetch(partitions, asking(), stable), timeout_s=limit_s)
 
     async def coordinator(self) -> Broker:
         """Found once, and looked for again after it was lost."""
@@ -136,7 +138,7 @@ class GroupOffsets:
             raise _failed(errors)
 
     async def _fetch(
-        self, partitions: Collection[TopicPartition] | None, who: GroupMetadata
+        self, partitions: Collection[TopicPartition] | None, who: GroupMetadata, stable: bool
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         wanted = None if partitions is None else by_topic(partitions)
         by_name = None if wanted is None else list(wanted.items())
@@ -150,7 +152,7 @@ class GroupOffsets:
             groups=[group],
             group_id=self._group_id,
             topics=None if by_name is None else [_topic(*entry) for entry in by_name],
-            require_stable=True,
+            require_stable=stable,
         )
         answer = await self._call(request, OffsetFetchResponse)
         told = answer.groups[0] if answer.groups else answer

@@ -8,8 +8,8 @@ by its query), which of its writes this is by `txnVersion` (the batch), and a ta
    marker: offset version + 1 of a group of the same name. It does not commit; it hands the open transaction over to the
    driver. A task that finds its marker was committed before: it lets its rows pass, and says how many they were.
 2. The driver has heard of all tasks. It puts a decision on record, as offset version + 1 of the group
-   `ottla-sink-<app>`: how many tasks there were, and a digest of what each of them had. It has a transactional id for
-   that, so of two drivers one is fenced. If the record has this version already, the batch was being committed when
+   `ottla-decisions-<app>`: how many tasks there were, and a digest of what each of them had. It has a transactional id
+   for that, so of two drivers one is fenced. If the record has this version already, the batch was being committed when
    something broke; then tasks and digest have to be the same as before, or nothing is committed.
 3. Only then it commits the transactions, one after the other.
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PREFIX: Final = "ottla-sink-"
+DECISIONS_PREFIX: Final = "ottla-decisions-"
+"""Another one, so that no app's decisions are called like a task of another app: orders-1 like task 1 of orders."""
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """There is one in every cluster that has groups: for markers of writes that name no topic of their own."""
 TIMEOUT_MS: Final = "900000"
@@ -66,6 +68,11 @@ class Identity(NamedTuple):
 
     @property
     def decisions(self) -> str:
+        return f"{DECISIONS_PREFIX}{self.app_id}"
+
+    @property
+    def earlier_decisions(self) -> str:
+        """As they were called before: a task of another app may have this name."""
         return f"{PREFIX}{self.app_id}"
 
 
@@ -136,7 +143,7 @@ def write(plan: Any, identity: Identity, task: int, batches: Iterator[pa.RecordB
     producer = Producer(config={"transaction.timeout.ms": TIMEOUT_MS, **plan.options.kafka, "transactional.id": group})
     producer.start()  # from now on nobody else writes for this task, and what was begun is decided
     try:
-        marker = _offset(plan, group, place)
+        marker = _marker(plan, group, place)
         if marker is not None and marker.offset > identity.version:
             return Part(task, _passed(identity, task, marker, batches), None)
         _check(plan, identity, task, place, marker)
@@ -157,10 +164,20 @@ def marker_place(plan: Sent) -> TopicPartition:
     return TopicPartition(plan.topic or OFFSETS_TOPIC, 0)
 
 
-def _offset(plan: Sent, group: str, place: TopicPartition) -> OffsetAndMetadata | None:
-    """As it is when no transaction holds it any more."""
+def _offset(plan: Sent, group: str, place: TopicPartition, *, stable: bool = True) -> OffsetAndMetadata | None:
+    """As it is when no transaction holds it any more, or (not stable) as it was before."""
     with clients.admin(plan.options.kafka) as admin:
-        return admin.group_offsets(group, [place]).get(place)
+        return admin.group_offsets(group, [place], stable=stable).get(place)
+
+
+def _marker(plan: Sent, group: str, place: TopicPartition) -> OffsetAndMetadata | None:
+    """Unless it is a decision of an app that was called like this task."""
+    offset = _offset(plan, group, place)
+    return None if offset is None or _is_decision(offset) else offset
+
+
+def _is_decision(offset: OffsetAndMetadata) -> bool:
+    return "tasks" in json.loads(offset.metadata or "{}")
 
 
 def _passed(identity: Identity, task: int, marker: OffsetAndMetadata, batches: Iterator[pa.RecordBatch]) -> Content:
@@ -228,7 +245,7 @@ class Decision:
 
     @classmethod
     def known(cls, plan: Sent, identity: Identity, place: TopicPartition) -> Self | None:
-        offset = _offset(plan, identity.decisions, place)
+        offset = _offset(plan, identity.decisions, place) or _earlier_decision(plan, identity, place)
         if offset is None:
             return None
         told = {"tasks": 0, "digest": "", "at_s": 0.0} | json.loads(offset.metadata or "{}")
@@ -240,6 +257,17 @@ class Decision:
 
     def note(self) -> str:
         return json.dumps({"tasks": self.tasks, "digest": self.digest, "at_s": self.at_s})
+
+
+def _earlier_decision(plan: Sent, identity: Identity, place: TopicPartition) -> OffsetAndMetadata | None:
+    """What stands under the name that decisions had before. Only if it is one, it is worth waiting for: a task of
+    another app, which may have this name, holds it for the whole of its batch."""
+    offset = None
+    for stable in (False, True):
+        offset = _offset(plan, identity.earlier_decisions, place, stable=stable)
+        if offset is None or not _is_decision(offset):
+            return None
+    return offset
 
 
 def commit(plan: Sent, identity: Identity, parts: Sequence[Part]) -> None:

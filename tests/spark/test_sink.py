@@ -165,6 +165,53 @@ def test_a_driver_that_is_killed_while_it_commits_leaves_nothing_twice_however_r
     assert numbers(broker.bootstrap, topic) == once(900)
 
 
+def written(plan: Plan, identity: Identity, count: int, tasks: int) -> list[exactly_once.Part]:
+    """By all tasks, and not committed yet."""
+    return [
+        exactly_once.write(plan, identity, task, iter([rows])) for task, rows in enumerate(shared_out(count, tasks))
+    ]
+
+
+def test_a_query_that_is_called_like_a_task_of_another_one_does_not_get_in_its_way(broker, create: Create):
+    topic = create(2)
+    plan = Plan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
+    for version in range(2):
+        orders, named_alike = Identity(topic, version), Identity(f"{topic}-1", version)
+        parts = written(plan, orders, 300, tasks=2)
+        exactly_once.commit(plan, named_alike, written(plan, named_alike, 300, tasks=2))
+        exactly_once.commit(plan, orders, parts)
+    assert numbers(broker.bootstrap, topic) == once(300) + once(300) + once(300) + once(300)
+
+
+def test_what_an_earlier_version_decided_on_still_counts(broker, create: Create, monkeypatch):
+    topic = create(2)
+    plan = Plan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
+    query = Identity(f"{topic}-1", 0)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(exactly_once, "DECISIONS_PREFIX", exactly_once.PREFIX)
+        exactly_once.decide(plan, query, written(plan, query, 300, tasks=3))  # and was killed
+    with pytest.raises(NotRepeatable):
+        exactly_once.commit(plan, query, written(plan, query, 300, tasks=2))
+    exactly_once.commit(plan, query, written(plan, query, 300, tasks=3))
+    assert numbers(broker.bootstrap, topic) == once(300)
+    # Its decision stands where task 1 of another query leaves its marker, and is none.
+    other = Identity(topic, 0)
+    exactly_once.commit(plan, other, written(plan, other, 300, tasks=2))
+    assert numbers(broker.bootstrap, topic) == once(300) + once(300)
+
+
+def test_a_query_of_an_earlier_version_goes_on_with_its_next_batch(broker, create: Create, monkeypatch):
+    topic = create(2)
+    plan = Plan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(exactly_once, "DECISIONS_PREFIX", exactly_once.PREFIX)
+        exactly_once.commit(plan, Identity(topic, 0), written(plan, Identity(topic, 0), 300, tasks=2))
+    for version in (1, 2):
+        query = Identity(topic, version)
+        exactly_once.commit(plan, query, written(plan, query, 300, tasks=2))
+    assert numbers(broker.bootstrap, topic) == once(300) + once(300) + once(300)
+
+
 def test_tasks_that_were_idle_for_long_write_again_and_those_of_a_zombie_do_not(spark, write, broker, create: Create):
     topic = create(2)
     frame = spark.range(0, 90, numPartitions=3).selectExpr("cast(id as string) key", "cast(id as string) value")
@@ -202,7 +249,7 @@ def test_markers_that_are_gone_stop_the_stream_until_told_otherwise(stream, brok
     fill(broker.bootstrap, source, 100)
     stream(source, sink, tmp_path / "cp", txnAppId=sink)
     with blocking.Admin(broker.bootstrap) as admin:
-        admin.delete_groups([f"ottla-sink-{sink}-0", f"ottla-sink-{sink}"])
+        admin.delete_groups([f"ottla-sink-{sink}-0", f"ottla-decisions-{sink}"])
     fill(broker.bootstrap, source, 100, first=100)
     with pytest.raises(Exception, match="txnMissingMarker"):
         stream(source, sink, tmp_path / "cp", txnAppId=sink)
@@ -240,4 +287,5 @@ def test_at_least_once_does_without_transactions(stream, broker, create: Create,
     stream(source, sink, tmp_path / "cp", guarantee="at_least_once")
     assert numbers(broker.bootstrap, sink) == once(500)
     with blocking.Admin(broker.bootstrap) as admin:
-        assert admin.group_offsets(f"ottla-sink-{sink}") == {}
+        groups = [each.group_id for each in admin.list_groups()]
+    assert [group for group in groups if sink in group] == []
