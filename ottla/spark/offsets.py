@@ -110,5 +110,5 @@ def _split(part: Range, pieces: int) -> Iterator[Range]:
         left -= size
         end = part.end if at == pieces - 1 else start + size
         if end > start:
-            yield Range(part.topic, part.partition, start, end, part.begins and start == part.start)
+            yield Range(part.topic, part.partition, start, end, part.begins)
         start = end

@@ -168,10 +168,12 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = latest
         if isinstance(limit, ReadAllAvailable):
             return self._admitted(latest)
-        if self._waits(begun, latest):
+        # Of a partition that is new, what is not in its log any more counts for nothing.
+        waiting = begun | self._cluster.beginnings(latest.keys() - begun.keys())
+        if self._waits(waiting, latest):
             return to_json(begun)
         if self._options.offsets_max is not None:
-            latest = offsets.limited(begun, latest, self._options.offsets_max)
+            latest = offsets.limited(waiting, latest, self._options.offsets_max)
         return self._admitted(latest)
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from ottla import blocking
 from ottla.client.embedded import TopicPartition
+from ottla.spark.options import read_options
+from ottla.spark.source import OttlaStreamReader
 from tests.spark.conftest import Create
 
 pytestmark = pytest.mark.timeout(300)
@@ -137,6 +139,27 @@ def test_a_stream_takes_what_is_available_in_portions_and_goes_on_where_it_was(
     fill(topic, range(100, 130), partitions=3)
     seen, _ = run(frame, tmp_path / "cp")
     assert sorted(chain(*seen.values())) == list(range(100, 130))
+
+
+@pytest.mark.parametrize("tasks", [{}, {"minPartitions": "4"}, {"maxRecordsPerPartition": "3"}], ids=str)
+def test_a_new_partition_whose_log_begins_late_is_read_in_portions(tasks, fill, broker, create: Create):
+    topic = create(1)
+    fill(topic, range(10), partitions=1)
+    late = TopicPartition(topic, 1)
+    with blocking.Admin(broker.bootstrap) as admin:
+        admin.create_partitions(topic, 2)
+        fill(topic, range(1, 201, 2))
+        admin.delete_records({late: 70})
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "maxOffsetsPerTrigger": "10", **tasks}
+    reader = OttlaStreamReader(read_options(given, streaming=True))
+    at: dict[str, Any] = {topic: {"0": 10}}
+    batches: list[list[int]] = []
+    while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
+        rows = chain(*(reader.read(part) for part in reader.partitions(at, end)))
+        batches.append(sorted(int(value) for batch in rows for value in batch.column("value").to_pylist()))
+        at = end
+    assert list(chain(*batches)) == list(range(141, 201, 2))
+    assert [len(batch) for batch in batches] == [10, 10, 10]
 
 
 def test_a_stream_waits_for_enough_but_not_for_ever(source, fill, create: Create, tmp_path):
