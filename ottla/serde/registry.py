@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple
 
 AVRO: Final = "AVRO"
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+NOT_FOUND: Final = (40401, 40402, 40403)
+"""The registry's own codes: it has no such subject, version or schema."""
 
 
 class RegistryError(Exception):
@@ -25,6 +27,11 @@ class RegistryError(Exception):
         super().__init__(message)
         self.status = status
         self.code = code
+
+    @property
+    def not_found(self) -> bool:
+        """The registry does not have what it was asked for. Any other 404 may come from somebody who is no registry."""
+        return self.code in NOT_FOUND
 
 
 class Schema(NamedTuple):

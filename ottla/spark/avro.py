@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 )
 
 from ottla.serde.avro import AvroDeserializer, AvroSerializer
+from ottla.serde.registry import RegistryError
 from ottla.spark.options import BadOption
 
 MODES: Final = ("FAILFAST", "PERMISSIVE")
@@ -82,7 +83,7 @@ def fits_avro(column: Column | str, schema: str, *, registry: str | None = None)
 
 
 def _fits(value: bytes | None, schema: str, registry: str | None) -> bool:
-    """That the registry cannot be asked says nothing about the value, and is raised."""
+    """That the registry cannot be asked says nothing about the value, and is raised; that it lacks the schema does."""
     from fastavro.read import SchemaResolutionError
 
     # fastavro has no error of its own for bytes that are something else.
@@ -90,6 +91,10 @@ def _fits(value: bytes | None, schema: str, registry: str | None) -> bool:
     try:
         _reader(schema, registry)(None if value is None else bytes(value))
     except unreadable:
+        return False
+    except RegistryError as error:
+        if not error.not_found:
+            raise
         return False
     return True
 

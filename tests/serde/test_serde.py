@@ -167,8 +167,10 @@ def test_a_registry_that_says_no_or_nothing_is_told(registry):
     with pytest.raises(RegistryError, match="Schema not found") as refused:
         SchemaRegistry(registry.url).schema(7)
     assert (refused.value.status, refused.value.code) == (404, 40403)
-    with pytest.raises(RegistryError, match="does not answer"):
+    assert refused.value.not_found
+    with pytest.raises(RegistryError, match="does not answer") as silent:
         SchemaRegistry("http://127.0.0.1:1").schema(7)
+    assert not silent.value.not_found
     with pytest.raises(ValueError, match="for example"):
         SchemaRegistry("localhost:8081")
     with pytest.raises(ValueError, match="subject="):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -14,10 +16,11 @@ pytest.importorskip("fastavro", reason="needs fastavro: make test installs it")
 
 from pyspark.sql.functions import struct
 
-from ottla.spark.avro import from_avro, spark_type, to_avro
+from ottla.spark.avro import fits_avro, from_avro, spark_type, to_avro
 from ottla.spark.options import BadOption
 from ottla.spark.pipeline import checks, document
 from ottla.spark.pipeline.program import program
+from tests.serde.test_serde import Registry
 from tests.spark.conftest import Create
 
 pytestmark = pytest.mark.timeout(300)
@@ -60,6 +63,35 @@ def test_what_spark_has_no_type_for_is_refused():
         spark_type(["int", "string"])
     with pytest.raises(BadOption, match="'Other'"):
         spark_type({"type": "record", "name": "A", "fields": [{"name": "x", "type": "Other"}]})
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with Registry() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_values_of_a_schema_that_the_registry_does_not_have_are_unreadable(spark, registry):
+    frame = spark.createDataFrame([(1, "one")], "id long, note string").coalesce(1)
+    framed = to_avro(struct("id", "note"), json.dumps(NOTE), registry=registry.url, subject="notes-value")
+    good = bytes(frame.select(framed).first()[0])
+    unknown = b"\0" + (4711).to_bytes(4, "big") + good[5:]
+    values = spark.createDataFrame([(bytearray(good),), (bytearray(unknown),), (None,)], "value binary").coalesce(1)
+
+    def read(url: str, **mode: str) -> list[Any]:
+        fits = fits_avro("value", json.dumps(NOTE), registry=url)
+        note = from_avro("value", json.dumps(NOTE), registry=url, **mode)
+        return [tuple(row) for row in values.select(note, fits).collect()]
+
+    assert read(registry.url, mode="PERMISSIVE") == [((1, "one"), True), (None, False), (None, True)]
+    with pytest.raises(Exception, match="Schema not found"):
+        read(registry.url)
+    with pytest.raises(Exception, match="does not answer"):
+        read("http://127.0.0.1:1", mode="PERMISSIVE")
 
 
 PIPELINE = """\
