@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
 from functools import cache
 from typing import Any, Final
+from uuid import UUID
 
 from pyspark.sql import Column
 from pyspark.sql.functions import udf
@@ -35,7 +37,9 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
+    TimeType,
 )
 
 from ottla.serde.avro import AvroDeserializer, AvroSerializer
@@ -55,11 +59,15 @@ PLAIN: Final[dict[str, DataType]] = {
     "enum": StringType(),
 }
 LOGICAL: Final[dict[str, DataType]] = {
-    "date": DateType(),
-    "timestamp-millis": TimestampType(),
-    "timestamp-micros": TimestampType(),
-    "uuid": StringType(),
+    "int-date": DateType(),
+    "long-time-micros": TimeType(6),
+    "long-timestamp-millis": TimestampType(),
+    "long-timestamp-micros": TimestampType(),
+    "long-local-timestamp-millis": TimestampNTZType(),
+    "long-local-timestamp-micros": TimestampNTZType(),
+    "string-uuid": StringType(),
 }
+"""By what is written and what it means, as Spark's own functions map it. time-millis is a number there."""
 
 
 def from_avro(column: Column | str, schema: str, *, registry: str | None = None, mode: str = "FAILFAST") -> Column:
@@ -72,7 +80,7 @@ def from_avro(column: Column | str, schema: str, *, registry: str | None = None,
     def read(value: bytes | None) -> Any:
         if mode == "PERMISSIVE" and not _fits(value, schema, registry):
             return None
-        return _plain(_reader(schema, registry)(None if value is None else bytes(value)))
+        return _plain(_reader(schema, registry)(None if value is None else bytes(value)), kind)
 
     return udf(read, kind, useArrow=False)(column)
 
@@ -121,13 +129,22 @@ def _writer(schema: str, registry: str | None, subject: str | None) -> Callable[
     return AvroSerializer(schema, registry=registry, subject=subject)
 
 
-def _plain(value: Any) -> Any:
-    """As Spark takes it: a UUID is text."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return str(value) if type(value).__name__ == "UUID" else value
+def _plain(value: Any, kind: DataType) -> Any:
+    """As Spark takes it for this type: a UUID is text, a time of day in a column of numbers is one."""
+    match value:
+        case dict() if isinstance(kind, StructType):
+            kinds = {field.name: field.dataType for field in kind.fields}
+            return {name: _plain(each, kinds[name]) for name, each in value.items()}
+        case dict() if isinstance(kind, MapType):
+            return {name: _plain(each, kind.valueType) for name, each in value.items()}
+        case list() if isinstance(kind, ArrayType):
+            return [_plain(each, kind.elementType) for each in value]
+        case time() if isinstance(kind, IntegerType | LongType):
+            unit = timedelta(milliseconds=1) if isinstance(kind, IntegerType) else timedelta(microseconds=1)
+            return (datetime.combine(date.min, value) - datetime.min) // unit
+        case UUID():
+            return str(value)
+    return value
 
 
 def spark_type(schema: Any) -> DataType:
@@ -155,8 +172,9 @@ def _complex(schema: dict[str, Any], named: dict[str, DataType]) -> DataType:
     logical = schema.get("logicalType")
     if logical == "decimal":
         return DecimalType(schema["precision"], schema.get("scale", 0))
-    if logical in LOGICAL:
-        return LOGICAL[logical]
+    meant = LOGICAL.get(f"{schema['type']}-{logical}")
+    if meant is not None:
+        return meant
     match schema["type"]:
         case "record":
             fields = [(each["name"], each["type"]) for each in schema["fields"]]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 pytest.importorskip("fastavro", reason="needs fastavro: make test installs it")
 
+import fastavro
 from pyspark.sql.functions import struct
 
 from ottla.spark.avro import fits_avro, from_avro, spark_type, to_avro
@@ -58,6 +60,45 @@ def test_rows_are_written_as_avro_and_read_again(spark, broker, create: Create):
     assert found.schema.simpleString() == frame.schema.simpleString()
 
 
+TIMES = {
+    "type": "record",
+    "name": "Times",
+    "fields": [
+        {"name": "millis", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "micros", "type": {"type": "long", "logicalType": "time-micros"}},
+        {"name": "opens", "type": ["null", {"type": "int", "logicalType": "time-millis"}]},
+        {"name": "closes", "type": ["null", {"type": "long", "logicalType": "time-micros"}]},
+        {"name": "rings", "type": {"type": "array", "items": {"type": "int", "logicalType": "time-millis"}}},
+        {"name": "named", "type": {"type": "map", "values": {"type": "int", "logicalType": "time-millis"}}},
+        {"name": "local_millis", "type": {"type": "long", "logicalType": "local-timestamp-millis"}},
+        {"name": "local_micros", "type": ["null", {"type": "long", "logicalType": "local-timestamp-micros"}]},
+        {"name": "meaningless", "type": {"type": "long", "logicalType": "date"}},
+    ],
+}
+
+
+def test_times_and_local_timestamps_are_read_and_written_as_spark_itself_would(spark):
+    its_own = spark._jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(
+        spark._jvm.org.apache.avro.Schema.Parser().parse(json.dumps(TIMES))
+    )
+    kind = spark_type(TIMES)
+    assert kind.simpleString() == its_own.dataType().simpleString()
+    noon, last = time(12, 0, 0, 1000), time(23, 59, 59, 999999)
+    local = datetime(2026, 3, 29, 2, 30, 0, 5000)
+    rows = [
+        (43_200_001, last, 0, noon, [1, 86_399_999], {"noon": 43_200_000}, local, datetime(1969, 1, 1, 0, 0, 0, 7), 7),
+        (0, time(0), None, None, [], {}, datetime(1, 1, 1), None, -7),
+    ]
+    frame = spark.createDataFrame(rows, kind).coalesce(1)
+    written = frame.select(to_avro(struct(*frame.columns), json.dumps(TIMES)).alias("value"))
+    first = io.BytesIO(bytes(written.first()[0]))
+    read: Any = fastavro.schemaless_reader(first, fastavro.parse_schema(TIMES), None)
+    assert (read["millis"], read["micros"], read["local_millis"]) == (noon, last, local)
+    again = written.select(from_avro("value", json.dumps(TIMES)).alias("times")).select("times.*")
+    assert [tuple(row) for row in again.collect()] == rows
+    assert again.selectExpr("cast(local_millis as string)").first()[0] == "2026-03-29 02:30:00.005"
+
+
 def test_what_spark_has_no_type_for_is_refused():
     with pytest.raises(BadOption, match="a union of"):
         spark_type(["int", "string"])
@@ -92,6 +133,18 @@ def test_values_of_a_schema_that_the_registry_does_not_have_are_unreadable(spark
         read(registry.url)
     with pytest.raises(Exception, match="does not answer"):
         read("http://127.0.0.1:1", mode="PERMISSIVE")
+
+
+def test_a_time_of_day_is_a_number_to_a_reader_whose_schema_says_so(spark, registry):
+    def schema(millis: Any, micros: Any) -> str:
+        fields = [{"name": "millis", "type": millis}, {"name": "micros", "type": micros}]
+        return json.dumps({"type": "record", "name": "Both", "fields": fields})
+
+    times = schema({"type": "int", "logicalType": "time-millis"}, {"type": "long", "logicalType": "time-micros"})
+    frame = spark.createDataFrame([(1_001, time(0, 0, 1, 1))], "millis int, micros time").coalesce(1)
+    framed = to_avro(struct("millis", "micros"), times, registry=registry.url, subject="times-value").alias("value")
+    read = from_avro("value", schema("int", "long"), registry=registry.url).alias("both")
+    assert tuple(frame.select(framed).select(read).first()[0]) == (1_001, 1_000_001)
 
 
 PIPELINE = """\
