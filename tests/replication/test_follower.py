@@ -91,6 +91,9 @@ class Around:
     async def was_cut(self, partition, dropped):
         raise AssertionError("nothing is to be cut here")
 
+    def fail(self, fault):
+        raise fault
+
 
 def test_a_leader_hears_of_nothing_that_it_may_count_on_only_when_it_is_on_the_device(partition):
     async def test():
@@ -136,5 +139,33 @@ def test_a_partition_that_its_leader_cannot_read_keeps_back_no_other(tmp_path):
             for partition, log in sound.items():
                 partition.log = log
             await until(lambda: all(partition.high_watermark == 1 for partition in leaders["bad"]))
+
+    run(test)
+
+
+class Cut(Mistaken):
+    """A log that is cut instead of growing."""
+
+    def append_replicated(self, *_):
+        self._log.truncate_to(1, NOW_MS)
+
+
+def test_a_broker_whose_device_does_not_keep_what_was_cut_ends_itself(tmp_path, monkeypatch):
+    def failing(fd):
+        raise OSError(5, "Input/output error")
+
+    async def test():
+        async with brokers(tmp_path, 2) as (first, second):
+            await first.cluster.create_topics([TopicSpec("t", 1, 2)])
+            await until(lambda: all(broker.replicas.get("t", 0) for broker in (first, second)))
+            leader, follower = replica(first, second, "t", leads=True), replica(first, second, "t", leads=False)
+            for value in (b"a", b"b"):
+                leader.append(batch(value), 1, NOW_MS)
+            await until(lambda: follower.log.log_end == 2)
+            object.__setattr__(follower, "log", Cut(follower.log))
+            with monkeypatch.context() as device:
+                device.setattr("os.fsync", failing)
+                leader.append(batch(b"c"), 1, NOW_MS)
+                await until(lambda: any(broker.doom.done() for broker in (first, second)))
 
     run(test)
