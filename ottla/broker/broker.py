@@ -206,7 +206,7 @@ class Broker:
         if self._erasing:
             await asyncio.wait(self._erasing)
         await self.cluster.close()
-        if await self.runtime.offload(self.replicas.close) and not self.doom.done():
+        if await self.runtime.offload(self.replicas.close):
             me = self.cluster.registration
             assert me is not None
             mark = checkpoints.CleanShutdown(me.epoch, me.clean_since)

@@ -82,8 +82,7 @@ class Disk(Protocol):
         at a time when nobody needs any of them meanwhile. Nothing inside may be taken for durable."""
 
     def on_unkept(self, tell: Callable[[SyncFault], object]) -> None:
-        """Tell, from whatever thread, of each SyncFault: whoever is told of it by the call may be one that tries again,
-        and then hears that all is well."""
+        """Tell, from whatever thread, when the device has not kept something. Nothing is called durable after that."""
 
     def lock(self, path: str) -> Lock | None:
         """Exclusive until released or the process dies; None when somebody else holds it."""

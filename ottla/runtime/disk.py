@@ -138,6 +138,7 @@ class RealFile:
     def sync(self) -> None:
         if self._disk.deferred is not None:
             return
+        self._disk.check_kept()
         fd = self._pin(writing=True)
         try:
             os.fsync(fd)
@@ -220,6 +221,7 @@ class RealDisk:
         self._open: OrderedDict[RealFile, None] = OrderedDict()
         self._owner = threading.get_ident()
         self._temporaries = count(1)
+        self._unkept: SyncFault | None = None
         self._tell_unkept: Callable[[SyncFault], object] | None = None
         self.deferred: list[tuple[str, str]] | None = None  # files to be renamed when all is synced (`together`)
         self.guard = threading.Lock()  # descriptors are opened and closed from the loop and from offloaded calls
@@ -294,6 +296,7 @@ class RealDisk:
             raise _fault("read", path, failure) from failure
 
     def write_atomic(self, path: str, data: bytes) -> None:
+        self.check_kept()
         temporary = f"{path}.{next(self._temporaries)}.tmp"  # two may write the same file, each all of it
         try:
             with open(temporary, "wb") as file:
@@ -332,6 +335,7 @@ class RealDisk:
     def sync_dir(self, path: str) -> None:
         if self.deferred is not None:
             return
+        self.check_kept()
         try:
             fd = os.open(path, os.O_RDONLY)
         except OSError as failure:
@@ -347,10 +351,15 @@ class RealDisk:
         self._tell_unkept = tell
 
     def not_kept(self, path: str, failure: OSError) -> SyncFault:
-        fault = SyncFault(str(_fault("sync", path, failure)))
+        self._unkept = SyncFault(str(_fault("sync", path, failure)))
         if self._tell_unkept is not None:
-            self._tell_unkept(fault)
-        return fault
+            self._tell_unkept(self._unkept)
+        return self._unkept
+
+    def check_kept(self) -> None:
+        """Whoever tries again, until the broker has ended, must not be told that all is well."""
+        if self._unkept is not None:
+            raise SyncFault(str(self._unkept))
 
     def lock(self, path: str) -> RealLock | None:
         import fcntl  # not on Windows, where no broker runs

@@ -13,8 +13,22 @@ from ottla.errors import SyncFault
 from ottla.log.checkpoints import take_clean_shutdown
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.runtime.disk import RealDisk
-from tests.broker.clustered import brokers, run, until
+from ottla.runtime.real import RealRuntime
+from tests.broker.clustered import run, start_broker, stop_broker, until
 from tests.replication.test_partition import NOW_MS, batch
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """The next sync of something in there."""
+    sound = os.fsync
+
+    def fsync(fd: int) -> None:
+        if not os.readlink(f"/proc/self/fd/{fd}").startswith(str(directory)):
+            return sound(fd)
+        monkeypatch.setattr(os, "fsync", sound)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
 
 
 async def cut(broker: Broker, partition: Partition) -> None:
@@ -26,25 +40,50 @@ async def retain(broker: Broker, partition: Partition) -> None:
     await broker.housekeeping._retain()
 
 
+async def end(broker: Broker) -> None:
+    await broker.abandon()
+    assert isinstance(broker.runtime, RealRuntime)
+    await broker.runtime.close()
+
+
 @pytest.mark.parametrize("act", [cut, retain])
 def test_a_device_that_did_not_keep_something_ends_the_broker(tmp_path: Path, monkeypatch, act):
-    kept = os.fsync
-
-    def fail_once(fd: int) -> None:
-        monkeypatch.setattr(os, "fsync", kept)
-        raise OSError(5, "Input/output error")
-
     async def test() -> None:
-        async with brokers(tmp_path, 1) as (broker,):
-            await broker.cluster.create_topics([TopicSpec("t", 1, 1, configs={"retention.ms": "1"})])
-            await until(lambda: (found := broker.replicas.get("t", 0)) is not None and found.leads)
-            partition = broker.replication.find("t", 0)
-            for value in (b"a", b"b"):
-                partition.append(batch(value), ACKS_ALL, NOW_MS)
-            monkeypatch.setattr(os, "fsync", fail_once)
-            await act(broker, partition)
-            await until(broker.doom.done)
-            assert isinstance(broker.doom.result(), SyncFault)
-        assert take_clean_shutdown(RealDisk(), f"{tmp_path}/data-1") is None
+        broker = await start_broker(tmp_path, 1)
+        await broker.cluster.create_topics([TopicSpec("t", 1, 1, configs={"retention.ms": "1"})])
+        await until(lambda: (found := broker.replicas.get("t", 0)) is not None and found.leads)
+        partition = broker.replication.find("t", 0)
+        for value in (b"a", b"b"):
+            partition.append(batch(value), ACKS_ALL, NOW_MS)
+        fail_once(monkeypatch, tmp_path)
+        await act(broker, partition)
+        await until(broker.doom.done)
+        assert isinstance(broker.doom.result(), SyncFault)
+        with pytest.raises(SyncFault):
+            await broker.stop()
+        assert take_clean_shutdown(RealDisk(), broker.data_dir) is None
+        await end(broker)
+
+    run(test)
+
+
+def test_a_follower_whose_device_did_not_keep_something_does_not_say_that_it_has_it(tmp_path: Path, monkeypatch):
+    async def test() -> None:
+        one, two = [await start_broker(tmp_path, number) for number in (1, 2)]
+        await until(lambda: len(one.image.brokers) == 2)
+        spec = TopicSpec("t", assignments=[(0, [1, 2])], configs={"flush.messages": "1"})
+        await one.cluster.create_topics([spec])
+        await until(lambda: (found := one.replicas.get("t", 0)) is not None and found.leads and len(two.replicas))
+        leader, follower = one.replication.find("t", 0), two.replication.find("t", 0)
+        leader.append(batch(b"a"), ACKS_ALL, NOW_MS)
+        await until(lambda: leader.high_watermark == 1)
+        fail_once(monkeypatch, tmp_path / "data-2")
+        leader.append(batch(b"b"), ACKS_ALL, NOW_MS)
+        await until(two.doom.done)
+        with pytest.raises(SyncFault):
+            await two.syncing.sync(follower)
+        assert leader.high_watermark == 1
+        await end(two)
+        await stop_broker(one)
 
     run(test)

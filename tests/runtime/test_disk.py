@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
 from random import Random
 
 import pytest
@@ -203,3 +204,22 @@ def test_names_that_the_device_did_not_keep_are_no_fault_to_be_tried_again(tmp_p
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(SyncFault):
         RealDisk().sync_dir(str(tmp_path))
+
+
+def test_what_the_device_did_not_keep_is_not_called_kept_by_asking_again(tmp_path, monkeypatch):
+    sound = os.fsync
+
+    def fail_once(fd):
+        monkeypatch.setattr(os, "fsync", sound)
+        raise OSError(5, "Input/output error")
+
+    disk = RealDisk()
+    told: list[SyncFault] = []
+    disk.on_unkept(told.append)
+    file = disk.open(f"{tmp_path}/file", create=True)
+    file.append(b"x")
+    monkeypatch.setattr(os, "fsync", fail_once)
+    for ask in (file.sync, file.sync, partial(disk.sync_dir, str(tmp_path)), partial(disk.write_atomic, "mark", b"")):
+        with pytest.raises(SyncFault):
+            ask()
+    assert len(told) == 1
