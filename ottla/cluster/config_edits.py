@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from ottla.cluster import changes as c
-from ottla.cluster.controller import INTERNAL_TOPICS, check_configs_size, check_topic_name
+from ottla.cluster.controller import CLEANUP_POLICY, INTERNAL_TOPICS, check_configs_size, check_topic_name
 from ottla.cluster.image import Image
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, ConfigResult, Decision, Rules
 from ottla.errors import ErrorCode, Refused
-
-CLEANUP_POLICY: Final = "cleanup.policy"
 
 
 def alter_topic_configs(image: Image, alterations: Sequence[ConfigAlteration], rules: Rules) -> Decision[ConfigResult]:

@@ -27,6 +27,7 @@ REQUEST_PARTITIONS_MAX: Final = 10_000
 CONFIG_BYTES_MAX: Final = 65_536
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 """What coordinators remember. Clients may read them."""
+CLEANUP_POLICY: Final = "cleanup.policy"
 _LEGAL: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
@@ -163,6 +164,8 @@ class _Creation:
         if len(configs) != len(spec.configs):
             raise Refused(ErrorCode.invalid_config, "Null value not supported for topic configs.")
         check_configs_size(configs)
+        if spec.name in INTERNAL_TOPICS:
+            configs.setdefault(CLEANUP_POLICY, "compact")  # the usual policy would drop what coordinators remember
         return configs
 
 

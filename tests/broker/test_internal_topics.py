@@ -31,6 +31,20 @@ def test_clients_cannot_write_there_whatever_the_cleanup_policy(tmp_path: Path, 
     run(test)
 
 
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_they_are_compacted_though_whoever_makes_one_does_not_say_so(tmp_path: Path, name):
+    async def test() -> None:
+        async with brokers(tmp_path, 1) as (one,):
+            await one.cluster.create_topics([TopicSpec(name, 1, 1, configs={"segment.bytes": "2000000"})])
+            await until(lambda: one.replicas.get(name, 0) is not None)
+            partition = one.replicas.get(name, 0)
+            assert partition is not None
+            assert partition.log.config.cleanup_compact
+            assert not partition.log.config.cleanup_delete
+
+    run(test)
+
+
 def test_they_stay_compacted(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 1, offsets_topic_replication_factor="1") as (one,):
