@@ -214,11 +214,15 @@ class Producer(Blocking[producer.Producer]):
         self._thread.loop.call_soon(self._take)
 
     async def _insist(self, offered: _Offered, sent_at: float, verdict: Verdict) -> None:
-        waited_s = time.monotonic() - (sent_at if verdict is Verdict.UNROUTED else max(sent_at, self._moved_at))
-        if verdict is Verdict.UNROUTED and not self._heard_of(offered[0]):
-            waited_s = 0.0  # it was behind others; nobody has looked for it so far
+        behind: set[str] = set()
+        waited_s = time.monotonic() - max(sent_at, self._moved_at)
+        if verdict is Verdict.UNROUTED:
+            behind = self._topics_queued()
+            # If it was behind others, maybe nobody has looked for its topic so far.
+            waited_s = time.monotonic() - sent_at if self._client.heard_of(offered[0]) else 0.0
         try:
-            await self._client.insist_on(*offered, waited_s=waited_s)
+            with self._client.looking_for(behind):
+                await self._client.insist_on(*offered, waited_s=waited_s)
             self._moved_at = time.monotonic()
         except Exception as error:  # noqa: BLE001 (as above)
             self._refuse(offered, error)
@@ -227,13 +231,9 @@ class Producer(Blocking[producer.Producer]):
         self._client.not_taken(error)
         offered[-1].set_exception(error)
 
-    def _heard_of(self, topic: str) -> bool:
-        """And ask about those of the records behind it, which wait meanwhile."""
+    def _topics_queued(self) -> set[str]:
         with self._guard:
-            behind = dict.fromkeys(offered[0] for offered, _ in self._queue)
-        for each in behind:
-            self._client.heard_of(each)
-        return self._client.heard_of(topic)
+            return {offered[0] for offered, _ in self._queue}
 
     async def _taken_over(self) -> None:
         with self._guard:

@@ -10,8 +10,8 @@ What was acknowledged with acks=all (the default) is in the log once, in order, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from operator import index
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, cast
 
@@ -326,11 +326,18 @@ class Producer(Client):
         return verdict
 
     def heard_of(self, topic: str) -> bool:
-        """Whether anybody has said something of the topic; from now on it is asked about."""
+        """Whether anybody has just said something of the topic."""
+        return self._driver.routing.heard_of(topic)
+
+    @contextmanager
+    def looking_for(self, topics: Iterable[str]) -> Iterator[None]:
+        """They are asked about meanwhile: records for them wait behind another."""
         routing = self._driver.routing
-        routing.want(topic, self._runtime.now())
-        self._driver.wake()
-        return routing.topic(topic) is not None or routing.error(topic) is not ErrorCode.none
+        with ExitStack() as waiting:
+            for topic in topics:
+                routing.want(topic, self._runtime.now())
+                waiting.enter_context(routing.awaited(topic))
+            yield
 
     async def insist_on(
         self,

@@ -197,6 +197,8 @@ class Routing:
         self._resting: dict[int, _Rest] = {}
         self._turn = turn
         self._asking: Send | None = None
+        self._told: frozenset[str | None] = frozenset()
+        """What the last answer was about."""
         self._stale = True
         self._again = False
         """Something became stale while the question was out: its answer may be older than that."""
@@ -236,6 +238,10 @@ class Routing:
     def error(self, topic: str) -> ErrorCode:
         """Why nothing is known of the topic."""
         return self._errors.get(topic, ErrorCode.none)
+
+    def heard_of(self, topic: str) -> bool:
+        """Whether the topic is known, or was not found when somebody looked for it just now."""
+        return topic in self._topics or topic in self._told
 
     def refusal(self, topic: str) -> ClientError | None:
         """Why nothing will be known of the topic, however often one asks."""
@@ -398,6 +404,8 @@ class Routing:
             self._stale = True
             return
         self._refreshed_at = now
+        assert isinstance(send.request, MetadataRequest)
+        self._told = frozenset(topic.name for topic in send.request.topics or ())
         self._learn(response)
         complete = all(map(self._complete, self._worth_asking(now)))
         self._attempts = 0 if complete else self._attempts + 1

@@ -230,6 +230,18 @@ def test_records_wait_together_and_not_one_after_the_other(broker: Served, topic
         assert {type(each.exception()) for each in lost} == {UnknownTopic}
 
 
+def test_a_topic_that_was_not_there_is_looked_for_while_its_record_waits_behind_another(broker: Served, topic):
+    with Producer(broker.bootstrap, allow_auto_create_topics=False, max_block_ms=3000) as producer:
+        with pytest.raises(UnknownTopic):
+            producer.send_and_wait(f"{topic}-late", b"v")
+        lost = producer.send(f"{topic}-not-there", b"v")
+        late = producer.send(f"{topic}-late", b"v")
+        with Admin(broker.bootstrap) as admin:
+            admin.create_topics([NewTopic(f"{topic}-late")])
+        assert late.result(30).offset == 0
+        assert isinstance(lost.exception(), UnknownTopic)
+
+
 def test_whoever_waits_for_memory_waits_while_others_get_some(broker: Served, topic):
     one_by_one: dict[str, Any] = {"batch_size": 1, "buffer_memory": 2000, "max_in_flight_requests_per_connection": 1}
     with Producer(broker.bootstrap, max_block_ms=1000, **one_by_one) as producer:
