@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
@@ -251,11 +251,11 @@ class Capture:
         for transaction in self._transactions(start, end):
             yield from captured(transaction, origin, keys, truncates=self._options.truncates)
 
-    def snapshot(self, exported: str | None, lsn: int) -> Iterator[Captured]:
-        """All rows of all tables as of one moment, for a stream of changes that begins at `lsn`; -1: for none."""
+    def snapshot(self, exported: str | None, lsn: int, at: datetime) -> Iterator[Captured]:
+        """All rows of all tables as of one moment, for a stream of changes that begins at `lsn`; -1: for none. `at` is
+        the time that the records tell."""
         exact = self._begin_snapshot(exported)
         origin, keys = self.origin(), self.keys()
-        at = datetime.now(UTC)
         left_out = {} if exact or lsn < 0 else self._inserted_since(lsn, keys)
         for table in self._options.tables:
             relation = self.relation(table)

@@ -2,15 +2,17 @@
 
     spark.readStream.format("ottla-postgres-cdc").option("url", "postgresql://…").option("tables", "public.actors")
 
-Positions in the checkpoint are {"lsn": "0/1A2B3C8"}; before the snapshot {"snapshot": "initial"}. The planner makes
-the slot and keeps the exported snapshot open; tasks read. There is one task, since the order of changes matters, and
-since exactly-once sinks want a batch that is run again to be cut the same way.
+Positions in the checkpoint are {"lsn": "0/1A2B3C8"}; before the snapshot {"snapshot": "initial"}, and after it with
+"at", the time that its records tell, which is the same when they are read again. The planner makes the slot and keeps
+the exported snapshot open; tasks read. There is one task, since the order of changes matters, and since exactly-once
+sinks want a batch that is run again to be cut the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
@@ -85,6 +87,8 @@ class Part(InputPartition):
     start: int | None
     end: int
     exported: str | None = None
+    at: datetime | None = None
+    """The time that records of the snapshot tell."""
 
 
 class CdcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -114,15 +118,19 @@ class CdcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = Capture(self._options, db).position()
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
-        if start.get("snapshot") == "done" or (self._options.snapshot == "only" and "lsn" not in start):
-            return {"snapshot": "done"}
+        if start.get("snapshot") == "done":
+            return start
+        if self._options.snapshot == "only" and "lsn" not in start:
+            return {"snapshot": "done", "at": datetime.now(UTC).isoformat()}
         with connect(self._options.url) as db:
             capture = Capture(self._options, db)
             if "lsn" not in start:
-                return {"lsn": lsn_text(self._begin(capture))}
+                return {"lsn": lsn_text(self._begin(capture)), "at": datetime.now(UTC).isoformat()}
             self._let_go()
             changes_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-            return {"lsn": lsn_text(capture.end_after(lsn_number(start["lsn"]), changes_max, self._target))}
+            begun = lsn_number(start["lsn"])
+            end = capture.end_after(begun, changes_max, self._target)
+            return start if end == begun else {"lsn": lsn_text(end)}
 
     def _begin(self, capture: Capture) -> int:
         """A slot that is there already was left by an earlier try, or made by hand: it is taken over as it is."""
@@ -144,14 +152,16 @@ class CdcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if "lsn" in start:
             return [Part(lsn_number(start["lsn"]), lsn_number(end["lsn"]))]
         name = self._exported.name if self._exported is not None and not self._exported.closed else None
-        return [Part(None, lsn_number(end["lsn"]) if "lsn" in end else -1, name)]
+        at = datetime.fromisoformat(end["at"]) if "at" in end else datetime.now(UTC)  # earlier versions left it out
+        return [Part(None, lsn_number(end["lsn"]) if "lsn" in end else -1, name, at)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
         with connect(self._options.url) as db:
             capture = Capture(self._options, db)
             if partition.start is None:
-                records = capture.snapshot(partition.exported, partition.end)
+                assert partition.at is not None
+                records = capture.snapshot(partition.exported, partition.end, partition.at)
             else:
                 records = capture.changes(partition.start, partition.end)
             while rows := list(islice(records, BATCH_ROWS)):

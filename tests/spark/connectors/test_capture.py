@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -234,7 +235,7 @@ def test_snapshot_and_changes_fit_together_while_writers_are_active(database, ex
             if not exported:
                 made.close()
                 run(database, *(f"update t set n = n + 1 where id = {number}" for number in range(1, 50)))
-            records = list(Capture(options, reading).snapshot(made.name, made.lsn))
+            records = list(Capture(options, reading).snapshot(made.name, made.lsn, datetime.now(UTC)))
             made.close()
     finally:
         stop.set()

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from ottla.spark.connectors.postgres_cdc import CdcStreamReader, capture_options
 from ottla.spark.connectors.postgres_sink import RowsLost, SinkPlan, Staged, sink_plan, stage, store
 from tests.spark.connectors.test_capture import run
 
@@ -143,6 +144,28 @@ def test_only_a_snapshot_leaves_no_slot(spark, database, tmp_path):
         run_once(stream, "ottla-postgres", tmp_path / "checkpoint", url=database, table="out")
     assert rows(database, "select count(*) from out") == [(7,)]
     assert rows(database, "select count(*) from pg_replication_slots where database = current_database()") == [(0,)]
+
+
+@pytest.mark.parametrize("snapshot", ["initial", "only"])
+def test_a_snapshot_that_is_read_again_after_a_crash_is_the_same_to_the_letter(database, snapshot):
+    run(database, "create table t (id int primary key, v text)")
+    run(database, "insert into t select g, 'x' from generate_series(1, 9) g")
+    options = capture_options({"url": database, "tables": "t", "slot": slot_of(database), "snapshot": snapshot})
+
+    def read(reader: CdcStreamReader, end: dict[str, str]) -> list[Any]:
+        parts = reader.partitions(reader.initialOffset(), end)
+        return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+    first = CdcStreamReader(options)
+    end = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
+    told = read(first, end)
+    assert len(told) == 9
+    first.stop()
+    again = CdcStreamReader(options)
+    checkpointed = json.loads(json.dumps(end))
+    assert read(again, checkpointed) == told
+    again.commit(checkpointed)
+    assert again.latestOffset(checkpointed, again.getDefaultReadLimit()) == end  # nothing new, so no batch
 
 
 def test_a_key_that_is_not_unique_is_refused(spark, database):
