@@ -118,6 +118,10 @@ def test_offsets_count_with_the_transaction(broker: Served, fresh_name):
                 return found is not None and found[:2] == (7, "so far")
 
             await until(counts, "the group's coordinator to hear how the transaction ended")
+            async with producer.transaction():
+                await producer.send_offsets_to_transaction({place: (8, "not yet")}, "g-" + topic)
+                before = await admin.group_offsets("g-" + topic, [place], stable=False)
+                assert before[place][:2] == (7, "so far")
 
     run(scenario())
 
