@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.fetch_sessions import Following as Follows
 from ottla.cluster.image import NO_BROKER
-from ottla.errors import ErrorCode, Refused, SyncFault
+from ottla.errors import ErrorCode, Refused
 from ottla.log import checkpoints
 from ottla.log.segment import Segment
 from ottla.replication.follower import Following, Link, Settings
@@ -130,9 +130,6 @@ class Replication:
 
     async def sync(self, partition: Partition) -> None:
         await self._broker.syncing.sync(partition)
-
-    def fail(self, fault: SyncFault) -> None:
-        self._broker.fail(fault)
 
     async def was_cut(self, partition: Partition, dropped: list[Segment]) -> None:
         broker = self._broker

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from ottla.errors import BadFrame, ErrorCode, Fault, Refused, SyncFault
+from ottla.errors import BadFrame, ErrorCode, Fault, Refused
 from ottla.log.segment import Segment
 from ottla.replication.fetch_plan import FetchPlan, Request
 from ottla.replication.partition import Partition
@@ -84,9 +84,6 @@ class Surroundings(Protocol):
 
     async def was_cut(self, partition: Partition, dropped: list[Segment]) -> None:
         """The end of a log is gone: write down where it stands, and remove the files some time."""
-
-    def fail(self, fault: SyncFault) -> None:
-        """The device does not keep what it took: nothing can be promised any more."""
 
 
 class Asked(NamedTuple):
@@ -224,8 +221,6 @@ class Follower:
             except (Refused, Fault) as failure:
                 if not isinstance(failure, Refused) or failure.code not in _NOT_YET:
                     log.warning("%s does not follow broker %d: %s", partition, self.leader_id, failure)
-                if isinstance(failure, SyncFault):
-                    self._around.fail(failure)
                 self._plan.failed(partition, self._runtime.now())
             except Exception as failure:  # a mistake with one partition must not keep back all others
                 log.error("%s cannot follow broker %d", partition, self.leader_id, exc_info=failure)

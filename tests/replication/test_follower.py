@@ -91,9 +91,6 @@ class Around:
     async def was_cut(self, partition, dropped):
         raise AssertionError("nothing is to be cut here")
 
-    def fail(self, fault):
-        raise fault
-
 
 def test_a_leader_hears_of_nothing_that_it_may_count_on_only_when_it_is_on_the_device(partition):
     async def test():
