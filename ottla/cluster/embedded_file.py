@@ -178,7 +178,8 @@ class StoreFile:
             (application,) = db.execute("PRAGMA application_id").fetchone()
             return version, application, db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
         finally:
-            db.execute("ROLLBACK")
+            if db.in_transaction:  # some failures have rolled back already
+                db.execute("ROLLBACK")
 
     def _has_tally(self) -> bool:
         return self._db.execute("SELECT 1 FROM sqlite_master WHERE name='tally'").fetchone() is not None
@@ -208,7 +209,7 @@ class StoreFile:
             yield self._db
             self._db.execute("COMMIT")
         except BaseException:
-            if self._db.in_transaction:  # some failures have rolled back already
+            if self._db.in_transaction:  # as above
                 self._db.execute("ROLLBACK")
             raise
 
