@@ -161,7 +161,7 @@ class Replicas:
         """A name for a directory that is no partition's any more, which no other has: the same partition may have been
         here before."""
         stem = f"{self._data_dir}/{name[: NAME_BYTES_MAX - 60]}.{topic_id.hex()}-{index}"
-        names = (f"{stem}{times}{ending}" for times in ("", *(f".{number}" for number in range(2, ASIDE_MAX))))
+        names = (f"{stem}{f'.{number}' if number > 1 else ''}{ending}" for number in range(1, ASIDE_MAX))
         return next((name for name in names if not self._disk.exists(name)), f"{stem}{ending}")
 
     def _has_log(self, path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -273,3 +274,15 @@ def test_a_partition_that_moves_away_again_while_its_old_files_are_removed_leave
         replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
         assert len(replicas.drop_partition(topic(), 0)) == 1
         assert len([name for name in disk.listdir(DATA) if name.endswith("-delete")]) == times
+
+
+def test_setting_a_partition_aside_is_little_work(replicas):
+    """All partitions of a topic are dropped in one turn of the loop."""
+    replicas.host(topic())
+    replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    tracemalloc.start()
+    try:
+        assert len(replicas.drop(topic())) == 1
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
