@@ -100,6 +100,7 @@ class Broker:
         self._cleaner = Cleaner(self, self.housekeeping)
         self._lock: Lock | None = None
         self._erasing: set[asyncio.Task[None]] = set()
+        self._removing = 0
         self.serving = False
         """From the end of the start to the beginning of the stop."""
         self.doom: asyncio.Future[Fault]
@@ -375,15 +376,26 @@ class Broker:
 
     async def _erase_files(self, topic: Topic, directories: list[str], deleted: bool) -> None:
         try:
-            for directory in directories:
-                await self.runtime.offload(self.runtime.disk.rmtree, directory)
-            for write in [self.replicas.checkpoint(name) for name in CHECKPOINTS]:
-                if write is not None:  # so that a topic of that name, if there is one, need not do it
-                    await self.runtime.offload(write)
+            await self._remove(directories)
             if deleted:
                 await self.cluster.replicas_erased([topic.id])
         except (Fault, Refused) as fault:
             log.warning("deleting %s: %s; the rest is removed at the next start", topic.name, fault)
+
+    async def _remove(self, directories: list[str]) -> None:
+        """Remove what was dropped, and what checkpoints tell of it: a topic of that name, if there is one, need not do
+        that. They tell of all partitions, so when many are dropped it is done once, by whoever is ready last."""
+        self._removing += 1
+        try:
+            for directory in directories:
+                await self.runtime.offload(self.runtime.disk.rmtree, directory)
+        finally:
+            self._removing -= 1
+        if self._removing:
+            return
+        for write in [self.replicas.checkpoint(name) for name in CHECKPOINTS]:
+            if write is not None:
+                await self.runtime.offload(write)
 
     async def _confirm_erased(self) -> None:
         """Topics deleted while this broker was away: their files are gone by now, and the cluster may forget them."""

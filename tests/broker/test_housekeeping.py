@@ -5,6 +5,7 @@ from __future__ import annotations
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import StorageFault
 from ottla.replication.partition import ACKS_ALL
+from ottla.replication.replicas import CHECKPOINTS
 from tests.broker.clustered import brokers, run, until
 from tests.replication.test_partition import NOW_MS, batch
 
@@ -41,5 +42,31 @@ def test_one_broken_log_keeps_no_other_from_being_synced_and_retained(tmp_path):
             first.log = sound
             assert (first.log.recovery_point, first.log.log_start) == (0, 0)
             assert (second.log.recovery_point, second.log.log_start) == (1, 1)
+
+    run(test)
+
+
+def test_checkpoints_are_written_once_for_all_that_is_dropped_together(tmp_path, monkeypatch):
+    async def test():
+        async with brokers(tmp_path, 1) as (broker,):
+            await broker.cluster.create_topics([TopicSpec("moved", 10, 1)])
+            await until(lambda: len(broker.replicas) == 10)
+            for partition in broker.replicas:
+                partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
+            handed_out: list[str] = []
+            checkpoint = broker.replicas.checkpoint
+
+            def noted(name):
+                handed_out.append(name)
+                return checkpoint(name)
+
+            monkeypatch.setattr(broker.replicas, "checkpoint", noted)
+            topic = broker.image.topic("moved")
+            assert topic is not None
+            for index in range(10):
+                broker._erase_later(topic, broker.replicas.drop_partition(topic, index), deleted=False)
+            await until(lambda: not broker._erasing)
+            assert handed_out == list(CHECKPOINTS)
+            assert not any("moved" in name for name in broker.runtime.disk.listdir(broker.data_dir))
 
     run(test)
