@@ -278,8 +278,8 @@ class Routing:
     # What the client wants, and what it noticed.
 
     def want(self, topic: str, used_at: float = FOR_EVER) -> None:
-        """Until `forget`; or, for those who say when they use it, until they have not done so for metadata_max_idle_ms,
-        and while it is gone only as long as it is in use or awaited: to ask about a topic may make it anew."""
+        """Until `forget`; or, for those who say when they use it, until they have not done so for metadata_max_idle_ms.
+        If to ask about a topic may make it, one that is gone is asked for only while it is in use or awaited."""
         is_new = topic not in self._wanted
         self._wanted[topic] = used_at if is_new else max(used_at, self._wanted[topic])
         if is_new and topic not in self._topics:
@@ -371,6 +371,8 @@ class Routing:
                 self.want(name, now)
             elif used_at + idle_s <= now:
                 self.forget(name)
+        if not self.settings.allow_auto_create_topics:
+            return list(self._wanted)
         return [
             name
             for name, used_at in self._wanted.items()

@@ -16,7 +16,7 @@ from ottla.client.consumer_records import NotDeserialized
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, TopicExists, UnknownTopic, Unreachable
 from ottla.client.subscription import RebalanceListener
-from tests.conftest import Served
+from tests.conftest import Served, StartBroker
 from tests.serving import wait_for
 
 
@@ -230,14 +230,15 @@ def test_records_wait_together_and_not_one_after_the_other(broker: Served, topic
         assert {type(each.exception()) for each in lost} == {UnknownTopic}
 
 
-def test_a_topic_that_was_not_there_is_looked_for_while_its_record_waits_behind_another(broker: Served, topic):
-    with Producer(broker.bootstrap, allow_auto_create_topics=False, max_block_ms=3000) as producer:
+def test_a_topic_that_was_not_there_is_looked_for_while_its_record_waits_behind_another(start_broker: StartBroker):
+    broker = start_broker("--set", "auto.create.topics.enable=false")
+    with Producer(broker.bootstrap, max_block_ms=3000) as producer:
         with pytest.raises(UnknownTopic):
-            producer.send_and_wait(f"{topic}-late", b"v")
-        lost = producer.send(f"{topic}-not-there", b"v")
-        late = producer.send(f"{topic}-late", b"v")
+            producer.send_and_wait("late", b"v")
+        lost = producer.send("not-there", b"v")
+        late = producer.send("late", b"v")
         with Admin(broker.bootstrap) as admin:
-            admin.create_topics([NewTopic(f"{topic}-late")])
+            admin.create_topics([NewTopic("late")])
         assert late.result(30).offset == 0
         assert isinstance(lost.exception(), UnknownTopic)
 

@@ -10,7 +10,7 @@ from ottla.client.admin import Admin
 from ottla.client.consumer import Consumer
 from ottla.client.consumer_records import NotDeserialized
 from ottla.client.embedded import TopicPartition
-from ottla.client.errors import CommitFailed
+from ottla.client.errors import CommitFailed, UnknownTopic
 from ottla.client.producer import Producer
 from ottla.errors import ErrorCode
 from ottla.wire.schema.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
@@ -141,5 +141,29 @@ def test_a_record_that_cannot_be_read_is_told_of_though_another_was_not_asked_fo
                 await consumer.getmany(places[1], timeout_ms=1000)
             with pytest.raises(NotDeserialized, match="bad"):
                 await consumer.getmany(places[0], timeout_ms=1000)
+
+    run(scenario())
+
+
+def test_the_partitions_of_a_topic_that_was_deleted_and_made_again_are_found_out(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        await create(broker.bootstrap, topic)
+        async with (
+            Consumer(bootstrap_servers=broker.bootstrap, default_api_timeout_ms=1000) as consumer,
+            Admin(broker.bootstrap) as admin,
+        ):
+            assert await consumer.end_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 0}
+            await admin.delete_topics([topic])
+            with pytest.raises(UnknownTopic):
+                await consumer.end_offsets([TopicPartition(topic, 0)])
+            routing = consumer._driver.routing
+            await until(lambda: routing.error(topic) is ErrorCode.unknown_topic_or_partition, "that it is gone")
+            await create(broker.bootstrap, topic, 3)
+
+            async def partitions() -> bool:
+                return await consumer.partitions_for(topic) == {0, 1, 2}
+
+            await until(partitions, "those of the new one")
 
     run(scenario())

@@ -26,6 +26,10 @@ class RoutingScenario(Scenario):
     def do_forget(self, topic: str) -> None:
         self.routing.forget(topic)
 
+    def do_making(self, topic: str) -> None:
+        self.routing = Routing([("a", 1), ("b", 2)], RoutingSettings(allow_auto_create_topics=True))
+        self.do_use(topic)
+
     def do_use(self, topic: str) -> None:
         self.routing.want(topic, self.now)
 
