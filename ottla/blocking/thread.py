@@ -54,6 +54,7 @@ class LoopThread:
             self.loop.run_forever()
         finally:
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())  # what callbacks ran beside the loop
             self.loop.close()
 
 

@@ -220,6 +220,22 @@ def test_a_commit_while_a_partition_is_given_up_does_not_count_what_was_not_show
             assert (consumer.committed(lost) or 0) == sum(each.partition == lost.partition for each in shown)
 
 
+def test_a_client_that_is_stopped_leaves_no_thread_of_its_callbacks(broker: Served):
+    busy, may_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        busy.set()
+        may_end.wait(30)
+
+    with Producer(broker.bootstrap) as producer:
+        assert producer._thread is not None
+        producer._thread.loop.call_soon_threadsafe(producer._thread.loop.run_in_executor, None, work)
+        assert busy.wait(30)
+        later = threading.Timer(0.2, may_end.set)
+        later.start()
+    later.join()
+
+
 def test_records_wait_together_and_not_one_after_the_other(broker: Served, topic):
     with Producer(broker.bootstrap, allow_auto_create_topics=False, max_block_ms=1000) as producer:
         began = time.monotonic()
