@@ -193,16 +193,16 @@ class Partition:
         except Behind:
             raise
         except Refused as refused:
-            if refused.code in RETRIABLE:
-                self._turn_away(view, refused.code)
+            self.turn_away(view, refused.code)
             raise
 
-    def _turn_away(self, view: memoryview, code: ErrorCode) -> None:
+    def turn_away(self, view: memoryview, code: ErrorCode) -> None:
+        """A batch is refused. If it is for the moment only, those behind it must not take its place."""
         try:
             header = batch.check_produced(view)
         except Refused:
             return  # of no producer that we would know again
-        if header.producer_id >= 0:
+        if header.producer_id >= 0 and code in RETRIABLE:
             if self._turned_away is None:
                 self._turned_away = TurnedAway()
             expected = self.log.producers.expected(header.producer_id, header.producer_epoch)

@@ -14,6 +14,7 @@ from ottla.broker import verification
 from ottla.broker.dispatch import Request, serves_raw
 from ottla.broker.verification import Beginning
 from ottla.errors import BadFrame, ErrorCode, Refused
+from ottla.log.transactions import Guard
 from ottla.net.server import Pending, Reply
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.runtime import Handle
@@ -120,7 +121,7 @@ def _append_all(
                 if records is None:
                     raise Refused(ErrorCode.invalid_record, "there are no records")
                 partition = broker.replication.find(topic, index)
-                guard = None if beginning is None else beginning.guard(partition)
+                guard = None if beginning is None else _guard(beginning, partition, records)
                 appended = partition.append(records, acks, now_ms, guard)
                 if acks == ACKS_ALL and partition.high_watermark < appended.next_offset:
                     parked.await_committed(partition, appended.next_offset, len(answers), len(results))
@@ -141,6 +142,14 @@ def _append_all(
     if parked.awaited:
         return parked.park(message.timeout_ms, pending)
     return request.frame(produce.encode_response(request.version, answers))
+
+
+def _guard(beginning: Beginning, partition: Partition, records: memoryview) -> Guard | None:
+    try:
+        return beginning.guard(partition)
+    except Refused as refused:
+        partition.turn_away(records, refused.code)
+        raise
 
 
 class Parked:
