@@ -249,6 +249,8 @@ class Partition:
         known_producers = self.log.producers
         if self._turned_away is not None:
             self._turned_away.check(header, known_producers.expected(header.producer_id, header.producer_epoch))
+        if header.base_sequence > 0 and known_producers.get(header.producer_id) is None:
+            self._perhaps_behind(header)
         try:
             known = known_producers.check(header)
         except Refused as refused:
@@ -260,17 +262,16 @@ class Partition:
         return known
 
     def _perhaps_behind(self, header: batch.BatchHeader) -> None:
-        """Something is missing before it. In its producer's first batch of a reign that may be what another leader has
-        not taken any more."""
+        """Something is missing before it, or nobody knows whether it is. In its producer's first batch of a reign that
+        may be what another leader has not taken any more."""
         producer = self.log.producers.get(header.producer_id)
-        if len(self.replicas) == 1 or producer is None:
+        if len(self.replicas) == 1:
             return
-        if producer.batches and producer.batches[-1].last_offset >= self.epoch_start:
+        if producer is not None and producer.batches and producer.batches[-1].last_offset >= self.epoch_start:
             return
         if self._turned_away is None:
             self._turned_away = TurnedAway()
         expected = self.log.producers.expected(header.producer_id, header.producer_epoch)
-        assert expected is not None
         self._turned_away.miss(header, expected)
 
     def advance(self, size: int = 0) -> None:

@@ -8,6 +8,10 @@ the first was told, and both come again in their order.
 
 The first may also have been refused by the leader before this one: librdkafka sends what follows to the new leader
 while the old one has not answered yet. So it is the same with a producer's first batch in a reign.
+
+Of a producer that the log does not know any batch would be taken as its first. Another before it that comes later, for
+it was refused where nobody knew of the partition yet or not any more, would then count as one that was written long
+ago: acknowledged, and lost. So a batch that begins with another number than 0 has to come twice.
 """
 
 from __future__ import annotations
@@ -50,9 +54,12 @@ class TurnedAway:
             missing = expected is None or first.sequence >= expected
             if missing and first.sequence < header.base_sequence:
                 return  # this one is behind it
+        self._note(header, header.base_sequence, code)
+
+    def _note(self, header: batch.BatchHeader, sequence: int, code: ErrorCode) -> None:
         if len(self._firsts) >= PRODUCERS_MAX:
             del self._firsts[next(iter(self._firsts))]
-        self._firsts[header.producer_id] = _First(header.producer_epoch, header.base_sequence, code)
+        self._firsts[header.producer_id] = _First(header.producer_epoch, sequence, code)
 
     def check(self, header: batch.BatchHeader, expected: int | None) -> None:
         """Refuse a batch if the one that is expected was turned away."""
@@ -63,14 +70,17 @@ class TurnedAway:
             self._firsts[header.producer_id] = first._replace(told=first.told + 1)
             raise Behind(first.code, "the batch before this one was refused, and has to come first")
 
-    def miss(self, header: batch.BatchHeader, expected: int) -> None:
+    def miss(self, header: batch.BatchHeader, expected: int | None) -> None:
         """The one before it did not come here: refuse it as the predecessor will have refused that one; but not for
-        ever."""
+        ever. Of a producer that is not known any could be the first: it is the one that comes again before others."""
         first = self._firsts.get(header.producer_id)
-        if first is None or (first.epoch, first.sequence) != (header.producer_epoch, expected):
-            if len(self._firsts) >= PRODUCERS_MAX:
-                del self._firsts[next(iter(self._firsts))]
-            self._firsts[header.producer_id] = _First(header.producer_epoch, expected, ErrorCode.not_leader_or_follower)
+        if expected is None:
+            known = None if first is None or first.epoch != header.producer_epoch else first.sequence
+            if known is None or header.base_sequence < known:
+                self._note(header, header.base_sequence, ErrorCode.not_leader_or_follower)
+                raise Behind(ErrorCode.not_leader_or_follower, "what its producer sent before may be on its way")
+        elif first is None or (first.epoch, first.sequence) != (header.producer_epoch, expected):
+            self._note(header, expected, ErrorCode.not_leader_or_follower)
             self.check(header, expected)
 
     def forget(self, producer_id: int) -> None:

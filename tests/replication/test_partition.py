@@ -164,6 +164,21 @@ def test_what_overtakes_a_batch_that_the_leader_before_has_refused_is_refused_to
     assert [p.append(each, 1, NOW_MS).base_offset for each in anew[1:]] == [5, 6]
 
 
+def test_what_overtakes_the_first_batch_of_a_new_producer_does_not_take_its_place(partition):
+    """Or the first, when it comes, would count as one that was written long ago: acknowledged, and lost."""
+    p = partition(leading(in_sync=(1, 2)))
+    away = ErrorCode.not_leader_or_follower
+    assert sent_by(p, 1, 2) == [away] * 2
+    assert sent_by(p, 0, 1, 2, 3) == [0, 1, 2, 3]
+
+
+def test_a_producer_that_is_not_known_any_more_goes_on_where_it_was(partition):
+    p = partition(leading(in_sync=(1, 2)))
+    away = ErrorCode.not_leader_or_follower
+    assert sent_by(p, 40, 41, 42, 43, 44) == [away] * 5  # as many as a client may have under way
+    assert sent_by(p, 40, 41, 42, 43, 44) == [0, 1, 2, 3, 4]
+
+
 def test_where_there_is_no_other_leader_nothing_can_be_on_its_way_back_from_one(partition):
     p = partition()
     assert sent_by(p, 0) == [0]
