@@ -13,9 +13,11 @@ it has a buffer of its own, of exactly that size, into which the socket reads th
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar, cast
 
 from ottla.errors import BadFrame, ErrorCode, Fault
@@ -39,6 +41,8 @@ IN_FLIGHT_MAX: Final = 10_000
 OPEN_TIMEOUT_S: Final = 5.0
 
 _LENGTH: Final = struct.Struct(">i")
+_TAKE_BACK: Final = struct.pack("ii", 1, 0)
+"""To linger for no time, as the system wants to be told."""
 
 
 class PeerLost(Fault):
@@ -279,6 +283,15 @@ class PeerConnection(asyncio.BufferedProtocol):
             awaited.body.set_result(answer[pos:])
         return None
 
+    def _reset(self, transport: asyncio.Transport) -> None:
+        """Close, and take back what has not arrived. The kernel would go on sending it, for minutes if the network is
+        down; by then it was asked again on another connection, and done."""
+        own = transport.get_extra_info("socket")
+        if own is not None:
+            with suppress(OSError):  # it is closed already
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _TAKE_BACK)
+        transport.abort()
+
     def _lose(self, why: str) -> None:
         """Everybody who waits is told; nothing is sent or believed any more."""
         if self._lost is not None:
@@ -286,7 +299,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._lost = why
         self._answer = None
         if self._transport is not None:
-            self._transport.abort()
+            self._reset(self._transport)
         while self._awaited:
             awaited = self._awaited.popleft()
             awaited.timer.cancel()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
+import uvloop
 
 from ottla.net import peer as net
 from ottla.net.authentication import MECHANISM, NONCE_BYTES, SECRET_BYTES, Accepting, AuthenticationFailed, Identity
@@ -244,6 +246,33 @@ def test_no_answer_in_time_ends_the_connection():
             await patient
 
     with_peer(test)
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_was_given_up_does_not_arrive_later(make_loop):
+    """When it was asked again meanwhile, and done: the marker of a transaction would end the next one."""
+
+    async def run() -> None:
+        runtime, loop = RealRuntime(), asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            listening.setblocking(False)
+            connection = PeerConnection(runtime, "a peer", "test")
+            await runtime.connect(lambda: connection, *listening.getsockname())
+            accepted, _ = await loop.sock_accept(listening)
+            with accepted:
+                body = bytes(60_000)  # more than the peer's kernel takes, less than ours
+                with pytest.raises(PeerLost, match="no answer"):
+                    await connection.call_raw(FETCH, 11, [body], 0.05)
+                arrived = 0
+                with suppress(ConnectionResetError):
+                    while some := await loop.sock_recv(accepted, 65_536):
+                        arrived += len(some)
+                assert arrived < len(body)
+        await runtime.close()
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(asyncio.wait_for(run(), DEADLINE_S))
 
 
 def test_one_who_stops_waiting_does_not_disturb_the_others():
