@@ -57,12 +57,13 @@ def write(disk: Disk, path: str, entries: list[AbortedTransaction]) -> None:
 class TransactionIndex:
     """In memory only while it is asked for; every entry is written at once, and synced with its segment."""
 
-    __slots__ = ("_disk", "_draft", "_entries", "_path", "_torn", "_unsynced")
+    __slots__ = ("_disk", "_draft", "_entries", "_late", "_path", "_torn", "_unsynced")
 
     def __init__(self, disk: Disk, stem: str, *, found: bool = False) -> None:
         self._disk = disk
         self._path = stem + SUFFIX
         self._entries: list[AbortedTransaction] | None = None if found else []
+        self._late: list[AbortedTransaction] = []  # added while what is in the file could not be read
         self._unsynced = Mark()
         self._torn = False
         self._draft = False
@@ -83,7 +84,8 @@ class TransactionIndex:
     @property
     def entries(self) -> list[AbortedTransaction]:
         if self._entries is None:
-            self._entries = decode(self._disk.read(self._path))
+            self._entries = decode(self._disk.read(self._path)) + self._late
+            self._late = []
         return self._entries
 
     def add(self, entry: AbortedTransaction) -> None:
@@ -92,6 +94,11 @@ class TransactionIndex:
         try:
             entries = self.entries
         except TransactionIndexDamaged:
+            return
+        except StorageFault:
+            self._late.append(entry)
+            self._unsynced.written()
+            self._torn = True
             return
         assert not entries or entries[-1].last_offset < entry.last_offset
         entries.append(entry)
@@ -127,7 +134,10 @@ class TransactionIndex:
     def unsynced(self) -> list[Unsynced]:
         """What has to be synced, written."""
         if self._torn:
-            self.replace(self.entries)
+            try:
+                self.replace(self.entries)
+            except TransactionIndexDamaged:
+                self._torn = False
         return self._unsynced.of(self._disk.open(self._path), passing=True)
 
     def remove(self) -> None:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from ottla.errors import ErrorCode, Refused
+from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.cleaned_transactions import AbortedTransaction as Aborted
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
@@ -244,6 +244,30 @@ def test_a_full_disk_delays_the_index_and_loses_nothing(open_log, disk):
     log.sync()
     assert decode(disk.read(f"{PATH}/00000000000000000000.txnindex")) == index.entries
     assert not index._torn
+
+
+def test_an_index_that_cannot_be_read_for_the_moment_loses_nothing(open_log, disk, monkeypatch):
+    """The marker stands in the log already: if that failed now, a follower would append it once more."""
+    leader = PartitionLog.open(SimDisk(Random(1)), PATH, LogConfig(), now_ms=NOW)
+    for producer_id in (1, 2):
+        write(leader, producer_id)
+        end(leader, producer_id, committed=False)
+    data = stored(leader)
+    log = open_log()
+    log.append_replicated(memoryview(bytearray(b"".join(data[:2]))), NOW)
+    log.close()
+    log = open_log(clean=True)
+    log.append_replicated(memoryview(bytearray(data[2])), NOW)
+
+    def refuse(path: str) -> bytes:
+        raise StorageFault(f"cannot read {path}: too many open files")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "read", refuse)
+        assert log.append_replicated(memoryview(bytearray(data[3])), NOW) == 4
+    assert log.transactions.aborted(0, 4) == [(1, 0), (2, 2)]
+    log.close()
+    assert open_log(clean=True).transactions.aborted(0, 4) == [(1, 0), (2, 2)]
 
 
 @pytest.mark.parametrize(
