@@ -29,7 +29,7 @@ from ottla.log.producers import Producers
 from ottla.log.scan import headers, whole
 from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, Segment, file_stem
 from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
-from ottla.log.transaction_index import TransactionIndexDamaged, decode, encode
+from ottla.log.transaction_index import TransactionIndexDamaged, decode, write
 from ottla.log.transactions import Transactions
 from ottla.runtime import Disk
 from ottla.wire.batch import BatchHeader
@@ -194,11 +194,14 @@ def _finish_swap(disk: Disk, path: str, base: int, bases: list[int]) -> list[int
     stem = file_stem(path, base)
     swap = disk.open(f"{stem}.log.swap")
     next_offset = base + 1
+    markers = set()
     for _, header in headers(swap, 0, swap.size()):
         next_offset = header.next_offset
+        if header.is_control and header.record_count:
+            markers.add(header.base_offset)
     swap.close()
     replaced = [old for old in bases if base <= old < next_offset]
-    _merge_transactions(disk, path, base, replaced)
+    _merge_transactions(disk, path, base, replaced, markers)
     for old in replaced:
         for kind in ("index", "timeindex") if old == base else ("log", "index", "timeindex", "txnindex"):
             disk.remove(f"{file_stem(path, old)}.{kind}")
@@ -206,9 +209,10 @@ def _finish_swap(disk: Disk, path: str, base: int, bases: list[int]) -> list[int
     return [*(old for old in bases if old not in replaced), base]
 
 
-def _merge_transactions(disk: Disk, path: str, base: int, replaced: list[int]) -> None:
-    """What was aborted in the old segments was aborted in the new one: compaction takes no marker away before its
-    transaction has left the index. The swap may have got as far as writing the first of them anew."""
+def _merge_transactions(disk: Disk, path: str, base: int, replaced: list[int], markers: set[int]) -> None:
+    """What was aborted in the old segments was aborted in the new one, unless the marker has gone: then no record was
+    left of it, and nothing would tell where it ended. The swap may have got as far as writing the first of them
+    anew."""
     entries: set[AbortedTransaction] = set()
     for old in {base, *replaced}:
         stem = file_stem(path, old)
@@ -218,8 +222,9 @@ def _merge_transactions(disk: Disk, path: str, base: int, replaced: list[int]) -
             except TransactionIndexDamaged:
                 disk.remove(stem + INDEX_SUFFIX)
     if entries:
-        merged = sorted(entries, key=lambda entry: entry.last_offset)
-        disk.write_atomic(file_stem(path, base) + INDEX_SUFFIX, encode(merged))
+        there = (entry for entry in entries if entry.last_offset in markers)
+        merged = sorted(there, key=lambda entry: entry.last_offset)
+        write(disk, file_stem(path, base) + INDEX_SUFFIX, merged)
 
 
 def _trusted_end(segment: Segment) -> int | None:

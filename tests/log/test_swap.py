@@ -13,7 +13,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.log.swap import Swap
 from ottla.sim.disk import SimDisk
 from tests.log.batches import NOW
-from tests.log.compacting import InlineChild, contents, job_for, put
+from tests.log.compacting import InlineChild, contents, headers_of, job_for, put
 from tests.log.test_transactions import end
 
 PATH = "data/topic-0"
@@ -184,6 +184,25 @@ def test_what_was_aborted_stays_so_until_the_old_segments_are_replaced(disk):
     assert swap.finish() is not None
     assert (1, b"k", b"2") not in contents(log)
     assert log.transactions.aborted(0, 4) == []
+
+
+def test_what_was_aborted_is_forgotten_with_its_marker_though_each_swap_ends_in_a_crash(disk):
+    """Or all that its producer committed later would pass for part of it."""
+    log = aborting(disk)
+    horizon_ms = NOW + CONFIG.delete_retention_ms
+    for now_ms in (NOW, NOW, horizon_ms):  # the record goes, the marker gets its time, the marker goes
+        put(log, [(b"other", b"%d" % log.log_end)])
+        log.roll(NOW)
+        log.sync()
+        log.producers.clear()  # whoever it was has moved on
+        assert Swap(log, *cleaned(log, now_ms=now_ms)).begin()
+        log = reopened(log)
+    later = log.log_end
+    put(log, [(b"k", b"later")], producer_id=7, producer_epoch=0, base_sequence=1, transactional=True)
+    end(log, 7, committed=True)
+    assert not any(header.is_control for header in headers_of(log)[:-1])
+    assert (later, b"k", b"later") in contents(log)
+    assert log.transactions.aborted(0, log.log_end) == []
 
 
 def test_it_cannot_be_called_off_when_an_old_segment_has_gone(disk, log):
