@@ -171,13 +171,14 @@ def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
             changed = True
     found = [(int(m[1]), m[2], m[3]) for m in map(_NUMBERED.fullmatch, names) if m]
     bases = [base for base, kind, swap in found if kind == "log" and not swap]
+    indexes = [base for base, kind, swap in found if kind == "txnindex" and not swap]
     for base, kind, swap in found:
         if not swap:
             continue
         changed = True
         stem = file_stem(path, base)
         if kind == "log":
-            bases = _finish_swap(disk, path, base, bases)
+            bases = _finish_swap(disk, path, base, bases, indexes)
         else:
             disk.remove(f"{stem}.{kind}{swap}")  # an index comes back from its log
     for base, kind, swap in found:
@@ -189,7 +190,7 @@ def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
     return sorted(bases), [base for base, kind, swap in found if kind == "snapshot" and not swap]
 
 
-def _finish_swap(disk: Disk, path: str, base: int, bases: list[int]) -> list[int]:
+def _finish_swap(disk: Disk, path: str, base: int, bases: list[int], indexes: list[int]) -> list[int]:
     """A compacted segment takes the place of those it was made from: they go before it gets its name."""
     stem = file_stem(path, base)
     swap = disk.open(f"{stem}.log.swap")
@@ -201,7 +202,8 @@ def _finish_swap(disk: Disk, path: str, base: int, bases: list[int]) -> list[int
             markers.add(header.base_offset)
     swap.close()
     replaced = [old for old in bases if base <= old < next_offset]
-    _merge_transactions(disk, path, base, replaced, markers)
+    # Also of those that have gone already.
+    _merge_transactions(disk, path, base, [old for old in indexes if base <= old < next_offset], markers)
     for old in replaced:
         for kind in ("index", "timeindex") if old == base else ("log", "index", "timeindex", "txnindex"):
             disk.remove(f"{file_stem(path, old)}.{kind}")
@@ -209,18 +211,17 @@ def _finish_swap(disk: Disk, path: str, base: int, bases: list[int]) -> list[int
     return [*(old for old in bases if old not in replaced), base]
 
 
-def _merge_transactions(disk: Disk, path: str, base: int, replaced: list[int], markers: set[int]) -> None:
+def _merge_transactions(disk: Disk, path: str, base: int, indexes: list[int], markers: set[int]) -> None:
     """What was aborted in the old segments was aborted in the new one, unless the marker has gone: then no record was
     left of it, and nothing would tell where it ended. The swap may have got as far as writing the first of them
     anew."""
     entries: set[AbortedTransaction] = set()
-    for old in {base, *replaced}:
-        stem = file_stem(path, old)
-        if disk.exists(stem + INDEX_SUFFIX):
-            try:
-                entries.update(decode(disk.read(stem + INDEX_SUFFIX)))
-            except TransactionIndexDamaged:
-                disk.remove(stem + INDEX_SUFFIX)
+    for old in indexes:
+        name = file_stem(path, old) + INDEX_SUFFIX
+        try:
+            entries.update(decode(disk.read(name)))
+        except TransactionIndexDamaged:
+            disk.remove(name)
     if entries:
         there = (entry for entry in entries if entry.last_offset in markers)
         merged = sorted(there, key=lambda entry: entry.last_offset)

@@ -205,6 +205,26 @@ def test_what_was_aborted_is_forgotten_with_its_marker_though_each_swap_ends_in_
     assert log.transactions.aborted(0, log.log_end) == []
 
 
+def test_what_was_aborted_stays_so_when_a_crash_comes_while_the_old_segments_go(disk, monkeypatch):
+    log = PartitionLog.open(disk, PATH, CONFIG, now_ms=NOW)
+    put(log, [(b"k", b"1")])
+    log.roll(NOW)
+    put(log, [(b"k", b"2")])
+    put(log, [(b"a", b"aborted")], producer_id=7, base_sequence=0, producer_epoch=0, transactional=True)
+    end(log, 7, committed=False)
+    log.roll(NOW)
+    log.sync()
+    swap = Swap(log, *cleaned(log, last_stable=2))  # another transaction was open, so the pass ended before this one
+    swap.begin()
+    with monkeypatch.context() as killed:
+        killed.setattr(disk, "rename", refusing(disk.rename, ".cleaned"))
+        with pytest.raises(StorageFault):
+            swap.finish()
+    log = reopened(log)
+    assert (2, b"a", b"aborted") in contents(log)
+    assert log.transactions.aborted(0, log.log_end) == [(7, 2)]
+
+
 def test_it_cannot_be_called_off_when_an_old_segment_has_gone(disk, log):
     swap = Swap(log, *cleaned(log))
     swap.begin()
