@@ -265,10 +265,10 @@ class Partition:
         """Something is missing before it, or nobody knows whether it is. In its producer's first batch of a reign that
         may be what another leader has not taken any more."""
         producer = self.log.producers.get(header.producer_id)
-        if len(self.replicas) == 1:
-            return
-        if producer is not None and producer.batches and producer.batches[-1].last_offset >= self.epoch_start:
-            return
+        if producer is not None:
+            heard = producer.batches and producer.batches[-1].last_offset >= self.epoch_start
+            if heard or len(self.replicas) == 1:
+                return
         if self._turned_away is None:
             self._turned_away = TurnedAway()
         expected = self.log.producers.expected(header.producer_id, header.producer_epoch)

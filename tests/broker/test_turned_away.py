@@ -84,13 +84,16 @@ def test_what_follows_a_batch_that_the_coordinator_was_not_ready_for_does_not_ta
     run(test)
 
 
-def test_what_follows_a_batch_that_came_before_its_partition_does_not_take_its_place(tmp_path: Path):
+@pytest.mark.parametrize("replicas", [(1,), (1, 2)])
+def test_what_follows_a_batch_that_came_before_its_partition_does_not_take_its_place(
+    tmp_path: Path, replicas: tuple[int, ...]
+):
     """A broker hears of a new topic later than the client does: between two batches, now and then."""
 
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, _), Client.to(one) as client:
             assert await send(client, 7, 0) == ErrorCode.unknown_topic_or_partition
-            await one.cluster.create_topics([TopicSpec("t", assignments=((0, (1, 2)),))])
+            await one.cluster.create_topics([TopicSpec("t", assignments=((0, replicas),))])
             await until(lambda: one.replicas.get("t", 0) and one.replication.find("t", 0).leads)
             assert await send(client, 7, 1) == ErrorCode.not_leader_or_follower
             assert await send(client, 7, 0) == ErrorCode.none

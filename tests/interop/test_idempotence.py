@@ -9,7 +9,7 @@ import pytest
 
 from tests.interop.raw import Connection, batch, fetch, produce
 
-OUT_OF_ORDER_SEQUENCE, INVALID_PRODUCER_EPOCH = 45, 47
+NOT_LEADER_OR_FOLLOWER, OUT_OF_ORDER_SEQUENCE, INVALID_PRODUCER_EPOCH = 6, 45, 47
 SEQUENCE_MAX = 2**31 - 1
 
 
@@ -90,7 +90,9 @@ def test_an_older_epoch_is_fenced_and_a_newer_one_starts_at_zero(producer):
 
 
 def test_sequences_wrap_around(producer):
-    """A producer the broker has no memory of may start anywhere, and the number after 2^31-1 is 0."""
+    """A producer the broker has no memory of may start anywhere, if it comes again and nothing came before; and the
+    number after 2^31-1 is 0."""
+    assert producer.send(SEQUENCE_MAX - 1, count=2) == (NOT_LEADER_OR_FOLLOWER, -1)
     assert producer.send(SEQUENCE_MAX - 1, count=2) == (0, 0)
     assert producer.send(0) == (0, 2)
     assert producer.send(1) == (0, 3)
