@@ -120,6 +120,8 @@ class Slice:
 
     def load_nowait(self) -> Buffer | None:
         """The bytes if they are in memory; None: offload `load`."""
+        if self._log.truncations != self._truncations:
+            raise self._lost()
         if self.position < 0 and not self.place():
             return None
         return self.segment.log.pread_nowait(self.length, self.position)

@@ -324,6 +324,15 @@ def test_a_slice_of_a_log_truncated_meanwhile_is_refused(disk, open_log):
     assert refused(piece.load) == ErrorCode.not_leader_or_follower
 
 
+def test_a_slice_is_refused_though_another_history_stands_where_it_was_placed(open_log):
+    log = open_log()
+    fill(log, 5)
+    piece = log.read(3, 10_000, limit=5)  # and then its reader waits for another partition's, from the device
+    log.truncate_to(2, NOW)
+    fill(log, 5, epoch=1)  # of the same sizes: a follower that has epoch 0 up to 3 could not tell
+    assert refused(piece.load_nowait) == ErrorCode.not_leader_or_follower
+
+
 def test_a_reader_is_led_over_missing_offsets_to_the_next_segment(open_log, leader):
     log = open_log(segment_bytes=250)
     fill(log, 3)
