@@ -53,7 +53,7 @@ class Follower:
             self.mark = None
 
     def lags(self, log_end: int, now: float, lag_s_max: float) -> bool:
-        if self.log_end >= log_end:
+        if self.log_end >= log_end and self.counts:  # else the high watermark waits for it all the same
             self.mark = None
         elif self.mark is None:
             self.mark = log_end
