@@ -336,6 +336,14 @@ class StoreFile:
     def poll(self, now: float) -> Seen:
         """Look for commits and deaths of others, and let them see that we live; cheap when there is nothing new. To be
         called from the loop, or at its word: its standstill has to be ours."""
+        told = self._commits
+        try:
+            return self._poll(now)
+        except BaseException:  # what was seen nobody was told of: let the next look find it again
+            self._commits, self._data_version = told, -1
+            raise
+
+    def _poll(self, now: float) -> Seen:
         told, telling = self._commits, self._telling
         dead = self._dead()
         self._bury(dead)

@@ -12,8 +12,11 @@ import threading
 import time
 from contextlib import contextmanager
 
+import pytest
+
 from ottla.cluster import layout
 from ottla.cluster.embedded import EmbeddedStore
+from ottla.cluster.embedded_file import StoreFile
 from ottla.cluster.store import Create, SessionState
 from tests.cluster.helpers import cluster_on, registration, run, until
 
@@ -225,6 +228,30 @@ def test_signs_of_life_are_no_news(tmp_path):
             db.close()
         await until(lambda: told != [])
         await store.close()
+
+    run(test)
+
+
+def test_news_that_came_with_a_failed_look_are_told_by_the_next_one(tmp_path):
+    path = str(tmp_path / "store.db")
+
+    async def test(runtime):
+        here, there = StoreFile(path, runtime, LEASE), StoreFile(path, runtime, LEASE)
+        here.open()
+        there.open()
+        here.poll(1.0)
+        there.commit([Create("/news")])
+        here._db.execute("PRAGMA busy_timeout=0")
+        with sqlite3.connect(path, isolation_level=None) as busy:
+            busy.execute("BEGIN IMMEDIATE")
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                here.poll(1.0 + LEASE)  # the others were to see that we live
+            busy.execute("ROLLBACK")
+        busy.close()
+        assert here.poll(1.0 + LEASE).changed
+        assert not here.poll(1.0 + LEASE).changed
+        here.close()
+        there.close()
 
     run(test)
 
