@@ -50,7 +50,7 @@ from ottla.log import checkpoints
 from ottla.net.limits import Limits
 from ottla.net.server import Server
 from ottla.replication.replicas import CHECKPOINTS, STRAY, Replicas
-from ottla.runtime import Lock, Runtime
+from ottla.runtime import Handle, Lock, Runtime
 
 log = logging.getLogger("ottla.broker")
 
@@ -65,6 +65,8 @@ NOT_YET = {
 """What a client is told of a topic that is to be made and cannot be made at the moment: it asks again."""
 HAND_OVER_SECONDS_MAX = 30.0
 HAND_OVER_LOOK_SECONDS = 0.02
+HOST_AGAIN_SECONDS = 5.0
+"""After a disk refused to open a log."""
 
 
 class Broker:
@@ -101,6 +103,8 @@ class Broker:
         self._lock: Lock | None = None
         self._erasing: set[asyncio.Task[None]] = set()
         self._removing = 0
+        self._unhosted: set[bytes] = set()
+        self._hosting: Handle | None = None
         self.serving = False
         """From the end of the start to the beginning of the stop."""
         self.doom: asyncio.Future[Fault]
@@ -206,7 +210,7 @@ class Broker:
         await self.housekeeping.stop()
         if self._erasing:
             await asyncio.wait(self._erasing)
-        await self.cluster.close()
+        await self._leave_cluster()
         if await self.runtime.offload(self.replicas.close):
             me = self.cluster.registration
             assert me is not None
@@ -248,9 +252,14 @@ class Broker:
         self.peers.close()
         await self._server.close()
         if hasattr(self, "cluster"):
-            await self.cluster.close()
+            await self._leave_cluster()
         if self._lock is not None:
             self._lock.release()
+
+    async def _leave_cluster(self) -> None:
+        await self.cluster.close()
+        if self._hosting is not None:
+            self._hosting.cancel()
 
     def _check_owner(self, cluster_id: str | None) -> None:
         """Data of another cluster, another broker or a newer release is not touched."""
@@ -301,6 +310,23 @@ class Broker:
             self._follow(old, new, change)
         except (Fault, Refused) as failure:
             log.error("broker %d could not follow %s: %s", self.id, type(change).__name__, failure)
+            if isinstance(change, c.TopicCreated | c.PartitionsAdded | c.PartitionChanged):
+                self._host_later(change.topic_id)
+
+    def _host_later(self, topic_id: bytes) -> None:
+        """The disk refused to open a log of the topic, and the cluster takes it for hosted here all the same."""
+        self._unhosted.add(topic_id)
+        if self._hosting is None:
+            self._hosting = self.runtime.call_at(self.runtime.now() + HOST_AGAIN_SECONDS, self._host_again)
+
+    def _host_again(self) -> None:
+        self._hosting = None
+        topic_ids, self._unhosted = self._unhosted, set()
+        image = self.image
+        for topic in filter(None, map(image.topic_by_id, topic_ids)):
+            for index, state in enumerate(topic.partitions):
+                if self.id in state.replicas and self.replicas.get(topic.id, index) is None:
+                    self._changed(image, image, c.partition_changed(topic.id, index, state))
 
     def _follow(self, old: Image, new: Image, change: c.Change) -> None:
         """Let the replicas follow the image."""

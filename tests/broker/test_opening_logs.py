@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from ottla.broker import broker as broker_module
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicSpec
 from ottla.config.load import load_broker_config
+from ottla.errors import StorageFault
 from ottla.runtime.disk import RealDisk
 from ottla.runtime.real import RealRuntime
-from tests.broker.clustered import run, start_broker, stop_broker, until
+from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
 
 PATIENCE_S = 10.0
 
@@ -73,5 +75,26 @@ def test_the_loop_goes_on_while_logs_are_opened_and_what_changes_meanwhile_is_ma
         await until(lambda: not one.image.tombstones)
         await stop_broker(again)
         await stop_broker(one)
+
+    run(test)
+
+
+def test_a_partition_whose_directory_could_not_be_read_for_a_moment_is_led_all_the_same(tmp_path, monkeypatch):
+    refusing = [True]
+    listdir = RealDisk.listdir
+
+    def refused(disk: RealDisk, path: str) -> list[str]:
+        if refusing and path.endswith("/t-0"):
+            raise StorageFault(f"cannot list {path}: Too many open files")
+        return listdir(disk, path)
+
+    async def test():
+        async with brokers(tmp_path, 1) as (one,):
+            monkeypatch.setattr(RealDisk, "listdir", refused)
+            monkeypatch.setattr(broker_module, "HOST_AGAIN_SECONDS", 0.02)
+            await one.cluster.create_topics([TopicSpec("t", 2, 1)])
+            assert (one.replicas.get("t", 0), one.replicas.get("t", 1) is not None) == (None, True)
+            refusing.clear()
+            await until(lambda: (found := one.replicas.get("t", 0)) is not None and found.leads)
 
     run(test)
