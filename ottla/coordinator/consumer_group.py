@@ -284,7 +284,7 @@ class ConsumerGroup:
         bump |= hashed != state.metadata_hash
         if bump and state.has_partition_metadata:
             records.append(LogRecord(ConsumerGroupPartitionMetadataKey(self.id), None))
-        if not records:
+        if not records and not bump:
             # Nothing is at stake that a failing log could lose: the next heartbeat need not look again.
             self._seen_image, self._seen_names = image, image.names
         return bump, regexes, hashed

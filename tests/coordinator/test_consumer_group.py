@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.coordinator.surroundings import Client
+from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.coordinator.consumer_scenarios import Scenario, scenarios
 
 
@@ -20,3 +22,12 @@ def test_what_a_consumer_group_refuses(lines: list[str]):
 @pytest.mark.parametrize("lines", scenarios("consumer_group_conversion.txt"))
 def test_a_group_that_changes_its_protocol(lines: list[str]):
     Scenario().run(lines)
+
+
+def test_a_partition_that_appears_while_the_log_takes_nothing_is_shared_out_when_it_does_again():
+    scenario = Scenario()
+    scenario.run(["topics t=2", "m1 join t -> epoch=1 t:0,1", "m1 beat has=t:0,1 -> epoch=1", "add t=3"])
+    beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m1", member_epoch=1, topic_partitions=None)
+    refused = scenario.groups.consumer_heartbeat(beat, Client("m1", "/h"), object(), scenario.now, scenario.now_ms)
+    assert refused.records
+    scenario.run(["m1 beat -> epoch=2 t:0,1,2"])
