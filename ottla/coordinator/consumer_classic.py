@@ -16,7 +16,7 @@ from ottla.coordinator.assignors import EMPTY
 from ottla.coordinator.consumer_member import ClassicSide, Member, MemberState, Timer
 from ottla.coordinator.decision import Decision, LogRecord, ReplyTo, answer
 from ottla.coordinator.embedded import PROTOCOL_TYPE, Subscription, read_subscription, write_assignment
-from ottla.coordinator.group_members import protocols_of, rebalance_timeout_ms
+from ottla.coordinator.group_members import new_member_id, protocols_of, rebalance_timeout_ms
 from ottla.coordinator.reconciliation import waits_for_others
 from ottla.coordinator.surroundings import Client
 from ottla.errors import BadFrame, ErrorCode, Refused
@@ -40,7 +40,7 @@ def join(
     now: float,
     now_ms: int,
 ) -> Decision:
-    member_id = request.member_id or f"{request.group_instance_id or client.id}-{group.around.new_id()}"
+    member_id = request.member_id or new_member_id(request, client, group.around.new_id())
     group.check_room(member_id, request.group_instance_id)
     _check_protocols(group, request)
     if not request.member_id and request.group_instance_id is None and version >= TELLS_MEMBER_ID_FROM:

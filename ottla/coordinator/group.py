@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ottla.coordinator.decision import NOTHING, Decision, Outcome, ReplyTo, answer
-from ottla.coordinator.group_members import Member, protocols_of, rebalance_timeout_ms
+from ottla.coordinator.group_members import Member, new_member_id, protocols_of, rebalance_timeout_ms
 from ottla.coordinator.group_state import GroupState, State
 from ottla.coordinator.records import GroupMetadataKey
 from ottla.coordinator.surroundings import Client, Surroundings
@@ -123,7 +123,7 @@ class ClassicGroup(GroupState):
         )
 
     def _new_id(self, request: JoinGroupRequest, client: Client) -> str:
-        return f"{request.group_instance_id or client.id}-{self._surroundings.new_id()}"
+        return new_member_id(request, client, self._surroundings.new_id())
 
     def _tell_id(self, request: JoinGroupRequest, client: Client, reply_to: ReplyTo, now: float) -> Decision:
         """The id goes first, so that a client which gives up and tries again does not leave a ghost in the group."""

@@ -16,6 +16,9 @@ Protocols = Sequence[tuple[str, bytes]]
 """Names of assignors (or whatever the group's kind of protocol is about) with the member's metadata for each, in the
 member's order of preference."""
 
+NAME_CHARS_MAX = 256
+"""So much of a client's or an instance's name stands in the id of a member."""
+
 
 class Member:
     __slots__ = (
@@ -81,6 +84,11 @@ def member_of(recorded: ClassicGroupMember, protocol: str | None) -> Member:
         protocols=[(protocol or "", recorded.subscription)],
         assignment=recorded.assignment,
     )
+
+
+def new_member_id(request: JoinGroupRequest, client: Client, unique: str) -> str:
+    """With a name in front that people know; cut, for with the rest behind it it has to fit into a record."""
+    return f"{(request.group_instance_id or client.id)[:NAME_CHARS_MAX]}-{unique}"
 
 
 def protocols_of(request: JoinGroupRequest) -> Protocols:

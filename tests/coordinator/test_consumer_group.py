@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.coordinator.records import encode_key
 from ottla.coordinator.surroundings import Client
 from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.coordinator.consumer_scenarios import Scenario, scenarios
 
 
@@ -31,3 +33,14 @@ def test_a_partition_that_appears_while_the_log_takes_nothing_is_shared_out_when
     refused = scenario.groups.consumer_heartbeat(beat, Client("m1", "/h"), object(), scenario.now, scenario.now_ms)
     assert refused.records
     scenario.run(["m1 beat -> epoch=2 t:0,1,2"])
+
+
+def test_a_classic_member_gets_an_id_that_a_record_has_room_for():
+    scenario = Scenario()
+    scenario.run(["topics t=2", "m1 join t -> epoch=1 t:0,1"])
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=bytes(10))]
+    request = JoinGroupRequest(
+        group_id="g", session_timeout_ms=10_000, protocol_type="consumer", protocols=protocols
+    )
+    joined = scenario.groups.join(request, 3, Client("é" * 16_383, "/h"), object(), scenario.now, scenario.now_ms)
+    assert [encode_key(key) for key, _ in joined.records]

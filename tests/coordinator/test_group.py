@@ -6,9 +6,13 @@ from contextlib import suppress
 
 import pytest
 
+from ottla.coordinator.decision import Decision
 from ottla.coordinator.groups import Groups
+from ottla.coordinator.records import encode_value
 from ottla.coordinator.surroundings import Client
-from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from ottla.wire import messages
+from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from ottla.wire.schema.sync_group import SyncGroupRequest
 from tests.coordinator.consumer_scenarios import WALL_MS, World
 from tests.coordinator.group_scenarios import GroupScenario, scenarios
 
@@ -33,17 +37,22 @@ def test_offsets(lines: list[str]):
     GroupScenario().run(lines)
 
 
+def join(groups: Groups, group_id: str, client_id: str, instance_id: str | None = None) -> Decision:
+    request = JoinGroupRequest(
+        group_id=group_id,
+        group_instance_id=instance_id,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    return groups.join(request, 0, Client(client_id, "/h"), client_id, 1000.0, WALL_MS)
+
+
 def test_a_mistake_with_one_group_stops_the_clock_of_no_other():
     groups = Groups(World())
     for name in ("a", "b", "c"):
-        request = JoinGroupRequest(
-            group_id=name,
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=60_000,
-            protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
-        )
-        groups.join(request, 0, Client(name, "/h"), name, 1000.0, WALL_MS)
+        join(groups, name, name)
     joined = []
     for _ in range(2):
         due = groups.deadline
@@ -55,3 +64,22 @@ def test_a_mistake_with_one_group_stops_the_clock_of_no_other():
                 if joined == ["a"]:
                     raise ZeroDivisionError
     assert joined == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("instance_id", [None, "i" * 32_767], ids=["dynamic", "static"])
+def test_a_name_as_long_as_a_request_can_carry_keeps_no_group_from_being_written(instance_id: str | None):
+    """Those who wait for their assignments would never hear of it."""
+    groups = Groups(World())
+    join(groups, "g", "a")
+    join(groups, "g", "x" * 32_767, instance_id)
+    joined: dict[object, JoinGroupResponse] = {}
+    for now in (1003.0, 1006.0):  # somebody came while the group waited, so it waits once more
+        for decision in groups.expire(now, WALL_MS):
+            joined |= {who: reply for who, reply in decision.replies if isinstance(reply, JoinGroupResponse)}
+    assert len(joined) == 2
+    for response in joined.values():
+        messages.encode(response, 3)
+    leader = joined["a"].member_id
+    sync = SyncGroupRequest(group_id="g", generation_id=1, member_id=leader, protocol_type=None, protocol_name=None)
+    (record,) = groups.sync(sync, "a", 1006.0, WALL_MS).records
+    assert encode_value(record.value)
