@@ -54,11 +54,18 @@ class Deadlines(Generic[K]):
                 return when
         return None
 
+    def take_first(self, now: float) -> K | None:
+        """The first of those that are due, which is then no longer set."""
+        first = self.first
+        if first is None or first > now:
+            return None
+        key = self._heap[0][1]
+        self.drop(key)
+        return key
+
     def take(self, now: float) -> list[K]:
         """All that are due, which are then no longer set."""
         taken = []
-        while (first := self.first) is not None and first <= now:
-            key = self._heap[0][1]
+        while (key := self.take_first(now)) is not None:
             taken.append(key)
-            self.drop(key)
         return taken

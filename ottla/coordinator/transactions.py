@@ -229,12 +229,14 @@ class Transactions:
                 yield answer(ticket, _markers(value))
 
     def expire(self, now: float, now_ms: int) -> Iterator[Decision]:
-        """Abort what has been open for too long."""
-        for (transactional_id,) in self._timeouts.take(now):
+        """Abort what has been open for too long, one after the other: after a mistake with one the others are still
+        due."""
+        while (due := self._timeouts.take_first(now)) is not None:
+            (transactional_id,) = due
             value = self._values.get(transactional_id)
             if value is None or value.state is not State.ONGOING:
                 continue
-            self._timeouts.set((transactional_id,), now + ABORT_RETRY_S)
+            self._timeouts.set(due, now + ABORT_RETRY_S)
             yield Decision((LogRecord(TransactionKey(transactional_id), steps.fence(value, now_ms)),))
 
     def parked(self) -> Iterator[ReplyTo]:

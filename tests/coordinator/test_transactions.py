@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
+from ottla.coordinator.decision import Decision
+from ottla.coordinator.transaction_steps import Identity
+from ottla.coordinator.transactions import Limits, Transactions
 from tests.coordinator.transaction_scenarios import TransactionScenario, scenarios
 
 
@@ -20,3 +25,28 @@ def test_who_may_speak(lines: list[str]):
 @pytest.mark.parametrize("lines", scenarios("transaction_refusals.txt"))
 def test_what_a_coordinator_refuses(lines: list[str]):
     TransactionScenario().run(lines)
+
+
+def test_a_mistake_with_one_transaction_keeps_no_other_from_timing_out():
+    machine = Transactions(lambda: Limits(900_000, 10**9))
+
+    def apply(decision: Decision) -> None:
+        for key, value in decision.records:
+            machine.replay(key, value)
+        assert not list(machine.settle(0.0, 0))
+
+    for number, name in enumerate("abc"):
+        apply(machine.init(name, 1000, None, object(), 0, spare_id=number))
+        apply(machine.add(name, Identity(number, 0), [("t", 0)], object(), 0))
+    aborted = []
+    for _ in range(2):
+        due = machine.deadline
+        assert due is not None
+        assert due <= 1.0
+        with suppress(ZeroDivisionError):
+            for decision in machine.expire(1.0, 1000):
+                aborted += [key for (key,), _ in decision.records]
+                if aborted == ["a"]:
+                    raise ZeroDivisionError
+    assert aborted == ["a", "b", "c"]
+    assert machine.deadline == 2.0, "none of them was applied: each is tried again"
