@@ -297,6 +297,8 @@ class Coordinator(Generic[M]):
         shard = slot.shard
         if shard.phase is not Phase.ACTIVE:
             shard.check_active()
+        if not shard.leads:  # the registration has ended, and the image does not tell yet who leads now
+            raise Refused(ErrorCode.not_coordinator)
         now, now_ms = self._runtime.now(), self._runtime.wall_ms()
         shard.apply(act(shard.machine, asking, now, now_ms), now, now_ms)
         deadline = shard.deadline

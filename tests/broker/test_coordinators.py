@@ -122,6 +122,20 @@ def test_what_others_wrote_between_two_reigns_is_read(tmp_path: Path):
     run(test)
 
 
+def test_what_is_remembered_is_not_told_by_a_broker_whose_registration_has_ended(tmp_path: Path):
+    """It may be registered anew, and in touch with the store, before it hears who was elected meanwhile."""
+
+    async def test() -> None:
+        async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:
+            await coordinating(broker)
+            assert await commit(client, 5) == ErrorCode.none
+            broker.replicas.expelled()
+            assert broker.cluster.in_touch
+            assert (await fetch(client))[0] == ErrorCode.not_coordinator
+
+    run(test)
+
+
 def test_a_commit_is_answered_when_every_replica_in_sync_has_it(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 2, **(SETTINGS | {"offsets_topic_replication_factor": "2"})) as both:
