@@ -346,9 +346,9 @@ class Coordinator(Generic[M]):
     def active(self) -> list[Shard[M]]:
         return [slot.shard for slot in self._slots.values() if slot.shard.phase is Phase.ACTIVE]
 
-    async def sweep(self, decide: Callable[[M], Iterable[Decision]]) -> None:
-        """Apply decisions nobody asked for, of all machines; others go on in between."""
-        for shard in self.active():
+    async def sweep(self, decide: Callable[[M], Iterable[Decision]], shards: Iterable[Shard[M]] | None = None) -> None:
+        """Apply decisions nobody asked for, of all machines or of some; others go on in between."""
+        for shard in self.active() if shards is None else shards:
             for decision in decide(shard.machine):
                 shard.apply(decision, self._runtime.now(), self._runtime.wall_ms())
                 await asyncio.sleep(0)
@@ -447,6 +447,8 @@ class GroupCoordinator(Coordinator[Groups]):
     def __init__(self, broker: Broker) -> None:
         world = _World(broker)
         super().__init__(broker, OFFSETS_TOPIC, records, lambda: Groups(world), _offsets_topic)
+        self._deleted: list[Topic] = []
+        """While a shard was loading, which cannot forget what was read of them before it knows."""
 
     def _compression(self) -> str:
         return CODECS[self._broker.config.offsets_topic_compression_codec]
@@ -455,8 +457,24 @@ class GroupCoordinator(Coordinator[Groups]):
         """Forget what was read of a topic that is no more."""
         super().topic_deleted(topic)
         if topic.name != self.topic:
-            forget = self.sweep(lambda groups: groups.forget_topic(topic.name, topic.id))
-            self._runtime.spawn(forget, name=f"forget the offsets of {topic.name}")
+            self._forget(topic, self.active())
+            if self._is_loading:
+                self._deleted.append(topic)
+
+    def _activate(self, shard: Shard[Groups]) -> None:
+        super()._activate(shard)
+        for topic in self._deleted:
+            self._forget(topic, [shard])
+        if not self._is_loading:
+            self._deleted.clear()
+
+    @property
+    def _is_loading(self) -> bool:
+        return any(slot.shard.phase is Phase.LOADING for slot in self._slots.values())
+
+    def _forget(self, topic: Topic, shards: list[Shard[Groups]]) -> None:
+        forget = self.sweep(lambda groups: groups.forget_topic(topic.name, topic.id), shards)
+        self._runtime.spawn(forget, name=f"forget the offsets of {topic.name}")
 
     async def expire_offsets(self) -> None:
         await self.sweep(lambda groups: groups.expire_offsets(self._runtime.wall_ms()))

@@ -11,6 +11,7 @@ from ottla.cluster.model import Partition as State
 from ottla.cluster.requests import TopicSpec
 from ottla.coordinator import log_batch, records
 from ottla.coordinator.records import OffsetCommitKey, OffsetCommitValue
+from ottla.coordinator.runtime import Phase
 from ottla.errors import ErrorCode, StorageFault
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.partition import Partition
@@ -132,6 +133,25 @@ def test_what_is_remembered_is_not_told_by_a_broker_whose_registration_has_ended
             broker.replicas.expelled()
             assert broker.cluster.in_touch
             assert (await fetch(client))[0] == ErrorCode.not_coordinator
+
+    run(test)
+
+
+def test_offsets_of_a_topic_that_is_deleted_while_they_are_loaded_are_forgotten(tmp_path: Path):
+    async def test() -> None:
+        async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:
+            partition = await coordinating(broker)
+            assert await commit(client, 5) == ErrorCode.none
+            move(broker, partition, ANOTHER_BROKER)
+            move(broker, partition, broker.id)
+            shard = broker.groups.shard(0)
+            assert shard is not None
+            assert shard.phase is Phase.LOADING
+            topic = broker.image.topic("t")
+            assert topic is not None
+            broker.groups.topic_deleted(topic)
+            await until(lambda: shard.phase is Phase.ACTIVE)
+            await until(lambda: not len(shard.machine))
 
     run(test)
 
