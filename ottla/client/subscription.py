@@ -92,7 +92,10 @@ class Subscription:
         self._fetcher: Fetcher
         self._offsets: GroupOffsets | None = None
         self._group: Group | None = None
+        self._tenures: dict[TopicPartition, object] = {}
+        """Of each partition that the group has given: another object each time."""
         self._committed: dict[TopicPartition, int] = {}
+        self._one_by_one = asyncio.Lock()
         self._committing: asyncio.Task[None] | None = None
         self._placing: dict[asyncio.Task[None], None] = {}  # in order, as a set is not
         self._error: BaseException | None = None
@@ -257,13 +260,24 @@ class Subscription:
     # Commits.
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """One after the other, and as long as the partitions are this consumer's: a commit that has to be tried again
+        must not undo a later one, be it ours or that of whoever reads them by then."""
         if self._offsets is None:
             raise BadSetting("a commit needs a group_id")
-        if self._mode is not _Mode.GROUP or self._group is None:
-            await self._offsets.commit(offsets, self.who)
-        elif offsets:
-            await self._offsets.commit(offsets, self._member, self._group.commit_refused)
-        self._committed.update((place, offset.offset) for place, offset in offsets.items())
+        tenures = {place: self._tenures.get(place) for place in offsets}
+
+        def member() -> GroupMetadata:
+            for place, tenure in tenures.items():
+                if self._tenures.get(place) is not tenure:
+                    raise CommitFailed(f"{place} was given up meanwhile", code=ErrorCode.illegal_generation)
+            return self._member()
+
+        async with self._one_by_one:
+            if self._mode is not _Mode.GROUP or self._group is None:
+                await self._offsets.commit(offsets, self.who)
+            elif offsets:
+                await self._offsets.commit(offsets, member, self._group.commit_refused)
+            self._committed.update((place, offset.offset) for place, offset in offsets.items())
 
     def _member(self) -> GroupMetadata:
         """Whoever is out of the group must not commit as if there were none."""
@@ -304,6 +318,7 @@ class Subscription:
     # What the group says.
 
     async def take(self, partitions: Sequence[TopicPartition]) -> None:
+        self._tenures.update((place, object()) for place in partitions)
         await self._settle(self._add(partitions), self._listener)
 
     def _add(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -333,7 +348,8 @@ class Subscription:
         await self._tell_user(tell, partitions)
         self._fetcher.assign([place for place in self._fetcher.assigned() if place not in going])
         self._user.lost(partitions)
-        for place in going:
+        for place in partitions:
+            self._tenures.pop(place, None)
             self._committed.pop(place, None)
 
     async def _begin_at_committed(self, turns: Mapping[TopicPartition, int]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from ottla.client.embedded import TopicPartition
 from ottla.client.errors import CommitFailed, UnknownTopic
 from ottla.client.producer import Producer
 from ottla.errors import ErrorCode
+from ottla.testing import Broker
 from ottla.wire.schema.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from tests.client.clients import create, run, until, write
 from tests.conftest import Served
@@ -167,3 +170,74 @@ def test_the_partitions_of_a_topic_that_was_deleted_and_made_again_are_found_out
             await until(partitions, "those of the new one")
 
     run(scenario())
+
+
+SLOW_TO_RETRY: dict[str, Any] = {
+    "group_id": "g", "auto_offset_reset": "earliest", "auto_commit_interval_ms": 10, "retry_backoff_ms": 1000,
+    "heartbeat_interval_ms": 100,
+}  # fmt: skip
+
+
+async def refused_automatically(broker: Broker, consumer: Consumer) -> asyncio.Task[None]:
+    """An automatic commit that waits to be tried again."""
+    await consumer.getone()
+    refused = broker.inject("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS", times=1)
+    while not refused.hits:
+        await consumer.getmany(timeout_ms=20, max_records=1)
+    committing = consumer._subscription._committing
+    assert committing is not None
+    return committing
+
+
+async def refused_by_hand(broker: Broker, consumer: Consumer) -> asyncio.Task[None]:
+    """The same for one that the user makes."""
+    await consumer.getone()
+    refused = broker.inject("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS", times=1)
+    committing = asyncio.create_task(consumer.commit())
+    await until(lambda: refused.hits, "a refusal")
+    return committing
+
+
+def test_a_commit_that_is_tried_again_does_not_undo_a_later_one():
+    async def scenario(broker: Broker) -> None:
+        place = TopicPartition("t", 0)
+        await write(broker.bootstrap_servers, "t", [b"v"] * 1000)
+        async with Consumer(bootstrap_servers=broker.bootstrap_servers, **SLOW_TO_RETRY) as consumer:
+            consumer.assign([place])
+            committing = await refused_automatically(broker, consumer)
+            await consumer.commit({place: 700})
+            await committing
+            assert await consumer.committed(place) == 700
+
+    with Broker() as broker:
+        broker.create_topic("t")
+        run(scenario(broker))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("refused", [refused_automatically, refused_by_hand], ids=["automatic", "by hand"])
+def test_a_commit_that_is_tried_again_does_not_undo_one_of_who_reads_the_partition_now(protocol, refused):
+    async def scenario(broker: Broker) -> None:
+        settings = {
+            "bootstrap_servers": broker.bootstrap_servers,
+            "group_protocol": protocol,
+            "enable_auto_commit": refused is refused_automatically,
+            **SLOW_TO_RETRY,
+        }
+        place, elsewhere = TopicPartition("t", 0), TopicPartition("u", 0)
+        await write(broker.bootstrap_servers, "t", [b"v"] * 1000)
+        async with Consumer("t", **settings) as one, Consumer(**settings) as other:
+            committing = await refused(broker, one)
+            one.subscribe(["u"])
+            other.subscribe(["t"])
+            await until(lambda: one.assignment() == {elsewhere} and other.assignment() == {place}, "the other one")
+            await other.getmany(timeout_ms=10_000)
+            await other.commit()
+            with suppress(CommitFailed):
+                await committing
+            assert await other.committed(place) == await other.position(place)
+
+    with Broker() as broker:
+        broker.create_topic("t")
+        broker.create_topic("u")
+        run(scenario(broker))
