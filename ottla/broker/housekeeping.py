@@ -88,6 +88,7 @@ class Housekeeping:
             if dropped:
                 log.info("%s: dropped %d segments, log start is %d", partition, len(dropped), partition.log.log_start)
                 self.unlink_later(dropped, partition.log.config.file_delete_delay_ms)
+                self._broker.replication.follow(partition)  # whose leader sends readers here, and has to know
 
     def unlink_later(self, dropped: list[Segment], delay_ms: int) -> None:
         self._runtime.call_at(self._runtime.now() + delay_ms / 1000, self._unlink, dropped)

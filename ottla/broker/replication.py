@@ -103,7 +103,7 @@ class Replication:
             return None
         for replica, follower in partition.followers.items():
             live = broker.image.brokers.get(replica)
-            in_reach = replica in partition.in_sync and follower.log_end >= offset
+            in_reach = replica in partition.in_sync and follower.log_start <= offset <= follower.log_end
             if in_reach and live is not None and live.rack == rack:
                 return replica
         return None
