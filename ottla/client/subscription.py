@@ -377,6 +377,12 @@ class Subscription:
                 await result
         except Exception as error:  # noqa: BLE001 (the user's own; the next call for records raises it)
             self._error = error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Not ours: of something that the user awaits there. The group goes on.
+            self._error = ClientError("a rebalance listener awaited what had been cancelled")
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         assert self._driver is not None

@@ -12,8 +12,9 @@ from ottla.client.admin import Admin
 from ottla.client.consumer import Consumer
 from ottla.client.consumer_records import NotDeserialized
 from ottla.client.embedded import TopicPartition
-from ottla.client.errors import CommitFailed, UnknownTopic
+from ottla.client.errors import ClientError, CommitFailed, UnknownTopic
 from ottla.client.producer import Producer
+from ottla.client.subscription import RebalanceListener
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
 from ottla.wire.schema.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
@@ -236,6 +237,31 @@ def test_a_commit_that_is_tried_again_does_not_undo_one_of_who_reads_the_partiti
             with suppress(CommitFailed):
                 await committing
             assert await other.committed(place) == await other.position(place)
+
+    with Broker() as broker:
+        broker.create_topic("t")
+        broker.create_topic("u")
+        run(scenario(broker))
+
+
+def test_a_listener_that_awaits_a_task_which_it_cancelled_does_not_stop_its_group():
+    class Canceller(RebalanceListener):
+        async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+            task = asyncio.create_task(asyncio.Event().wait())
+            task.cancel()
+            await task
+
+    async def scenario(broker: Broker) -> None:
+        settings: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers, **SLOW_TO_RETRY}
+        place = TopicPartition("t", 0)
+        async with Consumer(**settings) as one, Consumer(**settings) as other:
+            one.subscribe(["t"], listener=Canceller())
+            await until(lambda: one.assignment() == {place}, "the partition")
+            one.subscribe(["u"], listener=Canceller())
+            other.subscribe(["t"])
+            await until(lambda: other.assignment() == {place}, "the partition")
+            with pytest.raises(ClientError, match="cancelled"):
+                await one.getmany(timeout_ms=10)
 
     with Broker() as broker:
         broker.create_topic("t")
