@@ -338,7 +338,7 @@ class PartitionLog:
 
     def roll(self, now_ms: int) -> Segment:
         """Seal the active segment and begin another one at the log end, unless it is empty."""
-        if not self.active.size:
+        if not self.active.size or self.dropped:
             return self.active
         self._repair(now_ms)
         return self._roll(self.log_end, now_ms)
@@ -441,4 +441,4 @@ class PartitionLog:
 
     def retain(self, now_ms: int, high_watermark: int) -> list[Segment]:
         """Drop the segments that have had their time: the caller unlinks them after `file_delete_delay_ms`."""
-        return retain(self, now_ms, high_watermark)
+        return [] if self.dropped else retain(self, now_ms, high_watermark)

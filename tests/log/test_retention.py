@@ -6,6 +6,8 @@ import pytest
 
 from ottla.errors import ErrorCode, Refused
 from ottla.log.log_config import LogConfig
+from ottla.log.partition_log import PartitionLog
+from ottla.runtime.disk import RealDisk
 from tests.log.batches import NOW, PATH, append, fill, stored
 
 SMALL = {"segment_bytes": 250, "retention_ms": -1}
@@ -124,3 +126,24 @@ def test_what_an_interrupted_retention_left_is_gone_after_the_next_start(disk, o
     log = open_log(**SMALL)
     assert not [name for name in disk.listdir(PATH) if name.endswith(".deleted")]
     assert log.log_end == 12
+
+
+@pytest.mark.parametrize("act", ["retention", "roll"])
+def test_a_log_that_was_dropped_does_nothing_to_the_one_that_has_its_name(tmp_path, act):
+    disk, path = RealDisk(), str(tmp_path / "t-0")
+    old = PartitionLog.open(disk, path, LogConfig(segment_bytes=250, retention_bytes=300), now_ms=NOW)
+    fill(old, 9)
+    old.dropped = True
+    for segment in old.segments:
+        segment.close()
+    disk.rename(path, f"{path}-delete")
+    log = PartitionLog.open(disk, path, LogConfig(), now_ms=NOW)
+    sent = fill(log, 5)
+    before = disk.listdir(path)
+    if act == "retention":
+        old.retain(NOW, 9)
+    else:
+        old.roll(NOW)
+    assert disk.listdir(path) == before
+    log.close()
+    assert stored(PartitionLog.open(disk, path, LogConfig(), clean=True, now_ms=NOW)) == sent
