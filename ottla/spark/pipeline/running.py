@@ -188,8 +188,10 @@ def _plain(progress: Any) -> dict[str, Any]:
 
 
 def reason(told: str) -> str:
-    """The line of a long Java story that says what happened: the last one that names a Python error, or the first."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    """The line of a long Java story that says what happened: the last one that names a Python error, or the first. What
+    Spark adds of the query's state is none."""
+    story = told.partition("=== Streaming Query ===")[0]
+    lines = [line.strip() for line in story.splitlines() if line.strip()]
     errors = [line for line in lines if ": " in line and line.split(":")[0].rsplit(".", 1)[-1].isidentifier()]
     python = [line for line in errors if not line.startswith(("at ", "org.", "java.", "Caused by", "py4j"))]
     return (python or lines or ["no reason was given"])[-1 if python else 0][:1000]

@@ -17,6 +17,7 @@ from ottla.spark.pipeline import checks, document, graph, kept, lag, picture
 from ottla.spark.pipeline.document import BadPipeline, Pipeline
 from ottla.spark.pipeline.idle import Idle, delay_s
 from ottla.spark.pipeline.program import Span, backfill, program
+from ottla.spark.pipeline.running import reason
 from tests.cli.commands import Ottla
 
 ACTORS = Path(__file__).resolve().parents[3] / "examples" / "actors" / "pipeline.yaml"
@@ -217,3 +218,21 @@ def test_the_status_tells_programs_of_lag_and_of_what_cannot_be_asked(tmp_path, 
     [group] = ottla.json("pipeline", "status", file)["large"]["groups"]
     assert group["behind"] is None
     assert "127.0.0.1:1" in group["problem"]
+
+
+STATE = """
+=== Streaming Query ===
+Identifier: large [id = 4b5d3ff5, runId = 590c1a8f]
+Current State: INITIALIZING
+"""
+
+
+@pytest.mark.parametrize(
+    ("story", "said"),
+    [
+        ("[STREAM_FAILED] Query [id = 1] terminated: worker failed to connect back. SQLSTATE: XXKST", None),
+        ("[STREAM_FAILED] Query failed:\nTraceback:\n  x.py\nValueError: no column\n\n", "ValueError: no column"),
+    ],
+)
+def test_what_a_query_ended_with_is_said_and_not_its_name(story: str, said: str | None):
+    assert reason(story + STATE) == (said or story)
