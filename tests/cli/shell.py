@@ -27,13 +27,11 @@ line = socket.socket(socket.AF_UNIX)
 line.connect({path!r})
 told = {{"arguments": [{name!r}, *sys.argv[1:]], "directory": os.getcwd(), "environment": dict(os.environ)}}
 socket.send_fds(line, [json.dumps(told).encode()], [0, 1, 2])
-pid = int(line.recv(32))
+answers = line.makefile("rb")  # a command that ends at once may have both sent before the first is read
+pid = int(answers.readline())
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: os.kill(pid, number))
-status = b""
-while not status:
-    status = line.recv(32) or b"1"
-sys.exit(int(status))
+sys.exit(int(answers.readline() or b"1"))
 """
 
 
@@ -133,9 +131,9 @@ def _attend(line: socket.socket) -> None:
         _become(told)
     for file in files:
         os.close(file)
-    line.send(b"%d" % pid)
+    line.send(b"%d\n" % pid)
     _, status = os.waitpid(pid, 0)
-    line.send(b"%d" % (os.waitstatus_to_exitcode(status) & 0xFF))
+    line.send(b"%d\n" % (os.waitstatus_to_exitcode(status) & 0xFF))
     os._exit(0)
 
 
