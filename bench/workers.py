@@ -116,6 +116,7 @@ def _in_child(worker: Worker, pipe: Pipe[Any, Any]) -> None:
         return float(stop)
 
     gc.disable()
+    gc.freeze()  # garbage of the parent's: to end a client whose threads are not here waits for ever, or crashes
     try:
         tally = worker(start)
         tally.cpu_seconds = time.process_time() - cpu_before

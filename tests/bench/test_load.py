@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -52,6 +53,32 @@ def test_round_trips_are_as_many_as_asked_for(target):
 def test_a_waiting_fetch_sees_each_record(target):
     (tally,) = run([load.end_to_end(target, 20, frames.batch(100, 1))], 0.0, no_cpu).tallies
     assert tally.records == 20
+
+
+def test_a_worker_does_not_end_what_its_parent_has_left_behind():
+    """Clients, for instance, whose threads are the parent's."""
+    ended = []
+
+    class Left:
+        def __init__(self) -> None:
+            self.cycle = self
+
+        def __del__(self) -> None:
+            ended.append(self)
+
+    def worker(start):
+        gc.enable()
+        gc.collect()
+        start()
+        return Tally(records=len(ended))
+
+    gc.disable()
+    try:
+        Left()
+        (tally,) = run([worker], 0.0, no_cpu).tallies
+    finally:
+        gc.enable()
+    assert tally.records == 0
 
 
 def test_a_refused_produce_voids_the_run(target):
