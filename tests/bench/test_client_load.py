@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
 import pytest
 
 from bench import column_load, frames
 from bench.client_load import CLIENTS, PARTITIONS, Job, worker
 from bench.connection import Connection, create_topic
-from bench.workers import run
+from bench.workers import Tally, Worker, run
+
+Make = Callable[..., Worker]
 
 
-def no_cpu():
+def no_cpu() -> float:
     return 0.0
+
+
+def tally(make: Make, arguments: tuple[Any, ...], seconds: float) -> Tally:
+    """As in a benchmark: from a process that has no threads yet. That of the tests has had clients, and what is forked
+    from it may wait for their locks for ever."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as alone:
+        return alone.submit(_tally, make, arguments, seconds).result()
+
+
+def _tally(make: Make, arguments: tuple[Any, ...], seconds: float) -> Tally:
+    (only,) = run([make(*arguments)], seconds, no_cpu).tallies
+    return only
 
 
 @pytest.fixture
@@ -31,9 +50,9 @@ def written(broker, topic: str) -> int:
 def test_a_client_takes_what_it_sent(broker, topic, client):
     produce, consume = CLIENTS[client]
     job = Job(broker.bootstrap, topic, bytes(100), 0)
-    (sent,) = run([worker(produce, job)], 0.1, no_cpu).tallies
+    sent = tally(worker, (produce, job), 0.1)
     assert written(broker, topic) == sent.records + 1  # and the one by which it learnt the way
-    (taken,) = run([worker(consume, job._replace(records=sent.records))], 30.0, no_cpu).tallies
+    taken = tally(worker, (consume, job._replace(records=sent.records)), 30.0)
     assert taken.records == sent.records
 
 
@@ -43,7 +62,6 @@ def test_tables_go_into_a_topic_and_come_out_again(broker, topic, fresh_name, se
     scratch = fresh_name()
     create_topic(broker.port, scratch, PARTITIONS)
     job = column_load.Job(broker.bootstrap, topic, scratch, 10, column_load.TABLE_ROWS)
-    for work in (send(job), take(job)):
-        (tally,) = run([work], 0.0, no_cpu).tallies
-        assert tally.records == column_load.TABLE_ROWS
+    for work in (send, take):
+        assert tally(work, (job,), 0.0).records == column_load.TABLE_ROWS
     assert written(broker, topic) == column_load.TABLE_ROWS
