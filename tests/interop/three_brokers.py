@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.serving import BrokerProcess, wait_for
@@ -51,7 +51,16 @@ class Brokers:
         return name
 
     def partition(self, topic: str, index: int = 0) -> Any:
-        return self.admin.list_topics(topic, timeout=10).topics[topic].partitions[index]
+        return wait_for(lambda: self._metadata(topic), "an answer", 30).topics[topic].partitions[index]
+
+    def _metadata(self, topic: str) -> Any:
+        """librdkafka goes on asking one that was killed, if it has not heard of that when it begins."""
+        try:
+            return self.admin.list_topics(topic, timeout=2)
+        except confluent_kafka.KafkaException as failure:
+            if failure.args[0].code() not in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+                raise
+            return None
 
     def in_sync(self, topic: str, count: int) -> None:
         wait_for(lambda: len(self.partition(topic).isrs) == count, f"{count} in sync", 20)
