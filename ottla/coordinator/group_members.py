@@ -238,7 +238,7 @@ class Members:
                 del self._speakers[name]
 
     def all_speak(self, name: str) -> bool:
-        return self._speakers.get(name) == len(self._by_id)
+        return self._speakers.get(name, 0) == len(self._by_id)  # anything will do where nobody is
 
     def candidates(self) -> set[str]:
         """The protocols that all members speak."""
