@@ -45,10 +45,11 @@ COMPACTED: Final = {
     "cleanup.policy": "compact",
     "segment.ms": "3000",
     "min.cleanable.dirty.ratio": "0.01",
-    "delete.retention.ms": "600000",
+    "delete.retention.ms": "86400000",
 }
 """Entries have all different keys, so of them compaction may take away only what was aborted. Markers stay for longer
-than any replica is away: one that comes back later has missed the end of what it holds open (as with Kafka)."""
+than any replica is away, and than any clock jumps: a replica that comes back later has missed the end of what it holds
+open (as with Kafka)."""
 NOTE: Final = b"note"
 
 
