@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 from ottla.cluster.embedded_file import StoreFile
 from ottla.cluster.leases import LEASE_SECONDS
@@ -32,20 +32,13 @@ HURRY_SECONDS: Final = 1.0
 """Whoever saw a broker go wants to see what the controller makes of it, too."""
 
 
-@runtime_checkable
-class _OwnThreads(Protocol):
-    """A runtime with real threads."""
-
-    def own_thread(self, name: str) -> Callable[..., Awaitable[Any]]: ...
-
-
 class EmbeddedStore:
     """The store of `embedded:PATH`."""
 
     def __init__(self, file: StoreFile, runtime: Runtime) -> None:
         self._file = file
         self._runtime = runtime
-        self._offload = runtime.own_thread("store") if isinstance(runtime, _OwnThreads) else runtime.offload
+        self._offload = runtime.own_thread("store")
         self._turn = asyncio.Lock()  # one thread at a time in the connection, in the order of asking
         self._watches: list[tuple[str, Callable[[], None]]] = []
         self._tell_state: list[Callable[[SessionState], None]] = []

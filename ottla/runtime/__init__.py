@@ -163,6 +163,9 @@ class Runtime(Protocol):
     def offload(self, act: Callable[..., T], *args: object) -> Awaitable[T]:
         """Run a blocking call beside the loop."""
 
+    def own_thread(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """An `offload` with a thread of its own, for what must not wait behind a busy disk."""
+
     def offload_process(
         self, work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None, insist: bool = False
     ) -> AsyncGenerator[dict[str, Any], None]:

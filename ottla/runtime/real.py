@@ -77,7 +77,6 @@ class RealRuntime:
         return self._loop.run_in_executor(self._threads, act, *args)
 
     def own_thread(self, name: str) -> Callable[..., Awaitable[Any]]:
-        """An `offload` with a thread of its own, for what must not wait behind a busy disk."""
         thread = ThreadPoolExecutor(1, thread_name_prefix=f"ottla-{name}")
         self._own_threads.append(thread)
         return partial(self._loop.run_in_executor, thread)

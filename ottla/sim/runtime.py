@@ -101,6 +101,9 @@ class SimRuntime:
         self.loop.call_later(self._disk_delay(), _run, future, act, args)
         return future
 
+    def own_thread(self, name: str) -> Callable[..., Awaitable[Any]]:
+        return self.offload
+
     def _disk_delay(self) -> float:
         return self.machine.random.expovariate(1 / self.machine.disk_delay_s)
 
