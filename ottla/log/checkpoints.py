@@ -33,10 +33,10 @@ PARTITION_METADATA = "partition.metadata"
 _VERSION = "0"
 
 _REMEDY = {
-    RECOVERY_POINTS: "Delete it: every log is then checked from its start, which takes long and loses nothing.",
-    LOG_STARTS: "Delete it: records removed by DeleteRecords may be seen until their segment is deleted.",
-    HIGH_WATERMARKS: "Delete it: each leader works out its high watermark again.",
-    CLEANED: "Delete it: every log is then compacted from its start, which takes longer and loses nothing.",
+    RECOVERY_POINTS: "Without it every log is checked from its start after a stop that was not clean.",
+    LOG_STARTS: "Without it manifests say where logs start.",
+    HIGH_WATERMARKS: "Without it each leader works out its high watermark again.",
+    CLEANED: "Without it every log is compacted from its start, which takes longer and loses nothing.",
 }
 
 Offsets = Mapping[tuple[str, int], int]

@@ -3,10 +3,12 @@
     .index      8 bytes an entry: last offset of a batch (relative to the segment's base), its position
     .timeindex  12 bytes an entry: largest timestamp so far, last offset (relative) of the batch that has it
 
-Both hold about one entry per `index.interval.bytes`, ascending in both columns, and are only shortcuts:
-everything in them can be read from the log again. So they live in memory while their segment is written, go
-to disk when it is rolled, synced or closed, and are loaded again by the first lookup. What does not ascend or
-points outside the log is IndexDamaged, and the segment rebuilds it.
+Both hold about one entry per `index.interval.bytes`, ascending in both columns, and are only shortcuts: everything in
+them can be read from the log again. So they live in memory while their segment is written, go to disk when it is
+rolled, synced or closed, and are loaded again by the first lookup. Their files are there from the first append on,
+empty, because Kafka's tools look for them. What does not ascend, points outside the log, or has another checksum than
+the manifest of the log knows is IndexDamaged, and the segment rebuilds it. The checksum is compared when the index is
+loaded: a broker that starts reads none of them.
 """
 
 from __future__ import annotations
@@ -14,15 +16,23 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import islice
 from operator import lt
 
+from crc32c import crc32c
+
+from ottla.errors import StorageFault
 from ottla.log.unsynced import Mark, Unsynced
 from ottla.runtime import Disk, File
 
 _SWAP = sys.byteorder == "little"
 DELETED_SUFFIX = ".deleted"
+
+
+# Of all indexes that are not loaded: most are not, and a broker has many.
+_NO_POSITIONS = (array("i"), array("i"))
+_NO_TIMES = (array("q"), array("i"))
 
 
 class IndexDamaged(Exception):
@@ -57,13 +67,21 @@ class _Index(ABC):
     @abstractmethod
     def encode(self, since: int) -> bytes: ...
 
-    def _read(self) -> bytes:
+    def _read(self, crc: int | None) -> bytes:
+        """`crc`: what the file's must be, if that is known."""
         try:
             data = self._disk.read(self._file.path)
         except FileNotFoundError:
             raise IndexDamaged("it is missing") from None
+        except StorageFault:
+            if not self._disk.is_directory(self._file.path):
+                raise
+            self._disk.rename(self._file.path, f"{self._file.path}.damaged")
+            raise IndexDamaged("it was a directory, which is set aside") from None
         if len(data) % self.ENTRY_BYTES:
             raise IndexDamaged("its length is no whole number of entries")
+        if crc is not None and crc32c(data) != crc:
+            raise IndexDamaged("it is not what its manifest says")
         return data
 
     def write(self) -> None:
@@ -76,6 +94,18 @@ class _Index(ABC):
             self._file.append(self.encode(kept))
         self._written = len(self)
         self._unsynced.written()
+
+    def create(self) -> None:
+        """Make the file of an empty index, without keeping it open: nothing is written to it for a long time."""
+        assert not len(self)
+        self.write()
+        self._file.close()
+
+    def renew(self, *, wanted: bool) -> None:
+        """After the index was rebuilt: the file may tell of batches that are gone, or not be there though it is
+        wanted."""
+        if self._file.size() or (wanted and not self._disk.exists(self._file.path)):
+            self.write()
 
     def _truncate_file(self, entries: int) -> None:
         if self._written > entries:
@@ -115,7 +145,7 @@ class OffsetIndex(_Index):
         super().__init__(disk, path)
         # One reference, so that a thread that looks something up while they are replaced sees columns that
         # match.
-        self._columns = (array("i"), array("i"))
+        self._columns = _NO_POSITIONS
 
     @property
     def offsets(self) -> array[int]:
@@ -129,6 +159,7 @@ class OffsetIndex(_Index):
         return len(self.offsets)
 
     def add(self, offset: int, position: int) -> None:
+        assert self.loaded
         self.offsets.append(offset)
         self.positions.append(position)
 
@@ -138,8 +169,8 @@ class OffsetIndex(_Index):
         self._written = -1
         self.loaded = True
 
-    def load(self, log_bytes: int) -> None:
-        columns = array("i", self._read())
+    def load(self, log_bytes: int, crc: int | None = None) -> None:
+        columns = array("i", self._read(crc))
         if _SWAP:
             columns.byteswap()
         offsets, positions = columns[0::2], columns[1::2]
@@ -164,7 +195,7 @@ class OffsetIndex(_Index):
         """Give the memory back; the next lookup loads it again."""
         if self.loaded and self._written == len(self):
             self.loaded = False
-            self._columns = (array("i"), array("i"))
+            self._columns = _NO_POSITIONS
 
     def floor(self, offset: int) -> tuple[int, int] | None:
         """The last entry at or before `offset`: (offset, position)."""
@@ -177,6 +208,12 @@ class OffsetIndex(_Index):
         positions = self._columns[1]
         at = bisect_right(positions, position) - 1
         return positions[at] if at >= 0 else 0
+
+    def offset_behind(self, position: int) -> int | None:
+        """An offset behind every batch that begins before `position`, as near as is known."""
+        offsets, positions = self._columns
+        at = bisect_left(positions, position)
+        return offsets[at] + 1 if at < len(positions) else None
 
     def truncate(self, log_bytes: int) -> None:
         at = bisect_right(self.positions, log_bytes - 1)
@@ -201,7 +238,7 @@ class TimeIndex(_Index):
 
     def __init__(self, disk: Disk, path: str) -> None:
         super().__init__(disk, path)
-        self._columns = (array("q"), array("i"))
+        self._columns = _NO_TIMES
 
     @property
     def timestamps(self) -> array[int]:
@@ -216,6 +253,7 @@ class TimeIndex(_Index):
 
     def add(self, timestamp: int, offset: int) -> None:
         """An entry that says nothing new is left out."""
+        assert self.loaded
         if timestamp >= 0 and (not self.timestamps or timestamp > self.timestamps[-1]):
             self.timestamps.append(timestamp)
             self.offsets.append(offset)
@@ -225,8 +263,8 @@ class TimeIndex(_Index):
         self._written = -1
         self.loaded = True
 
-    def load(self) -> None:
-        data = self._read()
+    def load(self, crc: int | None = None) -> None:
+        data = self._read(crc)
         words = array("i", data)
         offsets = words[2::3]
         halves = array("i", bytes(len(offsets) * 8))
@@ -246,7 +284,7 @@ class TimeIndex(_Index):
     def drop(self) -> None:
         if self.loaded and self._written == len(self):
             self.loaded = False
-            self._columns = (array("q"), array("i"))
+            self._columns = _NO_TIMES
 
     def last(self) -> tuple[int, int] | None:
         timestamps, offsets = self._columns

@@ -23,10 +23,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from ottla.errors import ErrorCode, Refused, StorageFault
-from ottla.log import recovery, truncation
+from ottla.log import claims, recovery, truncation
 from ottla.log.checkpoints import write_partition_metadata
+from ottla.log.damage import Damage, Evidence, set_directories_aside, trim
 from ottla.log.epochs import EpochsFile, LeaderEpochs
 from ottla.log.log_config import LogConfig
+from ottla.log.manifest import ManifestFile
 from ottla.log.producers import Producers
 from ottla.log.retention import retain
 from ottla.log.segment import RELATIVE_OFFSET_MAX, Segment
@@ -49,10 +51,10 @@ class PartitionLog:
     """See the module. Offsets are half-open: the log holds `log_start..log_end`."""
 
     __slots__ = (
-        "_bases", "_config", "_hints", "_segment_bytes", "active", "before_files", "cleaned", "disk",
-        "dropped", "epochs", "epochs_file", "failure", "latest_epoch", "log_end", "log_start", "made_files", "path",
-        "producers", "recovery", "recovery_point", "segments", "snapshots", "swap", "topic_id", "transactions",
-        "truncations",
+        "_bases", "_config", "_hints", "_segment_bytes", "active", "before_files", "cleaned", "damage", "disk",
+        "dropped", "epochs", "epochs_file", "failure", "latest_epoch", "log_end", "log_start", "made_files",
+        "manifest", "on_refused", "path", "producers", "recovery", "recovery_point", "segments", "snapshots", "swap",
+        "topic_id", "transactions", "truncations",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, config: LogConfig) -> None:
@@ -72,19 +74,26 @@ class PartitionLog:
         self.latest_epoch = self.epochs.latest
         self.producers = Producers(config.producer_ids_max)
         self.transactions = Transactions(
-            disk, path, self.producers, lambda base: recovery.rebuild_transactions(self, base)
+            disk,
+            path,
+            self.producers,
+            lambda base: recovery.rebuild_transactions(self, base),
+            lambda base: claims.holds_aborted(self, base),
         )
         self.snapshots = Snapshots(disk, path)
+        self.manifest = ManifestFile(disk, path)
         self.topic_id: bytes | None = None
         self.recovery: Recovery
         self.truncations = 0
         self._config = config
         self._segment_bytes = config.segment_bytes
         self._hints: dict[int, int] = {}  # offset to position in the active segment, where readers stopped
+        self.damage: Damage | None = None  # what is missing
         self.made_files = False
         self.before_files: Callable[[], None] | None = None  # what has to be done before it makes its directory
         self.dropped = False  # another topic may have its name and its path by now
         self.failure: StorageFault | None = None  # why nothing can be appended at present
+        self.on_refused: Callable[[StorageFault], object] | None = None  # told of every append that the disk refuses
 
     @classmethod
     def open(
@@ -95,14 +104,26 @@ class PartitionLog:
         *,
         recovery_point: int = 0,
         log_start: int = 0,
+        high_watermark: int = 0,
+        cleaned: int = 0,
         clean: bool = False,
         topic_id: bytes | None = None,
         now_ms: int,
     ) -> PartitionLog:
         """Load what is there, repair it unless it was closed cleanly; `log.recovery` says what was done."""
-        log = cls(disk, path, config)
-        log.topic_id = topic_id
-        recovery.load(log, recovery_point=recovery_point, log_start=log_start, clean=clean, now_ms=now_ms)
+        evidence = Evidence(recovery_point, high_watermark)
+        aside: list[str] = []
+        while True:
+            log = cls(disk, path, config)
+            log.topic_id, log.cleaned = topic_id, cleaned
+            try:
+                recovery.load(log, evidence, log_start=log_start, clean=clean, now_ms=now_ms)
+                break
+            except StorageFault:
+                if aside or not (aside := set_directories_aside(disk, path)):
+                    raise
+        log.cleaned = min(cleaned, log.log_end)
+        log.recovery = log.recovery._replace(notes=(*aside, *log.recovery.notes))
         return log
 
     @property
@@ -127,6 +148,8 @@ class PartitionLog:
             self.swap.abandon()
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
+        for segment in segments:
+            segment.claims = self.manifest
         self.active = segments[-1]
         self._hints.clear()
         self.transactions.adopt(self._bases)
@@ -237,9 +260,10 @@ class PartitionLog:
             if not segment.size:
                 self.make_directory()
                 self.made_files = True
+                segment.create_indexes()
                 segment.begin(max_timestamp, config)
         except StorageFault as fault:
-            raise Refused(ErrorCode.kafka_storage_error, str(fault)) from fault
+            self._refuse(fault)
         return segment
 
     def make_directory(self) -> None:
@@ -257,6 +281,11 @@ class PartitionLog:
             segment.log.truncate(segment.size)
         except StorageFault:
             self.fail(fault)
+        self._refuse(fault)
+
+    def _refuse(self, fault: StorageFault) -> NoReturn:
+        if self.on_refused is not None:
+            self.on_refused(fault)
         raise Refused(ErrorCode.kafka_storage_error, str(fault)) from fault
 
     def fail(self, fault: StorageFault) -> None:
@@ -284,8 +313,8 @@ class PartitionLog:
     def read(self, offset: int, bytes_max: int, *, limit: int, whole_first_batch: bool = True) -> Slice | None:
         """The batches from the one that holds `offset` on, none of which reaches past `limit`.
 
-        None when there is nothing to read yet. About `bytes_max` of them: at least one whole batch if that is
-        asked for, and possibly the beginning of another one at the end.
+        None when there is nothing to read yet. Whole batches of together at most `bytes_max`, but for the first
+        one if that is to come whole however large it is; of length 0 if not even the first one fits.
         """
         log_end = self.log_end
         if not self.log_start <= offset <= log_end:
@@ -299,16 +328,21 @@ class PartitionLog:
         segment = self.active
         hints = self._hints
         start_hint = -1
+        if self.damage is not None:
+            limit = self.damage.limit(offset, limit)
         if offset >= segment.base_offset:
             start_hint = hints.get(offset, -1)
         else:
             segment = self.segments[max(bisect_right(self._bases, offset) - 1, 0)]
         piece = Slice(self, segment, offset, bytes_max, limit, whole_first_batch)
+        if bytes_max <= 0 and not whole_first_batch:
+            piece.leave_out()
+            return piece
         if not piece.place(start_hint, hints.get(limit, -1)):
             return piece
         if piece.reaches_limit and piece.segment is self.active:
             self._hint(limit, piece.position + piece.length)
-        return piece if piece.length else None  # none: the limit lies inside the very batch
+        return None if piece.reaches_limit and not piece.length else piece  # none: the limit lies in the very batch
 
     def _hint(self, offset: int, position: int) -> None:
         """Who read up to here will come back for what follows: remember where that is in the active segment."""
@@ -406,6 +440,8 @@ class PartitionLog:
             file.done()
         if written:
             self.disk.sync_dir(self.path)
+        if self.disk.exists(self.path):
+            claims.close(self, {file.file.path for file in written})
         for segment in self.segments:
             segment.close()
 
@@ -437,7 +473,19 @@ class PartitionLog:
             return False
         self.log_start = offset
         self.epochs.truncate_from_start(offset)
+        trim(self)
         return True
+
+    def prove_start(self, offset: int) -> None:
+        """Write down that the log starts at `offset`, so that followers may believe it. Blocks; for a thread."""
+        if not self.dropped and self.disk.exists(self.path):
+            self.manifest.start_at(offset, self.topic_id)
+
+    @property
+    def proven_start(self) -> int:
+        """What followers may be told: the log start as the manifest has it on the device; -1 if it has none. To start
+        at 0 needs no proof."""
+        return min(self.log_start, self.manifest.proven_start) if self.log_start else 0
 
     def retain(self, now_ms: int, high_watermark: int) -> list[Segment]:
         """Drop the segments that have had their time: the caller unlinks them after `file_delete_delay_ms`."""

@@ -5,8 +5,9 @@ After anything else the segment that holds the recovery point and all later ones
 checksums and all; what lies before was on the device already. So the cost is bounded by what was not yet
 synced plus one segment, not by the size of the log. The first batch that is torn, damaged or out of order
 ends the log: what is behind it in that file is cut off, and whole segments behind it are set aside as
-`.damaged`, for a log without a middle is no log. Indexes, leader epochs and producer state of what was read
-are rebuilt from the headers on the way.
+`.damaged`, for a log without a middle is no log. No checksum covers the offset of a batch: it is compared with the
+batches before and behind it, the next segment, and the end that the manifest claims. Indexes, leader epochs and
+producer state of what was read are rebuilt from the headers on the way.
 
 Files that an interrupted change left behind are finished or removed:
     .deleted .cleaned .tmp      removed
@@ -22,8 +23,13 @@ import re
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+from crc32c import crc32c
+
 from ottla.errors import ErrorCode, Fault, Refused
+from ottla.log import claims, damage, manifest
 from ottla.log.cleaned_transactions import AbortedTransaction
+from ottla.log.damage import DAMAGED_SUFFIX, Evidence
+from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.producers import Producers
 from ottla.log.scan import headers, whole
@@ -37,10 +43,9 @@ from ottla.wire.batch import BatchHeader
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
 
-DAMAGED_SUFFIX = ".damaged"
-
 _NUMBERED = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)((?:\.swap)?)")
 _OFFSET_MAX = 2**63 - 1
+_OFFSET_BYTES = 8  # a batch begins with its base offset
 
 
 class Recovery(NamedTuple):
@@ -54,37 +59,54 @@ class Recovery(NamedTuple):
     """What was found wrong, and what was done about it."""
 
 
-def load(log: PartitionLog, *, recovery_point: int, log_start: int, clean: bool, now_ms: int) -> None:
+def load(log: PartitionLog, evidence: Evidence, *, log_start: int, clean: bool, now_ms: int) -> None:
     """Fill a log that knows nothing yet from its directory. Leaves no descriptor open: many logs are opened before
     anybody uses one, and in a thread, where the disk takes none away."""
-    _load(log, recovery_point, log_start, clean, now_ms)
+    _load(log, evidence, log_start, clean, now_ms)
+    log.manifest.opened()
     for segment in log.segments:
         segment.close()
 
 
-def _load(log: PartitionLog, recovery_point: int, log_start: int, clean: bool, now_ms: int) -> None:
+def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, now_ms: int) -> None:
+    recovery_point = evidence.recovery_point
     notes: list[str] = []
-    bases, snapshot_offsets = _tidy(log.disk, log.path)
+    log_start = _read_manifest(log, log_start, notes)
+    bases, snapshot_offsets = _tidy(log)
     segments = [Segment(log.disk, log.path, base, created_ms=now_ms) for base in bases]
     for offset in snapshot_offsets:
         log.snapshots.found(offset)
     for base in bases:
         log.transactions.look_for(base)
+    missing = [
+        (max(start, log_start), end)
+        for start, end in damage.missing_segments(log, segments, clean=clean, notes=notes)
+        if end > log_start
+    ]
     log.adopt(segments or [Segment(log.disk, log.path, log_start, created_ms=now_ms)])
-    log.epochs = _read_epochs(log, notes)
-    log_end = _trusted_end(log.active) if clean else None
+    log.epochs = _read_epochs(log, clean, notes)
+    log_end = _trusted_end(log) if clean else None
     if log_end is not None:
+        log.manifest.closed_cleanly = True
         log.log_end = log_end
         log.recovery_point = log_end
         log.recovery = Recovery(clean=True, notes=tuple(notes))
     else:
         if clean:
-            notes.append("it was closed cleanly, yet its last segment does not end with a whole batch")
+            notes.append("it was closed cleanly, yet its last segment does not end as it did")
             recovery_point = log.active.base_offset
         log.recovery = _Repair(log, recovery_point, now_ms, notes).run()
         log.made_files = True  # perhaps: whoever made them may not have lived to sync the directory
         log.recovery_point = min(recovery_point, log.log_end)
-    log.log_start = max(log_start, log.segments[0].base_offset)
+    first = log.segments[0].base_offset
+    log.log_start = log_start if missing and log_start < first else max(log_start, first)
+    end = damage.proven_end(log, evidence, log.log_end, clean=clean, notes=notes)
+    log.recovery = log.recovery._replace(notes=tuple(notes))
+    ranges = manifest.merged([*missing, (max(log.log_end, log.log_start), end)])
+    if ranges:
+        damage.go_on_behind(log, ranges, max(end, log.log_end), now_ms)
+        if log_end is None:
+            reload_producers(log, now_ms)
     if log.log_start > log.log_end:
         _start_over(log, now_ms)
         return
@@ -96,6 +118,23 @@ def _load(log: PartitionLog, recovery_point: int, log_start: int, clean: bool, n
         reload_producers(log, now_ms)
     newest = log.snapshots.offsets[-1:]
     log.snapshots.prune([*(segment.base_offset for segment in log.segments), *newest])
+    _check_transaction_indexes(log, clean)
+    claims.rebuild(log)
+
+
+def _read_manifest(log: PartitionLog, checkpointed: int, notes: list[str]) -> int:
+    """Returns the log start: the checkpoint may be newer than the manifest (DeleteRecords), and the other way round."""
+    data = manifest.read_bytes(log.disk, log.path)
+    found = None
+    try:
+        found = None if data is None else manifest.Manifest.decode(data)
+    except manifest.ManifestDamaged as damaged:
+        notes.append(f"{log.path}/{manifest.FILE_NAME} is damaged: {damaged}. It proves nothing, and was rebuilt.")
+    if found is not None and log.topic_id is not None and found.topic_id not in (None, log.topic_id):
+        found = None
+        notes.append(f"{log.path}/{manifest.FILE_NAME} is another topic's. It proves nothing, and was rebuilt.")
+    log.manifest.found(found, data or b"")
+    return checkpointed if found is None else max(checkpointed, found.log_start)
 
 
 def _start_over(log: PartitionLog, now_ms: int) -> None:
@@ -145,6 +184,12 @@ def _load_producers(log: PartitionLog, producers: Producers, transactions: Trans
 
 def rebuild_transactions(log: PartitionLog, base_offset: int) -> None:
     """The index of a segment's aborted transactions cannot be read: the segment tells what was in it."""
+    rewrite_transactions(log, base_offset)
+    log.transactions.look_for(base_offset)
+
+
+def rewrite_transactions(log: PartitionLog, base_offset: int) -> None:
+    """The file of it, that is; may run in a thread."""
     producers = Producers(log.config.producer_ids_max)
     reader = Transactions(log.disk, log.path, producers)
     _load_producers(log, producers, reader, base_offset, now_ms=0)
@@ -154,16 +199,37 @@ def rebuild_transactions(log: PartitionLog, base_offset: int) -> None:
         if header.producer_id >= 0:
             reader.record(header, batch, header.base_offset, 0, segment_base=base_offset)
     reader.finish(base_offset)
-    log.transactions.look_for(base_offset)
+
+
+def _check_transaction_indexes(log: PartitionLog, clean: bool) -> None:
+    """What was aborted must not be shown: an index that is not as the manifest has it is made anew from the log. Those
+    of segments that were just read are, already."""
+    claimed = log.manifest.latest
+    if claimed is None:
+        return
+    here = {segment.base_offset for segment in log.segments if segment.base_offset <= log.recovery_point}
+    told = [*claimed.segments, *([claimed.active] if clean and claimed.active is not None else [])]
+    for claim in told:
+        if claim.base_offset not in here:
+            continue
+        path = file_stem(log.path, claim.base_offset) + INDEX_SUFFIX
+        known = log.transactions.has_index(claim.base_offset)
+        if not known and claim.txnindex_crc == manifest.NO_CRC:
+            continue
+        if manifest.file_crc(log.disk, path) != claim.txnindex_crc:
+            rebuild_transactions(log, claim.base_offset)
+            note = f"{path} was not what its manifest says: rebuilt from the log"
+            log.recovery = log.recovery._replace(notes=(*log.recovery.notes, note))
 
 
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
+def _tidy(log: PartitionLog) -> tuple[list[int], list[int]]:
     """Finish or undo what was interrupted. Returns the offsets of segments, and of snapshots."""
-    names = disk.listdir(path)
+    disk, path = log.disk, log.path
+    names = [name for name in disk.listdir(path) if name != manifest.FILE_NAME]
     changed = False
     for name in names:
         if name.endswith((".deleted", ".cleaned", ".tmp")):
@@ -178,7 +244,7 @@ def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
         changed = True
         stem = file_stem(path, base)
         if kind == "log":
-            bases = _finish_swap(disk, path, base, bases, indexes)
+            bases = _finish_swap(log, base, bases, indexes)
         else:
             disk.remove(f"{stem}.{kind}{swap}")  # an index comes back from its log
     for base, kind, swap in found:
@@ -190,8 +256,9 @@ def _tidy(disk: Disk, path: str) -> tuple[list[int], list[int]]:
     return sorted(bases), [base for base, kind, swap in found if kind == "snapshot" and not swap]
 
 
-def _finish_swap(disk: Disk, path: str, base: int, bases: list[int], indexes: list[int]) -> list[int]:
+def _finish_swap(log: PartitionLog, base: int, bases: list[int], indexes: list[int]) -> list[int]:
     """A compacted segment takes the place of those it was made from: they go before it gets its name."""
+    disk, path = log.disk, log.path
     stem = file_stem(path, base)
     swap = disk.open(f"{stem}.log.swap")
     next_offset = base + 1
@@ -202,6 +269,8 @@ def _finish_swap(disk: Disk, path: str, base: int, bases: list[int], indexes: li
             markers.add(header.base_offset)
     swap.close()
     replaced = [old for old in bases if base <= old < next_offset]
+    log.manifest.replacing(range(base, next_offset))
+    log.manifest.replaced()
     # Also of those that have gone already.
     _merge_transactions(disk, path, base, [old for old in indexes if base <= old < next_offset], markers)
     for old in replaced:
@@ -228,8 +297,10 @@ def _merge_transactions(disk: Disk, path: str, base: int, indexes: list[int], ma
         write(disk, file_stem(path, base) + INDEX_SUFFIX, merged)
 
 
-def _trusted_end(segment: Segment) -> int | None:
-    """Where the log ends, judged by the last batches of its last segment; None when they are not whole."""
+def _trusted_end(log: PartitionLog) -> int | None:
+    """Where the log ends, judged by the last batches of its last segment; None when they are not whole, or end
+    elsewhere than the manifest says of a file of this size."""
+    segment = log.active
     if not segment.size:
         return segment.base_offset
     position, log_end = segment.offsets.peek_last_position(segment.size), segment.base_offset
@@ -241,13 +312,27 @@ def _trusted_end(segment: Segment) -> int | None:
             position = at + header.size
     except Refused:
         return None
-    return log_end if position == segment.size else None
+    if position != segment.size:
+        return None
+    claimed = log.manifest.latest
+    active = None if claimed is None else claimed.active
+    if active is not None and (active.base_offset, active.size) == (segment.base_offset, segment.size):
+        return log_end if log_end == active.end_offset else None
+    return log_end
 
 
-def _read_epochs(log: PartitionLog, notes: list[str]) -> LeaderEpochs:
+def _read_epochs(log: PartitionLog, clean: bool, notes: list[str]) -> LeaderEpochs:
+    claimed = log.manifest.latest
+    path = f"{log.path}/{EPOCHS_FILE}"
     try:
         epochs = LeaderEpochs.read(log.disk, log.path)
+        if clean and claimed is not None and claimed.active is not None:
+            crc = manifest.NO_CRC if epochs is None else crc32c(epochs.encode())
+            if crc != claimed.epochs_crc:
+                raise Fault(f"The checkpoint {path} is not what a clean stop left.")
     except Fault as fault:
+        if log.disk.is_directory(path):
+            raise
         notes.append(f"{fault} It was rebuilt.")
         epochs = None
     return epochs if epochs is not None else _rebuild_epochs(log)
@@ -293,6 +378,8 @@ class _Repair:
         self._now_ms = now_ms
         self._notes = notes
         self._next_offset = 0
+        claimed = log.manifest.latest
+        self._claimed = None if claimed is None else claimed.active
         self._told_epochs: dict[int, int] = {}
         self._checked_bytes = 0
         self._cut_bytes = 0
@@ -336,11 +423,14 @@ class _Repair:
         self._next_offset = max(self._next_offset, segment.base_offset)
         builder = IndexBuilder(segment.base_offset, log.config.index_interval_bytes)
         log.transactions.begin_again(segment.base_offset)
+        claimed_size, claimed_end = self._claim(segment)
         end = 0
         problem = None
         try:
             for position, header, batch in whole(segment.log, 0, segment.size):
-                if not self._next_offset <= header.base_offset <= header.last_offset < following:
+                limit = min(following, claimed_end) if position < claimed_size else following
+                fits = self._next_offset <= header.base_offset <= header.last_offset < limit
+                if not fits or (header.base_offset > self._next_offset and self._moved(segment, position, header)):
                     problem = f"offset {header.base_offset} stands where {self._next_offset} was expected"
                     break
                 builder.add(position, header)
@@ -357,8 +447,24 @@ class _Repair:
             segment.size = end
             segment.log.sync()
         segment.adopt(builder)
+        segment.renew_indexes()
         log.transactions.finish(segment.base_offset)
         return problem
+
+    def _claim(self, segment: Segment) -> tuple[int, int]:
+        """How many bytes of the segment the manifest knows as the active one's, and the offset at which they end. A
+        sealed one ends where the next begins."""
+        claimed = self._claimed
+        if claimed is None or claimed.base_offset != segment.base_offset:
+            return 0, 0
+        return claimed.size, claimed.end_offset
+
+    def _moved(self, segment: Segment, position: int, header: BatchHeader) -> bool:
+        """Whether a batch behind a gap stands at a wrong offset: compaction leaves gaps, but the batch behind this one
+        goes on as if there were none."""
+        behind = segment.log.pread(_OFFSET_BYTES, position + header.size)
+        without_gap = self._next_offset + header.next_offset - header.base_offset
+        return len(behind) == _OFFSET_BYTES and int.from_bytes(behind, "big", signed=True) == without_gap
 
     def _note(self, segment: Segment, header: BatchHeader, batch: memoryview) -> None:
         log = self._log

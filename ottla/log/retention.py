@@ -20,6 +20,7 @@ def retain(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]
     if doomed and doomed[-1] is log.active:
         log.roll(now_ms)  # the log must go on somewhere, whatever comes of the old files
         log.disk.sync_dir(log.path)
+    log.manifest.start_at(_base_behind(log, doomed[-1]), log.topic_id)
     for segment in doomed:  # oldest first: a crash or a failure in between leaves no hole
         segment.delete()
         log.adopt(log.segments[1:])
@@ -27,6 +28,21 @@ def retain(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]
     log.snapshots.drop_before(log.segments[0].base_offset)
     log.recovery_point = max(log.recovery_point, log.log_start)
     return replaced + doomed
+
+
+def start_after(log: PartitionLog, now_ms: int, high_watermark: int) -> int | None:
+    """Where the log will start when `retain` has dropped what has had its time; None if nothing has. Writing that down
+    takes a sync, which need not be waited for on the loop (`PartitionLog.prove_start`)."""
+    doomed = [] if log.dropped else expired(log, now_ms, high_watermark)
+    if not doomed:
+        return None
+    return log.log_end if doomed[-1] is log.active else _base_behind(log, doomed[-1])
+
+
+def _base_behind(log: PartitionLog, segment: Segment) -> int:
+    following = log.segment_after(segment)
+    assert following is not None
+    return following.base_offset
 
 
 def expired(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]:

@@ -8,18 +8,24 @@ so a race costs only work.
 
 from __future__ import annotations
 
+import logging
 import struct
 from array import array
+from contextlib import suppress
+from typing import Protocol
+from weakref import WeakSet
 
 from crc32c import crc32c
 
-from ottla.errors import ErrorCode, Refused
+from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.index import DELETED_SUFFIX, IndexDamaged, OffsetIndex, TimeIndex
 from ottla.log.log_config import LogConfig
 from ottla.log.scan import headers
 from ottla.log.unsynced import Unsynced
 from ottla.runtime import Disk, File
 from ottla.wire.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, NO_TIMESTAMP, BatchHeader
+
+_logger = logging.getLogger("ottla.log")
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 
@@ -41,6 +47,16 @@ def file_stem(directory: str, base_offset: int) -> str:
     return f"{directory}/{base_offset:020d}"
 
 
+class Reader(Protocol):
+    kept: File | None
+    """What to read from when the segment's file has no name any more."""
+
+
+class IndexClaims(Protocol):
+    def index_crcs(self, base_offset: int, size: int) -> tuple[int | None, int | None]:
+        """CRC-32C of the .index and the .timeindex of a segment that has this size; None: unknown."""
+
+
 class Segment:
     """The batches from `base_offset` up to the next segment's."""
 
@@ -52,12 +68,15 @@ class Segment:
         "_max_timestamp_offset",
         "awake",
         "base_offset",
+        "claims",
         "created_ms",
         "deleted",
         "first_timestamp",
         "log",
         "offset_max",
         "offsets",
+        "read_failed",
+        "readers",
         "roll_timestamp",
         "size",
         "times",
@@ -74,6 +93,9 @@ class Segment:
         self.size = self.log.size()
         self.created_ms = created_ms
         self.deleted = False
+        self.readers: WeakSet[Reader] | None = None  # those who have not read yet what they were promised
+        self.read_failed = False  # the device has refused to give some of it
+        self.claims: IndexClaims | None = None  # what the index files must be
         self._max_timestamp: int | None = None
         self._max_timestamp_offset = base_offset
         # Below: only while it is the one that is written to.
@@ -173,6 +195,16 @@ class Segment:
         """Make the file now, empty: its name says where the log ends."""
         self.log.append(b"")
 
+    def create_indexes(self) -> None:
+        """Make their files, empty: the first batch is about to be appended."""
+        self.offsets.create()
+        self.times.create()
+
+    def renew_indexes(self) -> None:
+        """Bring their files up to indexes that were rebuilt."""
+        self.offsets.renew(wanted=self.size > 0)
+        self.times.renew(wanted=self.size > 0)
+
     def truncate(self, position: int) -> None:
         """Cut at the start of a batch."""
         assert position <= self.size
@@ -181,6 +213,7 @@ class Segment:
         self.size = position
         if not position:
             self.forget_all()
+            self.renew_indexes()
         else:
             self.offsets.truncate(position)
             last = 0
@@ -260,12 +293,18 @@ class Segment:
         """From their files, or from the log where those are missing or damaged."""
         if self.offsets.loaded and self.times.loaded:
             return
+        offsets_crc = times_crc = None
+        if self.claims is not None:
+            offsets_crc, times_crc = self.claims.index_crcs(self.base_offset, self.size)
         try:
             if not self.offsets.loaded:
-                self.offsets.load(self.size)
+                self.offsets.load(self.size, offsets_crc)
             if not self.times.loaded:
-                self.times.load()
-        except IndexDamaged:
+                self.times.load(times_crc)
+        except IndexDamaged as damaged:
+            path = (self.times if self.offsets.loaded else self.offsets).path
+            if (offsets_crc, times_crc) != (None, None) or self._disk.exists(path):
+                _logger.warning("%s is rebuilt from the log: %s", path, damaged)
             self.rebuild_indexes()
 
     def rebuild_indexes(self) -> None:
@@ -330,6 +369,32 @@ class Segment:
             position += at
         return NOT_HERE
 
+    def end_of_batches(self, position: int, bytes_max: int, *, whole_first: bool, wait: bool) -> int:
+        """Where the last whole batch ends within `bytes_max` from `position`, which begins one; or COLD.
+
+        Where the first one ends if that is larger and `whole_first`, at `position` if not.
+        """
+        read = self.log.pread if wait else self.log.pread_nowait
+        step = _STEP
+        end, most = position, position + bytes_max
+        while self.size - end >= HEADER_BYTES:
+            chunk = read(min(max(most - end, step.size), _WALK_BYTES, self.size - end), end)
+            if chunk is None:
+                return COLD
+            at, enough = 0, len(chunk) - step.size
+            while at <= enough:
+                base_offset, length, magic, _ = step.unpack_from(chunk, at)
+                if magic != MAGIC or length < HEADER_BYTES - LENGTH_OVERHEAD or base_offset < self.base_offset:
+                    raise Refused(ErrorCode.corrupt_message, f"{self.log.path} is damaged at {end + at}")
+                following = end + at + length + LENGTH_OVERHEAD
+                if following > most:
+                    return following if whole_first and end + at == position else end + at
+                at += length + LENGTH_OVERHEAD
+            if not at:
+                break
+            end += at
+        return end
+
     # -- leaving ---------------------------------------------------------------------------------------------
 
     def delete(self, *, indexes: bool = True) -> None:
@@ -348,8 +413,20 @@ class Segment:
             self.offsets.rename_deleted()
             self.times.rename_deleted()
 
+    def hold(self, reader: Reader) -> None:
+        """Somebody will read on, though it be deleted meanwhile."""
+        if self.readers is None:
+            self.readers = WeakSet()
+        self.readers.add(reader)
+
     def unlink(self) -> None:
         assert self.deleted
+        readers = list(self.readers or ())
+        if readers:
+            with suppress(StorageFault):  # then they are told when they read on
+                kept = self.log.keep()
+                for reader in readers:
+                    reader.kept = kept
         self.close()
         for file in (self.log, self.offsets.file, self.times.file):
             self._disk.remove(file.path)

@@ -2,34 +2,47 @@
 
 Placing needs an index and often a few headers, loading the bytes themselves. Both may be in memory, then all
 happens on the loop (`load_nowait`); or on the device, then `load_nowait` says None and the reader offloads
-`load`. By then the segment may have been deleted, which only changes its file's name, or the log truncated,
-which is told to the reader.
+`load`. A large slice is part of an answer as it is, and loaded in chunks as the client takes them (`read_into`,
+`read`): it is a `Source`.
+
+Meanwhile the segment may be deleted, which only changes its file's name, and later takes that away (`hold` keeps
+the file for the reader); or the log may be truncated, or dropped with its topic, which is told to the reader.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.segment import COLD, NOT_HERE, Segment
-from ottla.runtime import Buffer
-from ottla.wire.batch import HEADER_BYTES, read_header
+from ottla.runtime import Buffer, File
 
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
+
+T = TypeVar("T")
+
+BASE_OFFSET_BYTES = 8
+"""A batch begins with its base offset."""
+SMALL_BYTES_MAX = 4096
+"""Up to so many bytes, the base offset behind them is read with them: a second read would cost as much again."""
 
 
 class Slice:
     """From the batch that holds `offset` on; `position` and `length` are final once `placed`."""
 
     __slots__ = (
+        "__weakref__",
         "_bytes_max",
+        "_end_offset",
         "_limit",
         "_log",
         "_tail",
         "_tail_bytes",
         "_truncations",
         "_whole_first_batch",
+        "kept",
         "length",
         "offset",
         "position",
@@ -48,12 +61,14 @@ class Slice:
     ) -> None:
         self._log = log
         self.segment = segment
+        self.kept: File | None = None
         self.offset = offset
         self.position = -1
         self.length = 0
         self.reaches_limit = False
-        self._bytes_max = bytes_max
+        self._bytes_max = max(bytes_max, 0)
         self._limit = limit
+        self._end_offset = -1
         self._whole_first_batch = whole_first_batch
         # Where the log ended when the slice was made: appends that come later are not for this reader.
         self._tail = log.active
@@ -79,6 +94,7 @@ class Slice:
                 return False
         self.length = max(end - position, 0)
         self.position = position
+        self._end_offset = -1
         return True
 
     def _find_start(self, wait: bool) -> int:
@@ -88,6 +104,8 @@ class Slice:
                 return position
             following = self._log.segment_after(self.segment)  # offsets may be missing at the end of a segment
             if following is None:
+                if not self.segment.size:
+                    return 0  # nothing was written yet behind a loss that was accepted
                 raise self._lost()
             self.segment = following
 
@@ -101,7 +119,8 @@ class Slice:
         return segment.size if position == NOT_HERE else position
 
     def _cut(self, position: int, wait: bool) -> int:
-        """Where to end when not all may be sent: at a batch the index knows of, so that none is sent in part."""
+        """Where to end when not all may be sent: at the end of a batch, so that none is sent in part. At `position`
+        when not even the first one fits, unless that is to come whole."""
         segment = self.segment
         if not segment.offsets.loaded:
             if not wait:
@@ -110,45 +129,128 @@ class Slice:
         end = segment.offsets.floor_position(position + self._bytes_max)
         if end > position:
             return end
-        if not self._whole_first_batch:
-            return position + self._bytes_max
-        read = segment.log.pread if wait else segment.log.pread_nowait
-        head = read(HEADER_BYTES, position)
-        if head is None:
-            return COLD
-        return position + max(self._bytes_max, read_header(head).size)
+        return segment.end_of_batches(position, self._bytes_max, whole_first=self._whole_first_batch, wait=wait)
+
+    def leave_out(self) -> None:
+        """There is something to read, and no room for it."""
+        self.position = self.length = 0
+
+    def fit(self, bytes_max: int, *, whole_first_batch: bool) -> int:
+        """Find the bytes, waiting for the device, and keep to a limit that was not known when the slice was made: what
+        comes before it may have turned out larger or smaller. Returns how many they are. May run in a thread."""
+        bytes_max = max(bytes_max, 0)
+        if self.position < 0 or self.length > bytes_max:
+            self._bytes_max = bytes_max
+            self._whole_first_batch = whole_first_batch
+            self._though_deleted(lambda: self.place(wait=True))
+        return self.length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def end_offset(self) -> int:
+        """The offset behind the last batch, known without reading the batches; in a compacted log it may be that of the
+        next batch. On the loop only."""
+        if self._end_offset >= 0:
+            return self._end_offset
+        if self.reaches_limit and self.segment is self._tail:
+            return self._limit
+        end = self.position + self.length
+        if not self.reaches_limit and end < self.segment.size:
+            head = self._file.pread_nowait(BASE_OFFSET_BYTES, end)
+            if head is not None and self.offset < (found := int.from_bytes(head, "big")) <= self._limit:
+                return found
+            behind = self.segment.offsets.offset_behind(end) if self.segment.offsets.loaded else None
+            if behind is not None:
+                return min(self.segment.base_offset + behind, self._limit)
+        following = self._log.segment_after(self.segment)
+        return self._limit if following is None else min(following.base_offset, self._limit)
+
+    # -- all at once -----------------------------------------------------------------------------------------
 
     def load_nowait(self) -> Buffer | None:
         """The bytes if they are in memory; None: offload `load`."""
-        if self._log.truncations != self._truncations:
-            raise self._lost()
+        self.check()
         if self.position < 0 and not self.place():
             return None
-        return self.segment.log.pread_nowait(self.length, self.position)
+        length = self.length
+        more = length + BASE_OFFSET_BYTES
+        if self.reaches_limit or length > SMALL_BYTES_MAX or self.position + more > self.segment.size:
+            return self._file.pread_nowait(length, self.position)
+        data = self._file.pread_nowait(more, self.position)
+        if data is None or len(data) < more:
+            return self._file.pread_nowait(length, self.position)
+        behind = int.from_bytes(data[length:], "big")
+        if self.offset < behind <= self._limit:
+            self._end_offset = behind
+        return data[:length]
 
     def load(self) -> Buffer:
         """The bytes, waiting for the device. May run in a thread."""
-        while True:
-            file = self.segment.log
-            try:
-                data = self._read()
-                break
-            except StorageFault:
-                if not self.segment.deleted:
-                    raise
-                if self.segment.log is file:
-                    raise self._lost() from None
-                # Deleted between our looking at it and reading it: for a while the file goes by another name.
-        if self._log.truncations != self._truncations:
-            raise self._lost()
+        data = self._though_deleted(self._read)
+        self.check()
         return data
 
     def _read(self) -> Buffer:
         if self.position < 0:
             self.place(wait=True)
-        return self.segment.log.pread(self.length, self.position)
+        return self._file.pread(self.length, self.position)
+
+    # -- in chunks -------------------------------------------------------------------------------------------
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it may be part of an answer unread. Not where the device has refused to give something before: then
+        the client is told so, instead of losing its connection again and again."""
+        return not self.segment.read_failed
+
+    def read_into(self, start: int, buffer: memoryview) -> int | None:
+        self.check()
+        try:
+            return self._file.pread_into(buffer, self.position + start)
+        except StorageFault:
+            return None  # `read` knows what to do
+
+    def read(self, start: int, size: int) -> Buffer:
+        try:
+            data = self._though_deleted(lambda: self._file.pread(size, self.position + start))
+        except StorageFault:
+            self.segment.read_failed = True
+            raise
+        self.check()
+        return data
+
+    def hold(self) -> None:
+        self.segment.hold(self)
+
+    # -- what may happen meanwhile ---------------------------------------------------------------------------
+
+    @property
+    def _file(self) -> File:
+        return self.segment.log if self.kept is None else self.kept
+
+    def check(self) -> None:
+        """Refused when other bytes may stand where it was placed."""
+        if self._log.truncations != self._truncations or self._log.dropped:
+            raise self._lost()
+
+    def _though_deleted(self, read: Callable[[], T]) -> T:
+        """Read; again if the segment was deleted between our looking at its file and reading it: for a while the file
+        goes by another name."""
+        while True:
+            file = self._file
+            try:
+                return read()
+            except (Refused, StorageFault):
+                self.check()
+                if not self.segment.deleted:
+                    raise
+                if self._file is file:
+                    raise self._lost() from None
 
     def _lost(self) -> Refused:
         if self.offset < self._log.log_start:
             return Refused(ErrorCode.offset_out_of_range, f"offset {self.offset} was deleted meanwhile")
+        if self._log.dropped:
+            return Refused(ErrorCode.not_leader_or_follower, "the partition was removed meanwhile")
         return Refused(ErrorCode.not_leader_or_follower, "the log was truncated meanwhile: ask again")

@@ -15,7 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ottla.log.cleaning import CleanedSegment, cleaned_path
+from ottla.log.manifest import claim_of
 from ottla.log.segment import Segment, file_stem
+from ottla.log.unsynced import Unsynced
 
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
@@ -32,6 +34,8 @@ class Swap:
         self._cleaned = cleaned
         self._old: list[Segment] = []
         self._old_are_going = False
+        self._fresh: Segment | None = None
+        self._truncations = 0
         self._stem = file_stem(log.path, cleaned.base_offset)
         self._paths = {kind: cleaned_path(log.path, cleaned.base_offset, kind, token) for kind in ("log", *_INDEXES)}
         self._swap_path = f"{self._stem}.log{SWAP_SUFFIX}"
@@ -61,7 +65,26 @@ class Swap:
 
     def sync(self) -> None:
         """Blocks; for a thread."""
-        self._log.disk.sync_dir(self._log.path)
+        log = self._log
+        if log.swap is self:
+            log.manifest.replacing({segment.base_offset for segment in self._old})
+        log.disk.sync_dir(log.path)
+        if self._fresh is not None:
+            self._claim(log, self._fresh)
+
+    def _claim(self, log: PartitionLog, fresh: Segment) -> None:
+        """The new segment has its name, on the device: the manifest may name it."""
+        truncations = self._truncations
+        for kind in _INDEXES:
+            if log.disk.exists(f"{self._stem}.{kind}"):
+                Unsynced(log.disk.open(f"{self._stem}.{kind}"), passing=True).sync()
+        claim = claim_of(log.disk, log.path, fresh.base_offset, self._cleaned.sources[-1].next_base, fresh.size)
+        log.manifest.add(
+            [claim],
+            log_start=log.log_start,
+            topic_id=log.topic_id,
+            still=lambda: not fresh.deleted and log.truncations == truncations and not log.dropped,
+        )
 
     def finish(self) -> list[Segment] | None:
         """Take the new segment into the log. Returns the old ones, to be unlinked later; None if it was off.
@@ -72,6 +95,7 @@ class Swap:
         if log.swap is not self:
             return None
         old = self._old
+        log.manifest.replacing({segment.base_offset for segment in old})
         for segment in old:
             if not segment.deleted:
                 try:
@@ -88,6 +112,8 @@ class Swap:
         fresh = Segment(disk, log.path, self._cleaned.base_offset, created_ms=old[-1].created_ms)
         first = log.segments.index(old[0])
         log.adopt([*log.segments[:first], fresh, *log.segments[first + len(old) :]])
+        log.manifest.replaced()
+        self._fresh, self._truncations = fresh, log.truncations
         return old
 
     def settle(self) -> list[Segment]:
@@ -110,6 +136,7 @@ class Swap:
         if self._log.swap is self:
             self._log.disk.remove(self._swap_path)
             self._log.swap = None
+            self._log.manifest.replaced()
         self._remove()
 
     def _remove(self) -> None:

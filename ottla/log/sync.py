@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import StorageFault, SyncFault
 from ottla.log.checkpoints import partition_metadata
+from ottla.log.manifest import claim_of
 from ottla.log.unsynced import Unsynced
 
 if TYPE_CHECKING:
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
 class SyncJob:
     """What has to reach the device for the log to be durable up to `offset`. `run` may run in a thread."""
 
-    __slots__ = ("_files", "_log", "epochs", "made_files", "offset", "truncations")
+    __slots__ = ("_files", "_log", "_sealed", "epochs", "made_files", "offset", "truncations")
 
-    def __init__(self, log: PartitionLog, offset: int, files: list[tuple[Segment, Unsynced]]) -> None:
+    def __init__(
+        self, log: PartitionLog, offset: int, files: list[tuple[Segment, Unsynced]], sealed: list[tuple[Segment, int]]
+    ) -> None:
         self._log = log
         self._files = files
+        self._sealed = sealed
         self.offset = offset
         self.made_files = log.made_files
         self.epochs = log.epochs_file.hand_out(log.epochs) if log.epochs.dirty else None
@@ -55,11 +59,28 @@ class SyncJob:
             log.epochs_file.write()
         elif self.made_files:
             log.disk.sync_dir(log.path)
+        if self._sealed:
+            self._claim(log)
+
+    def _claim(self, log: PartitionLog) -> None:
+        """The segments were sealed, and now the device has them: the manifest may name them."""
+        claims = [
+            claim_of(log.disk, log.path, segment.base_offset, end, segment.size)
+            for segment, end in self._sealed
+            if not segment.deleted
+        ]
+        log.manifest.add(
+            claims,
+            log_start=log.log_start,
+            topic_id=log.topic_id,
+            still=lambda: self.truncations == log.truncations and not log.dropped,
+        )
 
 
 def prepare(log: PartitionLog, offset: int) -> SyncJob:
     """What makes the log durable up to `offset`, which is its end or the start of its active segment."""
     files: list[tuple[Segment, Unsynced]] = []
+    sealed: list[tuple[Segment, int]] = []
     if log.made_files and log.topic_id is not None and log.disk.exists(log.path):
         files.append((log.active, Unsynced(partition_metadata(log.disk, log.path), passing=True)))
     ends = [*(segment.base_offset for segment in log.segments[1:]), log.log_end]
@@ -76,5 +97,6 @@ def prepare(log: PartitionLog, offset: int) -> SyncJob:
             if segment is not log.active:
                 segment.seal()
                 written += segment.unsynced_indexes()
+                sealed.append((segment, following))
         files += [(segment, file) for file in written]
-    return SyncJob(log, offset, files)
+    return SyncJob(log, offset, files, sealed)

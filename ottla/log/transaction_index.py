@@ -82,6 +82,10 @@ class TransactionIndex:
             self.replace(entries)
 
     @property
+    def loaded(self) -> bool:
+        return self._entries is not None
+
+    @property
     def entries(self) -> list[AbortedTransaction]:
         if self._entries is None:
             self._entries = decode(self._disk.read(self._path)) + self._late

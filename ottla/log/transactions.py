@@ -31,7 +31,7 @@ from ottla.log.transaction_index import SUFFIX, TransactionIndex, TransactionInd
 from ottla.log.unsynced import Unsynced
 from ottla.runtime import Buffer, Disk
 from ottla.wire import marker as markers
-from ottla.wire.batch import CONTROL, HEADER, HEADER_BYTES, LENGTH_OVERHEAD, TRANSACTIONAL, BatchHeader
+from ottla.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from ottla.wire.marker import Marker
 
 INDEXES_LOADED_MAX = 2
@@ -53,16 +53,25 @@ class _Ended(NamedTuple):
 
 
 class Transactions:
-    __slots__ = ("_bases", "_disk", "_ended", "_guards", "_indexes", "_open", "_path", "_producers", "_rebuild")
+    __slots__ = (
+        "_bases", "_disk", "_ended", "_guards", "_indexes", "_open", "_path", "_producers", "_rebuild", "_trusted",
+    )  # fmt: skip
 
     def __init__(
-        self, disk: Disk, path: str, producers: Producers, rebuild: Callable[[int], None] | None = None
+        self,
+        disk: Disk,
+        path: str,
+        producers: Producers,
+        rebuild: Callable[[int], None] | None = None,
+        trusted: Callable[[int], bool] | None = None,
     ) -> None:
-        """`rebuild` makes the index of the segment with that base offset anew, from the log."""
+        """`rebuild` makes the index of the segment with that base offset anew, from the log; `trusted` says whether its
+        file is what the manifest says."""
         self._disk = disk
         self._path = path
         self._producers = producers
         self._rebuild = rebuild
+        self._trusted = trusted
         self._open: dict[int, int] = {}  # producer id to first offset, in the order of offsets
         self._ended: deque[_Ended] = deque()  # those whose marker may not be committed yet, in the markers' order
         self._indexes: dict[int, TransactionIndex] = {}  # by base offset, where there are entries
@@ -137,6 +146,10 @@ class Transactions:
             self._indexes[base_offset] = TransactionIndex(self._disk, stem, found=True)
         else:
             self._indexes.pop(base_offset, None)
+
+    def has_index(self, base_offset: int) -> bool:
+        """Whether transactions that were aborted ended in the segment."""
+        return base_offset in self._indexes
 
     def adopt(self, bases: Sequence[int]) -> None:
         """These are the log's segments from now on, by base offset."""
@@ -215,7 +228,8 @@ class Transactions:
             ended.popleft()
 
     def aborted(self, from_offset: int, to_offset: int) -> list[tuple[int, int]]:
-        """Producer id and first offset of each aborted transaction with records in `from_offset..to_offset`."""
+        """Producer id and first offset of each aborted transaction with records in `from_offset..to_offset`. From the
+        index: what a reader is sent is not looked at."""
         if not self._indexes:
             return []
         found = []
@@ -226,25 +240,16 @@ class Transactions:
                 break
         return found
 
-    def aborted_in(self, offset: int, data: Buffer) -> list[tuple[int, int]]:
-        """The same for what was read from `offset` on, of which the last batch may not be whole."""
-        if not self._indexes:
-            return []
-        end = offset
-        position, size = 0, len(data)
-        while size - position >= HEADER_BYTES:
-            base_offset, length, _, _, _, _, last_delta, *_ = HEADER.unpack_from(data, position)
-            end = base_offset + last_delta + 1
-            position += length + LENGTH_OVERHEAD
-        return self.aborted(offset, end)
-
     def _entries_from(self, offset: int) -> Iterator[AbortedTransaction]:
         """In the order in which they ended, from the segment that holds the offset on."""
         holder = self._bases[max(bisect_right(self._bases, offset) - 1, 0)]
         bases = sorted(self._indexes)
         for base in bases[bisect_left(bases, holder) :]:  # a copy: what cannot be read may go
+            index = self._indexes[base]
             try:
-                entries = self._indexes[base].entries
+                if not index.loaded and self._trusted is not None and not self._trusted(base):
+                    raise TransactionIndexDamaged("it is not what the manifest says")
+                entries = index.entries
             except TransactionIndexDamaged:
                 assert self._rebuild is not None
                 self._rebuild(base)

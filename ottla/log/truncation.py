@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import StorageFault
 from ottla.log import recovery
+from ottla.log.damage import trim
 from ottla.log.segment import Segment
 
 if TYPE_CHECKING:
@@ -30,12 +31,14 @@ def truncate(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
     if log.swap is not None and not log.swap.fits(log.segments[:kept]):
         log.swap.abandon()
     log.truncations += 1
+    if offset < log.recovery_point:  # else neither manifest nor checkpoint says anything of what goes
+        log.manifest.cut_at(offset)
     try:
         for _ in dropped:
             _drop_last(log)
         if position >= 0:
             _cut_last(log, position, offset)
-        _end_at(log, offset)
+        end_at(log, offset)
         settle(log, now_ms)
     except StorageFault as fault:
         _refused(log, fault, now_ms)
@@ -51,6 +54,7 @@ def begin_anew(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
         log.swap.abandon()
     dropped = log.segments
     log.truncations += 1
+    log.manifest.prove_nothing()
     try:
         for _ in dropped[1:]:
             _drop_last(log)
@@ -58,6 +62,7 @@ def begin_anew(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
         _replace_only(log, offset, now_ms)
         log.active.create()
         settle(log, now_ms)
+        log.manifest.begin_at(offset, log.topic_id)
     except StorageFault as fault:
         _refused(log, fault, now_ms)
         raise
@@ -87,7 +92,7 @@ def _drop_last(log: PartitionLog) -> None:
         segment.delete()
     finally:
         if segment.deleted:
-            _end_at(log, segment.base_offset)
+            end_at(log, segment.base_offset)
             log.adopt(log.segments[:-1])
 
 
@@ -97,7 +102,7 @@ def _cut_last(log: PartitionLog, position: int, offset: int) -> None:
         log.active.truncate(position)
     finally:
         if log.active.size == position:
-            _end_at(log, offset)
+            end_at(log, offset)
 
 
 def _replace_only(log: PartitionLog, offset: int, now_ms: int) -> None:
@@ -108,14 +113,16 @@ def _replace_only(log: PartitionLog, offset: int, now_ms: int) -> None:
     finally:
         if segment.deleted:
             log.log_start = log.log_end = log.recovery_point = log.cleaned = offset
+            trim(log)
             log.epochs.clear()
             log.latest_epoch = log.epochs.latest
             log.adopt([Segment(log.disk, log.path, offset, created_ms=now_ms)])
 
 
-def _end_at(log: PartitionLog, offset: int) -> None:
+def end_at(log: PartitionLog, offset: int) -> None:
     log.log_end = offset
     log.log_start = min(log.log_start, offset)
     log.recovery_point = min(log.recovery_point, offset)
     log.cleaned = min(log.cleaned, offset)
     log.drop_empty_epochs()
+    trim(log)

@@ -2,31 +2,45 @@
 
 Of each segment every batch is read: its header, its checksum, that offsets rise without overlap and epochs do not fall.
 What is derived from batches (offset and time index, leader epochs, producer snapshots, indexes of aborted transactions)
-is held against them. Damage in a batch is damage to records; damage in what is derived costs at most time, for a broker
-rebuilds it.
+is held against them, and so are manifest and checkpoints (`verify_claims`). Damage in a batch, or a batch that is not
+there, is damage to records; damage in what is derived costs at most time, for a broker rebuilds it.
 
 Behind a damaged batch the walk goes on, as long as the header still says where the next one begins. A broker that is
 running writes meanwhile: what may be unfinished, the end of the last segment and what is derived from it, is not held
-against it, and neither is the end of a log that was not closed cleanly.
+against it, and neither is the end of a log that was not closed cleanly. Whatever else is found beside a running broker
+counts only if it is found again (`confirmed`): files are deleted, compacted and truncated while they are read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from ottla.errors import Fault, Refused
-from ottla.log import checkpoints
+from ottla.log import checkpoints, manifest
+from ottla.log.damage import Evidence
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import NO_EPOCH, LeaderEpochs
 from ottla.log.index import IndexDamaged, OffsetIndex, TimeIndex
 from ottla.log.producers import Producers, SnapshotDamaged
 from ottla.log.segment import file_stem
+from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
 from ottla.log.transaction_index import TransactionIndexDamaged, decode
+from ottla.log.verify_claims import (
+    AT_START,
+    NOTHING_TOLD,
+    REBUILT,
+    AbortedInLog,
+    Finding,
+    Told,
+    against_checkpoints,
+    against_manifest,
+)
 from ottla.runtime import Disk, File
+from ottla.wire import marker
 from ottla.wire.batch import CRC_FROM, HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_header
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -36,25 +50,15 @@ _OFFSET_MAX: Final = 2**63 - 1
 _NUMBERED: Final = re.compile(r"(\d{20})\.(log|snapshot|txnindex|index|timeindex)")
 _UNFINISHED: Final = re.compile(r".*\.(swap|cleaned|deleted|damaged|tmp)")
 
+_DELETED_DIRECTORY: Final = "-delete"
+STRAY_DIRECTORY: Final = "-stray"
+
 FROM_A_REPLICA: Final = (
-    "if other replicas are in sync: stop the broker, move the partition's directory away, delete "
-    f"{checkpoints.CLEAN_SHUTDOWN} (or the broker would be held for complete), start it, and it copies the partition "
-    "anew"
+    "leave the files as they are. The broker sets damaged batches aside and copies them anew from a replica when its "
+    "scrub reads them: a lower ottla.scrub.interval.ms has it hurry. Without another replica, restore the file from a "
+    "backup while the broker is stopped"
 )
 CUT_AT_START: Final = "the broker cuts it off at its next start"
-REBUILT: Final = "delete the file: the broker rebuilds it from the log"
-
-
-class Finding(NamedTuple):
-    """`position` is a byte in the file, `offset` that of a record; -1 where there is none."""
-
-    path: str
-    what: str
-    remedy: str
-    records: bool = False
-    """Records are damaged, and not only what is derived from them."""
-    position: int = -1
-    offset: int = -1
 
 
 class Checked(NamedTuple):
@@ -69,45 +73,105 @@ class Checked(NamedTuple):
 
 
 def partition_directories(disk: Disk, directory: str) -> list[str]:
-    """The partitions in a data directory, or the directory itself if it is one."""
+    """The partitions in a data directory, or the directory itself if it is one. Those that are being deleted are none
+    any more."""
     if _is_partition(disk, directory):
         return [directory]
-    paths = [f"{directory}/{name}" for name in disk.listdir(directory)]
-    return [path for path in paths if _is_partition(disk, path)]
+    names = [name for name in disk.listdir(directory) if not name.endswith((_DELETED_DIRECTORY, STRAY_DIRECTORY))]
+    return [path for name in names if _is_partition(disk, path := f"{directory}/{name}")]
+
+
+def stray_directories(disk: Disk, directory: str) -> list[str]:
+    """What a broker has set aside because it is no partition of its own."""
+    paths = [f"{directory}/{name}" for name in disk.listdir(directory) if name.endswith(STRAY_DIRECTORY)]
+    return [path for path in paths if disk.listdir(path)]
+
+
+def log_bytes(disk: Disk, path: str) -> int:
+    return sum(disk.open(f"{path}/{name}").size() for name in disk.listdir(path) if name.endswith(".log"))
 
 
 def _is_partition(disk: Disk, path: str) -> bool:
-    return any(
-        name == checkpoints.PARTITION_METADATA or ((found := _NUMBERED.fullmatch(name)) and found[2] == "log")
-        for name in disk.listdir(path)
-    )
+    names = disk.listdir(path)
+    told = checkpoints.PARTITION_METADATA in names or manifest.FILE_NAME in names
+    return told or any((found := _NUMBERED.fullmatch(name)) and found[2] == "log" for name in names)
 
 
-def verify_checkpoints(disk: Disk, directory: str) -> list[Finding]:
-    """The files of a data directory that belong to no partition."""
-    findings = []
+def verify_checkpoints(
+    disk: Disk, directory: str, *, finished: bool
+) -> tuple[dict[tuple[str, int], Told], list[Finding], list[str]]:
+    """The files of a data directory that belong to no partition: what they tell of each partition, what is wrong with
+    them, and what is only remarkable."""
+    findings, notes = [], []
+    told: dict[str, dict[tuple[str, int], int]] = {}
     for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANED):
         try:
-            checkpoints.read_offsets(disk, directory, name)
+            told[name] = checkpoints.read_offsets(disk, directory, name)
         except Fault as fault:
-            findings.append(Finding(f"{directory}/{name}", str(fault), "as it says"))
+            findings.append(Finding(f"{directory}/{name}", str(fault), REBUILT))
     try:
         checkpoints.read_meta_properties(disk, directory)
     except Fault as fault:
         findings.append(Finding(f"{directory}/{checkpoints.META_PROPERTIES}", str(fault), "as it says"))
-    return findings
+    points, high = told.get(checkpoints.RECOVERY_POINTS, {}), told.get(checkpoints.HIGH_WATERMARKS, {})
+    starts, cleaned = told.get(checkpoints.LOG_STARTS, {}), told.get(checkpoints.CLEANED, {})
+    by_partition = {
+        key: Told(Evidence(points.get(key, 0), high.get(key, 0)), starts.get(key, 0), cleaned.get(key, 0) > 0)
+        for key in {*points, *high, *starts, *cleaned}
+    }
+    for (topic, index), said in sorted(by_partition.items()):
+        end, path = max(said.evidence), f"{directory}/{topic}-{index}"
+        if end <= said.log_start or _is_partition(disk, path):
+            continue
+        what = f"it is missing or empty, and checkpoints say that it holds offsets up to {end - 1}"
+        if finished:
+            findings.append(Finding(path, what, AT_START, records=True))
+        elif not any(name.startswith(f"{topic}-{index}.") for name in disk.listdir(directory)):
+            notes.append(f"{path}: {what}; the topic may have been deleted since")
+    return by_partition, findings, notes
 
 
-def verify_partition(disk: Disk, path: str, *, finished: bool) -> Checked:
-    """`finished`: the log was closed cleanly and nobody writes to it, so that nothing may be missing at its end."""
-    return _Verification(disk, path, finished).run()
+def told_of(told: dict[tuple[str, int], Told], path: str) -> Told:
+    topic, _, index = path.rpartition("/")[2].rpartition("-")
+    return told.get((topic, int(index)), NOTHING_TOLD) if index.isdecimal() else NOTHING_TOLD
+
+
+def verify_partition(
+    disk: Disk,
+    path: str,
+    told: Told = NOTHING_TOLD,
+    *,
+    finished: bool,
+    running: bool = False,
+    read: Callable[[int], object] | None = None,
+) -> Checked:
+    """`finished`: the log was closed cleanly and nobody writes to it, so that nothing may be missing at its end.
+    `running`: its broker may be writing to it. `read` is told of bytes that were read."""
+    return _Verification(disk, path, told, finished, running, read or (lambda size: None)).run()
+
+
+def confirmed(found: Checked, again: Checked) -> Checked:
+    """What was found twice: the same thing in the same place."""
+    seen = {_place(finding) for finding in again.findings}
+    return again._replace(findings=tuple(finding for finding in found.findings if _place(finding) in seen))
+
+
+def _place(finding: Finding) -> tuple[str, int, str]:
+    return finding.path, finding.position, re.sub(r"\d+", "", finding.what)
 
 
 class _Verification:
-    def __init__(self, disk: Disk, path: str, finished: bool) -> None:
+    def __init__(
+        self, disk: Disk, path: str, told: Told, finished: bool, running: bool, read: Callable[[int], object]
+    ) -> None:
         self._disk = disk
         self._path = path
+        self._told = told
         self._finished = finished
+        self._running = running
+        self._read = read
+        self._manifest: manifest.Manifest | None = None
+        self._aborted = AbortedInLog()
         self._findings: list[Finding] = []
         self._notes: list[str] = []
         self._epochs: LeaderEpochs | None = None
@@ -118,22 +182,64 @@ class _Verification:
         self._epoch_told = False
 
     def run(self) -> Checked:
-        names = self._disk.listdir(self._path)
+        names = [name for name in self._disk.listdir(self._path) if name != manifest.FILE_NAME]
         numbered = [(int(found[1]), found[2]) for found in map(_NUMBERED.fullmatch, names) if found]
         bases = sorted(base for base, kind in numbered if kind == "log")
-        self._notes += [f"{self._path}/{name} is left over" for name in names if _UNFINISHED.fullmatch(name)]
+        self._notes += [note for name in names if (note := self._left_over(name))]
         self._metadata()
+        sizes = {base: self._disk.open(f"{file_stem(self._path, base)}.log").size() for base in bases}
+        if self._manifest is not None:
+            claims = against_manifest(self._disk, self._path, self._manifest, sizes, finished=self._finished)
+            self._findings += claims
         for at, base in enumerate(bases):
             following = bases[at + 1] if at + 1 < len(bases) else _OFFSET_MAX
             self._segment(base, following)
-        for base, kind in sorted(numbered):
-            if kind == "snapshot":
-                self._snapshot(base)
-            elif kind == "txnindex":
-                self._transactions(base)
-        return Checked(
-            self._path, tuple(self._findings), tuple(self._notes), len(bases), self._batches, self._size
+            self._gap(base, following, sizes[base])
+        snapshots = sorted(base for base, kind in numbered if kind == "snapshot")
+        for base in snapshots:
+            self._snapshot(base)
+        self._end(snapshots)
+        return Checked(self._path, tuple(self._findings), tuple(self._notes), len(bases), self._batches, self._size)
+
+    def _left_over(self, name: str) -> str:
+        found = _UNFINISHED.fullmatch(name)
+        if found is None:
+            return ""
+        path = f"{self._path}/{name}"
+        if found[1] == "damaged":
+            return f"{path} was set aside by the broker: it is evidence, delete it when you need it no more"
+        return "" if self._running else f"{path} is left over: the broker removes it, or finishes what it was for"
+
+    def _gap(self, base: int, following: int, size: int) -> None:
+        """Nothing lies between the end of a segment and the next, where nothing was compacted and no loss accepted."""
+        if following == _OFFSET_MAX or self._next_offset >= following or following <= self._log_start:
+            return
+        claim = None if self._manifest is None else self._manifest.claim(base)
+        ranges = () if self._manifest is None else self._manifest.missing
+        known = any(start <= self._next_offset and following <= end for start, end in ranges)
+        told = any(finding.records for finding in self._findings)
+        if known or told or self._told.compacted or (claim is not None and claim.size == size):
+            return
+        what = f"offsets {self._next_offset}..{following - 1} are missing behind it"
+        path = f"{file_stem(self._path, base)}.log"
+        if self._running:
+            self._notes.append(f"{path}: {what}, if it has not just been compacted")
+        else:
+            self._found(path, what, AT_START, records=True, offset=self._next_offset)
+
+    def _end(self, snapshots: list[int]) -> None:
+        if any(finding.records for finding in self._findings):
+            return  # it is told already that the log is not whole
+        starts = [] if self._epochs is None else [start for _, start in self._epochs.entries]
+        derived = {"a producer snapshot": max(snapshots, default=0), "a leader epoch": max(starts, default=0)}
+        end = max(self._next_offset, self._log_start)
+        self._findings += against_checkpoints(
+            self._path, self._manifest, self._told.evidence, derived, end, finished=self._finished
         )
+
+    @property
+    def _log_start(self) -> int:
+        return max(self._told.log_start, 0 if self._manifest is None else self._manifest.log_start)
 
     def _found(
         self, path: str, what: str, remedy: str, *, records: bool = False, position: int = -1, offset: int = -1
@@ -152,26 +258,34 @@ class _Verification:
         self._next_offset = max(self._next_offset, base)
         before = len(self._findings)
         end = 0
-        for position, header, problem in _batches(file, size):
+        for position, header, problem in _batches(file, size, self._read):
             if problem:
                 self._found(
                     file.path, problem, FROM_A_REPLICA, records=True, position=position, offset=self._next_offset
                 )
                 walk.lose_track()
+                self._aborted.lose_track()
             else:
                 self._batch(file.path, position, header, following)
                 walk.batch(position, header)
+                if header.producer_id >= 0:
+                    control = header.is_control and header.record_count
+                    self._aborted.batch(header, marker.read(file.pread(header.size, position)) if control else None)
             self._batches += 1
             end = position + header.size
             if len(self._findings) - before >= FINDINGS_MAX:
                 self._notes.append(f"{file.path}: what is damaged behind byte {position} is not listed")
+                self._aborted.lose_track()
                 break
         else:
             self._tail(file, end, size, excused)
         self._size += size
         file.close()
+        told = {finding.path for finding in self._findings}
         for path, what in walk.problems():
-            self._found(path, what, REBUILT)
+            if path not in told:
+                self._found(path, what, REBUILT)
+        self._transactions(base, excused=excused and not self._running)
 
     def _batch(self, path: str, position: int, header: BatchHeader, following: int) -> None:
         if not self._next_offset <= header.base_offset <= header.last_offset < following:
@@ -206,6 +320,8 @@ class _Verification:
         if header.leader_epoch > epochs.latest and not self._finished:
             return  # it is written when the log is synced
         told = epochs.epoch_of(header.base_offset)
+        if told == NO_EPOCH and (header.base_offset < self._log_start or not self._finished):
+            return  # of what was deleted within a segment nothing is known any more
         if told != header.leader_epoch:
             self._epoch_told = True
             self._found(
@@ -233,6 +349,10 @@ class _Verification:
         except Fault as fault:
             self._found(f"{self._path}/{EPOCHS_FILE}", str(fault), REBUILT)
         try:
+            self._manifest = manifest.read(self._disk, self._path)
+        except manifest.ManifestDamaged as damaged:
+            self._found(f"{self._path}/{manifest.FILE_NAME}", f"{damaged}", REBUILT)
+        try:
             checkpoints.read_partition_metadata(self._disk, self._path)
         except Fault as fault:
             self._found(f"{self._path}/{checkpoints.PARTITION_METADATA}", str(fault), "as it says")
@@ -244,16 +364,20 @@ class _Verification:
         except FileNotFoundError:
             pass  # its broker has no more use for it
         except SnapshotDamaged as damaged:
-            self._found(path, f"{damaged}", "delete the file: the broker takes an older one and reads the log")
+            self._found(path, f"{damaged}", "nothing to do: the broker takes an older one and reads the log")
 
-    def _transactions(self, base: int) -> None:
-        path = f"{file_stem(self._path, base)}.txnindex"
+    def _transactions(self, base: int, *, excused: bool) -> None:
+        """The index of a segment that was just walked. Read behind it: what it lacks then, it lacks."""
+        path = f"{file_stem(self._path, base)}{INDEX_SUFFIX}"
         try:
-            decode(self._disk.read(path))
+            problem = self._aborted.segment(decode(self._disk.read(path)), self._next_offset)
         except FileNotFoundError:
-            pass
+            problem = self._aborted.segment([], self._next_offset)
         except TransactionIndexDamaged as damaged:
-            self._found(path, f"{damaged}", REBUILT)
+            self._aborted.segment([], self._next_offset)
+            problem = f"{damaged}"
+        if problem and not excused and all(finding.path != path for finding in self._findings):
+            self._found(path, problem, REBUILT)
 
 
 class _Walk:
@@ -269,9 +393,7 @@ class _Walk:
         self._lost = False
         for index in (self._offsets, self._times):
             if not disk.exists(index.path):
-                if size and not excused:
-                    self._problems.append((index.path, "it is missing"))
-                continue
+                continue  # rebuilt by whoever needs it: compaction may leave none; the manifest knows if there was one
             try:
                 self._offsets.load(size) if index is self._offsets else self._times.load()
             except IndexDamaged as damaged:
@@ -307,7 +429,7 @@ class _Walk:
         return self._problems
 
 
-def _batches(file: File, end: int) -> Iterator[tuple[int, BatchHeader, str]]:
+def _batches(file: File, end: int, read: Callable[[int], object]) -> Iterator[tuple[int, BatchHeader, str]]:
     """Position and header of each batch that begins within the file, and what is wrong with it. Ends where no header
     stands, or one that points behind the end."""
     position = 0
@@ -316,6 +438,7 @@ def _batches(file: File, end: int) -> Iterator[tuple[int, BatchHeader, str]]:
     while end - position >= HEADER_BYTES:
         if position + HEADER_BYTES > start + len(chunk):
             start, chunk = position, memoryview(file.pread(min(CHUNK_BYTES, end - position), position))
+            read(len(chunk))
         try:
             header = read_header(chunk, position - start)
         except Refused:

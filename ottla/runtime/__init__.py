@@ -37,6 +37,14 @@ class File(Protocol):
     def pread_nowait(self, length: int, offset: int) -> bytes | bytearray | None:
         """What `pread` gives if that takes no waiting for the device; None if it would: then offload a `pread`."""
 
+    def pread_into(self, buffer: memoryview, offset: int) -> int | None:
+        """Fill the buffer as far as that takes no waiting for the device. How many bytes were read, 0 at the end of the
+        file; None if there are none without waiting."""
+
+    def pread_once(self, length: int, offset: int) -> bytes:
+        """As `pread`, for whoever reads a file through and does not come back soon: what was not in the page cache is
+        not in it afterwards. With a handle of its own, for it turns off reading ahead."""
+
     def truncate(self, size: int) -> None: ...
 
     def rename(self, path: str) -> None:
@@ -46,7 +54,28 @@ class File(Protocol):
     def sync(self) -> None:
         """Block until the device has it."""
 
+    def keep(self) -> File:
+        """Another handle, to read with when this one is closed and the file has no name any more. What it holds of the
+        system goes with the last reference to it."""
+
     def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """Bytes of an answer that stay where they are until they are sent. What a read raises ends the connection: the part
+    of the answer that is out cannot be taken back. Zero-copy would be one more way to send such a source."""
+
+    def __len__(self) -> int: ...
+
+    def read_into(self, start: int, buffer: memoryview) -> int | None:
+        """Fill the buffer from there on, as far as that takes no waiting for the device. How many bytes there are in it
+        now; None if there are none without waiting: then offload `read`."""
+
+    def read(self, start: int, size: int) -> Buffer:
+        """So many bytes from there on, waiting. May run in a thread."""
+
+    def hold(self) -> None:
+        """It is not sent at once: keep what it needs, whatever is deleted, as long as somebody refers to it."""
 
 
 class Lock(Protocol):
@@ -58,6 +87,8 @@ class Disk(Protocol):
         """A handle; nothing is opened yet. With `create` the file is made at the first write."""
 
     def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
 
     def listdir(self, path: str) -> list[str]:
         """Sorted names; none when there is no such directory, be it that a file has the name."""
@@ -75,11 +106,17 @@ class Disk(Protocol):
     def write_atomic(self, path: str, data: bytes) -> None:
         """Old or new content after a crash, never a mixture."""
 
+    def overwrite(self, path: str, data: bytes, position: int) -> None:
+        """Put these bytes in the place of as many others, in the middle of a file. Durable on return."""
+
     def sync_dir(self, path: str) -> None: ...
 
     def together(self, path: str) -> AbstractContextManager[None]:
         """What is synced inside is synced when it ends, all of it with one call where the system can: for many files
         at a time when nobody needs any of them meanwhile. Nothing inside may be taken for durable."""
+
+    def mutex(self) -> AbstractContextManager[object]:
+        """For a file that the loop and threads write: each waits until the other is done."""
 
     def on_unkept(self, tell: Callable[[SyncFault], object]) -> None:
         """Tell, from whatever thread, when the device has not kept something. Nothing is called durable after that."""
@@ -127,7 +164,7 @@ class ChildStarved(ChildKilled):
 
 
 class ChildFailed(Fault):
-    """The process that did the work gave up, for a reason that will not go away; its log says which."""
+    """The process that did the work gave up, for a reason that will not go away: its cause."""
 
 
 class Runtime(Protocol):

@@ -19,6 +19,7 @@ from ottla.runtime.filesystem import can_sync_filesystem, sync_filesystem
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PROBE = (bytearray(1),)
 PROBE_BYTES = 128 * 1024
+PAGES_PROBED_BYTES = 16 * 1024
 DESCRIPTORS_UNLIMITED = 2**20
 
 
@@ -119,6 +120,49 @@ class RealFile:
         os.preadv(fd, _PROBE, offset + length - 1, _NOWAIT)
         return self.pread(length, offset)
 
+    def pread_into(self, buffer: memoryview, offset: int) -> int | None:
+        fd = self._fd if self._fd >= 0 else self._open(writing=False)
+        try:
+            return os.preadv(fd, (buffer,), offset, _NOWAIT if self._nowait else 0)
+        except BlockingIOError:
+            return None
+        except OSError as failure:
+            if not self._nowait or failure.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise _fault("read", self.path, failure) from failure
+            self._nowait = False
+            return self.pread_into(buffer, offset)
+
+    def pread_once(self, length: int, offset: int) -> bytes:
+        fd = self._pin(writing=False)
+        try:
+            if not hasattr(os, "posix_fadvise"):
+                return os.pread(fd, length, offset)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # pages read ahead would stay
+            cached = self._cached(fd, length, offset)
+            data = os.pread(fd, length, offset)
+            if not cached:
+                os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
+            return data
+        except OSError as failure:
+            raise _fault("read", self.path, failure) from failure
+        finally:
+            self._unpin()
+
+    def _cached(self, fd: int, length: int, offset: int) -> bool:
+        """Whether all of it is in the page cache, as far as a byte here and there tells."""
+        if not self._nowait:
+            return True
+        try:
+            for position in range(offset, offset + length, PAGES_PROBED_BYTES):
+                os.preadv(fd, (bytearray(1),), position, _NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as failure:
+            if failure.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            self._nowait = False
+        return True
+
     def truncate(self, size: int) -> None:
         fd = self._fd if self._fd >= 0 else self._open(writing=True)
         self._size = -1
@@ -144,6 +188,15 @@ class RealFile:
             os.fsync(fd)
         except OSError as failure:
             raise self._disk.not_kept(self.path, failure) from failure
+        finally:
+            self._unpin()
+
+    def keep(self) -> RealFile:
+        fd = self._pin(writing=False)
+        try:
+            return KeptFile(self._disk, self.path, os.dup(fd))
+        except OSError as failure:
+            raise _fault("keep open", self.path, failure) from failure
         finally:
             self._unpin()
 
@@ -205,6 +258,23 @@ class RealFile:
         return True
 
 
+class KeptFile(RealFile):
+    """A file that may have no name any more. Its descriptor is its own, and never taken away."""
+
+    __slots__ = ()
+
+    def __init__(self, disk: RealDisk, path: str, fd: int) -> None:
+        super().__init__(disk, path, create=False)
+        self._fd = fd
+        self._pins = 1
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+
 class RealLock:
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -223,7 +293,7 @@ class RealDisk:
         self._temporaries = count(1)
         self._unkept: SyncFault | None = None
         self._tell_unkept: Callable[[SyncFault], object] | None = None
-        self.deferred: list[tuple[str, str]] | None = None  # files to be renamed when all is synced (`together`)
+        self.deferred: dict[str, str] | None = None  # where files are that get their name when all is synced
         self.guard = threading.Lock()  # descriptors are opened and closed from the loop and from offloaded calls
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
@@ -249,6 +319,9 @@ class RealDisk:
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
 
     def listdir(self, path: str) -> list[str]:
         try:
@@ -288,7 +361,7 @@ class RealDisk:
 
     def read(self, path: str) -> bytes:
         try:
-            with open(path, "rb") as file:
+            with open(path if self.deferred is None else self.deferred.get(path, path), "rb") as file:
                 return file.read()
         except FileNotFoundError:
             raise
@@ -303,7 +376,9 @@ class RealDisk:
                 file.write(data)
                 file.flush()
                 if self.deferred is not None:
-                    self.deferred.append((temporary, path))
+                    before, self.deferred[path] = self.deferred.get(path), temporary
+                    if before is not None:
+                        os.unlink(before)
                     return
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -313,19 +388,36 @@ class RealDisk:
             raise _fault("write", path, failure) from failure
         self.sync_dir(os.path.dirname(path))
 
+    def overwrite(self, path: str, data: bytes, position: int) -> None:
+        self.check_kept()
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError as failure:
+            raise _fault("write to", path, failure) from failure
+        try:
+            os.pwrite(fd, data, position)
+            try:
+                os.fsync(fd)
+            except OSError as failure:
+                raise self.not_kept(path, failure) from failure
+        except OSError as failure:
+            raise _fault("write to", path, failure) from failure
+        finally:
+            os.close(fd)
+
     @contextmanager
     def together(self, path: str) -> Iterator[None]:
         if not can_sync_filesystem():
             yield  # everything is synced by itself, as ever
             return
-        self.deferred = []
+        self.deferred = {}
         try:
             yield
         finally:
             renames, self.deferred = self.deferred, None
         try:
             sync_filesystem(path)
-            for temporary, final in renames:
+            for final, temporary in renames.items():
                 os.replace(temporary, final)
             if renames:
                 sync_filesystem(path)
@@ -346,6 +438,9 @@ class RealDisk:
             raise self.not_kept(path, failure) from failure
         finally:
             os.close(fd)
+
+    def mutex(self) -> threading.Lock:
+        return threading.Lock()
 
     def on_unkept(self, tell: Callable[[SyncFault], object]) -> None:
         self._tell_unkept = tell

@@ -26,6 +26,7 @@ from ottla.runtime.child import GIVE_WAY, INSIST
 
 CHILD = "ottla.runtime.child"
 LINE_BYTES_MAX = 64 * 1024 * 1024
+ERROR_BYTES_MAX = 64 * 1024
 WATCH_SECONDS = 1.0
 STARVED_SECONDS = 5.0
 STARVED_RATIO = 20
@@ -42,6 +43,7 @@ async def run_in_child(
             *("-m", CHILD, INSIST if insist else GIVE_WAY),
             stdin=PIPE,
             stdout=PIPE,
+            stderr=PIPE,  # told with its failure, as an event of the log: the log may be JSON
             env=_environment(),
             limit=LINE_BYTES_MAX,
             start_new_session=True,  # Ctrl-C means the broker, which knows how to stop
@@ -50,6 +52,8 @@ async def run_in_child(
         raise ChildKilled(f"no process could be started for {work}: {failure.strerror or failure}") from failure
     assert process.stdin is not None
     assert process.stdout is not None
+    assert process.stderr is not None
+    words = asyncio.create_task(_last_words(process.stderr))
     try:
         order = {"work": work, "job": job, "bytes_per_second": bytes_per_second}
         try:
@@ -61,16 +65,33 @@ async def run_in_child(
             if not line.endswith(b"\n"):
                 break  # killed in the middle of a word
             yield _report(json.loads(line))
-        code = await process.wait()
+        code, said = await process.wait(), await words
+        cause = ChildSaid(said) if said else None
         if code < 0:
-            raise ChildKilled(f"the process of {work} was killed ({signal.Signals(-code).name})")
+            raise ChildKilled(f"the process of {work} was killed ({signal.Signals(-code).name})") from cause
         if code > 0:
-            raise ChildFailed(f"the process of {work} failed with exit code {code}")
+            raise ChildFailed(f"the process of {work} failed with exit code {code}") from cause
     finally:
+        words.cancel()
         process.stdin.close()
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+class ChildSaid(Exception):
+    """What the process wrote to standard error, usually a traceback: the cause of its failure."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+async def _last_words(errors: asyncio.StreamReader) -> str:
+    """All it writes to standard error is read, so that it never waits for us; the end of it is kept."""
+    kept = b""
+    while data := await errors.read(ERROR_BYTES_MAX):
+        kept = (kept + data)[-ERROR_BYTES_MAX:]
+    return kept.decode(errors="replace").rstrip()
 
 
 async def _next_line(process: Process, *, watch: bool) -> bytes:

@@ -37,6 +37,7 @@ class Node:
         self.unclean = False
         """It was killed, or lost power, since all replicas were in sync."""
         self.lives = 0
+        self._scrubbed_since: tuple[int, int] | None = None
         self._again = False
         self._cluster = cluster
         self._world = cluster.world
@@ -50,6 +51,25 @@ class Node:
     @property
     def paused(self) -> bool:
         return self._runtime is not None and self._runtime.loop.paused
+
+    def damaged(self) -> None:
+        """A file of it has changed behind its back."""
+        self._scrubbed_since = (-1, 0) if self.broker is None else (self.lives, self.broker.scrubber.passes)
+
+    def scrubbed(self, passes: int) -> bool:
+        """Whether so many passes of the scrub have ended, in one life, since it was damaged."""
+        if self._scrubbed_since is None:
+            return True
+        if self.broker is None or not self.ready:
+            return False
+        life, before = self._scrubbed_since
+        if life != self.lives:
+            self._scrubbed_since = (self.lives, 0)
+            before = 0
+        if self.broker.scrubber.passes - before < passes:
+            return False
+        self._scrubbed_since = None
+        return True
 
     def start(self) -> None:
         if self._runtime is not None:

@@ -87,6 +87,16 @@ class SimFile:
             return None
         return self.pread(length, offset)
 
+    def pread_into(self, buffer: memoryview, offset: int) -> int | None:
+        data = self.pread_nowait(len(buffer), offset)
+        if data is None:
+            return None
+        buffer[: len(data)] = data
+        return len(data)
+
+    def pread_once(self, length: int, offset: int) -> bytes:
+        return self.pread(length, offset)
+
     def truncate(self, size: int) -> None:
         inode = self._open(writing=True)
         self._disk.room(self.path)
@@ -102,6 +112,11 @@ class SimFile:
         inode = self._open()
         self._disk.room(self.path)
         inode.sync()
+
+    def keep(self) -> SimFile:
+        kept = SimFile(self._disk, self.path, create=False)
+        kept._inode = self._open()
+        return kept
 
     def close(self) -> None:
         self._inode = None
@@ -202,6 +217,9 @@ class SimDisk:
     def exists(self, path: str) -> bool:
         return path in self._files or path in self._directories
 
+    def is_directory(self, path: str) -> bool:
+        return path in self._directories
+
     def listdir(self, path: str) -> list[str]:
         prefix = path + "/"
         names = [*self._files, *self._directories]
@@ -263,11 +281,20 @@ class SimDisk:
         self._name((path, inode))
         self._commit(len(self._journal))
 
+    def overwrite(self, path: str, data: bytes, position: int) -> None:
+        self.room(path)
+        inode = self.find(path, create=False)
+        inode.content[position : position + len(data)] = data
+        inode.sync()
+
     def sync_dir(self, path: str) -> None:
         self.room(path)
         self._commit(len(self._journal))
 
     def together(self, path: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def mutex(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def on_unkept(self, tell: Callable[[SyncFault], object]) -> None:

@@ -5,6 +5,10 @@ likes. What a disk had not synced may be lost by one broker at a time, and by th
 are whole again: a record that is acknowledged is on two machines, and one of them may lose it. As long as such a loss
 is not made good, one of the others stays up, because a broker cannot tell a kill from a power cut. A bit that flips in
 the log of a broker that was killed is such a loss, too: what stands behind it is gone, synced or not.
+
+And so is damage to files at rest, of a broker that is stopped or runs: any one file of a partition is removed, emptied,
+cut, extended, or one of its bits flips. That loss is made good when the broker has scrubbed all it has, and is in sync
+again. Of a batch only what its checksum covers is damaged here: the rest clients cannot tell before the scrub does.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from random import Random
 from typing import Final
 
 from ottla.sim.cluster import DATA, Node, SimCluster
+from ottla.sim.damage import MAGIC_AT, SCRUB_PASSES, damage_a_file, flip_a_bit
 from ottla.sim.disk import UNLIMITED, SimDisk
 from ottla.sim.runtime import DISK_DELAY_S
 from ottla.sim.store import STORE
@@ -23,8 +28,6 @@ from ottla.wire.batch import batches
 
 AT_ONCE_MAX: Final = 4
 WALL_JUMP_MS: Final = 3_600_000
-MAGIC_AT: Final = 16
-"""Where the bytes of a batch begin that are its producer's: what stands before them no checksum covers."""
 
 Undo = Callable[[], object]
 
@@ -33,6 +36,8 @@ KINDS: Final = {
     "all killed": "_kill_all",
     "power cut": "_power_cut",
     "bit flip": "_bit_flip",
+    "damaged file": "_damaged_file",
+    "bit rot": "_bit_rot",
     "pause": "_pause",
     "stop": "_stop",
     "cut": "_cut",
@@ -51,7 +56,8 @@ KINDS: Final = {
     "client cut off": "_cut_client",
 }
 """What can go wrong, and which method does it: each says how it is undone, or that it cannot be done now."""
-LOSSES: Final = ("power cut", "bit flip")
+AT_REST: Final = ("damaged file", "bit rot")
+LOSSES: Final = ("power cut", "bit flip", *AT_REST)
 """What takes records away that a broker had."""
 
 
@@ -195,11 +201,47 @@ class Faults:
             self._say(f"a bit of {node.name} flips in {path} at {at}")
         return node.start
 
+    def _damaged_file(self) -> Undo | None:
+        """Of a broker that was stopped, or killed."""
+        node = self._chosen([node for node in self._running() if node.ready and not node.paused])
+        if node is None or not self.whole():
+            return None
+        node.tail_lost = True
+        if self._random.random() < 0.7:
+            node.stop()
+        else:
+            node.kill()
+
+        def undo() -> None:
+            if node.running and self._active:
+                self._world.kernel.call_later(1.0, undo)  # it has not stopped yet
+                return
+            if not node.running:
+                self._say(f"{node.name}: {damage_a_file(self._world.machine(node.name).disk, self._random)}")
+                node.damaged()
+            node.start()
+
+        return undo
+
+    def _bit_rot(self) -> Undo | None:
+        """Of a broker that runs: in what is on the device, and nobody but a scrub would read again."""
+        node = self._chosen([node for node in self._running() if node.ready and not node.paused])
+        if node is None or not self.whole():
+            return None
+        assert node.broker is not None
+        flipped = flip_a_bit(self._world.machine(node.name).disk, node.broker.replicas, self._random)
+        if flipped is None:
+            return None
+        self._say(f"{node.name}: {flipped}")
+        node.tail_lost = True
+        node.damaged()
+        return lambda: None
+
     def whole(self) -> bool:
         """Whether every replica is in sync and up; then what was lost before is made good."""
         if not all(node.ready and not node.paused and not node.stopping for node in self._cluster.nodes):
             return False
-        if not self._cluster.in_sync():
+        if not self._cluster.in_sync() or not all(node.scrubbed(SCRUB_PASSES) for node in self._cluster.nodes):
             return False
         for node in self._cluster.nodes:
             node.tail_lost = node.unclean = False

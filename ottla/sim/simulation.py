@@ -19,7 +19,8 @@ from random import Random
 from typing import Final
 
 from ottla.sim.cluster import DATA, SimCluster
-from ottla.sim.faults import Faults
+from ottla.sim.damage import SCRUB_PASSES
+from ottla.sim.faults import AT_REST, Faults
 from ottla.sim.history import History, Kind, Value, Violation
 from ottla.sim.invariants import Invariants
 from ottla.sim.loop import Livelock
@@ -154,6 +155,7 @@ class Simulation:
             "log.roll.ms": choose(["1000", "20000", "604800000"]),
             "log.index.interval.bytes": choose(["100", "4096"]),
             "log.flush.interval.messages": choose(["1", "100", "9223372036854775807"]),
+            "ottla.scrub.interval.ms": self.world.chance("scrub").choice(["3000", "15000"]),
         }
 
     def run(self) -> Outcome:
@@ -163,6 +165,9 @@ class Simulation:
             self.faults.begin()
             self.world.run(self._broken, self.seconds)
             self.faults.heal()
+            if any(self.faults.counts[kind] for kind in AT_REST):
+                for node in self.cluster.nodes:
+                    node.damaged()  # or may be, and nobody knows before all is scrubbed
             self._settle()
             if not self._broken():
                 self._compare()
@@ -230,6 +235,7 @@ class Simulation:
         found = [f"{client.name} {client.state}" for client in self.clients if not client.settled]
         if not found and self.exactness is not None:
             found = self.exactness.open_transactions()
+        found += [f"{node.name} is being scrubbed" for node in self.cluster.nodes if not node.scrubbed(SCRUB_PASSES)]
         if found:
             return found
         for topic in self.cluster.image().topics.values():

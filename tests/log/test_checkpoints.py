@@ -52,7 +52,7 @@ def test_an_absent_checkpoint_knows_no_offsets(directory):
 )
 def test_a_damaged_checkpoint_names_itself_and_the_remedy(directory, text):
     put(directory, checkpoints.RECOVERY_POINTS, text)
-    with pytest.raises(Fault, match=r"recovery-point-offset-checkpoint is damaged.*Delete it"):
+    with pytest.raises(Fault, match=r"recovery-point-offset-checkpoint is damaged.*Without it"):
         checkpoints.read_offsets(disk, directory, checkpoints.RECOVERY_POINTS)
 
 

@@ -18,6 +18,7 @@ from ottla.log.swap import Swap
 from ottla.sim.disk import SimDisk
 from tests.log.batches import NOW
 from tests.log.compacting import InlineChild, contents, headers_of, job_for, put
+from tests.log.manifests import contradictions
 
 PATH = "data/topic-0"
 KEYS = [b"k%d" % number for number in range(8)]
@@ -73,6 +74,7 @@ class CompactionMachine(RuleBasedStateMachine):
         self.log = self.open(clean=False)
 
     def open(self, *, clean: bool) -> PartitionLog:
+        assert contradictions(self.disk) == []
         recovery_point, cleaned = self.checkpointed
         log = PartitionLog.open(
             self.disk,
@@ -83,6 +85,7 @@ class CompactionMachine(RuleBasedStateMachine):
             clean=clean,
             now_ms=self.now_ms,
         )
+        assert log.damage is None, "a false alarm"
         log.cleaned = min(cleaned, log.log_end)
         return log
 

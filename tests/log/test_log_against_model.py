@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 import pytest
@@ -15,6 +16,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.sim.disk import SimDisk
 from ottla.wire.batch import read_header
 from tests.log.batches import NOW, PATH, append, make, stored
+from tests.log.manifests import contradictions
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -43,7 +45,8 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.open(clean=False)
 
     def open(self, *, clean):
-        return PartitionLog.open(
+        assert contradictions(self.disk) == []
+        log = PartitionLog.open(
             self.disk,
             PATH,
             self.config,
@@ -52,6 +55,8 @@ class LogMachine(RuleBasedStateMachine):
             clean=clean,
             now_ms=self.now_ms,
         )
+        assert log.damage is None, "a false alarm"
+        return log
 
     @property
     def log_end(self):
@@ -187,12 +192,12 @@ class LogMachine(RuleBasedStateMachine):
         self.recovery_point = min(synced, self.log.log_end)
 
     @precondition(lambda self: self.model)
-    @rule(fraction=st.floats(0, 1), bytes_max=st.integers(0, 2000), limit=st.floats(0, 1))
-    def read_anywhere(self, fraction, bytes_max, limit):
+    @rule(fraction=st.floats(0, 1), bytes_max=st.integers(0, 2000), limit=st.floats(0, 1), whole_first=st.booleans())
+    def read_anywhere(self, fraction, bytes_max, limit, whole_first):
         first, end = self.log.log_start, self.log_end
         offset = first + int((end - first) * fraction)
         bound = offset + int((end - offset) * limit)
-        piece = self.log.read(offset, bytes_max, limit=bound)
+        piece = self.log.read(offset, bytes_max, limit=bound, whole_first_batch=whole_first)
         whole = [b for b in self.model if read_header(b).last_offset >= offset and read_header(b).next_offset <= bound]
         if piece is None:
             assert not whole
@@ -200,9 +205,10 @@ class LogMachine(RuleBasedStateMachine):
         data = piece.load_nowait()
         if data is None:
             data = piece.load()
+        assert len(data) in itertools.accumulate(map(len, whole), initial=0), "a batch is torn"
         assert bytes(data) == b"".join(whole)[: len(data)]
-        assert len(data) >= len(whole[0]) if whole else not data
-        assert len(data) <= max(bytes_max, len(whole[0]) if whole else 0)
+        assert len(data) <= max(bytes_max, len(whole[0]) if whole and whole_first else 0)
+        assert data or not whole or not (whole_first or len(whole[0]) <= bytes_max)
 
     @invariant()
     def equals_the_model(self):

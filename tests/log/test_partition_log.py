@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
+
 import pytest
 
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.checkpoints import read_partition_metadata
 from ottla.log.log_config import LogConfig
+from ottla.log.manifest import FILE_NAME as MANIFEST
 from ottla.log.partition_log import PartitionLog
 from ottla.runtime.disk import RealDisk
-from ottla.wire.batch import batches, read_header
+from ottla.wire.batch import read_header
 from tests.log.batches import NOW, PATH, append, fill, make, stored
 
 
@@ -256,83 +260,6 @@ def test_no_batch_passes_the_limit(open_log):
     assert log.read(6, 10_000, limit=8) is None
 
 
-def test_the_first_batch_comes_whole_however_little_is_asked_for(open_log):
-    log = open_log()
-    sent = fill(log, 3)
-    assert log.read(0, 1, limit=3).load_nowait() == sent[0]
-    assert log.read(0, 20, limit=3, whole_first_batch=False).load_nowait() == sent[0][:20]
-
-
-def test_a_long_read_ends_with_a_whole_batch_where_the_index_knows_one(open_log):
-    log = open_log(index_interval_bytes=0)
-    sent = fill(log, 20)
-    data = log.read(3, 500, limit=20).load_nowait()
-    whole = [header for _, header in batches(data)]
-    assert sum(header.size for header in whole) == len(data)
-    assert data == b"".join(sent[3 : 3 + len(whole)])
-
-
-def test_a_reader_at_the_tail_is_not_sent_what_is_appended_after_it_asked(open_log):
-    log = open_log()
-    sent = fill(log, 2)
-    piece = log.read(0, 10_000, limit=log.log_end)
-    fill(log, 2)
-    assert piece.load_nowait() == b"".join(sent)
-
-
-def test_a_reader_who_comes_back_for_more_is_served_without_looking_anything_up(disk, open_log, monkeypatch):
-    log = open_log()
-    fill(log, 50)
-    log.read(10, 10_000, limit=50).load_nowait()
-    more = fill(log, 2)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(log.active), "find", None)
-        assert log.read(50, 10_000, limit=52).load_nowait() == b"".join(more)
-
-
-def test_a_cold_read_is_placed_and_loaded_in_a_thread(disk, open_log):
-    log = open_log(segment_bytes=250)
-    sent = fill(log, 9)
-    log.close()
-    log = open_log(clean=True, segment_bytes=250)
-    disk.cold = 1.0
-    piece = log.read(1, 10_000, limit=9)
-    assert not piece.placed
-    assert piece.load_nowait() is None
-    assert piece.load() == b"".join(sent[1:3])
-
-
-def test_a_slice_survives_the_deletion_of_its_segment(disk, open_log):
-    log = open_log(segment_bytes=250, retention_bytes=300)
-    sent = fill(log, 9)
-    disk.cold = 1.0
-    piece = log.read(0, 10_000, limit=9)
-    dropped = log.retain(NOW, 9)
-    assert dropped
-    assert piece.load() == b"".join(sent[:3])
-    for segment in dropped:
-        segment.unlink()
-    assert refused(piece.load) == ErrorCode.offset_out_of_range
-
-
-def test_a_slice_of_a_log_truncated_meanwhile_is_refused(disk, open_log):
-    log = open_log()
-    fill(log, 5)
-    disk.cold = 1.0
-    piece = log.read(3, 10_000, limit=5)
-    log.truncate_to(2, NOW)
-    assert refused(piece.load) == ErrorCode.not_leader_or_follower
-
-
-def test_a_slice_is_refused_though_another_history_stands_where_it_was_placed(open_log):
-    log = open_log()
-    fill(log, 5)
-    piece = log.read(3, 10_000, limit=5)  # and then its reader waits for another partition's, from the device
-    log.truncate_to(2, NOW)
-    fill(log, 5, epoch=1)  # of the same sizes: a follower that has epoch 0 up to 3 could not tell
-    assert refused(piece.load_nowait) == ErrorCode.not_leader_or_follower
-
-
 def test_a_reader_is_led_over_missing_offsets_to_the_next_segment(open_log, leader):
     log = open_log(segment_bytes=250)
     fill(log, 3)
@@ -483,3 +410,67 @@ def test_a_truncation_that_could_not_be_synced_is_settled_before_the_next_append
     assert (log.log_end, stored(log), log.epochs.entries) == (6, sent, [(1, 0), (3, 5)])
     disk.process_died()
     assert stored(open_log()) == sent
+
+
+# The files of the indexes, as Kafka's tools look for them.
+
+INDEXES = ("index", "timeindex")
+
+
+def index_files(disk, base=0):
+    return [len(disk.read(f"{PATH}/{base:020d}.{kind}")) for kind in INDEXES]
+
+
+def test_the_files_of_the_indexes_are_there_from_the_first_append(disk, open_log):
+    log = open_log(segment_bytes=300)
+    assert not disk.exists(f"{PATH}/{0:020d}.index"), "a partition that nobody ever wrote to costs no file"
+    append(log)
+    assert index_files(disk) == [0, 0]
+    while len(log.segments) == 1:
+        append(log)
+    assert index_files(disk, log.active.base_offset) == [0, 0]
+    assert index_files(disk)[1] == 12, "one entry for the largest timestamp, written when the segment was rolled"
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_after_a_crash_the_files_of_the_indexes_tell_of_nothing_that_is_gone(disk, open_log, claimed):
+    log = open_log(index_interval_bytes=100)
+    for number in range(20):
+        append(log, timestamp=NOW + number)
+    log.close()
+    full = index_files(disk)
+    assert min(full) > 0
+    file = disk.open(f"{PATH}/{0:020d}.log")
+    file.truncate(file.size() // 2)
+    if not claimed:
+        disk.remove(f"{PATH}/{MANIFEST}")
+    again = open_log(index_interval_bytes=100, clean=False)
+    assert again.log_end == (20 if claimed else 10)
+    assert (again.damage is not None) == claimed, "what the manifest claims is missing; without one it is a torn tail"
+    left = index_files(disk)
+    assert all(0 < now < before for now, before in zip(left, full, strict=True))
+    offsets = array("i", disk.read(f"{PATH}/{0:020d}.index"))
+    if sys.byteorder == "little":
+        offsets.byteswap()
+    assert max(offsets[0::2]) < 10
+    assert max(offsets[1::2]) < again.segments[0].size == file.size()
+
+
+def test_indexes_that_a_crash_took_are_written_again(disk, open_log):
+    log = open_log()
+    append(log)
+    for kind in INDEXES:
+        disk.remove(f"{PATH}/{0:020d}.{kind}")
+    open_log(clean=False)
+    assert index_files(disk) == [0, 12]
+
+
+def test_a_log_that_was_cut_to_nothing_has_empty_indexes(disk, open_log):
+    log = open_log(index_interval_bytes=100)
+    for _ in range(20):
+        append(log)
+    log.close()
+    assert min(index_files(disk)) > 0
+    log = open_log(index_interval_bytes=100, clean=True)
+    log.truncate_to(0, NOW)
+    assert index_files(disk) == [0, 0]

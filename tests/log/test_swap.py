@@ -9,6 +9,7 @@ import pytest
 from ottla.errors import StorageFault
 from ottla.log.cleaning import CleanedSegment, clean, decode_report
 from ottla.log.log_config import LogConfig
+from ottla.log.manifest import FILE_NAME as MANIFEST
 from ottla.log.partition_log import PartitionLog
 from ottla.log.swap import Swap
 from ottla.sim.disk import SimDisk
@@ -53,7 +54,8 @@ def reopened(log) -> PartitionLog:
 
 
 def leftovers(disk) -> list[str]:
-    return [name for name in disk.listdir(PATH) if name.endswith((".cleaned", ".swap", ".deleted"))]
+    names = [name for name in disk.listdir(PATH) if name != MANIFEST]
+    return [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))]
 
 
 def refusing(act, ending):
@@ -86,6 +88,7 @@ def test_once_it_is_announced_a_crash_finishes_it(disk, log):
 def test_readers_go_on_in_the_old_segment(log):
     piece = log.read(2, 10_000, limit=8)
     assert piece is not None
+    piece.hold()
     swap = Swap(log, *cleaned(log))
     swap.begin()
     old = swap.finish()
@@ -96,6 +99,7 @@ def test_readers_go_on_in_the_old_segment(log):
     for segment in old:
         segment.unlink()
     assert contents(log) == COMPACTED
+    assert piece.read(0, len(piece)) == data, "though it has no name any more"
 
 
 @pytest.mark.parametrize("announced", [False, True])
@@ -163,7 +167,7 @@ def test_what_was_aborted_stays_so_while_the_disk_is_full(disk):
     log = aborting(disk)
     swap = Swap(log, *cleaned(log))
     swap.begin()
-    disk.capacity_bytes = disk.used()
+    disk.capacity_bytes = 0  # also when something is removed
     with pytest.raises(StorageFault):
         swap.finish()
     assert log.transactions.aborted(0, 4) == [(7, 1)]

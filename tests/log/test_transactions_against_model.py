@@ -12,6 +12,7 @@ from ottla.sim.disk import SimDisk
 from ottla.wire import marker as markers
 from ottla.wire.marker import Marker
 from tests.log.batches import NOW, PATH, make
+from tests.log.manifests import contradictions
 
 STEPS = 150
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100)
@@ -101,6 +102,7 @@ def test_a_log_knows_its_transactions_whatever_happens_to_it(seed: int):
                 log.close()
             else:
                 disk.crash()
+            assert contradictions(disk) == []
             log = PartitionLog.open(
                 disk, PATH, CONFIG, clean=act == "restart", recovery_point=synced, log_start=start, now_ms=NOW
             )

@@ -92,6 +92,8 @@ def refused_somewhere(lose: Callable[[PartitionLog], object]) -> Iterator[tuple[
         except StorageFault:
             yield disk, log
         else:
+            if disk.left is None:
+                continue  # it was refused to write the manifest, and could remove it
             assert step > 3
             return
 

@@ -64,10 +64,12 @@ def test_what_it_raises_is_raised_to_whoever_waits():
         asyncio.run(reports("fail_to_store", {}))
 
 
-def test_a_failure_nobody_foresaw_is_told_apart_from_a_kill(capfd):
-    with pytest.raises(ChildFailed):
+def test_a_failure_nobody_foresaw_is_told_apart_from_a_kill_and_has_its_traceback(capfd):
+    with pytest.raises(ChildFailed) as failed:
         asyncio.run(reports("crash", {}))
-    assert "ZeroDivisionError" in capfd.readouterr().err
+    assert "in crash\n" in str(failed.value.__cause__)
+    assert str(failed.value.__cause__).endswith("ZeroDivisionError: integer division or modulo by zero")
+    assert capfd.readouterr().err == "", "the log may be JSON"
     with pytest.raises(ChildKilled, match="SIGKILL"):
         asyncio.run(reports("kill_itself", {}))
 

@@ -77,6 +77,34 @@ def test_a_truncated_file_goes_on_where_it_was_cut(tmp_path):
     file.close()
 
 
+def test_bytes_in_the_middle_of_a_file_are_overwritten(tmp_path):
+    disk = RealDisk()
+    path = str(tmp_path / "file")
+    file = disk.open(path, create=True)
+    file.append(b"0123456789")
+    disk.overwrite(path, b"abc", 3)
+    assert file.pread(100, 0) == b"012abc6789"
+    file.append(b"x")
+    assert disk.read(path) == b"012abc6789x"
+    with pytest.raises(StorageFault, match="other"):
+        disk.overwrite(str(tmp_path / "other"), b"abc", 3)
+
+
+def test_a_file_that_is_read_once_is_read_to_its_end(tmp_path):
+    disk = RealDisk()
+    path = str(tmp_path / "file")
+    data = os.urandom(300_000)
+    writer = disk.open(path, create=True)
+    writer.append(data)
+    writer.sync()
+    once = disk.open(path)
+    chunks = [once.pread_once(70_000, at) for at in range(0, 400_000, 70_000)]
+    assert b"".join(chunks) == data
+    once.close()
+    with pytest.raises(StorageFault, match="other"):
+        disk.open(str(tmp_path / "other")).pread_once(10, 0)
+
+
 def test_errors_name_the_path(tmp_path):
     file = RealDisk().open(str(tmp_path / "nowhere" / "log"), create=True)
     with pytest.raises(StorageFault, match="nowhere/log"):
@@ -223,3 +251,16 @@ def test_what_the_device_did_not_keep_is_not_called_kept_by_asking_again(tmp_pat
         with pytest.raises(SyncFault):
             ask()
     assert len(told) == 1
+
+
+def test_what_is_written_together_is_read_as_it_will_be(tmp_path):
+    disk = RealDisk()
+    path = str(tmp_path / "checkpoint")
+    disk.write_atomic(path, b"old")
+    with disk.together(str(tmp_path)):
+        disk.write_atomic(path, b"new")
+        assert disk.read(path) == b"new"
+        disk.write_atomic(path, b"newer")
+        assert disk.read(path) == b"newer"
+    assert disk.read(path) == b"newer"
+    assert os.listdir(tmp_path) == ["checkpoint"]

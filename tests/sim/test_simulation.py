@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.cli.simulate import HASH_SEED, command
+from ottla.log import damage
 from ottla.log.producers import Producers
+from ottla.log.scrub import SegmentScrub
 from ottla.replication.partition import Partition
 from ottla.sim.history import Kind
 from ottla.sim.simulation import simulate
@@ -76,3 +78,28 @@ def test_a_seed_that_fails_says_what_to_run(monkeypatch):
     assert result.exit_code == 1
     assert re.search(r"run it again: ottla simulate --seed \d --minutes 0.5 --brokers 3 --fault kill", result.output)
     assert re.search(r"error: \d of 4 seeds failed", result.output)
+
+
+@pytest.mark.parametrize("seed", [2, 6])
+def test_files_that_are_damaged_at_rest_cost_nothing_beside_two_good_copies(seed):
+    outcome = simulate(seed, 0.5, only=("damaged file", "bit rot"))
+    assert (outcome.violations, outcome.failures) == ([], [])
+    assert outcome.counts["acknowledged"] > 0
+    assert sum(outcome.faults.values()) > 0
+
+
+def test_damage_that_no_scrub_looks_for_is_found_out(monkeypatch):
+    monkeypatch.setattr(SegmentScrub, "_checked", lambda self, position, header, crc: _taken_for_whole(self, header))
+    assert first_bad("bit rot") & {Kind.DIVERGED, Kind.STUCK, Kind.LOST}
+
+
+def _taken_for_whole(scrub, header):
+    scrub._position += header.size
+    scrub._next_offset = header.next_offset
+    return True
+
+
+def test_a_log_that_is_believed_after_a_clean_stop_is_found_out(monkeypatch):
+    monkeypatch.setattr(damage, "missing_segments", lambda log, segments, *, clean, notes: [])
+    monkeypatch.setattr(damage, "proven_end", lambda log, evidence, log_end, *, clean, notes: log_end)
+    assert first_bad("damaged file") & {Kind.LOST, Kind.DIVERGED, Kind.STUCK, Kind.INCONSISTENT, Kind.SHRUNK}

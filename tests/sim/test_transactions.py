@@ -6,12 +6,15 @@ import pytest
 
 from ottla.coordinator.transactions import Transactions
 from ottla.log import compaction
+from ottla.log.cleaned_transactions import AbortedTransaction
 from ottla.log.transactions import Transactions as OpenTransactions
 from ottla.sim.history import Kind
 from ottla.sim.simulation import simulate
 
-COMPACTED_BANK = 3
-"""A seed with aborts behind a transaction that is open when compaction comes."""
+COMPACTED_BANK = (127, *range(101, 141, 2))
+"""Seeds of which some have aborts behind a transaction that is open when compaction comes. Which ones changes whenever
+brokers do something at another time than before, so no single seed would do for long. The one that did last comes
+first."""
 
 
 @pytest.mark.parametrize("seed", [31, 401, 563])
@@ -41,13 +44,23 @@ def test_a_coordinator_that_never_ends_what_was_left_open_is_found_out(monkeypat
 
 def test_compaction_that_forgets_what_was_aborted_behind_its_end_is_found_out(monkeypatch):
     plan = compaction.plan
+    forgotten: list[AbortedTransaction] = []
 
     def forgetful(log, found, **options):
         job = plan(log, found, **options)
-        return None if job is None else job._replace(aborted=log.transactions.aborted_before(job.end))
+        if job is None:
+            return None
+        known = log.transactions.aborted_before(job.end)
+        written_anew = [entry for entry in job.aborted if entry.last_offset < job.sources[-1].next_base]
+        forgotten.extend(entry for entry in written_anew if entry not in known)
+        return job._replace(aborted=known)
 
     monkeypatch.setattr(compaction, "plan", forgetful)
-    assert Kind.WRONG_SUM in {violation.kind for violation in simulate(COMPACTED_BANK, 1).violations}
+    runs = (simulate(seed, 1) for seed in COMPACTED_BANK)
+    bad = next((outcome for outcome in runs if not outcome.good), None)
+    assert forgotten, "no pass had anything to forget: these seeds do not try the defect, others may"
+    assert bad is not None, f"{len(forgotten)} aborted transactions were forgotten, and nobody noticed"
+    assert Kind.WRONG_SUM in {violation.kind for violation in bad.violations}
 
 
 def test_a_bit_that_flips_in_a_log_is_noticed_and_made_good():

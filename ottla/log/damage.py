@@ -1,0 +1,221 @@
+"""Damage: what is missing in a log, found when it is opened and before anything of it is truncated.
+
+No data is read. The files are held against the manifest, and the end of the log against everything that proves one:
+    after a clean stop     the manifest; without one, the recovery point, the high watermark, the newest producer
+                           snapshot and the leader epochs
+    after any other stop   the manifest and the recovery point: a power cut may take what is behind them
+With a manifest of a clean stop that agrees with the files, a checkpoint that says more is wrong itself.
+
+What is missing is a range of offsets. The log keeps what is whole on both sides of it, ends where the highest proof
+says (an offset that was given is never given again), and answers a read in the range with KAFKA_STORAGE_ERROR: nothing
+is skipped in silence. The ranges stand in the manifest until the replica is copied anew from another one
+(`quarantine`), or somebody accepts the loss (`ottla log accept-loss`) and they become a gap, as compaction leaves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import count, pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.errors import ErrorCode, Refused
+from ottla.log.manifest import NO_CUT, Manifest, Range, SegmentClaim, merged
+from ottla.log.scan import headers
+from ottla.log.segment import Segment
+from ottla.runtime import Disk
+
+if TYPE_CHECKING:
+    from ottla.log.partition_log import PartitionLog
+
+DAMAGED_SUFFIX = ".damaged"
+
+
+class Damage(NamedTuple):
+    """Ranges of offsets that a log must have and has not, in order."""
+
+    path: str
+    missing: tuple[Range, ...]
+    epoch: int
+    """The leader epoch that is proven, with the end of the log: a replica that has both lacks nothing."""
+    end: int
+
+    def __str__(self) -> str:
+        ranges = ", ".join(f"{start}..{end - 1}" for start, end in self.missing)
+        return f"offsets {ranges} are missing in {self.path}"
+
+    def limit(self, offset: int, limit: int) -> int:
+        """Up to where a reader who begins at `offset` may be served. Refused if that is missing itself."""
+        for start, end in self.missing:
+            if offset < start:
+                return min(start, limit)
+            if offset < end:
+                raise Refused(
+                    ErrorCode.kafka_storage_error,
+                    f"offsets {start}..{end - 1} are missing in {self.path}: restore them from another replica, or "
+                    f"give them up with `ottla log accept-loss` while the broker is stopped",
+                )
+        return limit
+
+
+class Evidence(NamedTuple):
+    """What checkpoints of the data directory say of a log."""
+
+    recovery_point: int = 0
+    high_watermark: int = 0
+
+
+def note(log: PartitionLog, ranges: Iterable[Range]) -> None:
+    """The log was found to have lost these as well, while it is in use."""
+    known = () if log.damage is None else log.damage.missing
+    log.damage = Damage(log.path, merged([*known, *ranges]), log.epochs.latest, log.log_end)
+    trim(log)
+
+
+def trim(log: PartitionLog) -> None:
+    """The log starts later, or ends earlier: what is missing outside of it is no loss any more."""
+    if log.damage is not None:
+        inside = merged((max(start, log.log_start), min(end, log.log_end)) for start, end in log.damage.missing)
+        log.damage = log.damage._replace(missing=inside) if inside else None
+
+
+def missing_segments(log: PartitionLog, segments: list[Segment], *, clean: bool, notes: list[str]) -> list[Range]:
+    """What the manifest claims and the files have not. A file that is longer than claimed is cut back, and what was
+    behind kept aside."""
+    manifest = log.manifest.latest
+    if manifest is None:
+        return between_segments(log, segments, {}, notes) if clean else []
+    by_base = {segment.base_offset: segment for segment in segments}
+    found: list[Range] = list(manifest.missing)
+    claims = [*manifest.segments, *([manifest.active] if manifest.active is not None else [])]
+    for claim in claims:
+        if not claim.size:
+            continue
+        segment = by_base.get(claim.base_offset)
+        if segment is None or segment.size < claim.size:
+            end, size = (claim.base_offset, 0) if segment is None else whole_end(segment)
+            if end < claim.end_offset:
+                found.append((end, claim.end_offset))
+                notes.append(_wrong(log, claim, segment))
+            if segment is not None and size < segment.size:
+                _cut_back(log, segment, size, notes)  # part of a batch: nothing may follow it
+        elif segment.size > claim.size and (claim is not manifest.active or clean):
+            _cut_back(log, segment, claim.size, notes)
+    first = min(by_base, default=None)
+    if manifest.log_start >= 0 and first is not None and first > manifest.log_start and segments[0].size:
+        found.append((manifest.log_start, first))
+    if clean:
+        found += between_segments(log, segments, {claim.base_offset: claim for claim in claims}, notes)
+    return found
+
+
+def between_segments(
+    log: PartitionLog, segments: list[Segment], claims: Mapping[int, SegmentClaim], notes: list[str]
+) -> list[Range]:
+    """Offsets between the end of a segment and the next one, where the log was not compacted. Of segments that the
+    manifest claims it is known that there are none, or that they were given up: only the others are looked at, which
+    are those that another release wrote, and those whose manifest is lost."""
+    if log.config.cleanup_compact or log.cleaned:
+        return []
+    found = []
+    for segment, following in pairwise(segments):
+        if segment.base_offset in claims:
+            continue
+        end = last_end(segment)
+        if end < following.base_offset:
+            found.append((end, following.base_offset))
+            notes.append(f"{segment.log.path} ends at offset {end}, and the next one begins at {following.base_offset}")
+            if (size := whole_end(segment)[1]) < segment.size:
+                _cut_back(log, segment, size, notes)  # part of a batch: nothing may follow it
+    return found
+
+
+def last_end(segment: Segment) -> int:
+    """Where a segment ends, by its last batches: from the last entry of its index on."""
+    start = segment.offsets.peek_last_position(segment.size)
+    try:
+        for position, header in headers(segment.log, start, segment.size):
+            if position + header.size == segment.size:
+                return header.next_offset
+    except Refused:
+        pass
+    finally:
+        segment.close()
+    return whole_end(segment)[0]
+
+
+def _wrong(log: PartitionLog, claim: SegmentClaim, segment: Segment | None) -> str:
+    has = "is missing" if segment is None else f"has {segment.size} bytes instead of {claim.size}"
+    return f"{log.path}/{claim.base_offset:020d}.log {has}"
+
+
+def whole_end(segment: Segment) -> tuple[int, int]:
+    """Where the whole batches of a segment end, by their headers: offset and position."""
+    end, size = segment.base_offset, 0
+    try:
+        for position, header in headers(segment.log, 0, segment.size):
+            if header.base_offset < end:
+                break
+            end, size = header.next_offset, position + header.size
+    except Refused:
+        pass
+    finally:
+        segment.close()
+    return end, size
+
+
+def _cut_back(log: PartitionLog, segment: Segment, size: int, notes: list[str]) -> None:
+    """What is behind the end of a sealed segment, or behind its last whole batch, is not the log's."""
+    aside = f"{segment.log.path}.{size}{DAMAGED_SUFFIX}"
+    log.disk.write_atomic(aside, segment.log.pread(segment.size - size, size))
+    notes.append(f"{segment.log.path} was cut back to {size} of {segment.size} bytes; the rest is in {aside}")
+    segment.log.truncate(size)
+    segment.log.sync()
+    segment.log.close()
+    segment.size = size
+
+
+def proven_end(log: PartitionLog, evidence: Evidence, log_end: int, *, clean: bool, notes: list[str]) -> int:
+    """The highest end of the log that anything proves."""
+    manifest = log.manifest.latest or Manifest()
+    told = {"the recovery point": evidence.recovery_point}
+    if clean:
+        told["the high watermark"] = evidence.high_watermark
+        told["a producer snapshot"] = max(log.snapshots.offsets, default=0)
+        told["a leader epoch"] = max((start for _, start in log.epochs.entries), default=0)
+    if manifest.cut != NO_CUT:
+        told = {what: min(offset, manifest.cut) for what, offset in told.items()}
+    exact = clean and manifest.active is not None and not manifest.missing
+    if exact and manifest.end_offset == log_end:
+        wrong = [f"{what} says {offset}" for what, offset in told.items() if offset > log_end]
+        if wrong:
+            notes.append(f"the log ends at {log_end}, as its manifest proves; {', '.join(wrong)}: rebuilt")
+        return log_end
+    return max(manifest.end_offset, log_end, *told.values())
+
+
+def go_on_behind(log: PartitionLog, missing: tuple[Range, ...], end: int, now_ms: int) -> None:
+    """The log has lost these offsets, and goes on where the highest proof says that it ended."""
+    if log.log_end < end or not log.disk.exists(log.path):
+        log.make_directory()
+        kept = [segment for segment in log.segments if segment.size]
+        fresh = Segment(log.disk, log.path, end, created_ms=now_ms)
+        fresh.create()
+        for empty in log.segments:
+            if not empty.size and empty.base_offset != end:
+                log.disk.remove(empty.log.path)
+        log.adopt([*kept, fresh])
+        log.made_files = True
+        log.log_end = end
+    log.damage = Damage(log.path, missing, log.epochs.latest, log.log_end)
+
+
+def set_directories_aside(disk: Disk, path: str) -> list[str]:
+    """Directories where files of a log should be. Says what was done."""
+    told = []
+    for name in disk.listdir(path):
+        if disk.is_directory(f"{path}/{name}") and not name.endswith(DAMAGED_SUFFIX):
+            taken = set(disk.listdir(path))
+            aside = next(each for at in count(1) if (each := f"{name}.{at}{DAMAGED_SUFFIX}") not in taken)
+            disk.rename(f"{path}/{name}", f"{path}/{aside}")
+            told.append(f"{path}/{name} is a directory: set aside as {aside}")
+    return told

@@ -1,0 +1,410 @@
+"""The manifest of one partition: which files its log must have. A file of ours beside Apache Kafka's, `FILE_NAME`.
+
+    ottla-manifest 1
+    topic <topic id, 32 hex digits>                            if it is known
+    log-start <offset>                                         -1: not proven
+    cut <offset>                                               only between a truncation and the next checkpoints
+    missing <first offset> <end offset>                        a range that is lost and was not given up yet
+    segment <base> <end> <size> <index> <timeindex> <txnindex>
+    active <base> <end> <size> <index> <timeindex> <txnindex>  as a clean close left it
+    epochs <leader-epoch-checkpoint>                           as a clean close left it
+    crc <of all lines before>
+
+Offsets are half-open; the end of a sealed segment is where the next one begins. The derived files stand for their
+CRC-32C in hex: `-` is an index of which nothing is known, or a segment without aborted transactions (no .txnindex).
+
+**It never claims what may not be there.** A claim is added when the files are on the device (the sync of a sealed
+segment, the end of a compaction, a clean close), and taken back, durably, before a file loses its name or its end
+(retention, compaction, truncation). So after a kill or a power cut at any moment every claim holds, and what
+contradicts one is damage. Segments that it does not name are unclaimed: nothing is proven of them. The active segment
+may grow behind what is claimed of it, and what is claimed of its derived files and of the epochs counts only if the
+stop was clean.
+
+**The log start is durable before the first file loses its name.** A log whose first file begins behind the log start of
+its manifest has lost that file. A leader tells its followers no other log start than this one (`proven_start`).
+
+**It is of the last process that wrote to the log, or it is not there.** Its name ends as the names of deleted files do:
+Apache Kafka and earlier releases remove such files whenever they open a log, and nobody else writes to one. A manifest
+that is missing or damaged proves nothing, and is rebuilt from the log: it costs proof and never a record.
+
+`cut` stands for the time in which checkpoints of the data directory may still say more than a truncation left: what
+they say counts up to there. It goes when they have been written anew (`checkpointed`).
+
+A full disk must not keep retention from freeing it: where a claim cannot be taken back by writing, the file is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ottla.errors import StorageFault, SyncFault
+from ottla.log.segment import Segment, file_stem
+from ottla.runtime import Disk
+
+FILE_NAME = "ottla-manifest.deleted"
+NOT_PROVEN = -1
+NO_CUT = -1
+NO_CRC = -1
+
+Range = tuple[int, int]
+"""Of offsets, half-open."""
+
+_HEAD = "ottla-manifest 1"
+_DERIVED = ("index", "timeindex", "txnindex")
+
+
+def merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    joined: list[Range] = []
+    for start, end in sorted(ranges):
+        if start >= end:
+            continue
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return tuple(joined)
+
+
+class ManifestDamaged(Exception):
+    """The bytes are no manifest."""
+
+
+class SegmentClaim(NamedTuple):
+    """A segment as its files must be."""
+
+    base_offset: int
+    end_offset: int
+    size: int
+    index_crc: int = NO_CRC
+    timeindex_crc: int = NO_CRC
+    txnindex_crc: int = NO_CRC
+
+
+class Manifest(NamedTuple):
+    """See the module."""
+
+    log_start: int = NOT_PROVEN
+    segments: tuple[SegmentClaim, ...] = ()
+    active: SegmentClaim | None = None
+    cut: int = NO_CUT
+    missing: tuple[Range, ...] = ()
+    topic_id: bytes | None = None
+    epochs_crc: int = NO_CRC
+
+    @property
+    def end_offset(self) -> int:
+        """The highest end of the log that it proves; -1: none."""
+        ends = [claim.end_offset for claim in self.segments[-1:]]
+        return max([*ends, -1 if self.active is None else self.active.end_offset])
+
+    def claim(self, base_offset: int) -> SegmentClaim | None:
+        for claim in reversed(self.segments):
+            if claim.base_offset == base_offset:
+                return claim
+        return self.active if self.active is not None and self.active.base_offset == base_offset else None
+
+    def with_segments(self, claims: Iterable[SegmentClaim]) -> Manifest:
+        """These claims beside the others, in the place of older ones of the same segments."""
+        by_base = {claim.base_offset: claim for claim in self.segments}
+        by_base.update((claim.base_offset, claim) for claim in claims)
+        active = None if self.active is not None and self.active.base_offset in by_base else self.active
+        return self._replace(segments=tuple(claim for _, claim in sorted(by_base.items())), active=active)
+
+    def without(self, bases: Collection[int]) -> Manifest:
+        kept = tuple(claim for claim in self.segments if claim.base_offset not in bases)
+        active = None if self.active is not None and self.active.base_offset in bases else self.active
+        if len(kept) == len(self.segments) and active is self.active:
+            return self
+        return self._replace(segments=kept, active=active)
+
+    def started_at(self, log_start: int) -> Manifest:
+        """The log starts there: what ends before it may go."""
+        active = self.active if self.active is not None and self.active.end_offset > log_start else None
+        return self._replace(
+            log_start=log_start,
+            segments=tuple(claim for claim in self.segments if claim.end_offset > log_start),
+            active=active,
+            missing=tuple((max(start, log_start), end) for start, end in self.missing if end > log_start),
+        )
+
+    def ended_at(self, offset: int) -> Manifest:
+        """The log is about to be truncated to `offset`."""
+        active = self.active if self.active is not None and self.active.end_offset <= offset else None
+        return self._replace(
+            log_start=min(self.log_start, offset),
+            segments=tuple(claim for claim in self.segments if claim.end_offset <= offset),
+            active=active,
+            cut=offset if self.cut == NO_CUT else min(self.cut, offset),
+            missing=tuple((start, min(end, offset)) for start, end in self.missing if start < offset),
+            epochs_crc=NO_CRC,
+        )
+
+    def encode(self) -> bytes:
+        lines = [_HEAD]
+        if self.topic_id is not None:
+            lines.append(f"topic {self.topic_id.hex()}")
+        lines.append(f"log-start {self.log_start}")
+        if self.cut != NO_CUT:
+            lines.append(f"cut {self.cut}")
+        lines += [f"missing {start} {end}" for start, end in self.missing]
+        lines += [f"segment {_claim_text(claim)}" for claim in self.segments]
+        if self.active is not None:
+            lines.append(f"active {_claim_text(self.active)}")
+        if self.epochs_crc != NO_CRC:
+            lines.append(f"epochs {_crc_text(self.epochs_crc)}")
+        body = "\n".join([*lines, ""]).encode()
+        return body + f"crc {crc32c(body):08x}\n".encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        at = data.rfind(b"crc ")
+        if at < 0 or data[at:] != f"crc {crc32c(data[:at]):08x}\n".encode():
+            raise ManifestDamaged("its checksum is wrong")
+        lines = data[:at].decode("ascii").splitlines()
+        if lines[:1] != [_HEAD]:
+            raise ManifestDamaged(f"it begins with {lines[:1]}, this release knows {_HEAD!r}")
+        fields: dict[str, list[list[str]]] = {}
+        for line in lines[1:]:
+            name, *values = line.split(" ")
+            fields.setdefault(name, []).append(values)
+        active = [_claim_of(values) for values in fields.get("active", ())]
+        return cls(
+            log_start=int(fields["log-start"][0][0]),
+            segments=tuple(_claim_of(values) for values in fields.get("segment", ())),
+            active=active[0] if active else None,
+            cut=int(fields["cut"][0][0]) if "cut" in fields else NO_CUT,
+            missing=tuple((int(start), int(end)) for start, end in fields.get("missing", ())),
+            topic_id=bytes.fromhex(fields["topic"][0][0]) if "topic" in fields else None,
+            epochs_crc=_crc_of(fields["epochs"][0][0]) if "epochs" in fields else NO_CRC,
+        )
+
+
+def _crc_text(crc: int) -> str:
+    return "-" if crc == NO_CRC else f"{crc:08x}"
+
+
+def _crc_of(text: str) -> int:
+    return NO_CRC if text == "-" else int(text, 16)
+
+
+def _claim_text(claim: SegmentClaim) -> str:
+    return f"{claim.base_offset} {claim.end_offset} {claim.size} {' '.join(map(_crc_text, claim[3:]))}"
+
+
+def _claim_of(values: Sequence[str]) -> SegmentClaim:
+    base, end, size, index, timeindex, txnindex = values
+    return SegmentClaim(int(base), int(end), int(size), _crc_of(index), _crc_of(timeindex), _crc_of(txnindex))
+
+
+def read(disk: Disk, path: str) -> Manifest | None:
+    """The manifest in a partition's directory; None if there is none. ManifestDamaged if it cannot be believed."""
+    data = read_bytes(disk, path)
+    return Manifest.decode(data) if data is not None else None
+
+
+def read_bytes(disk: Disk, path: str) -> bytes | None:
+    try:
+        return disk.read(f"{path}/{FILE_NAME}")
+    except FileNotFoundError:
+        return None
+
+
+def file_crc(disk: Disk, path: str) -> int:
+    """Of a derived file; NO_CRC when there is none."""
+    try:
+        return crc32c(disk.read(path))
+    except FileNotFoundError:
+        return NO_CRC
+
+
+def claim_of(disk: Disk, directory: str, base_offset: int, end_offset: int, size: int) -> SegmentClaim:
+    """A segment whose files are on the device, as they are. Reads the derived ones."""
+    stem = file_stem(directory, base_offset)
+    crcs = [file_crc(disk, f"{stem}.{kind}") for kind in _DERIVED]
+    return SegmentClaim(base_offset, end_offset, size, *crcs)
+
+
+class ManifestFile:
+    """The manifest of an open log, kept as its bytes: it is looked at rarely, and a broker has many. Only while the log
+    is opened it is kept decoded (`opened` ends that).
+
+    Written by threads (a sync, a compaction) and on the loop (a truncation): under a lock, each on top of what the last
+    one wrote."""
+
+    __slots__ = (
+        "_data", "_decoded", "_directory", "_disk", "_lock", "_on_disk", "_replaced", "closed_cleanly", "cuts",
+        "proven_start",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._data = b""
+        self._decoded: Manifest | None = None
+        self._on_disk: bytes | None = None  # None: no manifest there, or nobody knows
+        self._lock = disk.mutex()
+        self._replaced: Collection[int] = ()  # segments that are about to give way to a compacted one
+        self.closed_cleanly = False
+        """The process that wrote it closed the log, and nobody has written to it since."""
+        self.cuts = 0
+        """How often the log was truncated below what checkpoints may say, if they may still say it; else 0."""
+        self.proven_start = NOT_PROVEN
+        """The log start that the manifest on the device proves."""
+
+    @property
+    def latest(self) -> Manifest | None:
+        if self._decoded is not None:
+            return self._decoded
+        return Manifest.decode(self._data) if self._data else None
+
+    def index_crcs(self, base_offset: int, size: int) -> tuple[int | None, int | None]:
+        """What is known of a segment's index files, as `Segment` asks for it. The last segment's change while it is
+        written to: what was noted at a clean stop counts as long as the segment has not grown."""
+        data = self._data
+        at = data.find(b"\nsegment %d " % base_offset)
+        if at < 0:
+            at = data.find(b"\nactive %d " % base_offset) if self.closed_cleanly else -1
+        if at < 0:
+            return None, None
+        claim = _claim_of(data[at + 1 : data.index(b"\n", at + 1)].decode().split(" ")[1:])
+        if claim.size != size:
+            return None, None
+        index, timeindex = (None if crc == NO_CRC else crc for crc in claim[3:5])
+        return index, timeindex
+
+    def found(self, manifest: Manifest | None, data: bytes = b"") -> None:
+        """What was there when the log was opened; `data` are its bytes, if they are at hand."""
+        self._decoded = manifest
+        self._data = b"" if manifest is None else data or manifest.encode()
+        self._on_disk = self._data or None
+        self.proven_start = NOT_PROVEN if manifest is None else manifest.log_start
+        self.cuts = int(manifest is not None and manifest.cut != NO_CUT)
+
+    def opened(self) -> None:
+        """It is not looked at again soon."""
+        self._decoded = None
+
+    def rebuilt(self, manifest: Manifest) -> None:
+        """What the log was found to be. Written now if the old one claims what is not there; else with the next change,
+        for until then the old one, or none, is as true."""
+        old = self.latest
+        if old == manifest:
+            return
+        if old is not None and _claims_more(old, manifest):
+            self.save(manifest)
+        else:
+            self._decoded, self._data = None, manifest.encode()
+
+    def save(self, manifest: Manifest) -> None:
+        """Blocks. Durable on return: the new claims, or none."""
+        with self._lock:
+            self._write(manifest)
+
+    def _write(self, manifest: Manifest, *, takes_back: bool = True) -> None:
+        """`takes_back`: the old one must not stay, whatever comes of the new one."""
+        self._decoded = None
+        data = manifest.encode()
+        if data == self._on_disk:
+            self._data = data
+            return
+        try:
+            self._disk.write_atomic(f"{self._directory}/{FILE_NAME}", data)
+        except SyncFault:
+            raise
+        except StorageFault:
+            if takes_back:
+                self._disk.remove(f"{self._directory}/{FILE_NAME}")
+                self._disk.sync_dir(self._directory)
+                self._data, self._on_disk = data, None
+                self.proven_start = NOT_PROVEN
+            return
+        self._data = self._on_disk = data
+        self.proven_start = manifest.log_start
+
+    def add(
+        self, claims: Sequence[SegmentClaim], *, log_start: int, topic_id: bytes | None, still: Callable[[], bool]
+    ) -> None:
+        """These files are on the device, if the log is still what it was when the claims were made. Blocks; for a
+        thread."""
+        with self._lock:
+            manifest = self.latest or Manifest(log_start, topic_id=topic_id)
+            wanted = [
+                claim
+                for claim in claims
+                if claim.end_offset > manifest.log_start and claim.base_offset not in self._replaced
+            ]
+            if wanted and still():
+                self._write(manifest.with_segments(wanted), takes_back=False)
+
+    def start_at(self, log_start: int, topic_id: bytes | None) -> None:
+        """The log starts there, and what ends before may lose its name. Blocks."""
+        with self._lock:
+            manifest = self.latest or Manifest(topic_id=topic_id)
+            self._write(manifest.started_at(max(manifest.log_start, log_start)))
+
+    def cut_at(self, offset: int) -> None:
+        """The log is about to be truncated to `offset`, and checkpoints may say more. Blocks."""
+        with self._lock:
+            self.cuts += 1
+            self._write((self.latest or Manifest()).ended_at(offset))
+
+    def prove_nothing(self) -> None:
+        """All files are about to go. Blocks."""
+        with self._lock:
+            self.cuts += 1
+            self._write(Manifest(cut=0, topic_id=None if (latest := self.latest) is None else latest.topic_id))
+
+    def begin_at(self, offset: int, topic_id: bytes | None) -> None:
+        """The log is empty and goes on at `offset`. Blocks."""
+        with self._lock:
+            self._write(Manifest(offset, cut=offset, topic_id=topic_id))
+
+    def lose(self, ranges: Sequence[Range], *, log_start: int, topic_id: bytes | None) -> None:
+        """These offsets cannot be served any more. Blocks; for a thread. Durable on return, or StorageFault."""
+        with self._lock:
+            manifest = self.latest or Manifest(log_start, topic_id=topic_id)
+            manifest = manifest._replace(missing=merged([*manifest.missing, *ranges]))
+            self._write(manifest, takes_back=False)
+            if self._on_disk != manifest.encode():
+                raise StorageFault(f"cannot write {self._directory}/{FILE_NAME}")
+
+    def checkpointed(self, cuts: int) -> None:
+        """Checkpoints were written that know of so many truncations. Blocks; for a thread."""
+        with self._lock:
+            if cuts == self.cuts:
+                self.cuts = 0
+                if (latest := self.latest) is not None:
+                    self._write(latest._replace(cut=NO_CUT), takes_back=False)
+
+    def replacing(self, bases: Collection[int]) -> None:
+        """These segments are about to give way to a compacted one. Blocks."""
+        with self._lock:
+            self._replaced = bases
+            latest = self.latest
+            if latest is not None and (kept := latest.without(bases)) is not latest:
+                self._write(kept)
+
+    def replaced(self) -> None:
+        """They have, or will not."""
+        with self._lock:
+            self._replaced = ()
+
+
+def _claims_more(old: Manifest, new: Manifest) -> bool:
+    """Whether the old one claims something that the new one does not."""
+    if not set(old.segments) <= set(new.segments) or old.missing != new.missing:
+        return True
+    return old.active not in (None, new.active) or old.log_start > new.log_start
+
+
+def sealed(segments: Sequence[Segment], offset_max: int) -> list[tuple[Segment, int]]:
+    """The segments before the active one that end at or before an offset, each with its end."""
+    return [
+        (segment, following.base_offset)
+        for segment, following in pairwise(segments)
+        if following.base_offset <= offset_max
+    ]

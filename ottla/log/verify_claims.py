@@ -1,0 +1,165 @@
+"""What `ottla log verify` holds the files of a partition against besides their own batches: the manifest, the
+checkpoints of the data directory, and the ends of transactions that stand in the log.
+
+The same things that a broker compares when it opens the log (`damage`), and the checksums of derived files, which it
+compares when it loads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from ottla.log import manifest as manifests
+from ottla.log.cleaned_transactions import AbortedTransaction
+from ottla.log.damage import Evidence
+from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
+from ottla.log.manifest import NO_CRC, NO_CUT, Manifest, SegmentClaim
+from ottla.log.segment import file_stem
+from ottla.runtime import Disk
+from ottla.wire.batch import BatchHeader
+from ottla.wire.marker import Marker
+
+AT_START: Final = (
+    "leave everything as it is and start the broker: it sets aside what is wrong and copies the partition anew from a "
+    "replica that has it. Without another replica, restore the files from a backup first, or give the offsets up with "
+    "`ottla log accept-loss`"
+)
+REBUILT: Final = "nothing to do: the broker rebuilds it from the log"
+KEPT_ASIDE: Final = "nothing to do: the broker cuts it back at its next start, and keeps what was behind aside"
+KNOWN: Final = (
+    "the broker knows. It copies them anew if another replica has them; else restore the files from a backup, or stop "
+    "it and give them up with `ottla log accept-loss`"
+)
+
+
+class Finding(NamedTuple):
+    """`position` is a byte in the file, `offset` that of a record; -1 where there is none."""
+
+    path: str
+    what: str
+    remedy: str
+    records: bool = False
+    """Records are damaged, and not only what is derived from them."""
+    position: int = -1
+    offset: int = -1
+
+
+class Told(NamedTuple):
+    """What the checkpoints of the data directory say of a partition."""
+
+    evidence: Evidence = Evidence()
+    log_start: int = 0
+    compacted: bool = False
+
+
+NOTHING_TOLD: Final = Told()
+
+
+def against_manifest(
+    disk: Disk, path: str, manifest: Manifest, sizes: Mapping[int, int], *, finished: bool
+) -> Iterator[Finding]:
+    """`sizes`: of the segments that are there, by base offset."""
+    name = f"{path}/{manifests.FILE_NAME}"
+    for start, end in manifest.missing:
+        yield Finding(name, f"offsets {start}..{end - 1} are missing", KNOWN, records=True, offset=start)
+    for claim in manifest.segments:
+        yield from _segment(disk, path, claim, sizes.get(claim.base_offset), exact=True)
+    if manifest.active is not None:
+        yield from _segment(disk, path, manifest.active, sizes.get(manifest.active.base_offset), exact=finished)
+    first = min((base for base, size in sizes.items() if size), default=None)
+    known = any(start <= manifest.log_start for start, _ in manifest.missing)
+    claimed = any(claim.base_offset <= manifest.log_start for claim in manifest.segments)
+    if first is not None and 0 <= manifest.log_start < first and not known and not claimed:
+        what = f"offsets {manifest.log_start}..{first - 1} are missing: the log starts at {manifest.log_start}"
+        yield Finding(f"{file_stem(path, first)}.log", what, AT_START, records=True, offset=manifest.log_start)
+    epochs = f"{path}/{EPOCHS_FILE}"
+    if finished and manifest.epochs_crc not in (NO_CRC, manifests.file_crc(disk, epochs)):
+        yield Finding(epochs, "it is not what the manifest says", REBUILT)
+
+
+def _segment(disk: Disk, path: str, claim: SegmentClaim, size: int | None, *, exact: bool) -> Iterator[Finding]:
+    stem = file_stem(path, claim.base_offset)
+    if size is None and claim.size:
+        what = f"it is missing: {claim.size} bytes, offsets {claim.base_offset}..{claim.end_offset - 1}"
+        yield Finding(f"{stem}.log", what, AT_START, records=True, offset=claim.base_offset)
+    elif size is not None and size < claim.size:
+        what = f"it has {size} bytes instead of {claim.size}: offsets up to {claim.end_offset - 1} are missing"
+        yield Finding(f"{stem}.log", what, AT_START, records=True, position=size)
+    elif size is not None and exact and size > claim.size:
+        what = f"it has {size} bytes instead of {claim.size}"
+        yield Finding(f"{stem}.log", what, KEPT_ASIDE, position=claim.size)
+    if size is None or not exact:
+        return
+    crcs = (("index", claim.index_crc), ("timeindex", claim.timeindex_crc), ("txnindex", claim.txnindex_crc))
+    for kind, crc in crcs:
+        if crc == NO_CRC and kind != "txnindex":
+            continue  # nothing is known of it
+        found = manifests.file_crc(disk, f"{stem}.{kind}")
+        if found != crc:
+            gone = found == NO_CRC
+            yield Finding(f"{stem}.{kind}", "it is missing" if gone else "it is not what the manifest says", REBUILT)
+
+
+def against_checkpoints(
+    path: str, manifest: Manifest | None, told: Evidence, derived: Mapping[str, int], log_end: int, *, finished: bool
+) -> Iterator[Finding]:
+    """The end of the log against everything that proves one. `derived`: what files of the partition say of it."""
+    manifest = manifest or Manifest()
+    said = {"the recovery point": told.recovery_point}
+    if finished:
+        said["the high watermark"] = told.high_watermark
+        said.update(derived)
+    if manifest.cut != NO_CUT:
+        said = {what: min(offset, manifest.cut) for what, offset in said.items()}
+    exact = finished and manifest.active is not None and not manifest.missing
+    more = {what: offset for what, offset in said.items() if offset > log_end}
+    if exact and manifest.end_offset == log_end:
+        for what, offset in more.items():
+            yield Finding(path, f"{what} says {offset}, the log ends at {log_end} as its manifest proves", REBUILT)
+        return
+    end = max([manifest.end_offset, *more.values()])
+    if end <= log_end or any(stop >= end for _, stop in manifest.missing):
+        return
+    who = ", ".join(what for what, offset in more.items() if offset == end) or "the manifest"
+    what = f"offsets {log_end}..{end - 1} are missing at the end of the log: {who} proves them"
+    yield Finding(path, what, AT_START, records=True, offset=log_end)
+
+
+class AbortedInLog:
+    """The transactions that a walk over a log sees aborted, to be held against the indexes of its segments."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}  # the first offset of each producer's transaction
+        self._ended: dict[int, tuple[int, int | None]] = {}  # by the marker's offset: producer, first offset if known
+        self._lost = False
+
+    def batch(self, header: BatchHeader, marker: Marker | None) -> None:
+        if header.is_control:
+            first = self._open.pop(header.producer_id, None)
+            if marker is not None and not marker.committed:
+                self._ended[header.base_offset] = header.producer_id, first
+        elif header.is_transactional:
+            self._open.setdefault(header.producer_id, header.base_offset)
+
+    def lose_track(self) -> None:
+        """A batch cannot be believed: nobody knows what it ended."""
+        self._lost = True
+        self._open.clear()
+
+    def segment(self, entries: list[AbortedTransaction], end: int) -> str:
+        """A segment is through, up to an offset; what its index says that the log does not, or the other way round."""
+        ended, self._ended = self._ended, {}
+        lost, self._lost = self._lost, False
+        if lost:
+            return ""
+        for entry in entries:
+            if entry.last_offset >= end:
+                continue  # written since
+            producer, first = ended.pop(entry.last_offset, (None, None))
+            if producer != entry.producer_id or (first is not None and entry.first_offset > first):
+                return f"its entry {entry} is not what the log says"
+        missing = sorted(offset for offset, (_, first) in ended.items() if first is not None)
+        if missing:
+            return f"the transaction that was aborted at offset {missing[0]} is not in it"
+        return ""

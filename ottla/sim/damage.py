@@ -1,0 +1,88 @@
+"""Files of a simulated broker that change behind its back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Final
+
+from ottla.broker.scrubber import readable
+from ottla.log.manifest import FILE_NAME as MANIFEST
+from ottla.log.segment import file_stem
+from ottla.log.transaction_index import SUFFIX as TXNINDEX_SUFFIX
+from ottla.replication.partition import Partition
+from ottla.sim.cluster import DATA
+from ottla.sim.disk import SimDisk
+from ottla.wire.batch import batches
+
+SCRUB_PASSES: Final = 2
+"""When so many have ended since, all was read since."""
+MAGIC_AT: Final = 16
+"""Where the bytes of a batch begin that are its producer's: what stands before them no checksum covers."""
+EXTENDED_BYTES: Final = 90
+ABORTED_CHANCE: Final = 0.3
+"""That it is an index of aborted transactions, where there is one."""
+
+_LEFT_OVER: Final = (".damaged", ".tmp", ".cleaned", ".deleted", ".swap")
+_ACTS: Final = ("removed", "emptied", "cut", "extended", "flipped")
+
+
+def damage_a_file(disk: SimDisk, random: Random) -> str:
+    """One file of one partition, of a broker that does not run. What was done."""
+    directories = [name for name in disk.listdir(DATA) if any(f.endswith(".log") for f in _files(disk, name))]
+    if not directories:
+        return "there is no file to damage"
+    directory = random.choice(directories)
+    if random.random() < 0.1:
+        disk.rmtree(f"{DATA}/{directory}")
+        return f"{directory} was removed"
+    names = _files(disk, directory)
+    logs = [name for name in names if name.endswith(".log")]
+    name = random.choice(logs if random.random() < 0.6 else names)
+    path, act = f"{DATA}/{directory}/{name}", random.choice(_ACTS)
+    content = disk.read(path)
+    if act == "removed":
+        disk.remove(path)
+    elif act == "flipped" and content:
+        disk.flip_bit(path, _covered(content, random) if name.endswith(".log") else None)
+    else:
+        cut = {"emptied": 0, "cut": random.randrange(len(content) + 1)}.get(act, len(content))
+        more = random.randbytes(random.randint(1, EXTENDED_BYTES)) if act == "extended" else b""
+        disk.write_atomic(path, content[:cut] + more)
+    return f"{path} was {act}"
+
+
+def _files(disk: SimDisk, directory: str) -> list[str]:
+    """Those that belong to the log itself. What is left over means nothing."""
+    names = disk.listdir(f"{DATA}/{directory}")
+    return [name for name in names if name == MANIFEST or not name.endswith(_LEFT_OVER)]
+
+
+def flip_a_bit(disk: SimDisk, replicas: Iterable[Partition], random: Random) -> str | None:
+    """In a segment that is on the device, of a broker that runs. What was done; None if there is none."""
+    found = [(partition, segment) for partition in replicas for segment in readable(partition)]
+    if not found:
+        return None
+    aborted = [path for partition, segment in found if disk.exists(path := _aborted(partition, segment.base_offset))]
+    if aborted and random.random() < ABORTED_CHANCE:
+        path = random.choice(aborted)
+        return f"a bit of {path} flips at {disk.flip_bit(path)}"
+    partition, segment = random.choice(found)
+    content = disk.read(segment.log.path)
+    if segment is partition.log.active:
+        below = [(at, header) for at, header in batches(content) if header.next_offset <= partition.log.recovery_point]
+        content = content[: below[-1][0] + below[-1][1].size] if below else b""
+    if not content:
+        return None
+    at = disk.flip_bit(segment.log.path, _covered(content, random))
+    return f"a bit of {segment.log.path} flips at {at}"
+
+
+def _aborted(partition: Partition, base_offset: int) -> str:
+    return file_stem(partition.log.path, base_offset) + TXNINDEX_SUFFIX
+
+
+def _covered(content: bytes, random: Random) -> int:
+    """The position of a byte that the checksum of a batch covers, or that leads to it."""
+    position, header = random.choice(list(batches(content)))
+    return position + random.randrange(MAGIC_AT, header.size)

@@ -1,0 +1,201 @@
+"""A log of which files were lost behind its back: every batch is served right, or what is missing is named."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.errors import ErrorCode, Refused
+from ottla.log.accept_loss import accept_loss
+from ottla.log.log_config import LogConfig
+from ottla.log.manifest import FILE_NAME
+from ottla.log.partition_log import PartitionLog
+from ottla.log.quarantine import quarantine
+from ottla.sim.disk import SimDisk
+from ottla.wire import marker as markers
+from ottla.wire.batch import batches, read_header
+from ottla.wire.marker import Marker
+from tests.log.batches import NOW, PATH, append, fill
+from tests.log.scrubbing import scrub
+
+CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
+
+
+def closed(random: Random | None = None) -> tuple[SimDisk, list[bytes], int, list[tuple[int, int]]]:
+    """A log of several segments with aborted transactions, closed cleanly: what it holds, its end, what was aborted."""
+    disk = SimDisk(random or Random(5))
+    log = PartitionLog.open(disk, PATH, CONFIG, topic_id=bytes(range(16)), now_ms=NOW)
+    sent = []
+    for at in range(8):
+        sent.append(append(log, [b"value %d" % at], epoch=at // 3, producer_id=9, sequence=at))
+        sent.append(append(log, [b"in doubt"], epoch=at // 3, producer_id=1, sequence=at, transactional=True))
+        data, header = markers.build(1, 0, Marker(at % 2 == 0, coordinator_epoch=3), NOW)
+        log.append(memoryview(data), header, leader_epoch=at // 3, now_ms=NOW)
+        sent.append(bytes(data))
+    aborted = log.transactions.aborted(0, log.log_end)
+    assert len(log.segments) > 4
+    assert len(aborted) == 4
+    log.close()
+    return disk, sent, log.log_end, aborted
+
+
+def opened(disk: SimDisk, end: int, *, clean: bool = True) -> PartitionLog:
+    return PartitionLog.open(
+        disk, PATH, CONFIG, recovery_point=end, high_watermark=end, clean=clean, topic_id=bytes(range(16)), now_ms=NOW
+    )
+
+
+def served(log: PartitionLog) -> dict[int, bytes]:
+    """Every batch that a reader sees who asks for each offset; those who are told of damage see none."""
+    seen: dict[int, bytes] = {}
+    for offset in range(log.log_start, log.log_end):
+        try:
+            piece = log.read(offset, 1, limit=log.log_end)
+            assert piece is not None, "nothing is there, and nobody says so"
+            data = piece.load()
+        except Refused as refused:
+            if refused.code is ErrorCode.kafka_storage_error and log.damage is not None:
+                continue
+            raise
+        position, header = next(batches(data))
+        assert header.base_offset <= offset <= header.last_offset, "offsets were skipped in silence"
+        seen[header.base_offset] = bytes(data[position : position + header.size])
+    return seen
+
+
+@settings(deadline=None, max_examples=400)
+@given(data=st.data())
+def test_any_one_file_that_is_damaged_is_made_good_or_named(data):
+    disk, sent, end, aborted = closed()
+    name = data.draw(st.sampled_from(disk.listdir(PATH)))
+    path = f"{PATH}/{name}"
+    content = disk.read(path)
+    act = data.draw(st.sampled_from(["removed", "emptied", "cut", "extended", "flipped"]))
+    if act == "removed":
+        disk.remove(path)
+    elif act == "flipped" and content:
+        at = data.draw(st.integers(0, len(content) * 8 - 1))
+        disk.flip_bit(path, at // 8)
+    else:
+        cut = data.draw(st.integers(0, len(content))) if act == "cut" else len(content) * (act == "extended")
+        disk.write_atomic(
+            path, content[:cut] + (data.draw(st.binary(min_size=1, max_size=90)) if act == "extended" else b"")
+        )
+    log = opened(disk, end)
+    assert log.log_end == end
+    found, _ = scrub(log)  # a bit that flipped in the data is seen by nobody else
+    assert not found or (name.endswith(".log") and act == "flipped")
+    expected = {read_header(batch).base_offset: batch for batch in sent}
+    seen = served(log)
+    lost = {offset for offset in expected if offset not in seen}
+    assert seen == {offset: batch for offset, batch in expected.items() if offset not in lost}
+    if lost:
+        assert log.damage is not None
+        assert all(any(start <= offset < stop for start, stop in log.damage.missing) for offset in lost)
+    if log.damage is None:
+        assert log.transactions.aborted(0, end) == aborted
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+@pytest.mark.parametrize("victim", ["first", "middle", "active", "directory"])
+def test_a_log_that_lost_something_goes_on_where_it_ended(victim, clean):
+    disk, _, end, _ = closed()
+    logs = [name for name in disk.listdir(PATH) if name.endswith(".log")]
+    if victim == "directory":
+        disk.rmtree(PATH)
+    else:
+        disk.remove(f"{PATH}/{logs[{'first': 0, 'middle': 2, 'active': -1}[victim]]}")
+    log = opened(disk, end, clean=clean)
+    assert log.damage is not None
+    assert (log.log_start, log.log_end) == (0, end)
+    missing = log.damage.missing
+    append(log, [b"more"])
+    assert log.log_end == end + 1
+    log.close()
+    again = opened(disk, end)
+    assert again.damage is not None
+    assert again.damage.missing == missing
+    assert max(served(again)) == end
+    with pytest.raises(Refused, match="accept-loss") as refused:
+        again.read(missing[0][0], 1000, limit=end)
+    assert refused.value.code is ErrorCode.kafka_storage_error
+
+
+def test_a_power_cut_behind_the_recovery_point_is_no_damage(disk, open_log):
+    log = open_log(segment_bytes=400)
+    fill(log, 5)
+    log.sync()
+    fill(log, 5)
+    log.epochs_file.save(log.epochs)
+    log.snapshots.write(log.log_end, log.producers)
+    disk.crash()
+    log = open_log(segment_bytes=400, recovery_point=5)
+    assert log.damage is None
+    assert log.log_end >= 5
+
+
+def test_a_checkpoint_that_says_more_than_the_manifest_is_wrong():
+    disk, sent, end, _ = closed()
+    log = opened(disk, end + 400)
+    assert log.damage is None
+    assert log.log_end == end
+    assert any("rebuilt" in note for note in log.recovery.notes)
+    assert len(served(log)) == len(sent)
+
+
+def test_without_a_manifest_checkpoints_prove_the_end():
+    disk, _, end, _ = closed()
+    logs = [name for name in disk.listdir(PATH) if name.endswith(".log")]
+    disk.remove(f"{PATH}/{logs[-1]}")
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    log = opened(disk, end)
+    assert log.damage is not None
+    assert log.damage.missing[-1][1] == end
+
+
+@pytest.mark.parametrize("victim", [0, 2, -1])
+def test_what_is_copied_anew_is_set_aside_before(victim):
+    disk, sent, end, _ = closed()
+    logs = [name for name in disk.listdir(PATH) if name.endswith(".log")]
+    before = {name: disk.read(f"{PATH}/{name}") for name in logs}
+    disk.remove(f"{PATH}/{logs[victim]}")
+    log = opened(disk, end)
+    assert log.damage is not None
+    first = log.damage.missing[0][0]
+    quarantine(log, NOW)
+    assert log.log_end == first
+    assert not log.damage
+    aside = {name.removesuffix(".damaged") for name in disk.listdir(PATH) if name.endswith(".damaged")}
+    assert all(disk.read(f"{PATH}/{name}.damaged") == before[name] for name in aside)
+    assert {int(name[:20]) for name in aside} == {int(name[:20]) for name in logs if int(name[:20]) > first}
+    log.append_replicated(memoryview(b"".join(batch for batch in sent if read_header(batch).base_offset >= first)), NOW)
+    log.close()
+    again = opened(disk, end)
+    assert again.damage is None
+    assert list(served(again).values()) == sent
+
+
+@pytest.mark.parametrize("victim", [0, 2, -1])
+def test_a_loss_that_is_accepted_becomes_a_gap(victim):
+    disk, sent, end, _ = closed()
+    logs = [name for name in disk.listdir(PATH) if name.endswith(".log")]
+    disk.remove(f"{PATH}/{logs[victim]}")
+    log = opened(disk, end)
+    assert log.damage is not None
+    missing = log.damage.missing
+    log.close()
+    assert accept_loss(disk, PATH) == missing
+    again = opened(disk, end)
+    assert again.damage is None
+    assert again.log_end == end
+    piece = again.read(max(missing[0][0], again.log_start), 10_000, limit=end)
+    data = b"" if piece is None else piece.load()
+    assert not data or read_header(data).base_offset == missing[0][1]
+    assert bool(data) == (victim != -1)
+    if victim == 0:
+        assert again.log_start == missing[0][1]
+    assert accept_loss(disk, PATH) == ()
+    assert len(sent) == 24

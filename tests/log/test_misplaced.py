@@ -1,0 +1,109 @@
+"""Logs whose manifest is lost or another's, and logs in which directories stand where files should be."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ottla.errors import ErrorCode, Refused
+from ottla.log.log_config import LogConfig
+from ottla.log.manifest import FILE_NAME, read
+from ottla.log.partition_log import PartitionLog
+from ottla.runtime.disk import RealDisk
+from ottla.sim.disk import SimDisk
+from tests.log.batches import NOW, PATH, append
+from tests.log.test_damage import CONFIG, closed, opened, served
+
+
+def logs(disk: SimDisk) -> list[str]:
+    return [f"{PATH}/{name}" for name in disk.listdir(PATH) if name.endswith(".log")]
+
+
+@pytest.mark.parametrize("what", ["removed", "emptied", "cut at a batch", "cut in a batch"])
+def test_a_hole_between_segments_is_damage_though_the_manifest_is_lost(what):
+    disk, _, end, _ = closed()
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    victim = logs(disk)[2]
+    content = disk.read(victim)
+    if what == "removed":
+        disk.remove(victim)
+    else:
+        first = 12 + int.from_bytes(content[8:12], "big")
+        disk.write_atomic(victim, content[: {"emptied": 0, "cut at a batch": first}.get(what, first + 70)])
+    following = int(logs(disk)[3 if what != "removed" else 2].rpartition("/")[2][:20])
+    log = opened(disk, end)
+    base = int(victim.rpartition("/")[2][:20])
+    start = base if what in ("removed", "emptied") else base + 1
+    assert log.damage is not None
+    assert log.damage.missing == ((start, following),)
+    assert log.log_end == end
+    assert sorted(served(log)) == [offset for offset in range(end) if not start <= offset < following]
+    with pytest.raises(Refused) as refused:
+        log.read(start, 1, limit=end)
+    assert refused.value.code is ErrorCode.kafka_storage_error
+
+
+@pytest.mark.parametrize("how", ["by its policy", "before"])
+def test_a_log_that_was_compacted_may_have_holes(how):
+    disk, _, end, _ = closed()
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    disk.remove(logs(disk)[2])
+    config, cleaned = (CONFIG._replace(cleanup_compact=True), 0) if how == "by its policy" else (CONFIG, end)
+    log = PartitionLog.open(
+        disk, PATH, config, recovery_point=end, high_watermark=end, cleaned=cleaned, clean=True, now_ms=NOW
+    )
+    assert log.damage is None
+    assert log.cleaned == cleaned
+
+
+def test_a_hole_before_the_log_start_is_no_damage():
+    disk, _, end, _ = closed()
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    disk.remove(logs(disk)[1])
+    start = int(logs(disk)[2].rpartition("/")[2][:20])
+    log = PartitionLog.open(disk, PATH, CONFIG, recovery_point=end, log_start=start, clean=True, now_ms=NOW)
+    assert log.damage is None
+    assert log.log_start == start
+
+
+def test_a_manifest_of_another_topic_proves_nothing():
+    disk, _, end, _ = closed()
+    manifest = read(disk, PATH)
+    assert manifest is not None
+    other = manifest._replace(topic_id=bytes(16), segments=manifest.segments[:1], active=None, log_start=5)
+    disk.write_atomic(f"{PATH}/{FILE_NAME}", other.encode())
+    log = opened(disk, end)
+    assert any("is another topic's" in note for note in log.recovery.notes)
+    assert log.log_start == 0
+    assert log.damage is None
+
+
+@pytest.mark.parametrize("kind", ["log", "index", "timeindex", "snapshot", FILE_NAME, "leader-epoch-checkpoint"])
+def test_a_directory_where_a_file_should_be_is_set_aside(tmp_path: Path, kind):
+    disk, path, config = RealDisk(), str(tmp_path / "t-0"), LogConfig(segment_bytes=400, index_interval_bytes=0)
+    log = PartitionLog.open(disk, path, config, now_ms=int(time.time() * 1000))
+    for number in range(20):
+        append(log, [b"%d" % number], producer_id=3, sequence=number)
+    end = log.log_end
+    log.close()
+    (victim,) = [name for name in sorted(disk.listdir(path)) if name.endswith(kind)][-1:]
+    (tmp_path / "t-0" / victim).unlink()
+    (tmp_path / "t-0" / victim).mkdir()
+    (tmp_path / "t-0" / victim / "inside").write_text("")
+    log = PartitionLog.open(
+        disk, path, config, recovery_point=end, high_watermark=end, clean=True, now_ms=int(time.time() * 1000)
+    )
+    for segment in log.segments:
+        segment.load_indexes()
+    assert log.log_end == end
+    assert (log.damage is not None) == (kind == "log")
+    append(log, [b"more"], producer_id=3, sequence=20)
+    log.close()
+    log = PartitionLog.open(
+        disk, path, config, recovery_point=end + 1, high_watermark=end + 1, clean=True, now_ms=int(time.time() * 1000)
+    )
+    assert log.log_end == end + 1
+    assert log.recovery.notes == ()
+    log.close()
