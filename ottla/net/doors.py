@@ -65,6 +65,12 @@ class Doors:
         if timer is not None:
             timer.cancel()
 
+    def close_idle(self, since: float) -> None:
+        """Hang up on those who have sent nothing since, and taken nothing."""
+        for connection in [each for each in (*self.connections, *self.guests) if each.idle_since(since)]:
+            log.debug("closing the connection from %s: idle", connection.address)
+            connection.abort()
+
     def gone(self, connection: Connection) -> None:
         self.welcomed(connection)
         self.guests.pop(connection, None)

@@ -98,6 +98,8 @@ class _Connection(asyncio.Protocol):
                 return self._answer(refusal(asked))
             self._limit(ANSWER_SECONDS_MAX)
             self._answering = self._server.runtime.spawn(self._ask(asked), name=f"GET {asked.path}")
+        elif b"\0" in data:  # another protocol, for example Kafka's, whose client waits for an answer
+            self._answer(refusal(HTTPStatus.BAD_REQUEST))
         elif len(self._head) > REQUEST_BYTES_MAX:
             self._answer(refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
 

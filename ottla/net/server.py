@@ -8,6 +8,9 @@ done when `serve` returns, only the acknowledgement is outstanding).
 Buffers. While nothing is held back, all connections read into one scratch buffer: frames in it are served before the
 next read, and only the part of a frame at its end is copied away. A large frame then gets a buffer of its own, which
 grows with what has arrived, never with what the length prefix promises, and the socket reads straight into it.
+
+Answers. As long as the socket has not taken all that was sent, nothing further is served. A large answer is a list of
+parts that are loaded as they are sent (`streaming`), and what is loaded and unread has a limit (`response_memory`).
 """
 
 from __future__ import annotations
@@ -16,13 +19,15 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable
 from typing import cast
 
 from ottla.errors import BadFrame
 from ottla.net.doors import STRANGER_BYTES_MAX, Doors
 from ottla.net.limits import Limits
+from ottla.net.pending import Pending, Reply, Serve
+from ottla.net.response_memory import ResponseMemory
 from ottla.net.room import Room
+from ottla.net.streaming import Pace, Stream, Streamed
 from ottla.net.turn import Turn
 from ottla.runtime import Buffer, Handle, Listener, Runtime
 from ottla.wire.frame import refused_length
@@ -39,53 +44,19 @@ BACKLOG_BYTES_MAX = 64 * 1024
 FRAMES_PER_TURN = 128
 TURN_BYTES = 1024 * 1024
 """How much is served of one connection before the others have their turn."""
-WRITE_BUFFER_HIGH = 512 * 1024
+COLLECTED_BYTES_MAX = 64 * 1024
+"""How much is answered before it is sent; and what a connection may leave unread of it without being counted."""
 
-Reply = bytes | list[Buffer] | None
-
-
-class Pending:
-    """An answer that comes later. Unless `overlaps`, the connection's next request waits for it."""
-
-    __slots__ = ("_connection", "abandoned", "early_bytes", "ended", "hurry", "overlaps", "reply", "resolved")
-
-    def __init__(self, *, overlaps: bool = False) -> None:
-        self.overlaps = overlaps
-        self.resolved = False
-        self.reply: Reply = None
-        self.early_bytes = 0
-        """Of an answer that is there and not due."""
-        self.abandoned: Callable[[], object] | None = None
-        """Called when the peer goes away before the answer."""
-        self.hurry: Callable[[], object] | None = None
-        """Called when the next request has arrived behind it."""
-        self.ended: Callable[[], object] | None = None
-        """Called when the answer is there."""
-        self._connection: Connection | None = None
-
-    def resolve(self, reply: Reply) -> None:
-        assert not self.resolved, "a request is answered once"
-        self.resolved = True
-        self.reply = reply
-        if self.ended is not None:
-            self.ended()
-        if self._connection is not None:
-            self._connection.settle(self)
-
-    def queue_on(self, connection: Connection) -> None:
-        self._connection = connection
-
-
-Serve = Callable[["Connection", memoryview], "Reply | Pending"]
+__all__ = ["Connection", "Pending", "Reply", "Serve", "Server"]
 
 
 class Connection(asyncio.BufferedProtocol):
     """One client. All methods run on the loop; the transport calls them."""
 
     __slots__ = (
-        "_early_bytes", "_filled", "_held", "_need", "_owed", "_read_bytes", "_resuming", "_server", "_stopped_reading",
-        "_takes_room", "_transport", "_writable", "active_at", "address", "authentication", "closed", "frame_bytes_max",
-        "guarded", "listener_name", "peer_broker",
+        "_early_bytes", "_filled", "_held", "_need", "_owed", "_read_bytes", "_resuming", "_server", "_starting",
+        "_stopped_reading", "_stream", "_takes_room", "_transport", "_unread", "_writable", "active_at", "address",
+        "authentication", "closed", "frame_bytes_max", "guarded", "listener_name", "peer_broker",
     )  # fmt: skip
 
     def __init__(self, server: Server, listener_name: str, *, guarded: bool = False) -> None:
@@ -109,6 +80,9 @@ class Connection(asyncio.BufferedProtocol):
         self._early_bytes = 0
         self._takes_room = False
         self._writable = True
+        self._stream: Stream | None = None
+        self._starting = False
+        self._unread = 0
         self._stopped_reading = False
         self._resuming: Handle | None = None
 
@@ -118,10 +92,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "?"
-        self._transport.set_write_buffer_limits(high=min(WRITE_BUFFER_HIGH, self._server.limits.pending_bytes_max))
+        self._transport.set_write_buffer_limits(high=0)  # say so as soon as the socket does not take all
         if not self._server.doors.admit(self):
             self.closed = True
             self._transport.abort()
+        log.debug("connection from %s on %s", self.address, self.listener_name)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         held = self._held
@@ -155,7 +130,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, failure: Exception | None) -> None:
         self.closed = True
+        log.debug("connection from %s on %s ended: %s", self.address, self.listener_name, failure or "it was closed")
         self._let_go()
+        self._stream = None
+        self._server.unread.release(self)
         if self._resuming is not None:
             self._resuming.cancel()
         owed, self._owed = self._owed, deque()
@@ -166,10 +144,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = False
+        self._unread = self._transport.get_write_buffer_size()
+        if self._stream is not None:
+            self._stream.paused = True
+        if self.peer_broker is None and (self._stream is not None or self._unread > COLLECTED_BYTES_MAX):
+            self._server.unread.hold(self, self._unread)
 
     def resume_writing(self) -> None:
-        self._writable = True
-        self._proceed()
+        self.active_at = self._server.runtime.now()
+        self._server.unread.release(self)
+        if self._stream is not None:
+            self._stream.resumed()
+        else:
+            self._writable = True
+            self._proceed()
 
     def welcome(self, broker_id: int) -> None:
         """The other end has proved to be this broker."""
@@ -225,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
                 collected += len(reply)
             elif reply is not None:
                 collected += self._take(reply, replies)
-            if collected >= WRITE_BUFFER_HIGH:
+            if collected >= COLLECTED_BYTES_MAX:
                 self._write(replies)
                 replies = []
                 collected = 0
@@ -252,6 +240,10 @@ class Connection(asyncio.BufferedProtocol):
             late.resolve(reply)
             self._owed.append(late)
             self._came_early(late)
+        elif isinstance(reply, Streamed):
+            self._write(replies)
+            replies.clear()
+            self._begin(reply)
         elif reply is not None:
             answer = [reply] if isinstance(reply, bytes) else reply
             replies += answer
@@ -260,7 +252,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _came_early(self, pending: Pending) -> None:
         reply = pending.reply
-        if reply is not None:
+        if isinstance(reply, Streamed):
+            reply.hold()
+        elif reply is not None:
             pending.early_bytes = len(reply) if isinstance(reply, bytes) else sum(map(len, reply))
             self._early_bytes += pending.early_bytes
 
@@ -374,27 +368,61 @@ class Connection(asyncio.BufferedProtocol):
         owed = self._owed
         if self.closed or not owed:
             return
-        if not owed[0].resolved:
+        if self._stream is not None or not owed[0].resolved:
             return self._came_early(resolved)
-        while owed and owed[0].resolved:
+        self._send_due()
+
+    def _send_due(self) -> None:
+        owed = self._owed
+        while owed and owed[0].resolved and self._stream is None:
             due = owed.popleft()
             self._early_bytes -= due.early_bytes
             reply = due.reply
-            if reply is not None:
+            if isinstance(reply, Streamed):
+                self._begin(reply)
+            elif reply is not None:
                 self._write([reply] if isinstance(reply, bytes) else reply)
         if self._held is None or self._filled < self._need:
             self._proceed()
         elif self._resuming is None:  # not here: whoever answers is in the middle of something
             self._resuming = self._server.runtime.call_soon(self._next_turn)
 
+    def _begin(self, answer: Streamed) -> None:
+        """Send an answer as far as that goes at once. If there is more to it, nothing else is served meanwhile."""
+        self._writable = False
+        self._stream = Stream(self._server, self, self._transport, answer, self._sent_all)
+        self._starting = True
+        self._stream.pump()
+        self._starting = False
+
+    def _sent_all(self) -> None:
+        self._stream = None
+        self._writable = True
+        if not self._starting:
+            self._send_due()
+
+    def may_load(self) -> None:
+        if self._stream is not None:
+            self._stream.pump()
+
+    def unread_bytes(self) -> int:
+        return 0 if self.closed else self._transport.get_write_buffer_size()
+
     @property
     def held_bytes(self) -> int:
         """Memory kept for requests that are not whole yet, or not yet due."""
         return len(self._held) if self._held is not None else 0
 
-    @property
-    def idle(self) -> bool:
-        return not self._owed or not self._writable
+    def idle_since(self, then: float) -> bool:
+        """Whether it has sent nothing since, and taken nothing of what it was sent, and nobody else is to blame."""
+        if self.active_at >= then or (self._owed and self._writable):
+            return False
+        if self._stream is not None and not self._stream.paused:
+            return False
+        before, self._unread = self._unread, self.unread_bytes()
+        if self._unread < before and not self._writable:
+            self.active_at = self._server.runtime.now()
+        return self.active_at < then
 
     def close(self, why: str) -> None:
         """The peer did something that cannot be answered."""
@@ -407,6 +435,12 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._server.turn.flush(self._transport)
         self._transport.close()
+
+    def give_up(self, why: str) -> None:
+        """As `close`, but what was sent and not taken is not waited for."""
+        if not self.closed:
+            log.info("closing the connection from %s: %s", self.address, why)
+            self.abort()
 
     def abort(self) -> None:
         self.closed = True
@@ -422,6 +456,8 @@ class Server:
         self.limits = limits
         self.turn = Turn(runtime)
         self.room = Room(runtime, lambda: self.limits.held_bytes_max)
+        self.pace = Pace(runtime)
+        self.unread = ResponseMemory(runtime, lambda: self.limits.unread_bytes_max)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.received_bytes = self.sent_bytes = 0
         self.doors = Doors(runtime, lambda: self.limits)
@@ -460,8 +496,5 @@ class Server:
         self._sweep = self.runtime.call_at(self.runtime.now() + period, self._close_idle)
 
     def _close_idle(self) -> None:
-        since = self.runtime.now() - self.limits.idle_ms_max / 1000
-        for connection in [each for each in (*self.connections, *self.guests) if each.active_at < since and each.idle]:
-            log.debug("closing the connection from %s: idle", connection.address)
-            connection.abort()
+        self.doors.close_idle(self.runtime.now() - self.limits.idle_ms_max / 1000)
         self._sweep_later()
