@@ -103,6 +103,7 @@ class BrokerRegistered(NamedTuple):
     draining: bool = False
     clean_since: int = NO_EPOCH
     incarnation: str = ""
+    damaged: tuple[tuple[str, int], ...] = ()
 
 
 class BrokerGone(NamedTuple):
@@ -119,6 +120,13 @@ class BrokerConfigChanged(NamedTuple):
     configs: Mapping[str, str]
 
 
+class GroupConfigChanged(NamedTuple):
+    """The settings that a group has of its own; none: it has those of the brokers."""
+
+    group: str
+    configs: Mapping[str, str]
+
+
 class ControllerChanged(NamedTuple):
     """A controller took over. It says which brokers it found alive (id, epoch), because a broker that went while there
     was no controller has left no BrokerGone in the log."""
@@ -130,14 +138,16 @@ class ControllerChanged(NamedTuple):
 
 Change = (
     TopicCreated | PartitionsAdded | PartitionChanged | TopicConfigChanged | TopicDeleted | PartitionsErased
-    | TopicErased | ReplicaErased | BrokerRegistered | BrokerGone | BrokerConfigChanged | ControllerChanged
+    | TopicErased | ReplicaErased | BrokerRegistered | BrokerGone | BrokerConfigChanged | GroupConfigChanged
+    | ControllerChanged
 )  # fmt: skip
 
 _CHANGES: Final[dict[str, type[Change]]] = {
     change.__name__: change
     for change in (
         TopicCreated, PartitionsAdded, PartitionChanged, TopicConfigChanged, TopicDeleted, PartitionsErased,
-        TopicErased, ReplicaErased, BrokerRegistered, BrokerGone, BrokerConfigChanged, ControllerChanged,
+        TopicErased, ReplicaErased, BrokerRegistered, BrokerGone, BrokerConfigChanged, GroupConfigChanged,
+        ControllerChanged,
     )
 }  # fmt: skip
 

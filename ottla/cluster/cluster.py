@@ -90,6 +90,7 @@ class Cluster:
         store = await _open_store(store_url, runtime, data_dir, zookeeper, lease_seconds)
         try:
             await _found(store, runtime)
+            await _complete(store)
             secret = await _secret(store, runtime)
             view = ClusterView(store, runtime)
             await view.open()
@@ -193,6 +194,13 @@ class Cluster:
     ) -> list[ConfigResult]:
         return await self._decide(
             lambda image: config_edits.alter_broker_configs(image, alterations, self.rules), validate_only
+        )
+
+    async def alter_group_configs(
+        self, alterations: Sequence[ConfigAlteration], *, validate_only: bool = False
+    ) -> list[ConfigResult]:
+        return await self._decide(
+            lambda image: config_edits.alter_group_configs(image, alterations, self.rules), validate_only
         )
 
     async def alter_partitions(
@@ -324,6 +332,17 @@ async def _found(store: Store, runtime: Runtime) -> None:
             f"the cluster's metadata was written by a newer Ottla (layout {version}, this one knows up to "
             f"{layout.FORMAT_VERSION}); use that version"
         )
+
+
+async def _complete(store: Store) -> None:
+    """Make what earlier releases did not lay out."""
+    for path in layout.ADDED_PATHS:
+        if await store.read(path) is None:
+            try:
+                await store.commit([Create(path)])
+            except Conflict as conflict:
+                if conflict.why is not Why.exists:  # another broker made it
+                    raise Fault(f"the store takes no node {path}: {conflict}") from conflict
 
 
 async def _secret(store: Store, runtime: Runtime) -> bytes:

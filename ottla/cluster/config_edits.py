@@ -1,15 +1,21 @@
-"""Changing the configs of topics and brokers, pure: edits of what was set give what will be set."""
+"""Changing the configs of topics, brokers and groups, pure: edits of what was set give what will be set."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from ottla.cluster import changes as c
+from ottla.cluster import min_in_sync
 from ottla.cluster.controller import CLEANUP_POLICY, INTERNAL_TOPICS, check_configs_size, check_topic_name
 from ottla.cluster.image import Image
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, ConfigResult, Decision, Rules
 from ottla.errors import ErrorCode, Refused
+
+GROUP_NAME_CHARS_MAX: Final = 1_000
+GROUPS_WITH_CONFIGS_MAX: Final = 10_000
+"""Every broker has the settings of all groups in memory."""
 
 
 def alter_topic_configs(image: Image, alterations: Sequence[ConfigAlteration], rules: Rules) -> Decision[ConfigResult]:
@@ -33,10 +39,43 @@ def alter_broker_configs(image: Image, alterations: Sequence[ConfigAlteration], 
     def alter(alteration: ConfigAlteration) -> c.Change | None:
         broker = alteration.resource
         assert not isinstance(broker, str)
+        if broker is not None and not _is_known(image, broker):
+            raise Refused(ErrorCode.invalid_request, f"Unexpected broker id {broker}: there is no such broker.")
         old = image.broker_configs.get(broker, {})
         configs = edited(old, alteration, rules.broker_list)
+        min_in_sync.check_stays(broker, old, configs)
         rules.check_broker(broker, configs)
         return None if configs == old else c.BrokerConfigChanged(broker, configs)
+
+    return _each(alterations, alter)
+
+
+def _is_known(image: Image, broker: int) -> bool:
+    """It is registered; or it was, and has replicas, or settings of its own, which can be taken back."""
+    if broker in image.brokers or broker in image.broker_configs:
+        return True
+    return any(broker in partition.replicas for topic in image.topics.values() for partition in topic.partitions)
+
+
+def alter_group_configs(image: Image, alterations: Sequence[ConfigAlteration], rules: Rules) -> Decision[ConfigResult]:
+    """A group need not exist to have settings: it finds them when it comes."""
+    known = set(image.group_configs)
+
+    def alter(alteration: ConfigAlteration) -> c.Change | None:
+        group = alteration.resource
+        assert isinstance(group, str)
+        if not group:
+            raise Refused(ErrorCode.invalid_request, "Default group resources are not allowed.")
+        if len(group) > GROUP_NAME_CHARS_MAX:
+            raise Refused(ErrorCode.invalid_request, f"A group with settings has at most {GROUP_NAME_CHARS_MAX} chars.")
+        old = image.group_configs.get(group, {})
+        configs = edited(old, alteration, rules.group_list)
+        rules.check_group(configs)
+        if configs and group not in known:
+            if len(known) >= GROUPS_WITH_CONFIGS_MAX:
+                raise Refused(ErrorCode.policy_violation, f"{GROUPS_WITH_CONFIGS_MAX} groups have settings already.")
+            known.add(group)
+        return None if configs == old else c.GroupConfigChanged(group, configs)
 
     return _each(alterations, alter)
 

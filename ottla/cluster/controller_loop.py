@@ -275,13 +275,14 @@ class ControllerLoop:
 
     def _registered(self, registration: BrokerRegistration, epoch: int) -> Broker:
         """As long as it runs a broker loses nothing, so it stays as clean as it was when it registered first; unless
-        another process was this broker meanwhile, and what was acknowledged to that one is not here."""
+        another process was this broker meanwhile, and what was acknowledged to that one is not here. What was damaged
+        when it started is whole again by now, or the replica takes itself out of the sets."""
         if (last := self.broker) is not None:
-            registration = registration._replace(clean_epoch=last.epoch, clean_since=last.clean_since)
+            registration = registration._replace(clean_epoch=last.epoch, clean_since=last.clean_since, damaged=())
         since = clean_since(self._view.image, registration, epoch)
         endpoints = tuple(Endpoint(*endpoint) for endpoint in registration.endpoints)
-        rack = registration.rack
-        return Broker(registration.id, epoch, endpoints, rack, self._draining, since, self.incarnation)
+        rack, damaged = registration.rack, registration.damaged
+        return Broker(registration.id, epoch, endpoints, rack, self._draining, since, self.incarnation, damaged)
 
     async def _taken(self, path: str, broker_id: int) -> int | None:
         """The id is registered already. The epoch if that was us; None if it is gone again."""

@@ -24,6 +24,10 @@ def changes_between(old: Image, new: Image) -> Iterator[c.Change]:
         configs = new.broker_configs.get(who, {})
         if old.broker_configs.get(who, {}) != configs:
             yield c.BrokerConfigChanged(who, configs)
+    for group in (*new.group_configs, *(group for group in old.group_configs if group not in new.group_configs)):
+        configs = new.group_configs.get(group, {})
+        if old.group_configs.get(group, {}) != configs:
+            yield c.GroupConfigChanged(group, configs)
     yield from _deletions(old, new)
     for topic in new.topics.values():
         before = old.topic_by_id(topic.id)

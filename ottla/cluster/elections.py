@@ -9,7 +9,8 @@ them, and a leader raises its high watermark only while that many are in sync (t
 under the registration that stands beside it in the set. So, below that number, whoever leaves the in-sync set still
 holds everything acknowledged: it becomes eligible. A replica holds what it held as long as its broker has stopped only
 cleanly since (`Broker.clean_since`); one that came back otherwise may have lost the end of its log with its memory, and
-leaves both sets (KIP-903, KIP-966).
+leaves both sets (KIP-903, KIP-966). So does one whose log was found damaged, of this partition alone
+(`Broker.damaged`), until it is seen to be in sync under its new registration.
 
     not led yet                        -> the first live replica leads, all live replicas are in sync
     leader alive since it was elected  -> it goes on, unless it drains and another in-sync replica can lead
@@ -31,6 +32,8 @@ from typing import Final, NamedTuple
 
 from ottla.cluster.changes import Change, PartitionChanged, PartitionsErased, TopicErased, partition_changed
 from ottla.cluster.image import Image
+from ottla.cluster.layout import id_text
+from ottla.cluster.min_in_sync import missing_records
 from ottla.cluster.model import NO_BROKER, NO_EPOCH, Broker, Partition, Topic
 from ottla.cluster.persist import ERASED_PARTITIONS_MAX
 from ottla.cluster.requests import Rules
@@ -50,17 +53,30 @@ class Terms(NamedTuple):
 class Census:
     """Who is alive, as elections ask for it."""
 
-    __slots__ = ("brokers", "staying")
+    __slots__ = ("_damaged", "_without", "brokers", "staying")
 
-    def __init__(self, brokers: Mapping[int, Broker]) -> None:
+    def __init__(self, brokers: Mapping[int, Broker], without: frozenset[int] = frozenset()) -> None:
+        """`without`: those who do not hold what they held of the partition that it is about."""
         self.brokers: Final = brokers
+        self._without = without
+        self._damaged: dict[tuple[str, int], set[int]] = {}
+        for broker in brokers.values():
+            for damaged in broker.damaged:
+                self._damaged.setdefault(damaged, set()).add(broker.id)
         self.staying: Final = {broker.id: broker.epoch for broker in brokers.values() if not broker.draining}
         """Those who are not about to stop, and since when they are there."""
+
+    def of(self, topic_id: bytes, index: int) -> Census:
+        """As the elections of this partition ask for it."""
+        without = self._damaged.get((id_text(topic_id), index)) if self._damaged else None
+        return Census(self.brokers, frozenset(without)) if without else self
 
     def intact(self, replica: int, epoch: int) -> bool:
         """Whether a replica that was in sync under this registration holds, or may come back with, what it held."""
         broker = self.brokers.get(replica)
-        return broker is None or broker.clean_since <= epoch
+        if broker is None:
+            return True
+        return (broker.epoch if replica in self._without else broker.clean_since) <= epoch
 
     def epoch(self, replica: int, known: int) -> int:
         """Its registration now; the one that was known last if it is gone."""
@@ -219,8 +235,9 @@ def reassigned(state: Partition, census: Census, terms: Terms) -> Partition:
 
 
 class Outlook:
-    """All that a controller has to do now, whoever left it: partitions to be led, in-sync sets to be brought up to
-    date, deleted topics to be erased. In this order: what cannot be written to comes first.
+    """All that a controller has to do now, whoever left it: the cluster's min.insync.replicas to be written down,
+    partitions to be led, in-sync sets to be brought up to date, deleted topics to be erased. In this order: what cannot
+    be written to comes before what can.
 
     Remembers which topics were found settled, and by whom and what they were judged, so that looking again costs
     little.
@@ -242,6 +259,9 @@ class Outlook:
         census = Census(image.brokers)
         later: list[Change] = []
         idle = True
+        for record in missing_records(image, rules.min_in_sync_started):
+            idle = False
+            yield record
         for name, topic in image.topics.items():
             if known.get(name) is topic:
                 settled_topics[name] = topic
@@ -272,7 +292,7 @@ def elections(topic: Topic, census: Census, rules: Rules, first: int = 0) -> Ite
     terms = Terms.of(topic, rules)
     for index in range(first, len(topic.partitions)):
         partition = topic.partitions[index]
-        if (new := settled(partition, census, terms)) is not partition:
+        if (new := settled(partition, census.of(topic.id, index), terms)) is not partition:
             yield partition_changed(topic.id, index, new, partition)
 
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from ottla.cluster.embedded_file import StoreFile
+from ottla.cluster.embedded_file import StoreFile, mended_by
 from ottla.cluster.leases import LEASE_SECONDS
 from ottla.cluster.store import Check, Node, Op, SessionState, parent_of
 from ottla.errors import Fault, StorageFault
@@ -115,7 +115,7 @@ class EmbeddedStore:
                 await asyncio.wait([job])
                 raise
             except sqlite3.Error as failure:
-                raise StorageFault(f"the store {self._file.path} failed: {failure}") from failure
+                raise StorageFault(f"the store {self._file.path} failed: {failure}{mended_by(failure)}") from failure
 
     async def _poll(self) -> None:
         pause = POLL_SECONDS
@@ -155,6 +155,10 @@ class EmbeddedStore:
     async def _begin_again(self) -> None:
         """Somebody held us for dead, and our ephemeral nodes are gone. A new session; its owner registers again."""
         if self._state is not SessionState.lost:
+            log.warning(
+                "the broker has stood still for more than %g s: its session was ended, it registers again",
+                self._file.lease_seconds,
+            )
             self._become(SessionState.lost)
         await self._call(self._file.begin_session)
         self._become(SessionState.connected)

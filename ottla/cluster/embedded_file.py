@@ -82,7 +82,7 @@ class StoreFile:
 
     def __init__(self, path: str, runtime: Runtime, lease_seconds: float) -> None:
         self.path = path
-        self._lease_seconds = lease_seconds
+        self.lease_seconds = lease_seconds
         self._beat_due = 0.0
         self._leases = Leases()
         self._disk = runtime.disk
@@ -136,7 +136,7 @@ class StoreFile:
             return StorageFault(
                 f"cannot write the store {self.path}: {failure}; make the file and its directory writable"
             )
-        return StorageFault(f"cannot use the store {self.path}: {failure}")
+        return StorageFault(f"cannot use the store {self.path}: {failure}{mended_by(failure)}")
 
     def _prepare_patiently(self) -> None:
         """SQLite waits for others by itself, except where a database becomes a write-ahead one."""
@@ -224,7 +224,7 @@ class StoreFile:
             self._lock.release()
         self._lock, self._session = lock, session
         with self._unsynced() as db:
-            db.execute("INSERT INTO session (id, lease_ms) VALUES (?, ?)", (session, round(self._lease_seconds * 1000)))
+            db.execute("INSERT INTO session (id, lease_ms) VALUES (?, ?)", (session, round(self.lease_seconds * 1000)))
             self._look_again()
             self._bury(self._dead())
         self._look_again()
@@ -365,7 +365,7 @@ class StoreFile:
         """Count up when it is time. Whether our session is still there."""
         if now < self._beat_due:
             return True
-        self._beat_due = now + self._lease_seconds / BEATS
+        self._beat_due = now + self.lease_seconds / BEATS
         with self._unsynced() as db:
             return db.execute("UPDATE session SET beat=beat+1 WHERE id=?", (self._session,)).rowcount == 1
 
@@ -430,3 +430,13 @@ def _key(path: str) -> tuple[str, str]:
 
 def _node(parent: str, name: str, data: bytes, version: int) -> Node:
     return Node(f"{parent.rstrip('/')}/{name}", data, version)
+
+
+def mended_by(failure: sqlite3.Error) -> str:
+    """What to do about it, where that is known; to be put behind the message."""
+    name: str = getattr(failure, "sqlite_errorname", None) or ""
+    if name == "SQLITE_FULL":
+        return "; make room on its disk: nothing about the cluster can change until then"
+    if name.startswith("SQLITE_IOERR"):
+        return "; look at its device: nothing about the cluster can change until it works"
+    return ""

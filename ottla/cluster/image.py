@@ -27,8 +27,8 @@ V = TypeVar("V")
 
 class Image:
     __slots__ = (
-        "broker_configs", "brokers", "cluster_id", "controller_epoch", "controller_id", "deleting", "names",
-        "tombstones", "topics", "version",
+        "broker_configs", "brokers", "cluster_id", "controller_epoch", "controller_id", "deleting", "group_configs",
+        "names", "tombstones", "topics", "version",
     )  # fmt: skip
 
     def __init__(
@@ -42,6 +42,7 @@ class Image:
         topics: Mapping[str, Topic] | None = None,
         names: Mapping[bytes, str] | None = None,
         broker_configs: Mapping[int | None, Mapping[str, str]] | None = None,
+        group_configs: Mapping[str, Mapping[str, str]] | None = None,
         deleting: Mapping[bytes, Topic] | None = None,
         tombstones: Mapping[bytes, Tombstone] | None = None,
     ) -> None:
@@ -53,6 +54,7 @@ class Image:
         self.topics: Final[Mapping[str, Topic]] = topics or {}
         self.names: Final[Mapping[bytes, str]] = names or {}  # topic id -> name
         self.broker_configs: Final[Mapping[int | None, Mapping[str, str]]] = broker_configs or {}  # None: all brokers
+        self.group_configs: Final[Mapping[str, Mapping[str, str]]] = group_configs or {}  # of groups that have any
         self.deleting: Final[Mapping[bytes, Topic]] = deleting or {}  # no longer seen, not yet out of the store
         self.tombstones: Final[Mapping[bytes, Tombstone]] = tombstones or {}
 
@@ -130,7 +132,7 @@ class Draft:
 
     __slots__ = (
         "_partitions", "broker_configs", "brokers", "cluster_id", "controller_epoch", "controller_id", "deleting",
-        "names", "tombstones", "topics",
+        "group_configs", "names", "tombstones", "topics",
     )  # fmt: skip
 
     def __init__(self, base: Image) -> None:
@@ -141,6 +143,7 @@ class Draft:
         self.topics = _Map(base.topics)
         self.names = _Map(base.names)
         self.broker_configs = _Map(base.broker_configs)
+        self.group_configs = _Map(base.group_configs)
         self.deleting = _Map(base.deleting)
         self.tombstones = _Map(base.tombstones)
         self._partitions: dict[str, list[Partition]] = {}  # of topics whose partitions this draft changes
@@ -172,6 +175,7 @@ class Draft:
             topics=self.topics.map,
             names=self.names.map,
             broker_configs=self.broker_configs.map,
+            group_configs=self.group_configs.map,
             deleting=self.deleting.map,
             tombstones=self.tombstones.map,
         )
@@ -261,6 +265,12 @@ class Draft:
         else:
             self.broker_configs.drop(change.broker)
 
+    def _group_config_changed(self, change: c.GroupConfigChanged) -> None:
+        if change.configs:
+            self.group_configs.put(change.group, change.configs)
+        else:
+            self.group_configs.drop(change.group)
+
     def _controller_changed(self, change: c.ControllerChanged) -> None:
         self.controller_id = change.id
         self.controller_epoch = change.epoch
@@ -281,6 +291,7 @@ _APPLY: Final[dict[type[c.Change], Callable[[Draft, Any], None]]] = {
     c.BrokerRegistered: Draft._broker_registered,
     c.BrokerGone: Draft._broker_gone,
     c.BrokerConfigChanged: Draft._broker_config_changed,
+    c.GroupConfigChanged: Draft._group_config_changed,
     c.ControllerChanged: Draft._controller_changed,
 }
 
@@ -294,6 +305,7 @@ class _Loader:
         self._topics: dict[str, tuple[bytes, list[Partition]]] = {}
         self._topic_configs: dict[str, Mapping[str, str]] = {}
         self._broker_configs: dict[int | None, Mapping[str, str]] = {}
+        self._group_configs: dict[str, Mapping[str, str]] = {}
         self._deleting: set[str] = set()
         self._tombstones: dict[bytes, Tombstone] = {}
         self._states: list[tuple[str, int, Partition]] = []
@@ -318,6 +330,8 @@ class _Loader:
             case ["config", "brokers", broker]:
                 who = None if broker == layout.CLUSTER_DEFAULT else int(broker)
                 self._broker_configs[who] = layout.configs_of(node.data)
+            case ["config", "groups", group]:
+                self._group_configs[layout.unescaped(group)] = layout.configs_of(node.data)
             case ["admin", "delete_topics", topic]:
                 self._deleting.add(layout.unescaped(topic))
             case ["ottla", "deleted_topics", topic_id]:
@@ -351,6 +365,7 @@ class _Loader:
             topics={name: topic for name, topic in topics.items() if name not in self._deleting},
             names={topic.id: name for name, topic in topics.items() if name not in self._deleting},
             broker_configs=self._broker_configs,
+            group_configs=self._group_configs,
             deleting={topic.id: topic for name, topic in topics.items() if name in self._deleting},
             tombstones=self._tombstones,
         )

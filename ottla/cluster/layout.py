@@ -23,6 +23,7 @@ BROKERS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
+GROUP_CONFIGS: Final = "/config/groups"
 DELETIONS: Final = "/admin/delete_topics"
 PRODUCER_IDS: Final = "/latest_producer_id_block"
 FORMAT: Final = "/ottla/format"
@@ -33,9 +34,13 @@ CHANGES: Final = "/ottla/changes"
 CHANGE: Final = "/ottla/changes/change-"
 
 IMAGE_PATHS: Final = (
-    CLUSTER_ID, CONTROLLER, CONTROLLER_EPOCH, BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, DELETIONS, TOMBSTONES,
+    CLUSTER_ID, CONTROLLER, CONTROLLER_EPOCH, BROKERS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, GROUP_CONFIGS, DELETIONS,
+    TOMBSTONES,
 )  # fmt: skip
 """Everything an image is loaded from."""
+
+ADDED_PATHS: Final = (GROUP_CONFIGS,)
+"""What earlier releases did not lay out: made by the first broker that misses it."""
 
 FORMAT_VERSION: Final = 1
 CLUSTER_DEFAULT: Final = "<default>"
@@ -84,6 +89,10 @@ def topic_config_path(topic: str) -> str:
 
 def broker_config_path(broker: int | None) -> str:
     return f"{BROKER_CONFIGS}/{CLUSTER_DEFAULT if broker is None else broker}"
+
+
+def group_config_path(group: str) -> str:
+    return f"{GROUP_CONFIGS}/{escaped(group)}"
 
 
 def broker_path(broker: int) -> str:
@@ -137,8 +146,8 @@ def decode(data: bytes) -> dict[str, Any]:
 def first_nodes(cluster_id: str) -> list[Op]:
     """What an empty store gets before anything else, in one commit."""
     plain = (
-        "/cluster", "/brokers", BROKERS, TOPICS, "/config", TOPIC_CONFIGS, BROKER_CONFIGS, "/config/clients",
-        "/config/users", "/admin", DELETIONS, "/ottla", TOMBSTONES, CHANGES,
+        "/cluster", "/brokers", BROKERS, TOPICS, "/config", TOPIC_CONFIGS, BROKER_CONFIGS, GROUP_CONFIGS,
+        "/config/clients", "/config/users", "/admin", DELETIONS, "/ottla", TOMBSTONES, CHANGES,
     )  # fmt: skip
     return [
         *(Create(path) for path in plain),
@@ -183,6 +192,8 @@ def broker_data(broker: Broker, wall_ms: int) -> bytes:
     }
     if broker.rack is not None:
         payload["rack"] = broker.rack
+    if broker.damaged:
+        payload["damaged"] = broker.damaged
     return encode(payload)
 
 
@@ -203,6 +214,7 @@ def broker_of(broker: int, data: bytes) -> Broker:
         payload.get("draining", False),
         payload.get("clean_since", epoch),
         payload.get("incarnation", ""),
+        tuple((topic_id, index) for topic_id, index in payload.get("damaged", ())),
     )
 
 

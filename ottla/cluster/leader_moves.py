@@ -31,7 +31,10 @@ def elect_leaders(
             if topic is None or not 0 <= index < len(topic.partitions):
                 raise Refused(ErrorCode.unknown_topic_or_partition, f"No such partition as {name}-{index}")
             old = topic.partitions[index]
-            new = _preferred(old, census) if kind is ElectionKind.preferred else _unclean(topic, old, census, rules)
+            if kind is ElectionKind.preferred:
+                new = _preferred(old, census)
+            else:
+                new = _unclean(topic, old, census.of(topic.id, index), rules)
         except Refused as refused:
             if wanted is not None or refused.code is not ErrorCode.election_not_needed:
                 decision.results.append(PartitionResult(name, index, refused.code, refused.message))

@@ -26,6 +26,9 @@ class Broker(NamedTuple):
 
     `incarnation` is drawn by the process and stays with it: by this it knows its own registration from that of another
     process with the same id. Earlier releases have none.
+
+    `damaged` names the partitions (topic id as text, number) whose logs were found damaged when it started: of these it
+    holds nothing that it held before, however clean its last stop was.
     """
 
     id: int
@@ -35,6 +38,7 @@ class Broker(NamedTuple):
     draining: bool = False
     clean_since: int = NO_EPOCH
     incarnation: str = ""
+    damaged: tuple[tuple[str, int], ...] = ()
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((each for each in self.endpoints if each.listener == listener), None)

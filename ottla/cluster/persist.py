@@ -7,7 +7,7 @@ is controller next finds in the image what is left to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from ottla.cluster import changes as c
@@ -167,11 +167,20 @@ def replica_erased(change: c.ReplicaErased, tombstone: Tombstone, version: int) 
 
 
 def _broker_config_changed(before: Draft, change: c.BrokerConfigChanged) -> list[Op]:
-    path = layout.broker_config_path(change.broker)
     known = change.broker in before.broker_configs.map
-    if not change.configs:
+    return _configs(layout.broker_config_path(change.broker), change.configs, known)
+
+
+def _group_config_changed(before: Draft, change: c.GroupConfigChanged) -> list[Op]:
+    known = change.group in before.group_configs.map
+    return _configs(layout.group_config_path(change.group), change.configs, known)
+
+
+def _configs(path: str, configs: Mapping[str, str], known: bool) -> list[Op]:
+    """A node that is there only as long as something is set."""
+    if not configs:
         return [Delete(path)] if known else []
-    data = layout.configs_data(change.configs)
+    data = layout.configs_data(configs)
     return [Set(path, data) if known else Create(path, data)]
 
 
@@ -192,5 +201,6 @@ _OPS: Final[dict[type[c.Change], Callable[[Draft, Any], list[Op]]]] = {
     c.BrokerRegistered: _nothing,
     c.BrokerGone: _nothing,
     c.BrokerConfigChanged: _broker_config_changed,
+    c.GroupConfigChanged: _group_config_changed,
     c.ControllerChanged: _nothing,
 }

@@ -23,7 +23,7 @@ def alter_reassignments(
     image: Image, wanted: Sequence[Reassignment], rules: Rules, *, factor_may_change: bool = True
 ) -> Decision[PartitionResult]:
     """Begin, replace or call off reassignments, each for itself."""
-    census = Census(image.brokers)
+    everybody = Census(image.brokers)
     decision: Decision[PartitionResult] = Decision([], [])
     times = Counter((each.topic, each.partition) for each in wanted)
     for each in wanted:
@@ -37,6 +37,7 @@ def alter_reassignments(
                     f"Unable to find a topic-partition {each.topic}-{each.partition}.",
                 )
             old = topic.partitions[each.partition]
+            census = everybody.of(topic.id, each.partition)
             terms = Terms.of(topic, rules)
             if each.replicas is None:
                 new = _called_off(old, census, terms)

@@ -18,13 +18,15 @@ ZERO_ID: Final = bytes(16)
 
 class BrokerRegistration(NamedTuple):
     """What a broker says of itself. `clean_epoch` and `clean_since` are what the mark of its last clean stop said (-1:
-    there was none): the registration under which it stopped, and the oldest since which every stop was clean."""
+    there was none): the registration under which it stopped, and the oldest since which every stop was clean.
+    `damaged`: partitions (topic id as text, number) of which that does not hold."""
 
     id: int
     endpoints: Sequence[Endpoint]
     rack: str | None = None
     clean_epoch: int = NO_EPOCH
     clean_since: int = NO_EPOCH
+    damaged: tuple[tuple[str, int], ...] = ()
 
 
 class TopicSpec(NamedTuple):
@@ -61,7 +63,7 @@ class ConfigEdit(NamedTuple):
 
 
 class ConfigAlteration(NamedTuple):
-    """Edits of one topic's configs, or one broker's (None: all brokers'). `replace` drops what is not mentioned."""
+    """Edits of the configs of one topic, group or broker (None: all brokers). `replace` drops what is not mentioned."""
 
     resource: str | int | None
     edits: Sequence[ConfigEdit]
@@ -161,8 +163,12 @@ class Rules(NamedTuple):
     topic_list: Callable[[str], str | None] = _no_list
     """The default of a topic setting that is a list; None when it is not one."""
     broker_list: Callable[[str], str | None] = _no_list
+    check_group: Callable[[Mapping[str, str | None]], None] = _accept
+    group_list: Callable[[str], str | None] = _no_list
     min_in_sync: Callable[[Mapping[str, str]], int] = _one
     """min.insync.replicas of a topic with these configs."""
+    min_in_sync_started: int | None = None
+    """min.insync.replicas as this broker was started with it; None where nobody says so."""
     unclean: Callable[[Mapping[str, str]], bool] = _never
     """unclean.leader.election.enable of a topic with these configs."""
     balance: bool = True

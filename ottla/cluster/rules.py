@@ -9,6 +9,7 @@ from ottla.cluster.requests import Rules
 from ottla.config.broker import BrokerConfig
 from ottla.config.broker_settings import BROKER_SETTINGS
 from ottla.config.dynamic import validate_broker_overrides
+from ottla.config.group import validate_group_overrides
 from ottla.config.setting import Kind, text_of
 from ottla.config.topic import resolve, validate_topic_overrides
 from ottla.config.topic_settings import TOPIC_SETTINGS
@@ -29,6 +30,9 @@ def rules_of(config: BrokerConfig, overrides: Mapping[int | None, Mapping[str, s
         beside = [each for whom, each in overrides.items() if (whom is not None) is whole_cluster]
         validate_broker_overrides(configs, config, whole_cluster=whole_cluster, beside=beside)
 
+    def check_group(configs: Mapping[str, str | None]) -> None:
+        validate_group_overrides(configs, config)
+
     def topic_list(name: str) -> str | None:
         setting = TOPIC_SETTINGS.get(name)
         if setting is None or setting.kind is not Kind.LIST:
@@ -41,6 +45,9 @@ def rules_of(config: BrokerConfig, overrides: Mapping[int | None, Mapping[str, s
             return None
         return text_of(config.get(name)) or ""
 
+    def group_list(name: str) -> str | None:
+        return None  # no setting of groups is a list
+
     def min_in_sync(configs: Mapping[str, str]) -> int:
         text = configs.get(_MIN_IN_SYNC.name)
         return config.min_insync_replicas if text is None else int(text)
@@ -49,6 +56,8 @@ def rules_of(config: BrokerConfig, overrides: Mapping[int | None, Mapping[str, s
         text = configs.get(_UNCLEAN.name)
         return config.unclean_leader_election_enable if text is None else bool(_UNCLEAN.parse(text))
 
+    started_with = config.started_with("min.insync.replicas")
+    assert isinstance(started_with, int)
     return Rules(
         config.num_partitions,
         config.default_replication_factor,
@@ -56,7 +65,10 @@ def rules_of(config: BrokerConfig, overrides: Mapping[int | None, Mapping[str, s
         check_broker,
         topic_list,
         broker_list,
+        check_group,
+        group_list,
         min_in_sync,
+        started_with,
         unclean,
         config.auto_leader_rebalance_enable,
         config.leader_imbalance_check_interval_seconds,

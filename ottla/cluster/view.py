@@ -120,6 +120,8 @@ class ClusterView:
     def _advance(self, position: int, changes: tuple[Change, ...]) -> None:
         old = self.image
         self.image, self.position = old.apply(*changes), position
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("change %d: %s", position, "; ".join(map(str, changes)))
         self._tell(old, self.image, changes)
 
     def _tell(self, old: Image, new: Image, changes: Iterable[Change]) -> None:

@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from ottla.config.group import GroupConfig
+from ottla.config.group import resolve as group_config
 from ottla.coordinator import consumer_classic, conversion
 from ottla.coordinator.assignors import ASSIGNORS, EMPTY, Assignment
 from ottla.coordinator.consumer_member import (
@@ -81,6 +83,11 @@ class ConsumerGroup:
         self._timers: Deadlines[tuple[str, Timer]] = Deadlines()
         self._seen_image: object = None  # the image the group's topics were last compared with, and its names of topics
         self._seen_names: object = None
+
+    @property
+    def config(self) -> GroupConfig:
+        """The settings as they are now: those of this group, and of the brokers where it has none."""
+        return group_config(self.around.image.group_configs.get(self.id, {}), self.around.config)
 
     # What others ask of any group.
 
@@ -178,7 +185,7 @@ class ConsumerGroup:
         response = ConsumerGroupHeartbeatResponse(
             member_id=after.id,
             member_epoch=after.epoch,
-            heartbeat_interval_ms=self.around.config.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self.config.consumer_heartbeat_interval_ms,
         )
         if request.member_epoch == JOINING or _is_full(request) or after.assigned != before.assigned:
             response.assignment = _told(after.assigned)
@@ -356,9 +363,7 @@ class ConsumerGroup:
     def arm(self, member: Member, now: float, *, moved: bool = False) -> None:
         """A sign of life: the session starts again. Giving partitions up has a time of its own, from being asked to."""
         classic = member.classic
-        session_ms = (
-            self.around.config.group_consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
-        )
+        session_ms = self.config.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
         self.set_timer(member, Timer.SESSION, now + session_ms / 1000)
         if member.state != MemberState.UNREVOKED or classic is not None:
             self.drop_timer(member, Timer.REVOCATION)

@@ -193,7 +193,9 @@ def end_and_bump(
         return None
     value = check_speaker(value, speaker)
     if value.state in PREPARED:
-        raise Refused(ErrorCode.producer_fenced)  # the epoch it has is not for use before this is complete
+        # The producer got its next epoch with the answer to the end, and uses it before the markers are written
+        # (KAFKA-18464): an abort of a transaction of which nothing has been sent comes that early.
+        raise Refused(ErrorCode.concurrent_transactions)
     if value.state is not State.ONGOING and committed:
         raise Refused(ErrorCode.invalid_txn_state, f"the transaction is in state {value.state.label}")
     exhausted = value.producer_epoch >= EPOCH_USABLE_MAX

@@ -106,6 +106,7 @@ class Follower:
         )
         self._news = asyncio.Event()
         self._link: Link | None = None
+        self._heard_at: float | None = None
         self._task = runtime.spawn(self._run(), name=f"follow broker {leader_id}")
 
     def __len__(self) -> int:
@@ -129,16 +130,22 @@ class Follower:
 
     async def _run(self) -> None:
         pause = RECONNECT_SECONDS_MIN
+        failures, since = 0, 0.0
         while True:
             try:
                 self._link = await self._around.open_link(self.leader_id)
-                pause = RECONNECT_SECONDS_MIN
+                if failures:
+                    log.info("following broker %d again, after %.1f s", self.leader_id, self._runtime.now() - since)
+                pause, failures, self._heard_at = RECONNECT_SECONDS_MIN, 0, self._runtime.now()
                 self._plan.begin()
                 await self._fetch(self._link)
             except (Fault, Refused, BadFrame) as failure:
                 log.info("following broker %d: %s; trying again", self.leader_id, failure)
             except Exception as failure:  # whatever it was, nobody else would ever follow that broker
                 log.error("following broker %d failed; trying again", self.leader_id, exc_info=failure)
+            if not failures:  # a broker that was paused notices only when it goes on
+                since = self._runtime.now() if self._heard_at is None else self._heard_at
+            failures += 1
             if self._link is not None:
                 self._link.close()
                 self._link = None
@@ -158,6 +165,7 @@ class Follower:
                     asked = self._ask(link, await self._prepare())
                 if asked is None:
                     await self._rest()
+                    self._heard_at = self._runtime.now()  # nothing was asked
                     continue
                 if following is None and not asked.answer.done():
                     await self._news.wait()
@@ -165,6 +173,7 @@ class Follower:
                     if not asked.answer.done() and self._plan.has_news:
                         following = self._ask(link, now)
                 number, view = asked.number, await asked.answer
+                self._heard_at = self._runtime.now()
                 asked, following = following, None
                 await self._take(view, number)
         finally:
@@ -267,16 +276,29 @@ class Follower:
         elif fetched.error:
             raise Refused(ErrorCode(fetched.error))
         elif fetched.diverging is not None:
-            before = partition.log.log_end
+            before, committed = partition.log.log_end, partition.high_watermark
             dropped = partition.truncate(*fetched.diverging, now_ms)
-            after = partition.log.log_end
-            log.info("%s: cut from %d to %d, as broker %d has it", partition, before, after, self.leader_id)
+            self._tell_cut(partition, before, committed)
             await self._around.was_cut(partition, dropped)
         else:
             assert isinstance(fetched.records, memoryview)
             dropped = partition.replicate(fetched.records, fetched.high_watermark, fetched.log_start, now_ms)
             if dropped:
                 await self._around.was_cut(partition, dropped)
+
+    def _tell_cut(self, partition: Partition, before: int, committed: int) -> None:
+        after = partition.log.log_end
+        if after >= committed:
+            log.info(
+                "%s: cut from %d to %d, as broker %d has it: what was cut was not committed, so nothing that acks=all "
+                "acknowledged is concerned", partition, before, after, self.leader_id,
+            )  # fmt: skip
+        else:
+            log.warning(
+                "%s: cut from %d to %d, as broker %d has it: records that acks=all acknowledged are concerned, offsets "
+                "%d to %d were committed. Broker %d was elected without them (unclean), or has lost them",
+                partition, before, after, self.leader_id, after, committed - 1, self.leader_id,
+            )  # fmt: skip
 
     async def _begin_anew(self, partition: Partition, log_start: int, now_ms: int) -> None:
         if log_start < 0:

@@ -12,9 +12,14 @@ has to hold for both, the set that is and the set that may be (KIP-497): the hig
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ottla.errors import ErrorCode, Refused
 from ottla.log.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
 
 UNKNOWN: Final = -1
 NO_EPOCH: Final = -1
@@ -64,6 +69,24 @@ class Follower:
         return True
 
 
+def complete_followers(partition: Partition, able: Callable[[int, int], bool]) -> set[int]:
+    """Those who have all that is missing in the damaged log of their leader, and all that is committed: their logs
+    reach, in the same epochs, from before the first missing offset to the end that is proven. One of them should lead
+    instead."""
+    damage = partition.log.damage
+    assert damage is not None
+    first = max(damage.missing[0][0], 0)
+    return {
+        replica
+        for replica, follower in partition.followers.items()
+        if follower.heard
+        and follower.log_end >= damage.end
+        and 0 <= follower.log_start <= first
+        and partition.caught_up(follower)
+        and able(replica, follower.epoch)
+    }
+
+
 class Proposal(NamedTuple):
     """A new in-sync set, put to the controller. Each replica with the registration it is known by."""
 
@@ -83,3 +106,11 @@ def parting_of(log: PartitionLog, offset: int, last_epoch: int) -> tuple[int, in
     if epoch == NO_EPOCH:  # no reign was ever that late: no checksum covers an epoch, and it is not from here
         return log.latest_epoch, log.log_end
     return (epoch, end) if epoch < last_epoch or end < offset else None
+
+
+def too_few(in_sync: tuple[int, ...], in_sync_min: int) -> Refused:
+    here = ", ".join(map(str, sorted(in_sync)))
+    return Refused(
+        ErrorCode.not_enough_replicas,
+        f"{len(in_sync)} in sync (broker {here}), and min.insync.replicas is {in_sync_min}",
+    )

@@ -16,18 +16,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
 
 from ottla.cluster.controller import INTERNAL_TOPICS
 from ottla.cluster.model import Partition as PartitionState
 from ottla.errors import RETRIABLE, ErrorCode, Refused
 from ottla.log import producers
 from ottla.log.partition_log import PartitionLog
+from ottla.log.quarantine import quarantine
 from ottla.log.segment import Segment
 from ottla.log.slice import Slice
 from ottla.log.transactions import Guard
 from ottla.replication.admission import AppendPolicy
-from ottla.replication.in_sync import NO_EPOCH, UNKNOWN, Follower, Proposal, parting_of
+from ottla.replication.delayed import Appended, TailWatcher, Waiter, Watcher
+from ottla.replication.in_sync import NO_EPOCH, UNKNOWN, Follower, Proposal, complete_followers, parting_of, too_few
 from ottla.replication.turned_away import Behind, TurnedAway
 from ottla.wire import batch
 
@@ -36,40 +37,11 @@ READ_COMMITTED = 1
 ACKS_ALL = -1
 
 
-class Appended(NamedTuple):
-    base_offset: int
-    log_append_time_ms: int
-    next_offset: int
-
-
-class Watcher(Protocol):
-    """Somebody who waits for records to be readable."""
-
-    def touched(self, size: int) -> None:
-        """`size` more bytes became readable, or (0) something else changed that the watcher should look at."""
-
-
-class TailWatcher(Protocol):
-    """Somebody who waits for records to be there: a follower."""
-
-    def grown(self, size: int) -> None: ...
-
-
-class Waiter(Protocol):
-    """Somebody who waits for one record to be committed."""
-
-    def committed(self, partition: Partition) -> None: ...
-
-    def lost(self, partition: Partition) -> None:
-        """This broker does not lead any more: nobody here will ever know."""
-
-
 class Partition:
     __slots__ = (
-        "_enough", "_looks_closer", "_others_eligible", "_policy", "_turned_away", "_uncommitted_bytes", "_union",
-        "_waiters", "broker_id", "epoch_start", "followers", "high_watermark", "in_sync", "index", "leader_epoch",
-        "leader_id", "leads", "log", "partition_epoch", "proposed", "replicas", "tail_watchers", "topic", "topic_id",
-        "watchers",
+        "_enough", "_looks_closer", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "broker_id",
+        "eligible", "epoch_start", "followers", "high_watermark", "in_sync", "index", "leader_epoch", "leader_id",
+        "leads", "log", "partition_epoch", "proposed", "replicas", "tail_watchers", "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +57,7 @@ class Partition:
         self.leader_epoch = NO_EPOCH
         self.partition_epoch = NO_EPOCH
         self.in_sync: tuple[int, ...] = ()
+        self.eligible: tuple[int, ...] = ()
         self.replicas: tuple[int, ...] = ()
         self.high_watermark = log.log_start
         self.epoch_start = 0
@@ -94,7 +67,6 @@ class Partition:
         """The in-sync set that the controller was asked for and has not decided on, as far as we know."""
         self.watchers: dict[Watcher, None] = {}
         self.tail_watchers: dict[TailWatcher, None] = {}
-        self._others_eligible = False
         self._union: tuple[Follower, ...] = ()  # all that the high watermark waits for
         self._turned_away: TurnedAway | None = None
         self._uncommitted_bytes = 0
@@ -122,7 +94,7 @@ class Partition:
         in_sync_min = self._policy.in_sync_min
         if len(self.replicas) < in_sync_min and self.replicas:
             in_sync_min = len(self.replicas)
-        self._enough = len(self.in_sync) >= in_sync_min and not self._others_eligible
+        self._enough = len(self.in_sync) >= in_sync_min and not self.eligible
 
     @property
     def enough_in_sync(self) -> bool:
@@ -141,7 +113,7 @@ class Partition:
         self.partition_epoch = state.partition_epoch
         self.replicas = tuple(state.replicas)
         self.in_sync = tuple(state.in_sync)
-        self._others_eligible = bool(state.eligible)
+        self.eligible = tuple(state.eligible)
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         self.leads = state.leader == self.broker_id if leads is None else leads
@@ -213,7 +185,7 @@ class Partition:
             raise Refused(ErrorCode.not_leader_or_follower)
         policy = self._policy
         if acks == ACKS_ALL and not self._enough:
-            raise Refused(ErrorCode.not_enough_replicas)
+            raise too_few(self.in_sync, policy.in_sync_min)
         header = batch.check_produced(view)
         if len(view) > policy.bytes_max:
             raise Refused(
@@ -351,6 +323,10 @@ class Partition:
         waited for in vain, and what a broker had before it came back need not be what it has."""
         if not self.leads or self.proposed is not None:
             return False
+        if self.log.damage is not None and (complete := complete_followers(self, able)):
+            self.proposed = tuple(replica for replica in self.replicas if replica in complete)
+            self._unite()  # nothing is committed from now on that one of them lacks
+            return True
         log_end = self.log.log_end
         wanted = {self.broker_id}
         for replica, follower in self.followers.items():
@@ -365,6 +341,11 @@ class Partition:
         self.proposed = proposed
         self._unite()
         return True
+
+    @property
+    def counts_as_whole(self) -> bool:
+        """Whether this replica may be elected, for all that the controller knows."""
+        return self.broker_id in self.in_sync or self.broker_id in self.eligible
 
     def forgive(self) -> None:
         """Time that passed unseen counts against nobody."""
@@ -429,6 +410,15 @@ class Partition:
         if own_epoch != NO_EPOCH:
             offset = min(own_end, log.log_end) if own_epoch != epoch else min(own_end, end, log.log_end)
         return self._cut(log.truncate_to, max(offset, log.log_start), now_ms)
+
+    def copy_anew(self, now_ms: int) -> None:
+        """Our log is damaged, and another replica leads: what is behind the damage is set aside, to be copied anew."""
+        try:
+            quarantine(self.log, now_ms)
+        finally:
+            self.log.drop_empty_epochs()
+            self.high_watermark = max(min(self.high_watermark, self.log.log_end), self.log.log_start)
+            self.wake()
 
     def restart_at(self, offset: int, now_ms: int) -> list[Segment]:
         """The leader has nothing before `offset` any more, and we have nothing from there on: begin anew there."""

@@ -14,9 +14,11 @@ from contextlib import nullcontext
 from functools import partial
 
 from ottla.cluster.image import Image, Topic
+from ottla.cluster.layout import id_text
 from ottla.config.topic import TopicConfig
 from ottla.errors import Fault, Refused, StorageFault
-from ottla.log import checkpoints
+from ottla.log import checkpoints, manifest, scrub_schedule
+from ottla.log.damage import DAMAGED_SUFFIX, set_directories_aside
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.admission import AppendPolicy
@@ -36,7 +38,7 @@ TOGETHER_FROM = 50
 CHECKPOINTS = (
     checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANED,
 )  # fmt: skip
-WRITTEN_ATOMICALLY = (*CHECKPOINTS, checkpoints.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN)
+WRITTEN_ATOMICALLY = (*CHECKPOINTS, checkpoints.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN, scrub_schedule.FILE_NAME)
 UNFINISHED = ".tmp"
 """What is left of a file whose writer was killed."""
 LOGS_AT_ONCE = 100
@@ -70,6 +72,8 @@ class Replicas:
         self.broker_epoch = NO_EPOCH
         """The registration of this broker; nothing is led before there is one, nor what was led under another."""
         self._expelled = False
+        self.on_write_refused: Callable[[Partition, StorageFault], object] = lambda partition, fault: None
+        """Told when the disk refuses an append."""
         self._written: dict[str, dict[Key, int]] = {}  # what each file says; none while it is not known
         self._handed_out: dict[str, dict[Key, int]] = {}  # what it says once all that is under way is written
         self._newest: dict[str, int] = {}
@@ -89,6 +93,11 @@ class Replicas:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    def damaged(self) -> tuple[tuple[str, int], ...]:
+        """Those that lack something, by topic id and number: whoever has lost something must not count as in sync, nor
+        be elected before the others."""
+        return tuple((id_text(p.topic_id), p.index) for p in self if p.log.damage is not None)
 
     # Opening.
 
@@ -114,9 +123,11 @@ class Replicas:
     def _look_through(self, image: Image) -> None:
         """The data directory: what is known of its logs, and what in it is no log of ours. Blocks."""
         disk, directory = self._disk, self._data_dir
-        here = {key for name in disk.listdir(directory) if (key := self._look_at(name, image)) is not None}
+        names = disk.listdir(directory)
+        here = {key for name in names if (key := self._look_at(name, image)) is not None}
+        here |= self._without_directory(names, here, image)
         for name in CHECKPOINTS:
-            found = checkpoints.read_offsets(disk, directory, name)
+            found = self._read_checkpoint(name)
             self._written[name] = self._handed_out[name] = found
             # What is said of others would be believed of a log that begins under such a name one day.
             self._known[name] = {key: offset for key, offset in found.items() if key in here}
@@ -124,6 +135,52 @@ class Replicas:
             self.write_checkpoints()
         except StorageFault as fault:  # tried again by the first log for which it matters
             log.warning("%s", fault)
+            return
+        for name in names:  # only now: a checkpoint that tells of a partition without a directory tells of damage
+            if name.endswith(DELETED):
+                disk.rmtree(f"{directory}/{name}")
+
+    def _without_directory(self, names: list[str], here: set[Key], image: Image) -> set[Key]:
+        """Partitions that must have a log, as checkpoints say, and have no directory, or one that holds neither log nor
+        metadata: it is lost. One that was dropped is still there under another name as long as checkpoints tell of
+        it."""
+        told: set[Key] = set()
+        for name in (checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS):
+            told.update(key for key, offset in self._read_checkpoint(name).items() if offset > 0)
+        now = set(self._disk.listdir(self._data_dir))
+        lost = set()
+        for topic, index in told - here:
+            known, directory = image.topic(topic), f"{topic}-{index}"
+            if known is None or index >= len(known.partitions) or (directory in names and directory not in now):
+                continue  # or it was another topic's, and is set aside by now
+            aside = any(name.startswith(f"{directory}.") and name.endswith((DELETED, STRAY)) for name in names)
+            if self._broker_id in known.partitions[index].replicas and not aside:
+                lost.add((topic, index))
+                if directory in now and not self._disk.listdir(f"{self._data_dir}/{directory}"):
+                    self._quarantine(directory)
+        return lost
+
+    def _quarantine(self, name: str) -> None:
+        """What stands where a partition's directory should be is another file, a link that leads nowhere, or an empty
+        directory; or a directory stands where a checkpoint should be."""
+        path = f"{self._data_dir}/{name}"
+        taken = set(self._disk.listdir(self._data_dir))
+        aside = next(each for at in range(1, ASIDE_MAX) if (each := f"{name}.{at}{DAMAGED_SUFFIX}") not in taken)
+        log.warning("%s is not what should stand there: set aside as %s", path, aside)
+        self._disk.rename(path, f"{self._data_dir}/{aside}")
+
+    def _read_checkpoint(self, name: str) -> dict[Key, int]:
+        """A damaged one is as good as none: what it said is proven by the logs, or worked out again."""
+        try:
+            return checkpoints.read_offsets(self._disk, self._data_dir, name)
+        except StorageFault:
+            if not self._disk.is_directory(f"{self._data_dir}/{name}"):
+                raise
+            self._quarantine(name)
+            return {}
+        except Fault as fault:
+            log.warning("%s It is rebuilt.", fault)
+            return {}
 
     def _opened(self, some: list[tuple[Topic, int]]) -> list[Partition]:
         return [self._open(topic, index) for topic, index in some]
@@ -132,17 +189,15 @@ class Replicas:
         """The partition whose log the directory holds, if it is one of ours. Set it aside if its topic is not (or not
         any more) the one in the image."""
         path = f"{self._data_dir}/{name}"
-        if name.endswith(DELETED):
-            self._disk.rmtree(path)
-        elif name.endswith(UNFINISHED) and name.startswith(WRITTEN_ATOMICALLY):
+        if name.endswith(UNFINISHED) and name.startswith(WRITTEN_ATOMICALLY):
             self._disk.remove(path)
         key = None if name.endswith((DELETED, STRAY)) else _partition_of(name)
         if key is None:
             return None
         if not self._disk.exists(f"{path}/{checkpoints.PARTITION_METADATA}") and not self._has_log(path):
             return None  # no partition of ours
-        topic_id = checkpoints.read_partition_metadata(self._disk, path)
         topic = image.topic(key[0])
+        topic_id = self._topic_id(path, None if topic is None else topic.id)
         known = topic is not None and key[1] < len(topic.partitions) and topic_id in (None, topic.id)
         if topic is not None and known and self._broker_id in topic.partitions[key[1]].replicas:
             return key
@@ -156,6 +211,35 @@ class Replicas:
         )  # fmt: skip
         self._disk.rename(path, aside)
         return None
+
+    def _topic_id(self, path: str, expected: bytes | None) -> bytes | None:
+        """The topic that a directory belongs to, as Kafka's file says; if that says another one, or cannot be read, as
+        the manifest says, which has a checksum."""
+        told: bytes | None = None
+        damaged: Fault | None = None
+        try:
+            told = checkpoints.read_partition_metadata(self._disk, path)
+        except StorageFault:
+            if not (aside := set_directories_aside(self._disk, path)):
+                raise
+            log.warning("%s", ", ".join(aside))
+        except Fault as fault:
+            damaged = fault
+        if damaged is None and told in (None, expected):
+            return told
+        try:
+            found = manifest.read(self._disk, path)
+        except manifest.ManifestDamaged:
+            found = None
+        if found is None or found.topic_id is None:
+            if damaged is not None:
+                raise damaged
+            return told
+        if found.topic_id != told:
+            log.warning("%s/%s is not what the manifest says: rebuilt", path, checkpoints.PARTITION_METADATA)
+            self._disk.remove(f"{path}/{checkpoints.PARTITION_METADATA}")
+            checkpoints.write_partition_metadata(self._disk, path, found.topic_id)
+        return found.topic_id
 
     def _aside(self, name: str, topic_id: bytes, index: int, ending: str) -> str:
         """A name for a directory that is no partition's any more, which no other has: the same partition may have been
@@ -211,20 +295,28 @@ class Replicas:
             log_config(config, self._producer_ids_max),
             recovery_point=self._known[checkpoints.RECOVERY_POINTS].get(key, 0),
             log_start=self._known[checkpoints.LOG_STARTS].get(key, 0),
+            high_watermark=self._known[checkpoints.HIGH_WATERMARKS].get(key, 0),
+            cleaned=self._known[checkpoints.CLEANED].get(key, 0),
             clean=self._clean,
             topic_id=topic.id,
             now_ms=self._runtime.wall_ms(),
         )
-        opened.cleaned = min(self._known[checkpoints.CLEANED].get(key, 0), opened.log_end)
         if not self._disk.exists(path):
             opened.before_files = partial(self._begin_anew, key)
         for note in opened.recovery.notes:
             log.warning("%s-%d: %s", topic.name, index, note)
+        if opened.damage is not None:
+            log.error(
+                "%s-%d is damaged: %s. It is copied anew from another replica if one has them; until then, or until "
+                "the loss is accepted (ottla log accept-loss), reads there fail with KAFKA_STORAGE_ERROR.",
+                topic.name, index, opened.damage,
+            )  # fmt: skip
         partition = Partition(
             topic.name, topic.id, index, self._broker_id, opened, append_policy(config, index, self._broker_id)
         )
         checkpointed = self._known[checkpoints.HIGH_WATERMARKS].get(key, 0)
         partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
+        opened.on_refused = lambda fault: self.on_write_refused(partition, fault)
         return partition
 
     def _take_in(self, partition: Partition) -> None:
@@ -281,7 +373,9 @@ class Replicas:
         offsets = dict(self._known[name])
         offsets.update((key, _offset_for(name, partition)) for key, partition in self._by_name.items())
         offsets = {key: offset for key, offset in offsets.items() if offset > 0}
-        if offsets == self._handed_out.get(name) and not self._under_way(name):
+        logs = (partition.log for partition in self._by_name.values() if name == checkpoints.RECOVERY_POINTS)
+        cuts = [(log.manifest, log.manifest.cuts) for log in logs if log.manifest.cuts]
+        if offsets == self._handed_out.get(name) and not self._under_way(name) and not cuts:
             return None
         self._checkpoints += 1
         number = self._checkpoints
@@ -294,6 +388,8 @@ class Replicas:
                     checkpoints.write_offsets(self._disk, self._data_dir, name, offsets)
                     self._newest[name] = number
                     self._written[name] = offsets
+                for manifest, count in cuts:
+                    manifest.checkpointed(count)
 
         return write
 

@@ -5,6 +5,7 @@
     topic t 1,2,3 min=2           -> 1@0 1,2,3/1,2,3        leader@leader_epoch in_sync/replicas
     stop 3 · kill 2               -> 1@0 1+2/1,2,3          behind the plus: eligible
     start 3                                                 after `stop` nothing is lost, after `kill` perhaps something
+    start 3 damaged=t                                       and the log of this partition was found damaged
     bounce 1                                                killed and back before anybody noticed
     blink 1                                                 its session ended, and it registered again; it ran all along
     restore 1                                               back, with a copy of its files from before its last start
@@ -93,10 +94,20 @@ class ControllerScenario:
         for each in ids:
             self.do_start(each)
 
-    def do_start(self, word: str) -> None:
-        self.register(int(word), self.marks.pop(int(word), (-1, -1)))
+    def do_start(self, word: str, damaged: str = "") -> None:
+        named: tuple[tuple[str, int], ...] = ()
+        if damaged:
+            topic, index, _ = self.find(damaged.removeprefix("damaged="))
+            named = ((layout.id_text(topic.id), index),)
+        self.register(int(word), self.marks.pop(int(word), (-1, -1)), damaged=named)
 
-    def register(self, broker: int, mark: tuple[int, int], since: int | None = None) -> None:
+    def register(
+        self,
+        broker: int,
+        mark: tuple[int, int],
+        since: int | None = None,
+        damaged: tuple[tuple[str, int], ...] = (),
+    ) -> None:
         world = self.world
         world.epoch += 1
         if broker in world.image.brokers:
@@ -104,7 +115,7 @@ class ControllerScenario:
         self.copies[broker] = mark
         if since is None:
             since = clean_since(world.image, BrokerRegistration(broker, ENDPOINTS, None, *mark), world.epoch)
-        world.put_broker(Broker(broker, world.epoch, ENDPOINTS, None, False, since))
+        world.put_broker(Broker(broker, world.epoch, ENDPOINTS, None, False, since, "", damaged))
 
     def do_stop(self, word: str) -> None:
         broker = self.world.image.brokers[int(word)]

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from ottla.cluster import controller_loop, layout
+from ottla.cluster import config_edits, controller_loop, layout
 from ottla.cluster.changes import PartitionChanged, TopicCreated
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Image
@@ -168,6 +168,37 @@ def test_partitions_are_added_and_led(store):
             assert await loaded(cluster) == cluster.image
 
     run(test)
+
+
+def test_configs_of_groups_are_altered_also_in_a_store_that_an_earlier_release_laid_out(store):
+    async def test(runtime):
+        async with cluster_on(store, runtime) as cluster:
+            await cluster._store.commit([Delete(layout.GROUP_CONFIGS)])
+        async with cluster_on(store, runtime) as cluster:
+            for group in ("g", "a/b"):
+                await cluster.alter_group_configs([ConfigAlteration(group, [ConfigEdit("x", "1")])])
+            assert cluster.image.group_configs == {"g": {"x": "1"}, "a/b": {"x": "1"}}
+            assert await loaded(cluster) == cluster.image
+            await cluster.alter_group_configs([ConfigAlteration("g", [ConfigEdit("x", None, ConfigOp.delete)])])
+            assert cluster.image.group_configs == {"a/b": {"x": "1"}}
+            assert await loaded(cluster) == cluster.image
+        async with cluster_on(store, runtime) as cluster:
+            assert cluster.image.group_configs == {"a/b": {"x": "1"}}
+
+    run(test)
+
+
+def test_the_number_of_groups_with_settings_is_limited(monkeypatch):
+    monkeypatch.setattr(config_edits, "GROUPS_WITH_CONFIGS_MAX", 1)
+    edit = [ConfigEdit("x", "1")]
+    alterations = [ConfigAlteration("g", edit), ConfigAlteration("h", edit), ConfigAlteration("x" * 1001, edit)]
+    decision = config_edits.alter_group_configs(Image(), alterations, Rules())
+    assert [result.code for result in decision.results] == [
+        ErrorCode.none, ErrorCode.policy_violation, ErrorCode.invalid_request,
+    ]  # fmt: skip
+    image = Image().apply(*decision.changes)
+    again = config_edits.alter_group_configs(image, [ConfigAlteration("g", [ConfigEdit("x", "2")])], Rules())
+    assert [result.code for result in again.results] == [ErrorCode.none]
 
 
 def test_configs_of_topics_and_brokers_are_altered(store):

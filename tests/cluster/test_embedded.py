@@ -263,7 +263,7 @@ def test_whoever_saw_a_process_go_need_not_wait_for_the_next_look(tmp_path, monk
     run(test)
 
 
-def test_a_session_held_for_dead_commits_nothing_and_begins_anew(tmp_path):
+def test_a_session_held_for_dead_commits_nothing_and_begins_anew(tmp_path, caplog):
     path = tmp_path / "store.db"
 
     async def test(runtime):
@@ -278,6 +278,8 @@ def test_a_session_held_for_dead_commits_nothing_and_begins_anew(tmp_path):
         with pytest.raises(SessionLost):
             await store.commit([Create("/late")])
         await until(lambda: seen == [SessionState.lost, SessionState.connected])
+        told = "its session was ended, it registers again"
+        assert sum(told in record.getMessage() for record in caplog.records) == 1
         assert await store.children("/") == []
         await store.commit([Create("/mine", ephemeral=True)])
         await store.close()
@@ -293,7 +295,7 @@ def test_a_full_disk_is_a_storage_fault_and_the_store_recovers(tmp_path):
         await store.commit([Create("/a")])
         (pages,) = store._file._db.execute("PRAGMA page_count").fetchone()
         store._file._db.execute(f"PRAGMA max_page_count={pages}")  # as full as a disk can be made without root
-        with pytest.raises(StorageFault, match="full"):
+        with pytest.raises(StorageFault, match="disk is full; make room on its disk"):
             await store.commit([Create(f"/n{i}", b"x" * 4000) for i in range(50)])
         assert await store.children("/") == ["a"]
         store._file._db.execute("PRAGMA max_page_count=1073741823")

@@ -130,6 +130,10 @@ class World:
         alteration = ConfigAlteration(broker, [ConfigEdit("k", value)] if value else [], replace=True)
         self.commit(config_edits.alter_broker_configs(self.image, [alteration], Rules()).changes)
 
+    def configure_group(self, group, value):
+        alteration = ConfigAlteration(group, [ConfigEdit("k", value)] if value else [], replace=True)
+        self.commit(config_edits.alter_group_configs(self.image, [alteration], Rules()).changes)
+
     def erased(self, broker):
         self.commit(controller.replicas_erased(self.image, broker, list(self.image.tombstones)))
 
@@ -147,6 +151,7 @@ acts = st.one_of(
     st.tuples(st.just("grow"), names, st.integers(1, 6)),
     st.tuples(st.just("configure"), names, st.sampled_from(["1", "2"])),
     st.tuples(st.just("configure_broker"), st.none() | brokers, st.sampled_from(["1", ""])),
+    st.tuples(st.just("configure_group"), st.sampled_from(["g", "a/b", "..", "\u00fc %"]), st.sampled_from(["1", ""])),
     st.tuples(st.just("erased"), brokers),
 )
 
@@ -185,7 +190,8 @@ def test_the_difference_between_two_images_leads_from_one_to_the_other(history, 
     world = lived(history)
     old = chance.choice(world.history)
     new = old.apply(*changes_between(old, world.image))
-    for part in ("brokers", "topics", "names", "broker_configs", "tombstones", "controller_id", "controller_epoch"):
+    settings = ("broker_configs", "group_configs")
+    for part in ("brokers", "topics", "names", *settings, "tombstones", "controller_id", "controller_epoch"):
         assert getattr(new, part) == getattr(world.image, part), part
 
 

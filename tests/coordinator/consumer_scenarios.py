@@ -8,6 +8,7 @@
     c1 cjoin t                    -> generation=3 range       the classic protocol: cjoin, csync, cbeat, cleave
     m1 commit t                   -> none                     an offset of topic t; `fetch` likewise
     wait 45s                                                  time passes, timers fire
+    own consumer.session.timeout.ms=60000                     settings of this group alone; `own` without any ends them
     reload                                                    another coordinator takes over, from the log
     group                         -> Stable 2/2 m1=2 m2=2     state, group epoch / target epoch, members with epochs
 
@@ -116,7 +117,7 @@ class Scenario:
 
     def act(self, words: list[str]) -> str:
         verb, *rest = words
-        if verb in ("topics", "add", "delete", "setting", "wait", "reload", "group", "listed", "parts"):
+        if verb in ("topics", "add", "delete", "setting", "own", "wait", "reload", "group", "listed", "parts"):
             return getattr(self, verb)(*rest) or ""
         names = [word for word in rest[1:] if "=" not in word]
         options = dict(word.split("=", 1) for word in rest[1:] if "=" in word)
@@ -124,6 +125,10 @@ class Scenario:
             return getattr(self, rest[0])(verb, names, options)
         except Refused as refused:
             return refused.code.name
+
+    def own(self, *words: str) -> None:
+        configs = dict(word.split("=", 1) for word in words)
+        self.world.image = self.world.image.apply(changes.GroupConfigChanged(GROUP, configs))
 
     def topics(self, *words: str) -> None:
         for word in words:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+
+import pytest
 
 from ottla.cluster.requests import TopicSpec
-from ottla.errors import StorageFault
+from ottla.errors import Fault, StorageFault
 from ottla.replication.follower import Follower, Settings
 from ottla.replication.partition import Partition
 from ottla.replication.throttle import Throttle
 from ottla.runtime.real import RealRuntime
+from ottla.wire.fetch import PartitionFetched
 from tests.broker.clustered import brokers, run, until
 from tests.replication.test_partition import NOW_MS, batch, leading, partition
 
@@ -166,3 +170,71 @@ def test_a_broker_whose_device_does_not_keep_what_was_cut_ends_itself(tmp_path, 
                 await until(lambda: any(broker.doom.done() for broker in (first, second)))
 
     run(test)
+
+
+class AroundCut(Around):
+    async def was_cut(self, partition, dropped):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("committed", "level", "said"),
+    [
+        (3, "INFO", "what was cut was not committed, so nothing that acks=all acknowledged is concerned"),
+        (4, "WARNING", "records that acks=all acknowledged are concerned, offsets 3 to 3 were committed"),
+    ],
+)
+def test_a_cut_says_whether_anything_acknowledged_is_concerned(partition, caplog, committed, level, said):
+    async def test():
+        p = partition()
+        for value in (b"a", b"b", b"c", b"d", b"e"):
+            p.append(batch(value), 1, NOW_MS)
+        p.become(leading(in_sync=(1, 2), epoch=1, leader=2)._replace(partition_epoch=1))
+        p.high_watermark = committed
+        runtime = RealRuntime()
+        follower = Follower(2, runtime, AroundCut(Leader()), Settings(broker_id=1))
+        fetched = PartitionFetched(0, 0, 0, 0, 0, None, -1, memoryview(b""), diverging=(0, 3))
+        await follower._take_one(p, fetched)
+        await follower.stop()
+        await runtime.close()
+
+    caplog.set_level(logging.INFO)
+    run(test)
+    (record,) = (record for record in caplog.records if "cut from 5 to 3, as broker 2 has it" in record.getMessage())
+    assert record.levelname == level
+    assert said in record.getMessage()
+
+
+class LeaderLost(Leader):
+    """A connection that ends when the test says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.answers = []
+
+    def call_raw(self, *_):
+        self.answers.append(super().call_raw())
+        return self.answers[-1]
+
+
+def test_a_pause_counts_as_time_without_the_leader(partition, caplog):
+    async def test():
+        p = partition()
+        p.become(leading(in_sync=(1, 2), epoch=1, leader=2)._replace(partition_epoch=1))
+        runtime, leader = RealRuntime(), LeaderLost()
+        around = AroundCut(leader)
+        around.synced.set()
+        follower = Follower(2, runtime, around, Settings(broker_id=1))
+        follower.add(p)
+        await until(lambda: leader.answers)
+        real_now = runtime.now
+        runtime.now = lambda: real_now() + 24  # time passes while nothing runs
+        leader.answers[0].set_exception(Fault("it closed the connection"))
+        await until(lambda: len(leader.answers) > 1)
+        await follower.stop()
+        await runtime.close()
+
+    caplog.set_level(logging.INFO)
+    run(test)
+    (said,) = (each.getMessage() for each in caplog.records if "following broker 2 again" in each.getMessage())
+    assert float(said.removeprefix("following broker 2 again, after ").removesuffix(" s")) >= 24

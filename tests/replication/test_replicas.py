@@ -286,3 +286,17 @@ def test_setting_a_partition_aside_is_little_work(replicas):
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("at", [9, 25, -2], ids=["version", "topic id", "end of the topic id"])
+def test_a_topic_id_that_was_damaged_is_restored_from_the_manifest(replicas, disk, at):
+    replicas.host(topic())
+    replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    assert replicas.close()
+    path = f"{DATA}/orders-0/partition.metadata"
+    whole = disk.read(path)
+    disk.flip_bit(path, at % len(whole))
+    again = start(disk, topic(), clean=True).get("orders", 0)
+    assert again is not None
+    assert (again.log.log_end, again.log.damage) == (1, None)
+    assert disk.read(path) == whole
