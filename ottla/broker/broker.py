@@ -20,7 +20,9 @@ from ottla.broker import forwarding
 from ottla.broker.cleaner import Cleaner
 from ottla.broker.coordinators import GroupCoordinator
 from ottla.broker.departed import Departed
+from ottla.broker.disk_errors import DiskErrors
 from ottla.broker.dispatch import Dispatch
+from ottla.broker.event_log import EventLog
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers.producer_ids import ProducerIds
 from ottla.broker.housekeeping import Housekeeping
@@ -29,10 +31,13 @@ from ottla.broker.meter import RequestMeters
 from ottla.broker.peers import Peers
 from ottla.broker.questions import Questions
 from ottla.broker.replication import Replication
+from ottla.broker.scrubber import Scrubber
 from ottla.broker.status import Status
 from ottla.broker.syncing import Syncing
+from ottla.broker.traffic import TopicTraffic
 from ottla.broker.transactions import TransactionCoordinator
 from ottla.cluster import changes as c
+from ottla.cluster import min_in_sync
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.controller import check_topic_name
 from ottla.cluster.diff import changes_between
@@ -51,11 +56,10 @@ from ottla.net.limits import Limits
 from ottla.net.server import Server
 from ottla.replication.replicas import CHECKPOINTS, STRAY, Replicas
 from ottla.runtime import Handle, Lock, Runtime
+from ottla.wire.error_codes import ErrorCounts
 
 log = logging.getLogger("ottla.broker")
 
-FETCH_BYTES_MAX = 16 * 1024 * 1024
-"""Of one answer, all in memory at once. `fetch.max.bytes` may only make it smaller."""
 META_VERSION = "0"
 NOT_YET = {
     ErrorCode.invalid_replication_factor: ErrorCode.unknown_topic_or_partition,
@@ -65,6 +69,9 @@ NOT_YET = {
 """What a client is told of a topic that is to be made and cannot be made at the moment: it asks again."""
 HAND_OVER_SECONDS_MAX = 30.0
 HAND_OVER_LOOK_SECONDS = 0.02
+DAMAGED_NAMED_MAX = 5000
+"""So many damaged partitions are named in a registration, which has to fit into a node of the store. With more of them
+nothing that the broker held counts."""
 HOST_AGAIN_SECONDS = 5.0
 """After a disk refused to open a log."""
 
@@ -83,6 +90,10 @@ class Broker:
             lambda topic: self.topic_config(topic),
             config.partition_producer_ids_max,
         )
+        self.events = EventLog(self)
+        self.disk_errors = DiskErrors(runtime)
+        self.replicas.on_write_refused = self.disk_errors.write_refused
+        self.traffic = TopicTraffic(config.ottla_metrics_topics_max)
         self.fetch_sessions = FetchSessions(runtime.random, config.max_incremental_fetch_session_cache_slots)
         self.producer_ids = ProducerIds(self)
         self.groups = GroupCoordinator(self)
@@ -90,7 +101,7 @@ class Broker:
         self.coordinators = (self.groups, self.transactions)
         self.peers = Peers(self)
         self.questions = Questions(self)
-        self.metadata_cache: dict[tuple[int, str, tuple[bool, bool]], bytes] = {}
+        self.metadata_cache: dict[tuple[int, str, tuple[bool, bool]], tuple[bytes, ErrorCounts]] = {}
         self.metadata_version: tuple[int, tuple[ClusterBroker, ...]] = (-1, ())
         self.departed = Departed()
         self.listeners: list[Listener] = []
@@ -100,9 +111,10 @@ class Broker:
         self.replication = Replication(self)
         self.syncing = Syncing(self)
         self._cleaner = Cleaner(self, self.housekeeping)
+        self.scrubber = Scrubber(self)
         self._lock: Lock | None = None
         self._erasing: set[asyncio.Task[None]] = set()
-        self._removing = 0
+        self._forgetting: asyncio.Task[Fault | None] | None = None
         self._unhosted: set[bytes] = set()
         self._hosting: Handle | None = None
         self.serving = False
@@ -113,20 +125,16 @@ class Broker:
 
     def _listening(self) -> tuple[Server, Status | None]:
         """What serves clients, and what tells of it if anybody wants to know."""
-        dispatch, limits = Dispatch(self), _limits(self.config)
+        dispatch, limits = Dispatch(self), Limits.of(self.config)
         if self.config.ottla_metrics_port is None:
             return Server(self.runtime, dispatch.serve, limits), None
         requests = RequestMeters(dispatch.apis, self.runtime.stopwatch)
         server = Server(self.runtime, requests.around(dispatch.serve), limits)
-        return server, Status(self, server, requests)
+        return server, Status(self, server, requests, dispatch.errors)
 
     @property
     def image(self) -> Image:
         return self.cluster.image
-
-    @property
-    def fetch_bytes_max(self) -> int:
-        return min(self.config.fetch_max_bytes, FETCH_BYTES_MAX)
 
     def topic_config(self, topic: Topic) -> TopicConfig:
         return resolve(topic.configs, self.config)
@@ -146,6 +154,7 @@ class Broker:
                 "with --data."
             )
         self._check_owner(None)
+        self.events.starting()
         if self._status is not None:
             await self._status.start()
         self.cluster = await Cluster.open(
@@ -156,9 +165,13 @@ class Broker:
             lease_seconds=self.config.broker_session_timeout_ms / 1000,
         )
         self._check_owner(self.cluster.cluster_id)
+        self.events.joined()
         self._configure()
         mark = checkpoints.take_clean_shutdown(disk, self.data_dir)
         await self._open_logs(clean=mark is not None)
+        damaged = self.replicas.damaged()
+        if len(damaged) > DAMAGED_NAMED_MAX:
+            mark, damaged = None, ()
         self.cluster.on_expelled(self.replicas.expelled)
         self.cluster.on_replaced(self._replaced)
         for listener in self.config.endpoints:
@@ -174,23 +187,38 @@ class Broker:
                 [Endpoint(e.name, e.advertised_host, e.advertised_port, e.protocol) for e in endpoints],
                 self.config.broker_rack,
                 *(mark or checkpoints.CleanShutdown()),
+                damaged,
             )
         )
         await self._confirm_erased()
         for coordinator in self.coordinators:
             coordinator.start()
         await self._server.start()
+        self.events.listening()
         self.replication.start()
         self.in_sync.start()
         self.housekeeping.start()
         self._cleaner.start()
+        self.scrubber.start()
+        self._check_min_in_sync()
         self.serving = True
+
+    def _check_min_in_sync(self) -> None:
+        """A value that this broker was started with and that nobody heeds any more: the cluster has its own."""
+        mine, ours = self.config.started_with(min_in_sync.NAME), self.config.min_insync_replicas
+        if self.config.was_started_with(min_in_sync.NAME) and mine != ours:
+            log.warning(
+                "%s=%s has no effect: the cluster has %s. To change it: ottla configs set broker all %s=%s",
+                min_in_sync.NAME, mine, ours, min_in_sync.NAME, mine,
+            )  # fmt: skip
 
     async def _open_logs(self, *, clean: bool) -> None:
         """As the image has them; it may move on meanwhile, and what it was told in that time is made up for."""
-        loaded = self.image
+        loaded, began = self.image, self.runtime.now()
         await self.replicas.load(loaded, clean=clean)
+        self.events.recovered(self.runtime.now() - began, clean=clean)
         self.cluster.subscribe(self._changed)
+        self.cluster.subscribe(self.events.changed)
         now = self.image
         for change in changes_between(loaded, now):
             self._changed(loaded, now, change)
@@ -207,11 +235,12 @@ class Broker:
         self.peers.close()
         await self._server.close()
         await self._cleaner.stop()
+        await self.scrubber.stop()
         await self.housekeeping.stop()
         if self._erasing:
             await asyncio.wait(self._erasing)
         await self._leave_cluster()
-        if await self.runtime.offload(self.replicas.close):
+        if clean := await self.runtime.offload(self.replicas.close):
             me = self.cluster.registration
             assert me is not None
             mark = checkpoints.CleanShutdown(me.epoch, me.clean_since)
@@ -220,6 +249,7 @@ class Broker:
             await self._status.close()
         if self._lock is not None:
             self._lock.release()
+        self.events.stopped(clean=clean)
 
     async def _hand_over(self) -> None:
         """Let others lead what they can lead; whoever produces here finds them before this broker is gone."""
@@ -258,6 +288,8 @@ class Broker:
 
     async def _leave_cluster(self) -> None:
         await self.cluster.close()
+        self.events.tell()
+        self.disk_errors.close()
         if self._hosting is not None:
             self._hosting.cancel()
 
@@ -301,7 +333,7 @@ class Broker:
         except BadConfig as bad:
             log.error("broker %d goes on with the settings it has: %s", self.id, "; ".join(bad.problems))
         self.cluster.rules = rules_of(self.config, configs)
-        self._server.limits = _limits(self.config)
+        self._server.limits = Limits.of(self.config)
         self.replication.configure()
 
     def _changed(self, old: Image, new: Image, change: c.Change) -> None:
@@ -358,6 +390,7 @@ class Broker:
                 topic = old.topic_by_id(change.topic_id)
                 if topic is not None:
                     self._erase(topic)
+                    self.traffic.forget(topic.name)
                     for coordinator in self.coordinators:
                         coordinator.topic_deleted(topic)
             case c.BrokerConfigChanged():
@@ -409,19 +442,25 @@ class Broker:
             log.warning("deleting %s: %s; the rest is removed at the next start", topic.name, fault)
 
     async def _remove(self, directories: list[str]) -> None:
-        """Remove what was dropped, and what checkpoints tell of it: a topic of that name, if there is one, need not do
-        that. They tell of all partitions, so when many are dropped it is done once, by whoever is ready last."""
-        self._removing += 1
+        """Remove what was dropped, and first what checkpoints tell of it: of a partition without a directory they would
+        tell that it is lost. They tell of all partitions, so when many are dropped at once it is done once."""
+        if self._forgetting is None:
+            self._forgetting = self.runtime.spawn(self._forget_dropped(), name="checkpoints of what is left")
+        if (fault := await asyncio.shield(self._forgetting)) is not None:
+            raise fault
+        for directory in directories:
+            await self.runtime.offload(self.runtime.disk.rmtree, directory)
+
+    async def _forget_dropped(self) -> Fault | None:
+        await asyncio.sleep(0)  # all that is dropped in this turn of the loop is dropped together
+        self._forgetting = None
         try:
-            for directory in directories:
-                await self.runtime.offload(self.runtime.disk.rmtree, directory)
-        finally:
-            self._removing -= 1
-        if self._removing:
-            return
-        for write in [self.replicas.checkpoint(name) for name in CHECKPOINTS]:
-            if write is not None:
-                await self.runtime.offload(write)
+            for write in [self.replicas.checkpoint(name) for name in CHECKPOINTS]:
+                if write is not None:
+                    await self.runtime.offload(write)
+        except Fault as fault:  # for all who wait for it
+            return fault
+        return None
 
     async def _confirm_erased(self) -> None:
         """Topics deleted while this broker was away: their files are gone by now, and the cluster may forget them."""
@@ -459,15 +498,3 @@ class Broker:
         name = self.image.names.get(topic) if isinstance(topic, bytes) else topic
         partition = None if name is None else self.image.partition(name, index)
         return (NO_BROKER, -1) if partition is None else (partition.leader, partition.leader_epoch)
-
-
-def _limits(config: BrokerConfig) -> Limits:
-    return Limits(
-        frame_bytes_max=config.socket_request_max_bytes,
-        connections_max=config.max_connections,
-        connections_per_address_max=config.max_connections_per_ip,
-        idle_ms_max=config.connections_max_idle_ms,
-        held_bytes_max=config.queued_max_request_bytes,
-        pending_max=config.connection_inflight_requests_max,
-        pending_bytes_max=config.connection_inflight_bytes_max,
-    )

@@ -72,6 +72,8 @@ class Cleaner:
         for number, partition in enumerate(hosted):
             if number % 100 == 99:
                 await asyncio.sleep(0)  # ten thousand logs must not hold up a request
+            if partition.log.damage is not None:
+                continue  # what is missing may yet be copied from another replica
             if not partition.log.config.cleanup_compact or partition in self._uncleanable or self._rests(partition):
                 continue
             try:
@@ -127,7 +129,7 @@ class Cleaner:
             self._uncleanable.add(partition)
             log.warning(
                 "%s cannot be compacted: %s. Nothing is lost, but its disk space grows; it will be tried again after a "
-                "restart.", partition, failure,
+                "restart.", partition, failure, exc_info=failure if isinstance(failure, ChildFailed) else None,
             )  # fmt: skip
 
     async def _compact(self, partition: Partition) -> None:

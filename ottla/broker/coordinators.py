@@ -103,6 +103,7 @@ class Coordinator(Generic[M]):
         codec: Codec,
         machine: Callable[[], M],
         spec: Callable[[BrokerConfig], TopicSpec],
+        replication_setting: str,
     ) -> None:
         self.topic = topic
         self._broker = broker
@@ -110,12 +111,15 @@ class Coordinator(Generic[M]):
         self._codec = codec
         self._machine = machine
         self._spec = spec
+        self._replication_setting = replication_setting
         self._slots: dict[int, _Slot[M]] = {}
         self._to_load: deque[Shard[M]] = deque()
         self._loading: asyncio.Task[None] | None = None
         self._making: asyncio.Task[None] | None = None
         self._started = False
         self._awaiting_brokers = False
+        self.unmade: str | None = None
+        """Why there is no topic yet."""
 
     # The topic.
 
@@ -139,16 +143,18 @@ class Coordinator(Generic[M]):
     async def _make_topic(self) -> None:
         spec = self._spec(self._broker.config)
         (result,) = await self._broker.create_topics([spec])
+        self.unmade = result.message or result.code.name
         if result.code in (ErrorCode.not_controller, ErrorCode.request_timed_out):  # whoever asked tries again
             log.warning("%s cannot be made yet: %s", self.topic, result.message)
         elif result.code == ErrorCode.invalid_replication_factor:
+            self.unmade = (
+                f"{self.topic} cannot be made yet: it needs {spec.replication_factor} brokers (the cluster has "
+                f"{len(self._broker.image.brokers)}). Start more, or all with {self._replication_setting}=1."
+            )
             if self._awaiting_brokers:
                 return  # said before, and asked for all the time
             self._awaiting_brokers = True
-            log.warning(
-                "%s cannot be made yet: it needs %d brokers (the cluster has %d)",
-                self.topic, spec.replication_factor, len(self._broker.image.brokers),
-            )  # fmt: skip
+            log.warning("%s", self.unmade)
         elif result.code not in (ErrorCode.none, ErrorCode.topic_already_exists):
             log.error("%s cannot be made: %s", self.topic, result.message or result.code.name)
 
@@ -446,7 +452,8 @@ class GroupCoordinator(Coordinator[Groups]):
 
     def __init__(self, broker: Broker) -> None:
         world = _World(broker)
-        super().__init__(broker, OFFSETS_TOPIC, records, lambda: Groups(world), _offsets_topic)
+        setting = "offsets.topic.replication.factor"
+        super().__init__(broker, OFFSETS_TOPIC, records, lambda: Groups(world), _offsets_topic, setting)
         self._deleted: list[Topic] = []
         """While a shard was loading, which cannot forget what was read of them before it knows."""
 

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ottla.broker.refusals import refusal
 from ottla.errors import BadFrame, ErrorCode, Fault, Refused, StorageFault
 from ottla.net.server import Connection, Pending, Reply
-from ottla.runtime import Buffer
+from ottla.runtime import Buffer, Source
 from ottla.wire import messages
 from ottla.wire.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
 from ottla.wire.decoders import Decoder
 from ottla.wire.encoders import Encoder
+from ottla.wire.error_codes import Counter, ErrorCounts, count, counter_of
 from ottla.wire.frame import parse_request_header
 from ottla.wire.tree import Message
 
@@ -72,13 +73,18 @@ class Request:
         if broker_id >= 0 and self.peer_broker != broker_id:
             raise Refused(ErrorCode.cluster_authorization_failed, "Only a broker can ask this, and only for itself.")
 
+    def count_error(self, code: int, times: int = 1) -> None:
+        """Of an answer that is not encoded from a tree."""
+        count(self.route.errors, code, times)
+
     def frame(self, body: bytes) -> bytes:
         """The body of an answer with everything that goes before it."""
         if self.route.flexible_reply:
             return _REPLY_FLEXIBLE.pack(len(body) + 5, self.correlation_id) + body
         return _REPLY.pack(len(body) + 4, self.correlation_id) + body
 
-    def frame_buffers(self, body: list[Buffer]) -> list[Buffer]:
+    def frame_parts(self, body: list[Buffer | Source]) -> list[Buffer | Source]:
+        """The parts of the body with everything that goes before them."""
         size = sum(map(len, body))
         if self.route.flexible_reply:
             body.insert(0, _REPLY_FLEXIBLE.pack(size + 5, self.correlation_id))
@@ -156,7 +162,7 @@ def served_apis() -> list[Api]:
 
 async def ask_here(broker: Broker, message: Message, answer: type[R]) -> R:
     """Let this broker's own handler answer. What it raises is raised."""
-    route = Route(APIS[message.API_KEY], APIS[message.API_KEY].max)
+    route = Route(APIS[message.API_KEY], APIS[message.API_KEY].max, {})
     assert route.handler is not None, f"{route.api.name} has no handler"
     response = route.handler(broker, message, OwnRequest(broker, route))
     assert not isinstance(response, Pending), f"{route.api.name} is answered on a connection"
@@ -169,10 +175,15 @@ async def ask_here(broker: Broker, message: Message, answer: type[R]) -> R:
 class Route:
     """One version of one API."""
 
-    __slots__ = ("_decoder", "_encoder", "api", "bare", "flexible_reply", "handler", "key", "raw", "version")
+    __slots__ = (
+        "_count_errors", "_decoder", "_encoder", "api", "bare", "errors", "flexible_reply", "handler", "key", "raw",
+        "version",
+    )  # fmt: skip
 
-    def __init__(self, api: Api, version: int) -> None:
+    def __init__(self, api: Api, version: int, errors: ErrorCounts) -> None:
         self.api = api
+        self.errors = errors
+        """Of all versions of this API."""
         self.key = api.key
         self.version = version
         self.flexible_reply = api.flexible(version) and api.key != API_VERSIONS
@@ -182,6 +193,7 @@ class Route:
         assert not api.between_brokers or (self.raw or self.bare) is None, "who asks is checked on the way to a tree"
         self._decoder: Decoder | None = None
         self._encoder: Encoder | None = None
+        self._count_errors: Counter | None = None
 
     def decode(self, frame: memoryview, pos: int) -> Message:
         """The request. Bytes behind it are passed over, as Kafka does: librdkafka's request for all topics has some."""
@@ -193,7 +205,11 @@ class Route:
         if isinstance(response, bytes):
             return response
         if self._encoder is None:
-            self._encoder = messages.encoder_of(messages.message_class(self.key, "response"), self.version)
+            shape = messages.message_class(self.key, "response")
+            self._encoder = messages.encoder_of(shape, self.version)
+            self._count_errors = counter_of(shape)
+        if self._count_errors is not None:
+            self._count_errors(response, self.errors)
         return self._encoder(response)
 
 
@@ -204,8 +220,11 @@ class Dispatch:
         self._broker = broker
         served = {api.key: api for api in (*served_apis(), *(api for api in APIS.values() if api.between_brokers))}
         self.apis = list(served.values())
+        self.errors: dict[str, ErrorCounts] = {api.name: {} for api in self.apis}
         self._routes = {
-            api.key << 16 | version: Route(api, version) for api in self.apis for version in range(api.min, api.max + 1)
+            api.key << 16 | version: Route(api, version, self.errors[api.name])
+            for api in self.apis
+            for version in range(api.min, api.max + 1)
         }
 
     def serve(self, connection: Connection, frame: memoryview) -> Reply | Pending:
@@ -304,6 +323,7 @@ class Dispatch:
         else:
             log.error("%s failed", request.route.api.name, exc_info=failure)
             code, text = ErrorCode.unknown_server_error, None
+        log.debug("%s from %s refused: %s", request.route.api.name, request.client_id, failure)
         response = refusal(message, code, text)
         if response is None:
             raise BadFrame(f"{request.route.api.name} failed and has no place to say so")
@@ -315,5 +335,6 @@ class Dispatch:
         # KIP-511: the oldest format, the error, and what we do speak; the connection stays.
         from ottla.broker.handlers.api_versions import unsupported_version
 
+        count(self.errors[APIS[API_VERSIONS].name], ErrorCode.unsupported_version)
         body = messages.encode_response(API_VERSIONS, 0, unsupported_version(self._broker))
         return _REPLY.pack(len(body) + 4, correlation_id) + body

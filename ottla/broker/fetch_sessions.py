@@ -53,6 +53,10 @@ class Fetching:
     def touched(self, size: int) -> None:
         self.fetch.touched(self, size)
 
+    def start_of(self, replica: Partition) -> int:
+        """Where the log starts, for this reader."""
+        return replica.log.log_start
+
     def watch(self, replica: Partition | None) -> None:
         """Be told by this replica, and by no other."""
         if replica is self.watched:
@@ -83,6 +87,10 @@ class Following(Fetching):
     def touched(self, size: int) -> None:
         self.fetch.dirty[self] = None
 
+    def start_of(self, replica: Partition) -> int:
+        """A follower deletes what is before it, so it is told no log start that is not in the manifest."""
+        return replica.log.proven_start
+
     def grown(self, size: int) -> None:
         self.fetch.touched(self, size)
 
@@ -98,7 +106,9 @@ class Following(Fetching):
 class Fetch:
     """What one client fetches: for one request, or for as long as its session lasts."""
 
-    __slots__ = ("_entries", "_entry", "by_id", "closed", "dirty", "epoch", "follower", "heard", "id", "notify")
+    __slots__ = (
+        "_entries", "_entry", "by_id", "closed", "dirty", "epoch", "follower", "heard", "id", "moved", "notify",
+    )  # fmt: skip
 
     def __init__(self, session_id: int = 0, by_id: bool = False, follower: int = NO_FOLLOWER) -> None:
         self.id = session_id
@@ -112,6 +122,8 @@ class Fetch:
         self._entries: dict[tuple[Topic, int], Fetching] = {}
         self.dirty: dict[Fetching, None] = {}
         """What may have news, in the order in which it is served: whoever got something goes to the end."""
+        self.moved: dict[Fetching, None] = {}
+        """Those whose offsets may have moved since the client was told of them; found not to have moved, they leave."""
         self.notify: Callable[[int], object] | None = None
         """A parked request to be told of new bytes."""
         self.closed = False
@@ -132,7 +144,7 @@ class Fetch:
                     entry = self._entries[key] = self._entry(self, topic, wanted)
                 else:
                     entry.update(wanted)
-                self.dirty[entry] = None
+                self.dirty[entry] = self.moved[entry] = None
 
     def forget(self, topics: Iterable[tuple[Topic, list[int]]]) -> None:
         for topic, partitions in topics:
@@ -141,9 +153,10 @@ class Fetch:
                 if entry is not None:
                     entry.watch(None)
                     self.dirty.pop(entry, None)
+                    self.moved.pop(entry, None)
 
     def touched(self, entry: Fetching, size: int) -> None:
-        self.dirty[entry] = None
+        self.dirty[entry] = self.moved[entry] = None
         if self.notify is not None:
             self.notify(size)
 

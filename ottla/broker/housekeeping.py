@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import Fault, Refused
 from ottla.log import checkpoints
+from ottla.log.retention import start_after
 from ottla.log.segment import Segment
+from ottla.replication.partition import Partition
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -80,6 +82,7 @@ class Housekeeping:
             if number % 100 == 99:
                 await asyncio.sleep(0)  # ten thousand logs must not hold up a request
             try:
+                await self._prove_start(partition, now_ms)
                 dropped = partition.log.retain(now_ms, partition.high_watermark)
             except (Fault, Refused) as failure:  # of one: the others need their room all the same
                 log.error("%s: old segments are not dropped: %s", partition, failure)
@@ -89,6 +92,12 @@ class Housekeeping:
                 log.info("%s: dropped %d segments, log start is %d", partition, len(dropped), partition.log.log_start)
                 self.unlink_later(dropped, partition.log.config.file_delete_delay_ms)
                 self._broker.replication.follow(partition)  # whose leader sends readers here, and has to know
+
+    async def _prove_start(self, partition: Partition, now_ms: int) -> None:
+        """A file loses its name only when the manifest says where the log starts without it."""
+        start = start_after(partition.log, now_ms, partition.high_watermark) or partition.log.log_start
+        if start > partition.log.manifest.proven_start and start:
+            await self._runtime.offload(partition.log.prove_start, start)
 
     def unlink_later(self, dropped: list[Segment], delay_ms: int) -> None:
         self._runtime.call_at(self._runtime.now() + delay_ms / 1000, self._unlink, dropped)

@@ -1,7 +1,9 @@
-"""The leader's side of changing an in-sync set: what its partitions want, put to the controller in one request.
+"""A broker's side of changing in-sync sets: what its partitions want, put to the controller in one request.
 
 Every so often each led partition is asked whether its set should be another one, and a partition whose follower has
 just caught up is asked at once. One request is under way at a time; what is wanted meanwhile goes with the next.
+
+A replica whose log is damaged takes itself out, whether it leads (then it names those who are complete) or follows.
 
 An answer that does not come leaves it open whether the change was made. So the proposal stands (the high watermark
 waits for both sets) and is made again, until the controller refuses it or the partition's new state is seen.
@@ -14,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, Fault, Refused
-from ottla.replication.in_sync import Proposal
+from ottla.replication.in_sync import UNKNOWN, Proposal
 from ottla.replication.partition import Partition
 from ottla.wire.schema.alter_partition import (
     AlterPartitionRequest,
@@ -37,9 +39,7 @@ CHECKS_PER_LAG = 4
 """How often within `replica.lag.time.max.ms` followers are looked at."""
 CHECK_SECONDS_MIN = 0.05
 
-_OVERTAKEN = frozenset(
-    {ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_version, ErrorCode.new_leader_elected}
-)
+_OVERTAKEN = frozenset({ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_version, ErrorCode.new_leader_elected})
 """The partition has another state than we know: it is on its way to us, and settles what became of the proposal."""
 
 
@@ -48,6 +48,7 @@ class InSyncSets:
         self._broker = broker
         self._runtime = broker.runtime
         self._wanted: dict[Partition, None] = {}
+        self._leaving: dict[Partition, None] = {}
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -66,6 +67,14 @@ class InSyncSets:
         """A follower has come further: perhaps it is in sync again."""
         if len(partition.in_sync) < len(partition.replicas):
             self._propose(partition)
+
+    def leave(self, partition: Partition) -> None:
+        """Its log was found damaged: it must not be elected, and not lead if another can."""
+        if partition.leads:
+            self._propose(partition)
+        else:
+            self._leaving[partition] = None
+            self._news.set()
 
     def look_at_all(self) -> None:
         """A broker has registered: its replicas may have come far enough before we knew that it is there."""
@@ -105,39 +114,42 @@ class InSyncSets:
         while True:
             await self._news.wait()
             self._news.clear()
-            partitions = [p for p in self._wanted if p.leads and p.proposed is not None][:PARTITIONS_MAX]
             self._wanted = {p: None for p in self._wanted if p.leads and p.proposed is not None}
-            if not partitions:
+            self._leaving = {p: None for p in self._leaving if _leaves(p)}
+            if not self._wanted and not self._leaving:
                 continue
             try:
-                await self._put(partitions)
+                if leaving := list(self._leaving)[:PARTITIONS_MAX]:
+                    await self._put_leaving(leaving)
+                if partitions := list(self._wanted)[:PARTITIONS_MAX]:
+                    await self._put(partitions)
             except (Fault, Refused) as failure:
                 log.info("in-sync sets cannot be changed now: %s", failure)
                 await asyncio.sleep(RETRY_SECONDS)
+                self._news.set()
             except Exception as failure:  # without this loop no follower would ever come back
                 log.error("changing in-sync sets failed", exc_info=failure)
                 await asyncio.sleep(RETRY_SECONDS)
+                self._news.set()
             if self._wanted:
                 self._news.set()
 
+    async def _put_leaving(self, partitions: list[Partition]) -> None:
+        """Again and again, until their new state is seen."""
+        codes = await self._ask(list(map(_without_itself, partitions)))
+        for partition in partitions:
+            code = codes.get((partition.topic_id, partition.index), ErrorCode.unknown_server_error)
+            if code:
+                log.debug("%s cannot leave the in-sync set: %s", partition, ErrorCode(code).name)
+        self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._news.set)
+
     async def _put(self, partitions: list[Partition]) -> None:
-        broker = self._broker
-        image = broker.image
+        image = self._broker.image
         proposals = [
             p.proposal(lambda replica: image.brokers[replica].epoch if replica in image.brokers else -1)
             for p in partitions
         ]
-        request = AlterPartitionRequest(
-            broker_id=broker.id, broker_epoch=broker.replicas.broker_epoch, topics=_by_topic(proposals)
-        )
-        answer = await broker.peers.ask_controller(request, AlterPartitionResponse, timeout_s=TIMEOUT_SECONDS)
-        if answer.error_code:
-            raise Refused(ErrorCode(answer.error_code))
-        codes = {
-            (topic.topic_id, result.partition_index): result.error_code
-            for topic in answer.topics
-            for result in topic.partitions
-        }
+        codes = await self._ask(proposals)
         asked = dict(zip(partitions, proposals, strict=True))
         for partition, proposal in asked.items():
             if partition.partition_epoch != proposal.partition_epoch:
@@ -145,9 +157,34 @@ class InSyncSets:
             self._wanted.pop(partition, None)
             code = codes.get((partition.topic_id, partition.index), ErrorCode.unknown_server_error)
             if code and code not in _OVERTAKEN:
-                log.info("%s: the controller refused %s: %s", partition, partition.proposed, ErrorCode(code).name)
+                log.debug("%s: the controller refused %s: %s", partition, partition.proposed, ErrorCode(code).name)
                 partition.withdraw()
                 self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self.look_at, partition)
+
+    async def _ask(self, proposals: list[Proposal]) -> dict[tuple[bytes, int], int]:
+        """The controller's answer to each, by partition."""
+        broker = self._broker
+        request = AlterPartitionRequest(
+            broker_id=broker.id, broker_epoch=broker.replicas.broker_epoch, topics=_by_topic(proposals)
+        )
+        answer = await broker.peers.ask_controller(request, AlterPartitionResponse, timeout_s=TIMEOUT_SECONDS)
+        if answer.error_code:
+            raise Refused(ErrorCode(answer.error_code))
+        return {
+            (topic.topic_id, result.partition_index): result.error_code
+            for topic in answer.topics
+            for result in topic.partitions
+        }
+
+
+def _leaves(partition: Partition) -> bool:
+    return partition.log.damage is not None and not partition.leads and partition.counts_as_whole
+
+
+def _without_itself(partition: Partition) -> Proposal:
+    """The set without this replica, which does not lead. Nobody else is changed, so no other registration counts."""
+    others = tuple((replica, UNKNOWN) for replica in partition.in_sync if replica != partition.broker_id)
+    return Proposal(partition.topic_id, partition.index, partition.leader_epoch, partition.partition_epoch, others)
 
 
 def _by_topic(proposals: list[Proposal]) -> list[AlterPartitionRequestTopicData]:

@@ -39,8 +39,14 @@ async def _serve(config: BrokerConfig, ready: Ready) -> int:
     broker = Broker(config, runtime)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    why: list[str] = []
+
+    def told_to_stop(number: signal.Signals) -> None:
+        why.append(number.name)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, told_to_stop, number)
     try:
         await broker.start()
     except Fault:
@@ -62,7 +68,7 @@ async def _serve(config: BrokerConfig, ready: Ready) -> int:
             f"{fault}. What this broker wrote last may not be on the device, so it ends here; others go "
             "on with what they have. Look at the device, then start again: the log is checked then."
         )
-    log.info("broker %d is stopping", config.broker_id)
+    log.info("broker %d is stopping (%s)", config.broker_id, ", ".join(why))
     await broker.stop()
     await runtime.close()
     return 0

@@ -10,7 +10,7 @@ A page may have a hundred thousand lines. It is made in slices, between which th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ottla import __version__
@@ -21,6 +21,7 @@ from ottla.cluster.model import NO_BROKER
 from ottla.errors import ErrorCode, Fault
 from ottla.replication.partition import Partition as Replica
 from ottla.runtime import process
+from ottla.wire.error_codes import ErrorCounts
 from ottla.wire.schema.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -43,12 +44,20 @@ Ends = dict[tuple[str, int], int]
 
 
 class Metrics:
-    """Makes pages. `requests` and `loop_lag` are filled by others."""
+    """Makes pages. `requests`, `errors` (by API) and `loop_lag` are filled by others."""
 
-    def __init__(self, broker: Broker, server: Server, requests: RequestMeters, loop_lag: Meter) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        server: Server,
+        requests: RequestMeters,
+        errors: Mapping[str, ErrorCounts],
+        loop_lag: Meter,
+    ) -> None:
         self._broker = broker
         self._server = server
         self._requests = requests
+        self._errors = errors
         self._loop_lag = loop_lag
 
     async def page(self) -> bytes:
@@ -61,6 +70,7 @@ class Metrics:
                 for _ in gather(families):
                     await asyncio.sleep(0)
             await self._groups(families)
+            self._scrub(families)
             await self._storage(families)
         return families.encoded()
 
@@ -80,6 +90,8 @@ class Metrics:
         server = self._server
         families.counter("ottla_received_bytes_total", "Bytes received.").add(server.received_bytes)
         families.counter("ottla_sent_bytes_total", "Bytes of answers.").add(server.sent_bytes)
+        unread = families.gauge("ottla_unread_response_bytes", "Of large answers: loaded, and not taken by clients.")
+        unread.add(server.unread.held_bytes)
         connections = families.gauge("ottla_connections", "Open connections, of clients and of other brokers.")
         connections.add(len(server.connections), labels(of="clients"))
         connections.add(len(server.guests), labels(of="brokers"))
@@ -89,6 +101,22 @@ class Metrics:
         for api, meter in self._requests.by_api.items():
             if count := meter.count:
                 took.add_histogram(meter.counts(), count, meter.seconds, api=api)
+        errors = families.counter("ottla_errors_total", "Errors that requests were answered with, by Kafka's names.")
+        for api, counts in self._errors.items():
+            for code, count in counts.items():
+                errors.add(count, labels(api=api, error=error_name(code)))
+        self._topics(families)
+
+    def _topics(self, families: Families) -> None:
+        for name, about in (
+            ("bytes_in", "Bytes of batches that producers wrote to a topic."),
+            ("records_in", "Records that producers wrote to a topic."),
+            ("bytes_out", "Bytes of batches that consumers fetched from a topic."),
+            ("records_out", "Offsets that consumers fetched from a topic: records, and the holes of compaction."),
+        ):
+            family = families.counter(f"ottla_topic_{name}_total", about)
+            for topic, traffic in self._broker.traffic.series():
+                family.add(getattr(traffic, name), labels(topic=topic))
 
     # The cluster.
 
@@ -161,6 +189,21 @@ class Metrics:
         held.add(leads, labels(role="leader"))
         held.add(count - leads, labels(role="follower"))
 
+    def _scrub(self, families: Families) -> None:
+        scrubber = self._broker.scrubber
+        families.gauge("ottla_scrub_progress_ratio", "How much of the pass under way was read.").add(scrubber.ratio)
+        families.counter("ottla_scrub_passes_total", "Passes that were finished.").add(scrubber.passes)
+        last = families.gauge("ottla_scrub_last_pass_timestamp_seconds", "When the last full pass was over; 0: never.")
+        last.add(max(scrubber.progress.finished_ms, 0) / 1000)
+        families.counter("ottla_scrub_read_bytes_total", "Bytes of segments that were checked.").add(
+            scrubber.read_bytes
+        )
+        found = families.counter("ottla_scrub_found_total", "What was wrong: batches, derived files, unreadable files.")
+        for kind in ("damaged", "rebuilt", "unreadable"):
+            found.add(getattr(scrubber, kind), labels(kind=kind))
+        damaged = families.gauge("ottla_damaged_partitions", "Replicas here that lack offsets they should have.")
+        damaged.add(sum(replica.log.damage is not None for replica in self._broker.replicas))
+
     async def _storage(self, families: Families) -> None:
         broker = self._broker
         try:
@@ -229,3 +272,11 @@ class Metrics:
             for found in topic.partitions
             if found.error_code == ErrorCode.none
         }
+
+
+def error_name(code: int) -> str:
+    """As Kafka spells it."""
+    try:
+        return ErrorCode(code).name.upper()
+    except ValueError:
+        return str(code)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from ottla.broker.fetch_sessions import Following as Follows
 from ottla.cluster.image import NO_BROKER
-from ottla.errors import ErrorCode, Refused
+from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log import checkpoints
 from ottla.log.segment import Segment
 from ottla.replication.follower import Following, Link, Settings
@@ -17,8 +18,12 @@ from ottla.replication.throttle import Throttle
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
+log = logging.getLogger("ottla.replication")
+
 CONFIRM_SECONDS = 3.0
 CONFIRM_STEP_SECONDS = 0.02
+AGAIN_SECONDS = 5.0
+"""After the disk refused to set aside what is damaged."""
 ON_THEIR_WAY_MAX = 2
 """Requests of one follower (see `follower`)."""
 RACK_AWARE = "RackAwareReplicaSelector"
@@ -67,7 +72,36 @@ class Replication:
         self._broker.syncing.look_at(partition)
         leader = partition.leader_id
         elsewhere = not partition.leads and leader not in (NO_BROKER, self._broker.id)
+        if partition.log.damage is not None:
+            if elsewhere and not partition.counts_as_whole:
+                try:
+                    self._copy_anew(partition)
+                except StorageFault as fault:
+                    self._copy_later(partition, fault)
+                    return
+            else:  # what it lets go of must not be counted on, and it must not be elected without it
+                self._broker.in_sync.leave(partition)
         self._following.follow(partition, leader if elsewhere else None)
+
+    def _copy_anew(self, partition: Partition) -> None:
+        damage = partition.log.damage
+        partition.copy_anew(self._broker.runtime.wall_ms())
+        log.error(
+            "%s: %s: what is behind them is set aside as .damaged, and copied anew from broker %d, from offset %d on",
+            partition, damage, partition.leader_id, partition.log.log_end,
+        )  # fmt: skip
+        self._broker.runtime.spawn(self.was_cut(partition, []), name=f"checkpoint {partition}")
+
+    def _copy_later(self, partition: Partition, fault: StorageFault) -> None:
+        """Half of it may be done. Until it is, nothing may be appended."""
+        runtime = self._broker.runtime
+        log.error("%s: what is damaged cannot be set aside: %s; trying again in %g s", partition, fault, AGAIN_SECONDS)
+        self._following.follow(partition, None)
+        runtime.call_at(runtime.now() + AGAIN_SECONDS, self._follow_again, partition)
+
+    def _follow_again(self, partition: Partition) -> None:
+        if not partition.log.dropped and self._broker.serving:
+            self.follow(partition)
 
     def leave(self, partition: Partition) -> None:
         self._broker.syncing.forget(partition)

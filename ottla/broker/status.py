@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ from ottla.config.listeners import address_text, is_loopback
 from ottla.errors import Fault, PortTaken
 from ottla.net.http import HttpServer, Page, refusal
 from ottla.runtime import Handle
+from ottla.wire.error_codes import ErrorCounts
 
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
@@ -36,11 +38,13 @@ REPLICAS_NAMED_MAX: Final = 20
 class Status:
     """Nothing is opened, measured or timed unless `ottla.metrics.port` is set."""
 
-    def __init__(self, broker: Broker, server: Server, requests: RequestMeters) -> None:
+    def __init__(
+        self, broker: Broker, server: Server, requests: RequestMeters, errors: Mapping[str, ErrorCounts]
+    ) -> None:
         self._broker = broker
         self._runtime = broker.runtime
         self._loop_lag = Meter()
-        self._metrics = Metrics(broker, server, requests, self._loop_lag)
+        self._metrics = Metrics(broker, server, requests, errors, self._loop_lag)
         self._http = HttpServer(broker.runtime, self._serve)
         self._gathering: asyncio.Task[bytes] | None = None
         self._timer: Handle | None = None

@@ -52,8 +52,9 @@ _SETTLED = {
 class TransactionCoordinator(Coordinator[Transactions]):
     def __init__(self, broker: Broker) -> None:
         super().__init__(
-            broker, TRANSACTIONS_TOPIC, transaction_records, lambda: Transactions(self._limits), _transactions_topic
-        )
+            broker, TRANSACTIONS_TOPIC, transaction_records, lambda: Transactions(self._limits), _transactions_topic,
+            "transaction.state.log.replication.factor",
+        )  # fmt: skip
         self._outbox = _Outbox(broker, self)
 
     def _limits(self) -> Limits:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.config.broker_settings import BROKER_SETTINGS
+from ottla.config.inert_settings import INERT_DYNAMIC
 from ottla.config.listeners import Listener, inter_broker_listener, parse_listeners
 from ottla.config.setting import BadConfig, Kind, Setting, Source, Value
 
@@ -53,6 +54,7 @@ class BrokerConfig:
     ottla_store: str
     ottla_metrics_port: int | None
     ottla_metrics_host: str
+    ottla_metrics_topics_max: int
     record_validation: str
     auto_create_topics_enable: bool
     delete_topic_enable: bool
@@ -73,6 +75,7 @@ class BrokerConfig:
     max_connections_per_ip: int
     connections_max_idle_ms: int
     queued_max_request_bytes: int
+    ottla_queued_max_response_bytes: int
     connection_inflight_requests_max: int
     connection_inflight_bytes_max: int
     request_timeout_ms: int
@@ -116,6 +119,7 @@ class BrokerConfig:
     log_cleaner_delete_retention_ms: int
     log_cleaner_min_compaction_lag_ms: int
     log_cleaner_max_compaction_lag_ms: int
+    ottla_scrub_interval_ms: int
     min_insync_replicas: int
     unclean_leader_election_enable: bool
     replica_lag_time_max_ms: int
@@ -230,6 +234,15 @@ class BrokerConfig:
         value: Value = getattr(self, BROKER_SETTINGS[name].attribute)
         return value
 
+    def started_with(self, name: str) -> Value:
+        """What a setting is without anything that was changed while the cluster runs."""
+        return _resolve(BROKER_SETTINGS[name], self._layers[-1:])
+
+    def was_started_with(self, name: str) -> bool:
+        """Whether a setting was given where the broker was started, and is no default."""
+        given = self._layers[-1].get(name)
+        return given is not None and given.source is not Source.DEFAULT
+
     def source(self, name: str) -> Source:
         """Where the resolved value came from."""
         first = next(self.history(name), None)
@@ -237,13 +250,14 @@ class BrokerConfig:
 
     def history(self, name: str) -> Iterator[tuple[str, Given]]:
         """Every value given for a setting or what stands in for it, strongest first, then the defaults."""
-        chain = (name, *(synonym for synonym, _ in BROKER_SETTINGS[name].synonyms))
+        setting = BROKER_SETTINGS.get(name) or INERT_DYNAMIC[name]
+        chain = (name, *(synonym for synonym, _ in setting.synonyms))
         for layer in self._layers:
             for each in chain:
                 if each in layer:
                     yield each, layer[each]
         for each in chain:
-            default = BROKER_SETTINGS[each].default
+            default = None if each in INERT_DYNAMIC else BROKER_SETTINGS[each].default
             if default is not None:
                 yield each, Given(default, Source.DEFAULT)
 
@@ -256,7 +270,7 @@ def _dynamic_layer(texts: Mapping[str, str] | None, source: Source) -> Mapping[s
     """What was stored was checked when it was written; what this release does not know is passed over."""
     layer: dict[str, Given] = {}
     for name, text in (texts or {}).items():
-        setting = BROKER_SETTINGS.get(name)
+        setting = BROKER_SETTINGS.get(name) or INERT_DYNAMIC.get(name)
         if setting is None:
             continue
         try:

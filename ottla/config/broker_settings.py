@@ -51,6 +51,14 @@ _BASICS = (
     ),
     Setting("ottla.metrics.host", _STRING, "127.0.0.1", "The address of that port. It asks nobody who they are."),
     Setting(
+        "ottla.metrics.topics.max",
+        _INT,
+        1000,
+        "How many topics have counters of their own on /metrics (bytes and records, in and out). Further ones are "
+        "counted together as (others).",
+        low=0,
+    ),
+    Setting(
         "record.validation",
         _STRING,
         "header",
@@ -172,6 +180,15 @@ _NETWORK = (
         "How many bytes of unanswered requests all connections may hold together before reading stops; "
         "-1 sets no limit, which is Kafka's default.",
         low=-1,
+    ),
+    Setting(
+        "ottla.queued.max.response.bytes",
+        _LONG,
+        67108864,
+        "How many bytes of large answers may be loaded for all clients together and not be read by them. Each client "
+        "gets a smaller part as less is left, and waits when nothing is; -1 sets no limit.",
+        low=-1,
+        dynamic=_CLUSTER,
     ),
     Setting(
         "connection.inflight.requests.max",

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ottla import __version__
 from ottla.config.broker import BrokerConfig
 from ottla.config.broker_settings import ALIASES, BROKER_SETTINGS
-from ottla.config.setting import Dynamic, Setting, Source, text_of
+from ottla.config.group import GROUP_SETTINGS, INERT_GROUP_SETTINGS
+from ottla.config.inert_settings import INERT_DYNAMIC
+from ottla.config.setting import Dynamic, Kind, Setting, Source, text_of
 from ottla.config.topic import TopicConfig, resolve
 from ottla.config.topic_settings import INTERNAL_TOPIC_SETTINGS, TOPIC_SETTINGS
 
@@ -33,6 +36,18 @@ class Row(NamedTuple):
     doc: str
 
 
+VERSION = Row(
+    "ottla.version", __version__, Source.DEFAULT.code, True, False, (), Kind.STRING, "The release; not a setting."
+)
+"""The protocol has no other place for it, and whoever looks after a cluster wants to see which brokers are upgraded."""
+SCRUB_STATUS = "ottla.scrub.status"
+
+
+def scrub_row(status: str) -> Row:
+    """How far the scrub of a broker is: shown beside its settings for the same reason."""
+    return VERSION._replace(name=SCRUB_STATUS, value=status, doc="Progress and findings of the scrub; not a setting.")
+
+
 def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[Row]:
     """All settings of a topic with these overrides, by name."""
     config = resolve(overrides, broker)
@@ -40,11 +55,31 @@ def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[R
     return sorted(_topic_row(setting, config, broker) for setting in shown)
 
 
+def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[Row]:
+    """All settings of a group with these overrides, by name."""
+    rows = []
+    for setting in GROUP_SETTINGS.values():
+        own = overrides.get(setting.name)
+        synonyms = _history(broker, setting.synonyms[0][0])
+        if own is not None:
+            synonyms = (Synonym(setting.name, own, Source.GROUP.code), *synonyms)
+        value, source = synonyms[0].value, synonyms[0].source
+        rows.append(Row(setting.name, value, source, False, False, synonyms, setting.kind, setting.doc))
+    for setting in INERT_GROUP_SETTINGS.values():
+        if (own := overrides.get(setting.name)) is not None:
+            source = Source.GROUP.code
+            synonyms = (Synonym(setting.name, own, source),)
+            rows.append(Row(setting.name, own, source, False, False, synonyms, setting.kind, setting.doc))
+    return sorted(rows)
+
+
 def describe_broker(config: BrokerConfig) -> list[Row]:
     """All settings of a broker, by name; what was changed dynamically is in `config.with_dynamic(...)`."""
     rows = [_broker_row(setting, config) for setting in BROKER_SETTINGS.values()]
     by_name = {row.name: row for row in rows}
     rows.extend(by_name[name]._replace(name=alias) for alias, name in ALIASES.items())
+    rows.extend(_broker_row(setting, config) for name, setting in INERT_DYNAMIC.items() if _history(config, name))
+    rows.append(VERSION)
     return sorted(rows)
 
 
@@ -52,7 +87,7 @@ def describe_dynamic(overrides: Mapping[str, str], source: Source) -> list[Row]:
     """Only what was changed, as for the resource that stands for all brokers of the cluster."""
     rows = []
     for name, text in overrides.items():
-        setting = BROKER_SETTINGS.get(name)
+        setting = BROKER_SETTINGS.get(name) or INERT_DYNAMIC.get(name)
         if setting is not None:
             shown = None if setting.sensitive else text
             synonyms = (Synonym(name, shown, source.code),)
@@ -90,6 +125,10 @@ def _broker_row(setting: Setting, config: BrokerConfig) -> Row:
 
 def _history(config: BrokerConfig, name: str) -> tuple[Synonym, ...]:
     return tuple(
-        Synonym(each, None if BROKER_SETTINGS[each].sensitive else text_of(given.value), given.source.code)
+        Synonym(each, None if _is_sensitive(each) else text_of(given.value), given.source.code)
         for each, given in config.history(name)
     )
+
+
+def _is_sensitive(name: str) -> bool:
+    return name in BROKER_SETTINGS and BROKER_SETTINGS[name].sensitive

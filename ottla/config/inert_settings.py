@@ -1,24 +1,26 @@
 """Kafka's settings that Ottla knows but does not act on.
 
-Inert ones are accepted, so that a stock server.properties is taken as it is, and named once in the log.
-Unsupported ones are refused unless their value is harmless: taking them in silence would promise what is not
-kept, such as an authorizer. All other names are unknown, and `load` refuses them with a suggestion.
+Inert ones are accepted, so that a stock server.properties is taken as it is, and named once in the log. Those that
+Kafka can change at run time (`INERT_DYNAMIC`) can be changed here too: they are stored, and shown as without effect.
+Unsupported ones are refused unless their value is harmless, and settings of security are refused by name: taking them
+in silence would promise what is not kept, such as an authorizer. All other names are unknown, and `load` refuses them
+with a suggestion.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from ottla.config.setting import Dynamic, Kind, Setting
+
 INERT_NAMES: Final = frozenset(
     (
-        "allow.everyone.if.no.acl.found",
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        "add.partitions.to.txn.retry.backoff.ms",
         "auto.include.jmx.reporter",
         "background.threads",
         "broker.heartbeat.interval.ms",
         "broker.id.generation.enable",
-        "client.quota.callback.class",
-        "connection.failed.authentication.delay.ms",
-        "connections.max.reauth.ms",
         "control.plane.listener.name",
         "controller.performance.always.log.threshold.ms",
         "controller.performance.sample.period.ms",
@@ -29,6 +31,11 @@ INERT_NAMES: Final = frozenset(
         "early.start.listeners",
         "eligible.leader.replicas.enable",
         "fetch.purgatory.purge.interval.requests",
+        "follower.fetch.last.tiered.offset.enable",
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.regex.refresh.interval.ms",
         "initial.broker.registration.timeout.ms",
         "inter.broker.protocol.version",
         "log.cleaner.io.buffer.size",
@@ -40,7 +47,6 @@ INERT_NAMES: Final = frozenset(
         "log.message.timestamp.difference.max.ms",
         "log.preallocate",
         "max.connection.creation.rate",
-        "max.connections.per.ip.overrides",
         "metric.reporters",
         "num.io.threads",
         "num.network.threads",
@@ -49,19 +55,18 @@ INERT_NAMES: Final = frozenset(
         "num.replica.fetchers",
         "offsets.commit.required.acks",
         "offsets.load.buffer.size",
-        "principal.builder.class",
         "process.roles",
         "producer.purgatory.purge.interval.requests",
         "queued.max.requests",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
         "replica.socket.receive.buffer.bytes",
         "replica.socket.timeout.ms",
         "reserved.broker.max.id",
-        "security.providers",
         "server.max.startup.time.ms",
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",
-        "super.users",
         "transaction.state.log.load.buffer.size",
+        "unclean.leader.election.interval.ms",
         "unstable.api.versions.enable",
         "unstable.feature.versions.enable",
         "zookeeper.connect",
@@ -74,51 +79,134 @@ INERT_NAMES: Final = frozenset(
 INERT_PREFIXES: Final = (
     "alter.log.dirs.replication.quota.",
     "controller.quorum.",
-    "delegation.token.",
     "group.coordinator.",
     "group.share.",
     "group.streams.",
     "kafka.metrics.",
-    "listener.name.",
     "local.log.retention.",
     "log.local.retention.",
     "metadata.",
     "metrics.",
-    "password.encoder.",
     "quota.",
     "raft.",
     "remote.fetch.",
     "remote.list.",
     "remote.log.",
     "replication.quota.",
-    "sasl.",
     "share.",
-    "ssl.",
     "telemetry.",
-    "zookeeper.client",
-    "zookeeper.ssl.",
 )
 
 UNSUPPORTED: Final = {
     "alter.config.policy.class.name": ((), "policies are Java classes, which Ottla cannot load"),
     "authorizer.class.name": ((), "Ottla has no authorization yet, and must not look as if it had"),
+    "client.quota.callback.class": ((), "Ottla has no quotas yet, and loads no Java classes"),
     "config.providers": (
         (),
         "values are not looked up elsewhere: write them out, or set OTTLA_... variables",
     ),
+    "cordoned.log.dirs": ((), "a broker of Ottla has one log directory; to empty it, reassign its partitions"),
     "create.topic.policy.class.name": ((), "policies are Java classes, which Ottla cannot load"),
+    "max.connections.per.ip.overrides": (
+        (),
+        "max.connections.per.ip holds for every address; to keep an address out, use a firewall",
+    ),
+    "quota.consumer.default": ((), "Ottla has no quotas yet"),
+    "quota.producer.default": ((), "Ottla has no quotas yet"),
     "remote.log.storage.system.enable": (("false",), "Ottla has no tiered storage"),
     "zookeeper.ssl.client.enable": (("false",), "Ottla does not speak TLS to ZooKeeper yet"),
 }
 """Name -> (harmless values besides none at all, why any other is refused)."""
+
+_NO_TLS: Final = "Ottla does not speak TLS yet, and must not look as if it did"
+_NO_SASL: Final = "Ottla does not authenticate clients yet, and must not look as if it did"
+_NO_ACLS: Final = "Ottla has no authorization yet, and must not look as if it had"
+SECURITY_NAMES: Final = {
+    "allow.everyone.if.no.acl.found": _NO_ACLS,
+    "connection.failed.authentication.delay.ms": _NO_SASL,
+    "connections.max.reauth.ms": _NO_SASL,
+    "principal.builder.class": _NO_SASL,
+    "security.providers": "security providers are Java classes, which Ottla cannot load",
+    "super.users": _NO_ACLS,
+}
+SECURITY_PREFIXES: Final = {
+    "delegation.token.": _NO_SASL,
+    "listener.name.": "settings of single listeners are about TLS and authentication, which Ottla does not have yet",
+    "password.encoder.": "Ottla keeps no passwords among its settings",
+    "sasl.": _NO_SASL,
+    "ssl.": _NO_TLS,
+    "zookeeper.client": "Ottla does not speak TLS to ZooKeeper yet",
+    "zookeeper.ssl.": "Ottla does not speak TLS to ZooKeeper yet",
+}
+"""Whoever sets one of these relies on it: accepted without effect, it would fail open."""
+
+_NO_EFFECT: Final = "Has no effect in Ottla"
+
+
+def _inert(name: str, kind: Kind, why: str, low: float | None = None) -> Setting:
+    return Setting(name, kind, None, f"{_NO_EFFECT}: {why}.", low=low, dynamic=Dynamic.CLUSTER_WIDE)
+
+
+_THREADS: Final = "one loop serves the broker, and threads are taken as they are needed"
+_TIERED: Final = "there is no tiered storage"
+_MISSING: Final = "the group protocol that it belongs to is not built"
+INERT_DYNAMIC: Final = {
+    setting.name: setting
+    for setting in (
+        _inert("background.threads", Kind.INT, _THREADS, 1),
+        _inert("follower.fetch.last.tiered.offset.enable", Kind.BOOLEAN, _TIERED),
+        _inert("group.consumer.assignment.interval.ms", Kind.INT, "assignments are made at once", 0),
+        _inert("group.coordinator.cached.buffer.max.bytes", Kind.INT, "buffers are not cached", 512 * 1024),
+        _inert("group.share.assignment.interval.ms", Kind.INT, _MISSING, 0),
+        _inert("group.streams.assignment.interval.ms", Kind.INT, _MISSING, 0),
+        _inert("log.cleaner.io.buffer.size", Kind.INT, "the cleaner reads whole pieces of segments", 0),
+        _inert("log.cleaner.threads", Kind.INT, "one log is cleaned at a time", 0),
+        _inert("log.local.retention.bytes", Kind.LONG, _TIERED, -2),
+        _inert("log.local.retention.ms", Kind.LONG, _TIERED, -2),
+        _inert("log.preallocate", Kind.BOOLEAN, "segments grow as they are written"),
+        _inert("max.connection.creation.rate", Kind.INT, "connections are limited by number", 0),
+        _inert("metric.reporters", Kind.LIST, "reporters are Java classes; see ottla.metrics.port"),
+        _inert("num.io.threads", Kind.INT, _THREADS, 1),
+        _inert("num.network.threads", Kind.INT, _THREADS, 1),
+        _inert("num.recovery.threads.per.data.dir", Kind.INT, _THREADS, 1),
+        _inert("num.replica.fetchers", Kind.INT, "one connection to each leader fetches all its partitions", 1),
+        _inert("remote.fetch.max.wait.ms", Kind.INT, _TIERED, 1),
+        _inert("remote.list.offsets.request.timeout.ms", Kind.LONG, _TIERED, 1),
+        _inert("remote.log.index.file.cache.total.size.bytes", Kind.LONG, _TIERED, 1),
+        _inert("remote.log.manager.copier.thread.pool.size", Kind.INT, _TIERED, 1),
+        _inert("remote.log.manager.copy.max.bytes.per.second", Kind.LONG, _TIERED, 1),
+        _inert("remote.log.manager.expiration.thread.pool.size", Kind.INT, _TIERED, 1),
+        _inert("remote.log.manager.fetch.max.bytes.per.second", Kind.LONG, _TIERED, 1),
+        _inert("remote.log.manager.follower.thread.pool.size", Kind.INT, _TIERED, 1),
+        _inert("remote.log.reader.threads", Kind.INT, _TIERED, 1),
+        _inert("replica.alter.log.dirs.io.max.bytes.per.second", Kind.LONG, "there is one log directory", 0),
+        _inert("share.coordinator.cached.buffer.max.bytes", Kind.INT, _MISSING, 512 * 1024),
+    )
+}
+"""Those of the inert settings that Kafka can change at run time, all of them for the whole cluster."""
 
 
 def is_inert(name: str) -> bool:
     return name in INERT_NAMES or name.startswith(INERT_PREFIXES)
 
 
+def has_no_effect(documentation: str) -> bool:
+    """Whether a setting is one of `INERT_DYNAMIC`, by what DescribeConfigs says of it."""
+    return documentation.startswith(_NO_EFFECT)
+
+
+def is_security(name: str) -> bool:
+    return name in SECURITY_NAMES or name.startswith(tuple(SECURITY_PREFIXES))
+
+
 def refusal(name: str, text: str) -> str | None:
     """Why a setting that is known and not supported cannot be taken with this value; None when it can."""
-    harmless, why = UNSUPPORTED.get(name, ((), ""))
     text = text.strip()
-    return why if why and text and text.lower() not in harmless else None
+    if name in UNSUPPORTED:
+        harmless, why = UNSUPPORTED[name]
+        return why if text and text.lower() not in harmless else None
+    if not text or not is_security(name):
+        return None
+    return SECURITY_NAMES.get(name) or next(
+        why for prefix, why in SECURITY_PREFIXES.items() if name.startswith(prefix)
+    )

@@ -11,7 +11,15 @@ from typing import Final
 
 from ottla.config.broker import BrokerConfig, Given
 from ottla.config.broker_settings import ALIASES, BROKER_SETTINGS
-from ottla.config.inert_settings import INERT_NAMES, UNSUPPORTED, is_inert, refusal
+from ottla.config.inert_settings import (
+    INERT_DYNAMIC,
+    INERT_NAMES,
+    SECURITY_NAMES,
+    UNSUPPORTED,
+    is_inert,
+    is_security,
+    refusal,
+)
 from ottla.config.listeners import with_address
 from ottla.config.properties import escape_value, parse_properties
 from ottla.config.setting import BadConfig, Setting, Source, is_sensitive, text_of
@@ -117,7 +125,7 @@ def _read_environment(environment: Mapping[str, str], problems: list[str]) -> di
     ours = sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX))
     if not ours:
         return {}
-    names = {environment_name(name): name for name in (*INERT_NAMES, *UNSUPPORTED, *ALIASES, *BROKER_SETTINGS)}
+    names = {environment_name(name): name for name in _known()}
     texts: dict[str, str] = {}
     for variable in ours:
         name = names.get(variable) or _inert_family(variable)
@@ -130,9 +138,13 @@ def _read_environment(environment: Mapping[str, str], problems: list[str]) -> di
     return texts
 
 
+def _known() -> tuple[str, ...]:
+    return (*INERT_NAMES, *SECURITY_NAMES, *UNSUPPORTED, *ALIASES, *BROKER_SETTINGS)
+
+
 def _inert_family(variable: str) -> str | None:
     name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
-    return name if is_inert(name) else None
+    return name if is_inert(name) or is_security(name) else None
 
 
 def _without_aliases(texts: Mapping[str, str], where: str, problems: list[str]) -> list[tuple[str, str]]:
@@ -159,7 +171,9 @@ class _Gathered:
         why = refusal(name, text)
         if why is not None:
             self.problems.append(f"{name}{where} cannot be used: {why}")
-        elif is_inert(name) or name in UNSUPPORTED:
+        elif name in INERT_DYNAMIC and (invalid := INERT_DYNAMIC[name].refusal(text)) is not None:
+            self.problems.append(f"{invalid}{where}")
+        elif is_inert(name) or name in UNSUPPORTED or is_security(name):
             self.inert[name] = text
         else:
             self.problems.append(f"{name}: no setting has this name{where}{_meant(name)}")
@@ -197,5 +211,4 @@ def _meant(name: str) -> str:
     topic_setting = TOPIC_SETTINGS.get(name)
     if topic_setting is not None and topic_setting.synonyms:
         return f"; it is a setting of topics, whose default for all topics is {topic_setting.synonyms[0][0]}"
-    known = (*BROKER_SETTINGS, *INERT_NAMES, *UNSUPPORTED, *ALIASES)
-    return "" if is_sensitive(name) else suggestion(name, known)
+    return "" if is_sensitive(name) else suggestion(name, _known())

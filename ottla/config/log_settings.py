@@ -288,4 +288,13 @@ LOG_SETTINGS: Final = (
         low=1,
         dynamic=_CLUSTER,
     ),
+    Setting(
+        "ottla.scrub.interval.ms",
+        _LONG,
+        604800000,
+        "All sealed segments are read and checked once in this time, in the background; damage is copied anew from "
+        "another replica. -1: never.",
+        low=-1,
+        dynamic=_CLUSTER,
+    ),
 )

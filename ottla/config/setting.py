@@ -49,6 +49,7 @@ class Source(IntEnum):
     ENVIRONMENT = 4
     FILE = 5
     DEFAULT = 6
+    GROUP = 7
 
     @property
     def code(self) -> int:
@@ -59,7 +60,7 @@ class Source(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-_SOURCE_CODES: Final = (1, 2, 3, 4, 4, 4, 5)
+_SOURCE_CODES: Final = (1, 2, 3, 4, 4, 4, 5, 8)
 _NUMBER_RANGES: Final = {
     Kind.SHORT: (-(2**15), 2**15 - 1),
     Kind.INT: (-INT_MAX - 1, INT_MAX),
@@ -131,6 +132,15 @@ class Setting:
         if self.kind in (Kind.STRING, Kind.CLASS):
             return self._checked(text)
         return self._parse_number(text)
+
+    def refusal(self, text: str) -> str | None:
+        """Kafka's words for a value that cannot be taken; None for one that can. A secret is not repeated."""
+        try:
+            self.parse(text)
+        except ValueError as problem:
+            shown = "" if self.sensitive else f" {text}"
+            return f"Invalid value{shown} for configuration {self.name}: must be {problem}"
+        return None
 
     def allowed(self) -> str:
         """What the setting may be, as the end of a sentence: "an integer of at least 1"."""

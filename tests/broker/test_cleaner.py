@@ -86,7 +86,7 @@ def test_a_broker_can_be_told_not_to_compact(start_broker):
     write(broker, topic, rounds=5)
     assert broker.stop() == 0
     assert cleaned_up_to(broker, topic) == 0
-    assert "compacted" not in broker.stderr_text()
+    assert "ottla.cleaner" not in broker.stderr_text()
 
 
 def test_compaction_can_be_switched_on_for_a_topic(start_broker):
@@ -132,7 +132,7 @@ def test_a_child_that_is_killed_is_started_again(start_broker):
     set_config(broker, ResourceType.BROKER, "1", log_cleaner_io_max_bytes_per_second=1e9)
     os.kill(at_work(broker), signal.SIGKILL)
     wait_until_cleaned(broker, topic, 2000)
-    assert broker.stderr_text().count("was killed") >= 4
+    wait_for(lambda: broker.times_said("was killed") >= 4, "four lines, or fewer with their count")
     check(broker, topic, expected)
     leftovers = [path for path in (broker.data / f"{topic}-0").iterdir() if path.suffix in (".cleaned", ".swap")]
     assert leftovers == []

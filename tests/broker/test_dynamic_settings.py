@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.broker import Broker
-from ottla.cluster.requests import ConfigAlteration, ConfigEdit
+from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, TopicSpec
 from ottla.errors import ErrorCode
 from ottla.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tests.broker.clustered import Client, brokers, run, start_broker, stop_broker, until
@@ -42,7 +42,7 @@ def test_a_setting_for_all_that_cannot_be_beside_a_brokers_own_does_not_stop_it(
             two = await start_broker(tmp_path, 2, **own)
             await until(lambda: len(one.image.brokers) == 2)
             assert await alter(one, None, **{MIN_LAG: "100000"}) is ErrorCode.none
-            await until(lambda: two.image.broker_configs)
+            await until(lambda: MIN_LAG in two.image.broker_configs.get(None, {}))
             assert two.config.log_cleaner_min_compaction_lag_ms == 0
             await stop_broker(two)
             two = await start_broker(tmp_path, 2, **own)  # and it starts again
@@ -65,5 +65,26 @@ def test_how_many_connections_there_may_be_is_changed_while_the_broker_runs(tmp_
                     request = ApiVersionsRequest()
                     for client in (first, third):
                         assert (await client.call(request, ApiVersionsResponse, 0)).error_code == ErrorCode.none
+
+    run(test)
+
+
+def test_a_broker_that_nobody_knows_has_no_settings(tmp_path: Path):
+    async def test() -> None:
+        async with brokers(tmp_path, 1) as (one,):
+            two = await start_broker(tmp_path, 2)
+            await until(lambda: len(one.image.brokers) == 2)
+            assert await alter(one, 77, message_max_bytes="5000") is ErrorCode.invalid_request
+            assert 77 not in one.image.broker_configs
+            await one.cluster.create_topics([TopicSpec("t", 1, 2)])
+            await stop_broker(two)
+            await until(lambda: len(one.image.brokers) == 1)
+            assert await alter(one, 2, message_max_bytes="5000") is ErrorCode.none, "it has replicas"
+            await one.cluster.delete_topics(["t"])
+            assert await alter(one, 2, message_max_bytes="6000") is ErrorCode.none, "it has settings"
+            edits = [ConfigEdit("message.max.bytes", None, ConfigOp.delete)]
+            await one.cluster.alter_broker_configs([ConfigAlteration(2, edits)])
+            assert 2 not in one.image.broker_configs
+            assert await alter(one, 2, message_max_bytes="5000") is ErrorCode.invalid_request
 
     run(test)

@@ -20,7 +20,7 @@ def test_a_new_replica_of_a_log_that_starts_inside_a_batch_catches_up(tmp_path: 
             assert leader is not None
             now_ms = one.runtime.wall_ms()
             leader.append(batch(b"a", b"b", b"c", timestamp=now_ms), ACKS_ALL, now_ms)
-            leader.delete_before(1)
+            leader.log.prove_start(leader.delete_before(1))
             await one.cluster.alter_reassignments([Reassignment("t", 0, [1, 2])])
             await until(lambda: leader.in_sync == (1, 2))
             follower = two.replicas.get("t", 0)

@@ -1,4 +1,4 @@
-"""Brokers that are configured differently, as in the middle of a rolling restart."""
+"""min.insync.replicas: of topics, and of the cluster (KIP-966), whatever its brokers were started with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cluster.requests import ConfigAlteration, ConfigEdit, TopicSpec
+from ottla.broker.broker import Broker
+from ottla.cluster.changes import BrokerConfigChanged
+from ottla.cluster.image import EMPTY
+from ottla.cluster.min_in_sync import missing_records
+from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, TopicSpec
 from ottla.errors import ErrorCode, Refused
 from ottla.replication.partition import ACKS_ALL
 from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
@@ -32,6 +36,60 @@ def test_a_leader_commits_alone_as_soon_as_that_is_enough(tmp_path: Path):
             assert one.image.topics["t"].partitions[0].eligible == ()
 
     run(test)
+
+
+MIN = "min.insync.replicas"
+
+
+async def alter(broker: Broker, whom: int | None, *edits: ConfigEdit, replace: bool = False) -> ErrorCode:
+    (result,) = await broker.cluster.alter_broker_configs([ConfigAlteration(whom, edits, replace)])
+    return result.code
+
+
+def test_the_first_controller_writes_down_what_it_was_started_with(tmp_path: Path):
+    async def test() -> None:
+        async with brokers(tmp_path, 1, min_insync_replicas="2") as (one,):
+            assert one.image.broker_configs == {None: {MIN: "2"}}
+            assert await alter(one, None, ConfigEdit(MIN, "3")) is ErrorCode.none
+            assert one.config.min_insync_replicas == 3
+        async with brokers(tmp_path, 1) as (one,):  # as long as the cluster lives
+            assert one.image.broker_configs == {None: {MIN: "3"}}
+            assert one.config.min_insync_replicas == 3
+
+    run(test)
+
+
+@pytest.mark.broker_may_log("min.insync.replicas=1 has no effect: the cluster has 2")
+def test_a_broker_that_was_started_with_another_value_heeds_the_clusters_and_says_so(tmp_path: Path, caplog):
+    async def test() -> None:
+        async with brokers(tmp_path, 1, min_insync_replicas="2") as (one,):
+            other = await start_broker(tmp_path, 2, min_insync_replicas="1")
+            assert other.config.min_insync_replicas == one.config.min_insync_replicas == 2
+            await stop_broker(other)
+
+    run(test)
+    assert "ottla configs set broker all min.insync.replicas=1" in caplog.text
+
+
+def test_the_clusters_value_cannot_be_removed_and_no_broker_has_another(tmp_path: Path):
+    async def test() -> None:
+        async with brokers(tmp_path, 1) as (one,):
+            assert await alter(one, None, ConfigEdit(MIN, None, ConfigOp.delete)) is ErrorCode.invalid_config
+            assert await alter(one, None, ConfigEdit("message.max.bytes", "5000"), replace=True) is (
+                ErrorCode.invalid_config
+            )
+            assert await alter(one, 1, ConfigEdit(MIN, "2")) is ErrorCode.invalid_config
+            assert one.image.broker_configs == {None: {MIN: "1"}}
+
+    run(test)
+
+
+def test_what_single_brokers_were_told_by_an_earlier_release_is_dropped():
+    told = {1: {MIN: "2", "message.max.bytes": "5"}, 2: {MIN: "3"}}
+    image = EMPTY.apply(*(BrokerConfigChanged(broker, configs) for broker, configs in told.items()))
+    after = image.apply(*missing_records(image, 2))
+    assert after.broker_configs == {None: {MIN: "2"}, 1: {"message.max.bytes": "5"}}
+    assert not list(missing_records(after, 7)), "once is enough"
 
 
 def test_nothing_acknowledged_is_lost_while_brokers_disagree_on_min_insync_replicas(tmp_path: Path):

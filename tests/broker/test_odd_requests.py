@@ -63,7 +63,7 @@ def test_what_is_no_broker_id_has_no_settings(tmp_path: Path, name):
             )
             altered = await client.call(change, alter.IncrementalAlterConfigsResponse, 1)
             assert [each.error_code for each in altered.responses] == [ErrorCode.invalid_request]
-            assert not one.image.broker_configs
+            assert list(one.image.broker_configs) == [None]
 
     run(test)
 

@@ -34,9 +34,9 @@ async def led(broker: Broker, *replicas: int) -> Partition:
     return broker.replication.find("t", 0)
 
 
-async def listed(client: Client, timestamp: int, version: int = 7) -> tuple[ErrorCode, int]:
+async def listed(client: Client, timestamp: int, version: int = 7, replica: int = -1) -> tuple[ErrorCode, int]:
     wanted = ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
-    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[wanted])])
+    request = ListOffsetsRequest(replica_id=replica, topics=[ListOffsetsTopic(name="t", partitions=[wanted])])
     answer = await client.call(request, ListOffsetsResponse, version)
     (found,) = answer.topics[0].partitions
     return ErrorCode(found.error_code), found.offset
@@ -57,6 +57,7 @@ def test_a_new_leader_does_not_deny_what_may_be_committed_before_it_knows(tmp_pa
             async with Client.to(broker) as client:
                 for time in (LATEST, MAX_TIMESTAMP, now_ms, now_ms + 1000):
                     assert await listed(client, time) == NOT_YET
+                    assert await listed(client, time, replica=2) == NOT_YET, "a replica would hear of the log's end"
                     assert await listed(client, time, version=4) == (ErrorCode.leader_not_available, -1)
                 assert await listed(client, EARLIEST) == (ErrorCode.none, 0)
                 assert await listed(client, now_ms - 1000) == (ErrorCode.none, 0)

@@ -101,7 +101,6 @@ async def allocate_ids_as(client: Client, version: int, replica: int, topic_id: 
 
 WITH_REPLICA_ID = [
     *((fetch_as, version) for version in (4, 6, 7, 11, 12, 13, 14, 15, 17, 18)),
-    *((list_offsets_as, version) for version in (1, 6, 11)),
     *((epoch_end_as, version) for version in (3, 4)),
 ]
 FOR_BROKERS_ONLY = [(alter_partition_as, 3), (write_markers_as, 1), (write_markers_as, 2), (allocate_ids_as, 0)]
@@ -129,6 +128,20 @@ def test_a_consumer_that_says_it_is_no_replica_is_served(tmp_path):
                 for say, version in WITH_REPLICA_ID:
                     for replica in (-1, -2):
                         assert await say(client, version, replica, topic_id) == ErrorCode.none
+
+    run(test)
+
+
+def test_list_offsets_is_answered_whatever_replica_a_client_says_it_is(tmp_path):
+    """kafka-python says 0. What it hears is what any client hears: `test_offsets` has the offsets."""
+
+    async def test() -> None:
+        async with brokers(tmp_path, 1) as (broker,):
+            topic_id = await make_topic(broker)
+            async with Client.to(broker) as client:
+                for version in range(1, 12):
+                    for replica in (-2, -1, 0, 1, 2, 2**31 - 1):
+                        assert await list_offsets_as(client, version, replica, topic_id) == ErrorCode.none
 
     run(test)
 

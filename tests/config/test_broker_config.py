@@ -6,8 +6,9 @@ import pytest
 
 from ottla.config import BrokerConfig, Source, load_broker_config, validate_broker_overrides
 from ottla.config.broker_settings import BROKER_SETTINGS
-from ottla.config.inert_settings import UNSUPPORTED, is_inert
-from ottla.config.setting import INT_MAX, Kind, text_of
+from ottla.config.describe import describe_broker, describe_dynamic
+from ottla.config.inert_settings import INERT_DYNAMIC, UNSUPPORTED, has_no_effect, is_inert, is_security
+from ottla.config.setting import INT_MAX, Dynamic, Kind, text_of
 from ottla.errors import ErrorCode, Refused
 
 TYPES = {
@@ -53,9 +54,93 @@ def test_a_default_is_a_value_the_setting_may_have(setting):
 
 
 def test_no_setting_is_both_known_and_without_effect():
-    assert not [name for name in BROKER_SETTINGS if name in UNSUPPORTED]
+    assert not [name for name in BROKER_SETTINGS if name in UNSUPPORTED or is_security(name)]
+    assert not [name for name in INERT_DYNAMIC if not is_inert(name) or name in BROKER_SETTINGS]
     shadowed = [name for name in BROKER_SETTINGS if is_inert(name)]
     assert shadowed == ["group.coordinator.rebalance.protocols"]  # its family has no effect, it has
+
+
+KAFKA_DYNAMIC = """
+background.threads compression.gzip.level compression.lz4.level compression.type compression.zstd.level
+config.providers cordoned.log.dirs follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
+group.consumer.assignment.interval.ms group.coordinator.cached.buffer.max.bytes
+group.share.assignment.interval.ms group.streams.assignment.interval.ms leader.replication.throttled.rate
+listener.security.protocol.map listeners log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size
+log.cleaner.delete.retention.ms log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
+log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms log.cleaner.min.cleanable.ratio
+log.cleaner.min.compaction.lag.ms log.cleaner.threads log.cleanup.policy log.flush.interval.messages
+log.flush.interval.ms log.index.interval.bytes log.index.size.max.bytes log.local.retention.bytes
+log.local.retention.ms log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms
+log.message.timestamp.type log.preallocate log.retention.bytes log.retention.ms log.roll.jitter.ms log.roll.ms
+log.segment.bytes log.segment.delete.delay.ms max.connection.creation.rate max.connections
+max.connections.per.ip max.connections.per.ip.overrides message.max.bytes metric.reporters min.insync.replicas
+num.io.threads num.network.threads num.recovery.threads.per.data.dir num.replica.fetchers
+producer.id.expiration.ms remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
+remote.log.index.file.cache.total.size.bytes remote.log.manager.copier.thread.pool.size
+remote.log.manager.copy.max.bytes.per.second remote.log.manager.expiration.thread.pool.size
+remote.log.manager.fetch.max.bytes.per.second remote.log.manager.follower.thread.pool.size
+remote.log.reader.threads replica.alter.log.dirs.io.max.bytes.per.second
+share.coordinator.cached.buffer.max.bytes transaction.partition.verification.enable
+unclean.leader.election.enable
+"""
+"""What Kafka 4.3 can change at run time (`DynamicBrokerConfig.ALL_DYNAMIC_CONFIGS`), security left out."""
+NEED_A_RESTART = {"listener.security.protocol.map", "listeners"}
+
+
+def test_all_that_kafka_can_change_at_run_time_is_heeded_stored_or_refused_with_a_reason():
+    def is_dynamic(name: str) -> bool:
+        return name in BROKER_SETTINGS and BROKER_SETTINGS[name].dynamic is not Dynamic.READ_ONLY
+
+    names = set(KAFKA_DYNAMIC.split())
+    unknown = {name for name in names if name not in INERT_DYNAMIC and name not in UNSUPPORTED and not is_dynamic(name)}
+    assert unknown == NEED_A_RESTART
+    assert set(INERT_DYNAMIC) <= names
+
+
+def refused(overrides: dict[str, str | None], *, whole_cluster: bool = True) -> str | None:
+    try:
+        validate_broker_overrides(overrides, load_broker_config(), whole_cluster=whole_cluster)
+    except Refused as refusal:
+        return refusal.message if refusal.code is ErrorCode.invalid_config else f"another code: {refusal.code.name}"
+    return None
+
+
+@pytest.mark.parametrize("name", sorted(INERT_DYNAMIC))
+@pytest.mark.parametrize("whole_cluster", [True, False])
+def test_what_kafka_can_change_and_has_no_effect_here_is_taken_and_shown_as_such(name, whole_cluster):
+    value = {Kind.BOOLEAN: "true", Kind.INT: "600000", Kind.LONG: "600000"}.get(INERT_DYNAMIC[name].kind, "a,b")
+    assert refused({name: value}, whole_cluster=whole_cluster) is None
+    config = load_broker_config()
+    assert name not in {row.name for row in describe_broker(config)}, "only where it was set"
+    here, everywhere = ({}, {name: value}) if whole_cluster else ({name: value}, {})
+    (row,) = (row for row in describe_broker(config.with_dynamic(cluster=everywhere, broker=here)) if row.name == name)
+    source = Source.DYNAMIC_CLUSTER if whole_cluster else Source.DYNAMIC_BROKER
+    assert (row.value, row.source, row.read_only) == (value, source.code, False)
+    assert has_no_effect(row.doc)
+    (row,) = describe_dynamic({name: value}, Source.DYNAMIC_CLUSTER)
+    assert has_no_effect(row.doc)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("num.io.threads", "0", "Invalid value 0"),
+        ("num.io.threads", "many", "Invalid value many"),
+        ("log.preallocate", "perhaps", "Invalid value perhaps"),
+        ("ssl.keystore.location", "/k", "does not speak TLS"),
+        ("listener.name.outside.ssl.keystore.location", "/k", "cannot be used"),
+        ("sasl.jaas.config", "x", "does not authenticate"),
+        ("principal.builder.class", "x", "does not authenticate"),
+        ("ssl.keystore.location", "", "Cannot update"),
+        ("max.connections.per.ip.overrides", "127.0.0.1:0", "holds for every address"),
+        ("queued.max.requests", "7", "Cannot update queued.max.requests dynamically"),
+        ("group.share.heartbeat.interval.ms", "7", "Cannot update"),
+        ("no.such.setting", "7", "Unknown broker config name"),
+    ],
+)
+def test_security_unknown_names_and_what_kafka_cannot_change_stay_refused(name, value, said):
+    for whole_cluster in (True, False):
+        assert said in (refused({name: value}, whole_cluster=whole_cluster) or "")
 
 
 def test_a_configuration_cannot_be_changed():

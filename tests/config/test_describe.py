@@ -51,7 +51,7 @@ def test_what_the_topic_says_is_shown_as_it_was_said():
 
 def test_a_broker_shows_all_its_settings():
     rows = rows_of(describe_broker(load_broker_config(flags={"num.partitions": "3"})))
-    assert set(rows) == {*BROKER_SETTINGS, "node.id"}
+    assert set(rows) == {*BROKER_SETTINGS, "node.id", "ottla.version"}
     assert (rows["num.partitions"].value, rows["num.partitions"].source) == ("3", STATIC)
     assert rows["num.partitions"].synonyms == (
         ("num.partitions", "3", STATIC),

@@ -3,8 +3,10 @@
 import pytest
 
 from ottla.config import BadConfig, Source, load_broker_config, print_config
+from ottla.config.dynamic import validate_broker_overrides
 from ottla.config.load import environment_name
 from ottla.config.properties import parse_properties
+from ottla.errors import Refused
 
 # The settings of the files that come with Apache Kafka, without their comments.
 STOCK_3_ZOOKEEPER = """
@@ -166,7 +168,7 @@ def test_an_unknown_variable_is_refused_with_a_suggestion():
         "OTTLA_SERVICE_HOST",
         "OTTLA_PORT_9092_TCP_ADDR",
         "OTTLA_BROKER_SERVICE_PORT_KAFKA",
-        "OTTLA_NUM_IO_THREADS",
+        "OTTLA_QUEUED_MAX_REQUESTS",
         "OTTLA_ZOOKEEPER_CONNECT",
         "NOT_OURS",
     ],
@@ -203,6 +205,11 @@ def test_values_that_contradict_each_other_are_refused():
         ("config.providers", "file"),
         ("remote.log.storage.system.enable", "true"),
         ("security.inter.broker.protocol", "SSL"),
+        ("client.quota.callback.class", "org.example.Quotas"),
+        ("quota.producer.default", "1000"),
+        ("cordoned.log.dirs", "*"),
+        ("max.connections.per.ip.overrides", "127.0.0.1:0"),
+        ("zookeeper.ssl.client.enable", "true"),
         ("listeners", "SASL_SSL://127.0.0.1:9092"),
     ],
 )
@@ -210,11 +217,56 @@ def test_what_would_promise_too_much_is_refused(name, value):
     assert problems_of(flags={name: value})
 
 
+SECURITY = [
+    "allow.everyone.if.no.acl.found=true",
+    "connection.failed.authentication.delay.ms=100",
+    "connections.max.reauth.ms=60000",
+    "delegation.token.secret.key=secret",
+    "listener.name.outside.ssl.keystore.location=/k",
+    "password.encoder.secret=secret",
+    "principal.builder.class=org.example.Builder",
+    "sasl.enabled.mechanisms=SCRAM-SHA-512",
+    "sasl.jaas.config=secret",
+    "security.providers=org.example.Provider",
+    "ssl.client.auth=required",
+    "ssl.keystore.location=/k",
+    "super.users=User:admin",
+    "zookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty",
+    "zookeeper.ssl.keystore.location=/k",
+]
+
+
+@pytest.mark.parametrize("line", SECURITY)
+def test_security_that_is_not_honoured_is_refused_at_the_start_by_name(write, line):
+    name, _, value = line.partition("=")
+    for problem in (*problems_of(flags={name: value}), *problems_of(file=write(line))):
+        assert problem.startswith(name)
+        assert "cannot be used" in problem
+        assert "secret" not in problem.removeprefix(name)
+    if name.islower():
+        (problem,) = problems_of(environment={environment_name(name): value})
+        assert problem.startswith(name)
+    assert load_broker_config(flags={name: ""}).inert == {name: ""}, "nobody relies on what was left empty"
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("authorizer.class.name", ""), ("remote.log.storage.system.enable", "false")]
 )
 def test_what_promises_nothing_is_accepted(name, value):
     assert load_broker_config(flags={name: value}).inert == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("num.io.threads", "abc"), ("num.io.threads", "0"), ("log.preallocate", "perhaps")]
+)
+def test_a_value_that_is_refused_at_run_time_is_refused_at_the_start_too(write, name, value):
+    """Though the setting has no effect: a file with such a value stops Apache Kafka as well."""
+    with pytest.raises(Refused) as refused:
+        validate_broker_overrides({name: value}, load_broker_config(), whole_cluster=True)
+    assert problems_of(flags={name: value}) == (refused.value.message,)
+    assert problems_of(environment={environment_name(name): value}) == (refused.value.message,)
+    (problem,) = problems_of(file=write(f"{name}={value}"))
+    assert problem.startswith(f"{refused.value.message} in ")
 
 
 def test_an_empty_value_unsets_what_has_no_default(write):
@@ -254,8 +306,8 @@ def test_a_secret_is_never_shown():
         "num.partitions": "x",
     }
     assert secret not in "\n".join(problems_of(flags=given))
-    del given["my.own.password"], given["num.partitions"]
-    assert secret not in print_config(load_broker_config(flags=given))
+    auth = f"digest:me:{secret}"
+    assert secret not in print_config(load_broker_config(flags={"zookeeper.auth": auth}))
 
 
 def test_the_printed_configuration_is_read_back_the_same(tmp_path, write):

@@ -3,6 +3,7 @@
 from ottla.broker.handlers import (
     api_versions,
     cluster,
+    config_resources,
     configs,
     consumer_groups,
     fetch,
@@ -14,16 +15,19 @@ from ottla.broker.handlers import (
     partitions,
     produce,
     producer_ids,
+    quotas,
     security,
     topics,
     transactions,
     txn_markers,
     txn_offsets,
+    unregister_broker,
 )
 
 __all__ = [
     "api_versions",
     "cluster",
+    "config_resources",
     "configs",
     "consumer_groups",
     "fetch",
@@ -35,9 +39,11 @@ __all__ = [
     "partitions",
     "produce",
     "producer_ids",
+    "quotas",
     "security",
     "topics",
     "transactions",
     "txn_markers",
     "txn_offsets",
+    "unregister_broker",
 ]

@@ -15,6 +15,7 @@ from ottla.cluster.image import Broker as ClusterBroker
 from ottla.errors import ErrorCode
 from ottla.wire import messages
 from ottla.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
+from ottla.wire.error_codes import ErrorCounts, counter_of
 from ottla.wire.schema.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -47,6 +48,8 @@ NOT_ASKED = -(2**31)
 
 BROKER_ENDPOINTS = 1
 
+_count_errors = counter_of(MetadataResponse)
+
 
 @serves(METADATA)
 def metadata(
@@ -71,12 +74,18 @@ def _everything(broker: Broker, message: MetadataRequest, request: Request) -> b
     if broker.metadata_version != version:
         broker.metadata_cache.clear()
         broker.metadata_version = version
-    body = broker.metadata_cache.get(key)
-    if body is None:
+    kept = broker.metadata_cache.get(key)
+    if kept is None:
         seen = _Seen(image, request)
         topics = [_topic(seen, topic, asked[0]) for topic in image.topics.values()]
-        body = messages.encode(_response(broker, message, request, topics), request.version)
-        broker.metadata_cache[key] = body
+        response = _response(broker, message, request, topics)
+        errors: ErrorCounts = {}
+        if _count_errors is not None:
+            _count_errors(response, errors)
+        kept = broker.metadata_cache[key] = (messages.encode(response, request.version), errors)
+    body, errors = kept
+    for code, times in errors.items():
+        request.count_error(code, times)
     return body
 
 
@@ -104,9 +113,7 @@ def _some(
         if topic is not None:
             topics.append(_topic(seen, topic, message.include_topic_authorized_operations))
         elif by_id:
-            topics.append(
-                MetadataResponseTopic(error_code=ErrorCode.unknown_topic_id, topic_id=topic_id, name=None)
-            )
+            topics.append(MetadataResponseTopic(error_code=ErrorCode.unknown_topic_id, topic_id=topic_id, name=None))
         else:
             code = refused.get(name) or broker.why_unknown(name)
             topics.append(MetadataResponseTopic(error_code=code, name=name))

@@ -1,16 +1,25 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, for topics and brokers."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics, brokers and groups, levels of loggers.
+
+Settings are decided by the controller and kept in the store. The level of a logger is a matter of one broker's process:
+it is asked itself, and the next start forgets it.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ottla.broker.dispatch import Request, serves
+from ottla import logs
+from ottla.broker.dispatch import Request, Response, serves
 from ottla.broker.forwarding import by_controller
-from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigResult
-from ottla.config.describe import Row, describe_broker, describe_dynamic, describe_topic
+from ottla.broker.handlers.config_resources import ConfigType
+from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, ConfigResult
+from ottla.config.describe import Row, describe_broker, describe_dynamic, describe_group, describe_topic, scrub_row
 from ottla.config.setting import INT_MAX, Source
 from ottla.errors import ErrorCode, Refused
+from ottla.wire import messages
 from ottla.wire.apis import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
 from ottla.wire.schema import alter_configs as full
 from ottla.wire.schema import incremental_alter_configs as incremental
@@ -26,9 +35,12 @@ from ottla.wire.schema.describe_configs import (
 if TYPE_CHECKING:
     from ottla.broker.broker import Broker
 
-TOPIC = 2
-BROKER = 4
+log = logging.getLogger("ottla.broker")
+
 NAME_CHARS_SHOWN = 100
+LOGGER_SOURCE = 6
+LOGGER_KIND = 0
+"""DescribeConfigs' numbers for where the level of a logger comes from, and for a type that is not said."""
 
 
 @serves(DESCRIBE_CONFIGS)
@@ -63,18 +75,36 @@ def _asked(resources: Sequence[DescribeConfigsResource]) -> dict[tuple[int, str]
 
 
 def _rows(broker: Broker, kind: int, name: str) -> list[Row]:
-    if kind == TOPIC:
+    if kind == ConfigType.topic:
         topic = broker.image.topic(name)
         if topic is None:
             raise Refused(broker.why_unknown(name))
         return describe_topic(topic.configs, broker.config)
-    if kind == BROKER:
+    if kind == ConfigType.broker:
         if not name:
             return describe_dynamic(broker.image.broker_configs.get(None, {}), Source.DYNAMIC_CLUSTER)
         if _broker_id(name) != broker.id:
             raise Refused(ErrorCode.invalid_request, f"ask broker {name} itself: this is broker {broker.id}")
-        return describe_broker(broker.config)
+        return sorted([*describe_broker(broker.config), scrub_row(broker.scrubber.status())])
+    if kind == ConfigType.broker_logger:
+        _check_is_this(broker, name)
+        return [_logger_row(*each) for each in logs.levels().items()]
+    if kind == ConfigType.group:
+        if not name:
+            raise Refused(ErrorCode.invalid_request, "Group name must not be empty")
+        return describe_group(broker.image.group_configs.get(name, {}), broker.config)
     raise Refused(ErrorCode.invalid_request, f"there is no configuration of resource type {kind}")
+
+
+def _logger_row(name: str, level: str) -> Row:
+    return Row(name, level, LOGGER_SOURCE, False, False, (), LOGGER_KIND, "")
+
+
+def _check_is_this(broker: Broker, name: str) -> None:
+    if not name:
+        raise Refused(ErrorCode.invalid_request, "Broker id must not be empty")
+    if _broker_id(name) != broker.id:
+        raise Refused(ErrorCode.invalid_request, f"Unexpected broker id, expected {broker.id} but received {name}")
 
 
 def _broker_id(name: str) -> int:
@@ -118,8 +148,64 @@ async def alter(broker: Broker, message: full.AlterConfigsRequest, request: Requ
 
 
 @serves(INCREMENTAL_ALTER_CONFIGS)
-@by_controller
 async def alter_incrementally(
+    broker: Broker, message: incremental.IncrementalAlterConfigsRequest, request: Request
+) -> Response:
+    ours = [each for each in message.resources if each.resource_type == ConfigType.broker_logger]
+    if not ours:
+        return await _alter_in_cluster(broker, message, request)
+    times = Counter(each.resource_name for each in ours)
+    responses = []
+    for resource in ours:
+        code, text = ErrorCode.none, None
+        try:
+            if times[resource.resource_name] > 1:
+                raise Refused(ErrorCode.invalid_request, "Each resource must appear at most once.")
+            _check_is_this(broker, resource.resource_name)
+            _alter_levels(resource.configs, validate_only=message.validate_only)
+        except Refused as refused:
+            code, text = refused.code, refused.message
+        responses.append(
+            incremental.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=text,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    others = [each for each in message.resources if each.resource_type != ConfigType.broker_logger]
+    if others:
+        rest = incremental.IncrementalAlterConfigsRequest(resources=others, validate_only=message.validate_only)
+        answer = await _alter_in_cluster(broker, rest, request)
+        if isinstance(answer, bytes):  # of the controller, which is another broker
+            answer = messages.decode_response(INCREMENTAL_ALTER_CONFIGS, request.version, answer)
+        assert isinstance(answer, incremental.IncrementalAlterConfigsResponse)
+        responses += answer.responses
+    return incremental.IncrementalAlterConfigsResponse(responses=responses)
+
+
+def _alter_levels(edits: Sequence[incremental.AlterableConfig], *, validate_only: bool) -> None:
+    """All of them or none."""
+    known = logs.levels()
+    for edit in edits:
+        if edit.config_operation not in (ConfigOp.set, ConfigOp.delete):
+            raise Refused(ErrorCode.invalid_request, "The level of a logger can be set and deleted, nothing else.")
+        if edit.name not in known:
+            raise Refused(ErrorCode.invalid_config, f"Logger {edit.name[:NAME_CHARS_SHOWN]} does not exist!")
+        if edit.config_operation == ConfigOp.delete and edit.name == logs.ROOT:
+            raise Refused(ErrorCode.invalid_request, "Removing the log level of the root logger is not allowed")
+        if edit.config_operation == ConfigOp.set and edit.value not in logs.KAFKA_LEVELS:
+            allowed = ", ".join(logs.KAFKA_LEVELS)
+            raise Refused(ErrorCode.invalid_config, f"{edit.name}: a level is one of {allowed}")
+    if not validate_only:
+        for edit in edits:
+            level = edit.value if edit.config_operation == ConfigOp.set else None
+            logs.set_level(edit.name, level)
+            log.info("the level of logger %s is now %s", edit.name, logs.levels()[edit.name])
+
+
+@by_controller
+async def _alter_in_cluster(
     broker: Broker, message: incremental.IncrementalAlterConfigsRequest, request: Request
 ) -> incremental.IncrementalAlterConfigsResponse:
     responses = []
@@ -149,10 +235,13 @@ async def _alter(
     try:
         if len({edit.name for edit in edits}) != len(edits):
             raise Refused(ErrorCode.invalid_request, "a setting is named more than once")
-        if resource.resource_type == TOPIC:
+        if resource.resource_type == ConfigType.topic:
             alteration = ConfigAlteration(name, edits, replace)
             (result,) = await broker.cluster.alter_topic_configs([alteration], validate_only=validate_only)
-        elif resource.resource_type == BROKER:
+        elif resource.resource_type == ConfigType.group:
+            alteration = ConfigAlteration(name, edits, replace)
+            (result,) = await broker.cluster.alter_group_configs([alteration], validate_only=validate_only)
+        elif resource.resource_type == ConfigType.broker:
             alteration = ConfigAlteration(_broker_id(name) if name else None, edits, replace)
             (result,) = await broker.cluster.alter_broker_configs([alteration], validate_only=validate_only)
         else:

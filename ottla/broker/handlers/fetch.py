@@ -1,22 +1,24 @@
 """Fetch: a slice of the log for everybody who asks, or a wait until there is one.
 
 A request that finds less than it wants is parked in its session; appends wake it. Several appends in one turn of the
-loop give one answer. Data that is not in the page cache is read beside the loop.
+loop give one answer. A small answer is loaded at once, beside the loop where it is not in the page cache; the records
+of a large one stay in their files until the client takes them.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, cast
 
 from ottla.broker.dispatch import Request, serves_raw
-from ottla.broker.fetch_sessions import Fetch, Fetching
+from ottla.broker.fetch_sessions import INITIAL_EPOCH, Fetch, Fetching
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.slice import Slice
 from ottla.net.server import Pending, Reply
+from ottla.net.streaming import Streamed
 from ottla.replication.partition import READ_COMMITTED, Partition
-from ottla.runtime import Buffer, Handle
+from ottla.runtime import Buffer, Handle, Source
 from ottla.wire import fetch as wire
 from ottla.wire.apis import FETCH
 from ottla.wire.fetch import FetchRequest, PartitionFetched
@@ -30,6 +32,14 @@ RACK_FROM = 11
 """Clients of this version know that a follower may serve them."""
 WAIT_MS_MAX = 600_000
 """Nobody is parked for longer, whatever it asks for."""
+MISSES_MAX = 32
+"""In a session: how many partitions whose next batch does not fit are passed over for smaller ones behind them."""
+
+SMALL_BYTES_MAX = 128 * 1024
+"""Answers with more records are loaded as they are sent."""
+
+_NOT_THERE: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
+Found = list[tuple[Fetching, "PartitionFetched | Slice"]]
 
 
 @serves_raw(FETCH)
@@ -68,22 +78,24 @@ def _note_progress(broker: Broker, message: FetchRequest) -> None:
                 broker.in_sync.look_at(partition)
 
 
-def _refusal(request: Request, message: FetchRequest, code: ErrorCode) -> list[Buffer]:
+def _refusal(request: Request, message: FetchRequest, code: ErrorCode) -> Reply:
     """Old versions have no error of their own: there every partition carries it. As it does for an impostor."""
     topics = []
+    request.count_error(code)
     if request.version < 7 or code == ErrorCode.cluster_authorization_failed:
         topics = [
-            (topic, [PartitionFetched(wanted.partition, code) for wanted in partitions])
+            (topic, [PartitionFetched(wanted.partition, code, aborted=[]) for wanted in partitions])
             for topic, partitions in message.topics
         ]
-    return request.frame_buffers(wire.encode_response(request.version, topics, error=code))
+    return cast("list[Buffer]", request.frame_parts(wire.encode_response(request.version, topics, error=code)))
 
 
 class Turn:
     """One Fetch request, from its arrival to its answer."""
 
     __slots__ = (
-        "_broker", "_bytes_max", "_fetch", "_message", "_pending", "_request", "_scheduled", "_short", "_timer",
+        "_broker", "_bytes_max", "_fetch", "_full", "_message", "_pending", "_request", "_scheduled", "_short",
+        "_timer",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, request: Request, message: FetchRequest, fetch: Fetch) -> None:
@@ -91,7 +103,8 @@ class Turn:
         self._request = request
         self._message = message
         self._fetch = fetch
-        self._bytes_max = min(message.bytes_max, broker.fetch_bytes_max)
+        self._full = not fetch.is_session or message.session_epoch == INITIAL_EPOCH
+        self._bytes_max = max(min(message.bytes_max, broker.config.fetch_max_bytes), 0)
         self._pending: Pending | None = None
         self._timer: Handle | None = None
         self._scheduled = False
@@ -101,49 +114,81 @@ class Turn:
         found, size, urgent = self._look()
         message = self._message
         if size >= message.bytes_min or urgent or message.wait_ms_max <= 0:
-            return self._finish(found)
+            return self._finish(found, size)
         self._park(message.bytes_min - size)
         assert self._pending is not None
         return self._pending
 
-    def _look(self) -> tuple[list[tuple[Fetching, PartitionFetched | Slice]], int, bool]:
-        """Go over what may have news. Says what there is, how many bytes, and whether it must be told at once."""
-        broker = self._broker
+    def _look(self) -> tuple[Found, int, bool]:
+        """Go over what may have news. Says what there is, how many bytes, and whether it must be told at once.
+
+        As in Kafka only the first partition that has data gets its first batch however large it is; for the others
+        there is room or not. An answer that opens a session, or has none, names every partition: the Java client drops
+        any other. One for which there was no room keeps its place in the queue: whoever gets records goes to the end.
+        Where its offsets moved it is named all the same, without records: clients tell by the high watermark whether
+        there is more to come, and Kafka Streams waits for it before it goes on (KIP-695).
+        """
         fetch = self._fetch
-        level = self._message.isolation_level
-        found: list[tuple[Fetching, PartitionFetched | Slice]] = []
-        size = 0
+        full, level = self._full, self._message.isolation_level
+        found: Found = []
+        size = misses = 0
         urgent = False
         for entry in list(fetch.dirty):
-            room = self._bytes_max - size
-            if room <= 0 and size:
+            room = max(self._bytes_max - size, 0)
+            if size and not full and (not room or misses > MISSES_MAX):
+                urgent = self._find_moved(found) or urgent
                 break
-            try:
-                partition = broker.replication.find(entry.topic, entry.partition)
-                if fetch.is_session:
-                    entry.watch(partition)
-                piece = self._read(entry, partition, min(entry.bytes_max, room), whole_first_batch=not size)
-            except Refused as refused:
-                found.append((entry, _partition_refused(broker, entry, refused)))
+            seen = self._seen(entry, min(entry.bytes_max, room), whole_first_batch=not size)
+            if isinstance(seen, PartitionFetched):
+                found.append((entry, seen))
                 urgent = True
                 continue
-            except StorageFault as fault:  # one that cannot be read must not keep back all others
-                found.append((entry, _unreadable(entry, fault)))
-                urgent = True
-                continue
-            if isinstance(piece, PartitionFetched):
-                found.append((entry, piece))
-                urgent = True
-            elif piece is not None:
+            partition, piece = seen
+            if piece is not None and (piece.length or not piece.placed):
                 # What is not in memory has not been measured yet; it is there all the same.
-                size += piece.length if piece.placed else min(entry.bytes_max, room)
+                size += piece.length or max(min(entry.bytes_max, room), 1)
                 urgent = urgent or not piece.placed
                 found.append((entry, piece))
-            elif self._told_nothing_new(entry, partition):
-                del fetch.dirty[entry]  # until an append marks it again
-            else:
+                continue
+            misses += piece is not None
+            if full or not self._told_nothing_new(entry, partition):
                 found.append((entry, _state(entry, partition, b"", level)))
-        return found, size, urgent
+            elif piece is None:
+                del fetch.dirty[entry]  # until an append marks it again
+        # To wait for more is of no use when there is no room for more.
+        return found, size, urgent or misses > 0 or size >= self._bytes_max > 0
+
+    def _find_moved(self, found: Found) -> bool:
+        """Add those that get no records this time, and whose offsets moved. Whether it must be told at once."""
+        fetch, urgent = self._fetch, False
+        named = {entry for entry, _ in found}
+        for entry in [entry for entry in fetch.moved if entry not in named]:
+            seen = self._seen(entry, 0, whole_first_batch=False)
+            if isinstance(seen, PartitionFetched):
+                found.append((entry, seen))
+                urgent = True
+            elif self._told_nothing_new(entry, seen[0]):
+                del fetch.moved[entry]
+            else:
+                found.append((entry, _state(entry, seen[0], b"", self._message.isolation_level)))
+        return urgent
+
+    def _seen(
+        self, entry: Fetching, bytes_max: int, *, whole_first_batch: bool
+    ) -> PartitionFetched | tuple[Partition, Slice | None]:
+        """What can be read of one partition, or what has to be said instead, at once."""
+        broker = self._broker
+        partition = None
+        try:
+            partition = broker.replication.find(entry.topic, entry.partition)
+            if self._fetch.is_session:
+                entry.watch(partition)
+            piece = self._read(entry, partition, bytes_max, whole_first_batch=whole_first_batch)
+        except Refused as refused:
+            return _partition_refused(broker, entry, refused)
+        except StorageFault as fault:  # one that cannot be read must not keep back all others
+            return _unreadable(broker, partition, entry, fault)
+        return piece if isinstance(piece, PartitionFetched) else (partition, piece)
 
     def _read(
         self, entry: Fetching, partition: Partition, bytes_max: int, *, whole_first_batch: bool
@@ -167,7 +212,7 @@ class Turn:
         return (
             self._fetch.is_session
             and entry.high_watermark == partition.high_watermark
-            and entry.log_start == partition.log.log_start
+            and entry.log_start == entry.start_of(partition)
         )
 
     # Waiting.
@@ -203,7 +248,7 @@ class Turn:
         else:
             self._short = self._message.bytes_min - size
 
-    def _look_at_all(self) -> tuple[list[tuple[Fetching, PartitionFetched | Slice]], int, bool]:
+    def _look_at_all(self) -> tuple[Found, int, bool]:
         """Again, after a while. Outside a session nobody has noted what may have news."""
         if not self._fetch.is_session:
             self._fetch.all_dirty()
@@ -228,7 +273,8 @@ class Turn:
             if self._fetch.closed:  # while it was parked: what it asked for counts no more, least of all a follower's
                 reply = _refusal(self._request, self._message, ErrorCode.fetch_session_id_not_found)
             else:
-                reply = self._finish(self._look_at_all()[0])
+                found, size, _ = self._look_at_all()
+                reply = self._finish(found, size)
         except Exception as failure:  # nobody else would ever answer
             log.error("Fetch failed", exc_info=failure)
             self._request.connection.close("Fetch failed")
@@ -237,46 +283,70 @@ class Turn:
 
     # Answering.
 
-    def _finish(self, found: list[tuple[Fetching, PartitionFetched | Slice]]) -> Reply | Pending:
-        level = self._message.isolation_level
+    def _finish(self, found: Found, size: int) -> Reply | Pending:
         results: list[tuple[Fetching, PartitionFetched]] = []
+        small = size <= SMALL_BYTES_MAX
         for entry, piece in found:
             if isinstance(piece, PartitionFetched):
                 results.append((entry, piece))
                 continue
+            if piece.position < 0:
+                return self._finish_later(found)
             try:
-                data = piece.load_nowait()
+                data = piece.load_nowait() if small else _data(piece, size)
             except (Refused, StorageFault) as failure:
-                results.append((entry, _unreadable(entry, failure)))
+                results.append((entry, self._unloaded(entry, failure)))
                 continue
             if data is None:
                 return self._finish_later(found)
-            results.append((entry, self._loaded(entry, data, level)))
-        return self._encode(results)
+            results.append((entry, self._loaded(entry, piece, data)))
+        return self._encode(results, size)
 
-    def _loaded(self, entry: Fetching, data: Buffer, level: int) -> PartitionFetched:
-        try:
-            partition = self._broker.replication.find(entry.topic, entry.partition)
-        except Refused as refused:
-            return _partition_refused(self._broker, entry, refused)
+    def _unloaded(self, entry: Fetching, failure: Refused | StorageFault) -> PartitionFetched:
+        if isinstance(failure, Refused):
+            return PartitionFetched(entry.partition, failure.code)
+        partition = self._broker.replicas.get(entry.topic, entry.partition)
+        return _unreadable(self._broker, partition, entry, failure)
+
+    def _count(self, topic: str, piece: Slice) -> None:
+        traffic = self._broker.traffic[topic]
+        traffic.bytes_out += piece.length
+        traffic.records_out += piece.end_offset() - piece.offset
+
+    def _loaded(self, entry: Fetching, piece: Slice, data: Buffer | Source) -> PartitionFetched:
+        broker = self._broker
+        partition = broker.replicas.get(entry.topic, entry.partition)
+        if partition is None:
+            return self._gone(entry)
+        level = self._message.isolation_level
+        if piece.length:
+            self._count(partition.topic, piece)
         if level != READ_COMMITTED:
             return _state(entry, partition, data, level)
         if entry.offset < partition.log.log_start:  # what was aborted there is known no more
             return PartitionFetched(entry.partition, ErrorCode.offset_out_of_range)
-        aborted = partition.log.transactions.aborted_in(entry.offset, data)
+        aborted = partition.log.transactions.aborted(entry.offset, piece.end_offset())
         return _state(entry, partition, data, level)._replace(aborted=aborted)
 
-    def _finish_later(self, found: list[tuple[Fetching, PartitionFetched | Slice]]) -> Pending:
+    def _gone(self, entry: Fetching) -> PartitionFetched:
+        """It was here when the request came."""
+        try:
+            self._broker.replication.find(entry.topic, entry.partition)
+        except Refused as refused:
+            return _partition_refused(self._broker, entry, refused)
+        return PartitionFetched(entry.partition, ErrorCode.not_leader_or_follower)
+
+    def _finish_later(self, found: Found) -> Pending:
         """Some of it has to come from the device."""
         if self._pending is None:
             self._pending = Pending()
         self._broker.runtime.spawn(self._load(found), name="cold fetch")
         return self._pending
 
-    async def _load(self, found: list[tuple[Fetching, PartitionFetched | Slice]]) -> None:
+    async def _load(self, found: Found) -> None:
         reply: Reply = None
         try:
-            reply = self._encode(await self._loaded_all(found))
+            reply = await self._load_all(found)
         except Exception as failure:
             log.error("Fetch failed", exc_info=failure)
             self._request.connection.close("Fetch failed")
@@ -284,44 +354,65 @@ class Turn:
         if not self._pending.resolved:
             self._pending.resolve(reply)
 
-    async def _loaded_all(
-        self, found: list[tuple[Fetching, PartitionFetched | Slice]]
-    ) -> list[tuple[Fetching, PartitionFetched]]:
-        level = self._message.isolation_level
+    async def _load_all(self, found: Found) -> Reply:
+        if not all(isinstance(piece, PartitionFetched) or piece.placed for _, piece in found):
+            await self._broker.runtime.offload(self._fit, found)
+        size = sum(piece.length for _, piece in found if isinstance(piece, Slice))
         results = []
         for entry, piece in found:
             if isinstance(piece, PartitionFetched):
                 results.append((entry, piece))
                 continue
             try:
-                data = piece.load_nowait()
+                data = _data(piece, size)
                 if data is None:
                     data = await self._broker.runtime.offload(piece.load)
-                results.append((entry, self._loaded(entry, data, level)))
+                results.append((entry, self._loaded(entry, piece, data)))
             except (Refused, StorageFault) as failure:
-                results.append((entry, _unreadable(entry, failure)))
-        return results
+                results.append((entry, self._unloaded(entry, failure)))
+        return self._encode(results, size)
 
-    def _encode(self, results: list[tuple[Fetching, PartitionFetched]]) -> list[Buffer]:
+    def _fit(self, found: Found) -> None:
+        """Measure what was not in memory, and keep all of it within the limits, as `_look` would have. In a thread."""
+        size = 0
+        for entry, piece in found:
+            if isinstance(piece, Slice):
+                with suppress(Refused, StorageFault):  # whoever loads it is told
+                    room = max(self._bytes_max - size, 0)
+                    size += piece.fit(min(entry.bytes_max, room), whole_first_batch=not size)
+
+    def _encode(self, results: list[tuple[Fetching, PartitionFetched]], size: int) -> Reply:
         fetch = self._fetch
         dirty = fetch.dirty
         topics: dict[wire.Topic, list[PartitionFetched]] = {}
         for entry, result in results:
-            topics.setdefault(entry.topic, []).append(result)
+            if entry.topic in topics:
+                topics[entry.topic].append(result)
+            else:
+                topics[entry.topic] = [result]
+            if result.error:
+                self._request.count_error(result.error)
             entry.high_watermark = result.high_watermark
             entry.log_start = result.log_start
-            if fetch.is_session and entry in dirty:
+            if fetch.is_session and result.records and entry in dirty:
                 del dirty[entry]
                 dirty[entry] = None  # at the end: the others come first next time
-        return self._request.frame_buffers(
-            wire.encode_response(self._request.version, list(topics.items()), session_id=fetch.id)
-        )
+        body = wire.encode_response(self._request.version, list(topics.items()), session_id=fetch.id)
+        parts = self._request.frame_parts(body)
+        return Streamed(parts) if size > SMALL_BYTES_MAX else cast("list[Buffer]", parts)
 
 
 class FollowerTurn(Turn):
     """A Fetch of a follower: it reads to the very end, and is told where its log is not ours."""
 
     __slots__ = ()
+
+    def _find_moved(self, found: Found) -> bool:
+        """It learns of high watermarks with the records, which are compared with its own first."""
+        return False
+
+    def _count(self, topic: str, piece: Slice) -> None:
+        """What followers copy is no traffic of clients."""
 
     def _throttled(self, partition: Partition) -> bool:
         return partition.policy.leader_throttled and self._message.replica_id not in partition.in_sync
@@ -365,17 +456,27 @@ class FollowerTurn(Turn):
             return _state(entry, partition, b"", 0)._replace(error=refused.code)
 
 
-def _state(entry: Fetching, partition: Partition, data: Buffer, level: int) -> PartitionFetched:
+def _data(piece: Slice, size: int) -> Buffer | Source | None:
+    """What the answer has of it, all in all so many bytes: those of small ones, while a large one is loaded as it is
+    sent. None: the device has to be waited for."""
+    if not piece.placed:
+        return None
+    if size > SMALL_BYTES_MAX and piece.may_wait:
+        piece.check()
+        return piece
+    return piece.load_nowait()
+
+
+def _state(entry: Fetching, partition: Partition, data: Buffer | Source, level: int) -> PartitionFetched:
     return PartitionFetched(
-        entry.partition, 0, partition.high_watermark, partition.last_stable, partition.log.log_start,
+        entry.partition, 0, partition.high_watermark, partition.last_stable, entry.start_of(partition),
         [] if level == READ_COMMITTED else None, -1, data,
     )  # fmt: skip
 
 
-def _unreadable(entry: Fetching, failure: Refused | StorageFault) -> PartitionFetched:
-    if isinstance(failure, Refused):
-        return PartitionFetched(entry.partition, failure.code)
-    log.error("%s-%d: %s", entry.topic, entry.partition, failure)
+def _unreadable(broker: Broker, partition: Partition | None, entry: Fetching, fault: StorageFault) -> PartitionFetched:
+    if partition is not None:
+        broker.disk_errors.read_refused(partition, fault)
     return PartitionFetched(entry.partition, ErrorCode.kafka_storage_error)
 
 
@@ -383,4 +484,8 @@ def _partition_refused(broker: Broker, entry: Fetching, refused: Refused) -> Par
     leader_id = leader_epoch = -1
     if refused.code in (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch):
         leader_id, leader_epoch = broker.leader_of(entry.topic, entry.partition)
-    return PartitionFetched(entry.partition, refused.code, leader_id=leader_id, leader_epoch=leader_epoch)
+    # As in Kafka: null where the log was asked, empty where there was none to ask.
+    aborted: list[tuple[int, int]] | None = [] if refused.code in _NOT_THERE else None
+    return PartitionFetched(
+        entry.partition, refused.code, leader_id=leader_id, leader_epoch=leader_epoch, aborted=aborted
+    )

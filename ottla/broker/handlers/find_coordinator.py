@@ -1,12 +1,19 @@
-"""FindCoordinator: which broker remembers a group or a transaction. The first who asks has the internal topic made."""
+"""FindCoordinator: which broker remembers a group or a transaction. The first who asks has the internal topic made.
+
+A coordinator whose partition has too few replicas in sync is found, and answers what needs no write. Whatever it has to
+write down it refuses with COORDINATOR_NOT_AVAILABLE, in answers that have no room for a reason; so the reason goes with
+the address, in `error_message` beside the error code 0.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ottla.broker.coordinators import Coordinator as CoordinatorService
 from ottla.broker.coordinators import in_turns
 from ottla.broker.dispatch import Request, serves
-from ottla.cluster.image import NO_BROKER
+from ottla.broker.transactions import TRANSACTIONS_TOPIC
+from ottla.cluster.image import NO_BROKER, Partition
 from ottla.errors import ErrorCode
 from ottla.wire.apis import FIND_COORDINATOR
 from ottla.wire.schema.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -47,9 +54,40 @@ async def _find(broker: Broker, key_type: int, key: str, request: Request) -> Co
     leader = None if partition is None else broker.image.brokers.get(partition.leader)
     endpoint = None if leader is None else leader.endpoint(request.listener_name)
     if leader is None or endpoint is None:
-        return _nobody(key, ErrorCode.coordinator_not_available)
-    return Coordinator(key=key, node_id=leader.id, host=endpoint.host, port=endpoint.port)
+        return _nobody(key, ErrorCode.coordinator_not_available, _why_nobody(coordinator, index, partition))
+    assert partition is not None
+    warning = _too_few_in_sync(broker, coordinator.topic, index or 0, partition)
+    return Coordinator(key=key, node_id=leader.id, host=endpoint.host, port=endpoint.port, error_message=warning)
 
 
-def _nobody(key: str, code: ErrorCode) -> Coordinator:
-    return Coordinator(key=key, node_id=NO_BROKER, host="", port=-1, error_code=code, error_message=code.name)
+def _too_few_in_sync(broker: Broker, name: str, index: int, partition: Partition) -> str:
+    """Why the coordinator writes nothing down now, if so, and what mends it."""
+    topic = broker.image.topic(name)
+    assert topic is not None
+    least = broker.cluster.rules.min_in_sync(topic.configs)
+    if len(partition.in_sync) >= min(least, len(partition.replicas)):
+        return ""
+    setting = f"min.insync.replicas={least}"
+    if name == TRANSACTIONS_TOPIC:
+        setting = f"{setting} (from transaction.state.log.min.isr)"
+    missing = " or ".join(str(each) for each in partition.replicas if each not in partition.in_sync)
+    return (
+        f"{name}-{index} has {len(partition.in_sync)} of {len(partition.replicas)} replicas in sync, "
+        f"fewer than {setting}: "
+        f"start broker {missing}, or `ottla configs set topic {name} min.insync.replicas=1`"
+    )
+
+
+def _why_nobody(coordinator: CoordinatorService[Any], index: int | None, partition: Partition | None) -> str:
+    """What to do about it, too: clients wait for it without another word."""
+    if index is None:
+        return coordinator.unmade or f"{coordinator.topic} is being made"
+    place = f"{coordinator.topic}-{index}"
+    if partition is None or partition.leader == NO_BROKER:
+        held = () if partition is None else partition.in_sync or partition.replicas
+        return f"{place} has no leader: start broker {' or '.join(map(str, held))}"
+    return f"broker {partition.leader}, the leader of {place}, cannot be reached from this listener now"
+
+
+def _nobody(key: str, code: ErrorCode, why: str | None = None) -> Coordinator:
+    return Coordinator(key=key, node_id=NO_BROKER, host="", port=-1, error_code=code, error_message=why or code.name)

@@ -47,6 +47,9 @@ def commit_bare(broker: Broker, request: Request, frame: memoryview, pos: int) -
     def shaped(reply: Reply) -> bytes:
         codes = [reply.code] * len(bare.topics) if isinstance(reply, Refused) else reply
         assert isinstance(codes, list)
+        for code in codes:
+            if code:
+                request.count_error(code)
         return offset_commit.encode(version, bare.topics, codes)
 
     asking = broker.groups.ask(

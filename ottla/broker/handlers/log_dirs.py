@@ -1,12 +1,23 @@
-"""DescribeLogDirs: how much each replica takes on this broker's disk."""
+"""DescribeLogDirs: how much each replica takes on this broker's disk.
+
+AlterReplicaLogDirs moves a replica to another log directory of its broker (KIP-113). A broker has one here: the replica
+is there already, or there is no such directory.
+"""
 
 from __future__ import annotations
 
+import os.path
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, serves
 from ottla.errors import ErrorCode, StorageFault
-from ottla.wire.apis import DESCRIBE_LOG_DIRS
+from ottla.wire.apis import ALTER_REPLICA_LOG_DIRS, DESCRIBE_LOG_DIRS
+from ottla.wire.schema.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 from ottla.wire.schema.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -43,3 +54,25 @@ def handle(broker: Broker, message: DescribeLogDirsRequest, request: Request) ->
     except StorageFault:
         result.error_code = ErrorCode.kafka_storage_error
     return DescribeLogDirsResponse(results=[result])
+
+
+@serves(ALTER_REPLICA_LOG_DIRS)
+def alter_replica_log_dirs(
+    broker: Broker, message: AlterReplicaLogDirsRequest, request: Request
+) -> AlterReplicaLogDirsResponse:
+    ours = {broker.data_dir, os.path.abspath(broker.data_dir)}
+    topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for directory in message.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                if directory.path not in ours:
+                    code = ErrorCode.log_dir_not_found
+                elif broker.replicas.get(topic.name, index) is None:
+                    code = ErrorCode.unknown_topic_or_partition
+                else:
+                    code = ErrorCode.none
+                result = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+                topics.setdefault(topic.name, []).append(result)
+    return AlterReplicaLogDirsResponse(
+        results=[AlterReplicaLogDirTopicResult(topic_name=name, partitions=each) for name, each in topics.items()]
+    )

@@ -61,14 +61,14 @@ class Found(NamedTuple):
 
 @serves(LIST_OFFSETS)
 async def list_offsets(broker: Broker, message: ListOffsetsRequest, request: Request) -> ListOffsetsResponse:
+    """Whatever `replica_id` says, the answer is the one for a client: brokers of ours do not ask this, and clients fill
+    the field with anything (kafka-python: 0)."""
     topics = []
     for topic in message.topics:
         results = []
         for wanted in topic.partitions:
             result = ListOffsetsPartitionResponse(partition_index=wanted.partition_index, timestamp=-1, offset=-1)
             try:
-                if message.replica_id >= 0:
-                    raise Refused(ErrorCode.cluster_authorization_failed)
                 partition = broker.replication.find(topic.name, wanted.partition_index)
                 partition.check_leads(wanted.current_leader_epoch)
                 found = await _find(broker, partition, wanted, message.isolation_level)
@@ -76,7 +76,7 @@ async def list_offsets(broker: Broker, message: ListOffsetsRequest, request: Req
             except Refused as refused:
                 result.error_code = _known_to(request, refused.code)
             except StorageFault as fault:  # of this one: the others can be answered
-                logger.error("%s-%d: %s", topic.name, wanted.partition_index, fault)
+                broker.disk_errors.read_refused(partition, fault)
                 result.error_code = ErrorCode.kafka_storage_error
             results.append(result)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
@@ -162,6 +162,9 @@ async def delete_records(broker: Broker, message: DeleteRecordsRequest, request:
     write = broker.replicas.checkpoint(LOG_STARTS)
     if write is not None:
         await broker.runtime.offload(write)
+    for deletion in begun:  # followers are told no log start that is not in the manifest
+        await broker.runtime.offload(deletion.partition.log.prove_start, deletion.offset)
+        deletion.partition.wake()
     await _followed(broker, begun, deadline)
     return DeleteRecordsResponse(topics=topics)
 
@@ -173,7 +176,12 @@ def _delete(
     partition.check_leads()
     if not partition.log.config.cleanup_delete:
         raise Refused(ErrorCode.policy_violation)
-    return Deletion(partition, partition.delete_before(wanted.offset), result)
+    started = partition.log.log_start
+    offset = partition.delete_before(wanted.offset)
+    if offset > started:
+        words = "%s-%d: records deleted before offset %d (it started at %d)"
+        logger.info(words, topic, wanted.partition_index, offset, started)
+    return Deletion(partition, offset, result)
 
 
 async def _followed(broker: Broker, deletions: list[Deletion], deadline: float) -> None:

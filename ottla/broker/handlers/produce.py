@@ -46,9 +46,12 @@ def _handle_one(broker: Broker, request: Request, one: produce.OneBatch) -> byte
         partition = broker.replication.find(one.topic, one.partition)
         appended = partition.append(one.records, one.acks, broker.runtime.wall_ms())
     except Refused as refused:
-        results = [_refused(broker, one.topic, one.partition, refused)]
+        results = [_refused(broker, request, one.topic, one.partition, refused)]
         return request.frame(produce.encode_response(request.version, [(one.topic, results)]))
     base_offset, log_append_time_ms, next_offset = appended
+    traffic = broker.traffic[partition.topic]
+    traffic.bytes_in += len(one.records)
+    traffic.records_in += next_offset - base_offset
     if one.acks == ACKS_ALL and partition.high_watermark < next_offset:
         produced = PartitionProduced(one.partition, 0, base_offset, log_append_time_ms, partition.log.log_start)
         parked = Parked(broker, request, [(one.topic, [produced])])
@@ -123,6 +126,9 @@ def _append_all(
                 partition = broker.replication.find(topic, index)
                 guard = None if beginning is None else _guard(beginning, partition, records)
                 appended = partition.append(records, acks, now_ms, guard)
+                traffic = broker.traffic[partition.topic]
+                traffic.bytes_in += len(records)
+                traffic.records_in += appended.next_offset - appended.base_offset
                 if acks == ACKS_ALL and partition.high_watermark < appended.next_offset:
                     parked.await_committed(partition, appended.next_offset, len(answers), len(results))
                 results.append(
@@ -131,7 +137,7 @@ def _append_all(
                     )
                 )
             except Refused as refused:
-                results.append(_refused(broker, topic, index, refused))
+                results.append(_refused(broker, request, topic, index, refused))
         answers.append((topic, results))
     if acks == 0:
         for _, results in answers:
@@ -198,6 +204,7 @@ class Parked:
 
     def _fail(self, entry: tuple[Partition, int, int], error: int) -> None:
         partition, topic, place = entry
+        self._request.count_error(error)
         leader_id = leader_epoch = -1
         if error == ErrorCode.not_leader_or_follower:
             leader_id, leader_epoch = partition.leader_id, partition.leader_epoch
@@ -220,7 +227,8 @@ class Parked:
         self._pending.resolve(self._request.frame(produce.encode_response(self._request.version, self._answers)))
 
 
-def _refused(broker: Broker, topic: produce.Topic, index: int, refused: Refused) -> PartitionProduced:
+def _refused(broker: Broker, request: Request, topic: produce.Topic, index: int, refused: Refused) -> PartitionProduced:
+    request.count_error(refused.code)
     leader_id = leader_epoch = -1
     if refused.code == ErrorCode.not_leader_or_follower:
         leader_id, leader_epoch = broker.leader_of(topic, index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ottla.broker.dispatch import Request, serves
@@ -15,12 +16,20 @@ from ottla.wire.schema.alter_user_scram_credentials import (
     AlterUserScramCredentialsResult,
 )
 from ottla.wire.schema.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from ottla.wire.schema.create_delegation_token import CreateDelegationTokenRequest, CreateDelegationTokenResponse
 from ottla.wire.schema.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 from ottla.wire.schema.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from ottla.wire.schema.describe_delegation_token import (
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
 from ottla.wire.schema.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
 )
+from ottla.wire.schema.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
+from ottla.wire.schema.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 from ottla.wire.schema.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.wire.schema.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
@@ -31,6 +40,11 @@ log = logging.getLogger("ottla.broker")
 
 _DISABLED = ErrorCode.security_disabled
 _WHY = "No authorizer is configured on the broker"
+_NO_SCRAM = "This broker has no SCRAM users: nothing was changed, and nobody has to authenticate"
+_NO_TOKENS = ErrorCode.delegation_token_request_not_allowed
+"""What Kafka answers to whoever comes in without having authenticated: a token stands for a user, and nobody is one."""
+_ANONYMOUS = ("User", "ANONYMOUS")
+_NEVER_MS = -1
 
 
 @serves(apis.SASL_HANDSHAKE)
@@ -91,7 +105,17 @@ def delete_acls(broker: Broker, message: DeleteAclsRequest, request: Request) ->
 def describe_scram(
     broker: Broker, message: DescribeUserScramCredentialsRequest, request: Request
 ) -> DescribeUserScramCredentialsResponse:
-    return DescribeUserScramCredentialsResponse(error_code=_DISABLED, error_message=_WHY)
+    """No user has SCRAM credentials: nobody is listed, and whoever is asked for by name is not found."""
+    results = []
+    for name, times in Counter(user.name for user in message.users or ()).items():
+        if times > 1:
+            code = ErrorCode.duplicate_resource
+            text = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+        else:
+            code = ErrorCode.resource_not_found
+            text = f"Attempt to describe a user credential that does not exist: {name}"
+        results.append(DescribeUserScramCredentialsResult(user=name, error_code=code, error_message=text))
+    return DescribeUserScramCredentialsResponse(error_message=None, results=results)
 
 
 @serves(apis.ALTER_USER_SCRAM_CREDENTIALS)
@@ -99,6 +123,43 @@ def alter_scram(
     broker: Broker, message: AlterUserScramCredentialsRequest, request: Request
 ) -> AlterUserScramCredentialsResponse:
     users = sorted({each.name for each in message.deletions} | {each.name for each in message.upsertions})
-    return AlterUserScramCredentialsResponse(
-        results=[AlterUserScramCredentialsResult(user=user, error_code=_DISABLED, error_message=_WHY) for user in users]
+    refused = [
+        AlterUserScramCredentialsResult(user=user, error_code=_DISABLED, error_message=_NO_SCRAM) for user in users
+    ]
+    return AlterUserScramCredentialsResponse(results=refused)
+
+
+@serves(apis.CREATE_DELEGATION_TOKEN)
+def create_token(
+    broker: Broker, message: CreateDelegationTokenRequest, request: Request
+) -> CreateDelegationTokenResponse:
+    kind, name = _ANONYMOUS
+    return CreateDelegationTokenResponse(
+        error_code=_NO_TOKENS,
+        principal_type=message.owner_principal_type or kind,
+        principal_name=message.owner_principal_name or name,
+        token_requester_principal_type=kind,
+        token_requester_principal_name=name,
+        issue_timestamp_ms=_NEVER_MS,
+        expiry_timestamp_ms=_NEVER_MS,
+        max_timestamp_ms=_NEVER_MS,
     )
+
+
+@serves(apis.RENEW_DELEGATION_TOKEN)
+def renew_token(broker: Broker, message: RenewDelegationTokenRequest, request: Request) -> RenewDelegationTokenResponse:
+    return RenewDelegationTokenResponse(error_code=_NO_TOKENS, expiry_timestamp_ms=_NEVER_MS)
+
+
+@serves(apis.EXPIRE_DELEGATION_TOKEN)
+def expire_token(
+    broker: Broker, message: ExpireDelegationTokenRequest, request: Request
+) -> ExpireDelegationTokenResponse:
+    return ExpireDelegationTokenResponse(error_code=_NO_TOKENS, expiry_timestamp_ms=_NEVER_MS)
+
+
+@serves(apis.DESCRIBE_DELEGATION_TOKEN)
+def describe_tokens(
+    broker: Broker, message: DescribeDelegationTokenRequest, request: Request
+) -> DescribeDelegationTokenResponse:
+    return DescribeDelegationTokenResponse(error_code=_NO_TOKENS)

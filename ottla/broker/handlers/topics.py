@@ -70,6 +70,7 @@ def _created(broker: Broker, result: TopicResult) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=result.name,
         topic_id=result.topic_id,
+        error_message=None,
         num_partitions=result.partitions,
         replication_factor=result.replication_factor,
         configs=[

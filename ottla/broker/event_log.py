@@ -1,0 +1,97 @@
+"""The broker's log as its operator reads it: the start, what changes in the cluster, the stop.
+
+What happens to the whole cluster is told by the controller, so that it stands in one log; the others tell it at the
+level DEBUG. What happens at the same time is told together (`ottla.cluster.journal`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ottla import __version__, logs
+from ottla.cluster import changes as c
+from ottla.cluster.image import Image
+from ottla.cluster.journal import Journal
+from ottla.runtime import Handle
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+
+log = logging.getLogger("ottla.broker")
+cluster_log = logging.getLogger("ottla.cluster")
+
+GATHER_SECONDS: Final = 0.2
+"""So long changes are gathered before they are told. A failover of thousands of partitions takes many commits."""
+
+
+class EventLog:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._journal = Journal(lambda topic: broker.cluster.rules.min_in_sync(topic.configs))
+        self._timer: Handle | None = None
+
+    # The start and the stop.
+
+    def starting(self) -> None:
+        config = self._broker.config
+        log.info(
+            "Ottla %s, broker %d is starting: data directory %s, store %s",
+            __version__, self._broker.id, self._broker.data_dir, config.ottla_store,
+        )  # fmt: skip
+
+    def joined(self) -> None:
+        image = self._broker.image
+        log.info(
+            "cluster id %s: %d topics with %d partitions, brokers alive: %s",
+            image.cluster_id, len(image.topics), image.partition_count(),
+            ", ".join(map(str, sorted(image.brokers))) or "none",
+        )  # fmt: skip
+
+    def recovered(self, seconds: float, *, clean: bool) -> None:
+        """What opening the logs took. What was found wrong with one stands in a line of its own."""
+        found = [partition.log.recovery for partition in self._broker.replicas]
+        checked = [each for each in found if not each.clean]
+        if not found:
+            log.info("no logs here yet")
+        elif clean and not checked:
+            log.info("the last stop was clean: %d logs opened in %.1f s", len(found), seconds)
+        else:
+            log.info(
+                "the last stop was %s: %d logs opened in %.1f s, %d checked, %d bytes read, %d bytes cut",
+                "clean" if clean else "not clean", len(found), seconds, len(checked),
+                sum(each.checked_bytes for each in checked), sum(each.cut_bytes for each in checked),
+            )  # fmt: skip
+
+    def listening(self) -> None:
+        addresses = [f"{each.name}://{each.address}" for each in self._broker.listeners]
+        log.info("broker %d is listening on %s", self._broker.id, ", ".join(addresses))
+
+    def stopped(self, *, clean: bool) -> None:
+        logs.tell_counts()  # this is the last line
+        if clean:
+            log.info("broker %d has stopped, its logs are closed cleanly", self._broker.id)
+        else:
+            log.warning("broker %d has stopped; not all logs could be closed: they are checked at the next start",
+                        self._broker.id)  # fmt: skip
+
+    # The cluster.
+
+    def changed(self, old: Image, new: Image, change: c.Change) -> None:
+        self._journal.note(old, change)
+        if self._timer is None:
+            runtime = self._broker.runtime
+            self._timer = runtime.call_at(runtime.now() + GATHER_SECONDS, self.tell)
+
+    def tell(self) -> None:
+        self.close()
+        image = self._broker.image
+        controls = image.controller_id == self._broker.id
+        for event in self._journal.events(image):
+            # The text is the template, too: no line of the journal repeats another (see `ottla.logs`).
+            cluster_log.log(event.level if controls else logging.DEBUG, event.text)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

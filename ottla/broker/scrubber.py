@@ -1,0 +1,275 @@
+"""The scrub of a broker: all that it has on the device is read and checked before anybody asks for it.
+
+A chunk at a time is read in a thread, and then the task waits as long as `scrub_schedule` says: a full pass takes
+`ottla.scrub.interval.ms`. Damage is read a second time, through the log's own handle, before it is believed. Then its
+offsets are missing (`scrub_repair`), in the manifest as in memory. A replica that can be copied anew leaves the in-sync
+and eligible sets, lets go of the damaged part and follows (`replication`); one that is alone answers
+KAFKA_STORAGE_ERROR there until the loss is accepted. Derived files are rebuilt at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ottla.errors import Fault, Refused, StorageFault
+from ottla.log import scrub_repair
+from ottla.log.scrub import Found, SegmentScrub
+from ottla.log.scrub_schedule import FILE_NAME, SEGMENT_COST_BYTES, Progress, Schedule, status_text
+from ottla.replication.partition import Partition
+
+if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
+    from ottla.log.segment import Segment
+
+log = logging.getLogger("ottla.scrub")
+
+LOOK_SECONDS: Final = 60.0
+"""How soon a changed interval is seen, and how old the checkpoint of the progress may be."""
+COUNTS_PER_PASS: Final = 100
+"""How often in a pass it is counted how much there is to read."""
+
+
+class Scrubber:
+    """The figures are for metrics, and count from the start of the process."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._path = f"{broker.data_dir}/{FILE_NAME}"
+        self._schedule = Schedule(Progress(), 0.0)
+        self._counted_at = self._saved_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self.passes = 0
+        self.read_bytes = 0
+        self.damaged = 0
+        """Damaged stretches of segments."""
+        self.rebuilt = 0
+        """Derived files that were not what the manifest says."""
+        self.unreadable = 0
+        """Segments that the device refused to give."""
+
+    @property
+    def ratio(self) -> float:
+        return self._schedule.ratio
+
+    @property
+    def progress(self) -> Progress:
+        return self._schedule.progress(self._runtime.now())
+
+    def status(self) -> str:
+        """In one line, for DescribeConfigs."""
+        lacking = sum(partition.log.damage is not None for partition in self._broker.replicas)
+        return status_text(
+            {
+                "progress": f"{self.ratio:.3f}",
+                "passes": self._schedule.passes,
+                "finished_ms": self.progress.finished_ms,
+                "found": self.damaged,
+                "rebuilt": self.rebuilt,
+                "unreadable": self.unreadable,
+                "damaged_partitions": lacking,
+            }
+        )
+
+    def start(self) -> None:
+        self._task = self._runtime.spawn(self._run(), name="scrub")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            await self._save()
+
+    @property
+    def _interval_s(self) -> float:
+        return self._broker.config.ottla_scrub_interval_ms / 1000
+
+    async def _run(self) -> None:
+        self._schedule = Schedule(await self._runtime.offload(self._load), self._runtime.now())
+        while True:
+            if self._interval_s <= 0:
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            try:
+                await self._turn()
+            except (Fault, Refused) as failure:
+                log.error("scrub: %s; going on in %g s", failure, LOOK_SECONDS)
+                await asyncio.sleep(LOOK_SECONDS)
+            except Exception as failure:  # a mistake with one log must not leave all others unread
+                log.error("scrub failed; going on in %g s", LOOK_SECONDS, exc_info=failure)
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _turn(self) -> None:
+        """One partition, or the pause between two passes."""
+        await self._count()
+        schedule = self._schedule
+        key = schedule.next_partition(sorted((p.topic, p.index) for p in self._broker.replicas))
+        if key is None:
+            level = logging.INFO if schedule.ratio > 0 else logging.DEBUG  # where nothing was read nothing is told
+            pause = schedule.finish(self._interval_s, self._runtime.now(), self._runtime.wall_ms())
+            self.passes += 1
+            log.log(level, "scrub: pass %d is over, %d damaged stretches found so far", schedule.passes, self.damaged)
+            await self._save()
+            await self._wait(pause)
+            return
+        partition = self._broker.replicas.get(*key)
+        while partition is not None and not partition.log.dropped:
+            base = schedule.next_segment(key, [segment.base_offset for segment in readable(partition)])
+            if base is None:
+                break
+            await self._count()
+            await self._pace(SEGMENT_COST_BYTES)
+            segment = next((each for each in readable(partition) if each.base_offset == base), None)
+            if segment is None:
+                continue  # it went meanwhile
+            try:
+                await self._scrub(partition, segment)
+            except (Fault, Refused) as failure:  # the next pass tries again
+                self.unreadable += 1
+                log.error("scrub: %s: %s cannot be checked: %s", partition, segment.log.path, failure)
+            schedule.done((*key, base))
+        schedule.done_with(key)
+        await asyncio.sleep(0)
+
+    async def _count(self) -> None:
+        now = self._runtime.now()
+        if self._schedule.total_bytes and now - self._counted_at < self._interval_s / COUNTS_PER_PASS:
+            return
+        self._counted_at = now
+        sizes: list[int] = []
+        for number, partition in enumerate(list(self._broker.replicas)):
+            if number % 100 == 99:
+                await asyncio.sleep(0)  # ten thousand logs must not hold up a request
+            sizes += [segment.size for segment in readable(partition)]
+        self._schedule.counted(sizes)
+
+    async def _pace(self, size: int) -> None:
+        await self._wait(self._schedule.read(size, self._interval_s, self._runtime.now()))
+
+    async def _wait(self, pause: float) -> None:
+        """At most until another interval is set."""
+        interval_s, until = self._interval_s, self._runtime.now() + pause
+        while (left := until - self._runtime.now()) > 0 and self._interval_s == interval_s:
+            await asyncio.sleep(min(left, LOOK_SECONDS))
+            if self._runtime.now() - self._saved_at >= LOOK_SECONDS:
+                await self._save()
+
+    # One segment.
+
+    async def _scrub(self, partition: Partition, segment: Segment) -> None:
+        walk = SegmentScrub(partition.log, segment)
+        truncations = partition.log.truncations
+        try:
+            while not walk.done and walk.current and self._interval_s > 0:
+                size = await self._runtime.offload(walk.step)
+                self.read_bytes += size
+                await self._pace(size)
+        except StorageFault as fault:
+            if walk.current:
+                await self._unreadable(partition, segment, fault)
+            return
+        finally:
+            walk.close()
+        if walk.found:
+            await self._found(partition, segment)
+        elif walk.current and not walk.active:
+            await self._check_derived(partition, segment, truncations)
+
+    async def _unreadable(self, partition: Partition, segment: Segment, fault: StorageFault) -> None:
+        """A file that is gone is damage like any other. One that the device does not give may come back with it."""
+        self.unreadable += 1
+        log.error("scrub: %s: %s", partition, fault)
+        partition_log = partition.log
+        following = partition_log.segment_after(segment)
+        exists = partition_log.disk.exists
+        if following is not None and exists(partition_log.path) and not exists(segment.log.path):
+            offsets = (segment.base_offset, following.base_offset)
+            await self._lost(partition, segment, [Found(0, 0, offsets, "the file is missing")])
+
+    async def _found(self, partition: Partition, segment: Segment) -> None:
+        """Read it again: what was read may have been on its way out of the log."""
+        again = SegmentScrub(partition.log, segment, again=True)
+        while not again.done and again.current:
+            await self._runtime.offload(again.step)
+        if not again.current:
+            return
+        if not again.found:
+            log.warning("scrub: %s: %s was read damaged once, and whole a second time", partition, segment.log.path)
+            return
+        await self._lost(partition, segment, again.found, again)
+
+    async def _lost(
+        self, partition: Partition, segment: Segment, found: list[Found], walk: SegmentScrub | None = None
+    ) -> None:
+        partition_log = partition.log
+        patches: list[scrub_repair.Patch] = []
+        try:
+            patches = await self._runtime.offload(scrub_repair.prepare, partition_log, segment, found)
+        except StorageFault as fault:  # nobody reads it all the same
+            log.error("scrub: %s: %s", partition, fault)
+        if partition_log.dropped or (walk is not None and not walk.current):
+            return
+        self.damaged += len(found)
+        for each in found:
+            log.error(
+                "scrub: %s is damaged: %s at byte %d: %s. Offsets %d..%d are missing. They are copied anew from "
+                "another replica if one has them; until then, or until the loss is accepted (ottla log accept-loss), "
+                "reads there fail with KAFKA_STORAGE_ERROR.",
+                partition, segment.log.path, each.start, each.problem, each.offsets[0], each.offsets[1] - 1,
+            )  # fmt: skip
+        try:
+            scrub_repair.apply(partition_log, segment, found, patches)
+        except StorageFault as fault:
+            log.error("scrub: %s: %s", partition, fault)
+        self._broker.replication.follow(partition)
+
+    async def _check_derived(self, partition: Partition, segment: Segment, truncations: int) -> None:
+        partition_log = partition.log
+        manifest = partition_log.manifest.latest
+        claim = None if manifest is None else manifest.claim(segment.base_offset)
+        following = partition_log.segment_after(segment)
+        if (
+            claim is None
+            or following is None
+            or (claim.end_offset, claim.size) != (following.base_offset, segment.size)
+        ):
+            return
+        wrong = await self._runtime.offload(scrub_repair.derived_damage, partition_log, claim)
+        unchanged = partition_log.truncations == truncations and segment in partition_log.segments
+        if not wrong or not unchanged or partition_log.swap is not None or partition_log.dropped:
+            return
+        await self._runtime.offload(scrub_repair.rebuild_derived, partition_log, segment, wrong, truncations)
+        scrub_repair.take_up(partition_log, segment, wrong)
+        self.rebuilt += len(wrong)
+        log.warning("scrub: %s: not what the manifest says, rebuilt from the log: %s", partition, ", ".join(wrong))
+
+    # Where it has come to.
+
+    def _load(self) -> Progress:
+        try:
+            return Progress.decode(self._runtime.disk.read(self._path))
+        except FileNotFoundError:
+            return Progress()
+
+    async def _save(self) -> None:
+        self._saved_at = self._runtime.now()
+        data = self.progress.encode()
+        try:
+            await self._runtime.offload(self._runtime.disk.write_atomic, self._path, data)
+        except StorageFault as fault:
+            log.warning("scrub: %s", fault)
+
+
+def readable(partition: Partition) -> list[Segment]:
+    """What of a log is on the device, and may be checked."""
+    partition_log = partition.log
+    recovery_point = partition_log.recovery_point
+    segments = partition_log.segments
+    ends = [*(segment.base_offset for segment in segments[1:]), recovery_point]
+    return [
+        segment
+        for segment, end in zip(segments, ends, strict=True)
+        if segment.size and segment.base_offset < end <= recovery_point
+    ]
