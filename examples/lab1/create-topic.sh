@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The first lab: a topic of 13 partitions. With one partition everything would come out in order.
-cd "$(dirname "$0")/../.." || exit
+# The first lab: makes the topic that lab.env names. With one partition everything comes out in order.
+cd "$(dirname "$0")/../.." && . examples/lab1/lab.env || exit
 
-bin/kafka-topics.sh --create --bootstrap-server "${BOOTSTRAP:-localhost:9092}" \
---topic "${TOPIC:-my-topic}" --partitions "${PARTITIONS:-13}" --if-not-exists
+bin/kafka-topics.sh --create --bootstrap-server "$BOOTSTRAP" \
+--topic "$TOPIC" --partitions "$PARTITIONS" --if-not-exists

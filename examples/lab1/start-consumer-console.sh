@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The first lab: every record of the topic, from the first on. BOOTSTRAP names another broker.
-cd "$(dirname "$0")/../.." || exit
+# The first lab: every record of the topic that lab.env names, from the first on.
+cd "$(dirname "$0")/../.." && . examples/lab1/lab.env || exit
 
-bin/kafka-console-consumer.sh --bootstrap-server "${BOOTSTRAP:-localhost:9092}" \
---topic "${TOPIC:-my-topic}" --from-beginning
+bin/kafka-console-consumer.sh --bootstrap-server "$BOOTSTRAP" \
+--topic "$TOPIC" --from-beginning

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The first lab: type lines, each is a record. BOOTSTRAP names another broker than the one on this machine.
-cd "$(dirname "$0")/../.." || exit
+# The first lab: type lines, each is a record of the topic that lab.env names.
+cd "$(dirname "$0")/../.." && . examples/lab1/lab.env || exit
 
 bin/kafka-console-producer.sh --broker-list \
-"${BOOTSTRAP:-localhost:9092}" --topic "${TOPIC:-my-topic}"
+"$BOOTSTRAP" --topic "$TOPIC"

@@ -12,12 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ottla.spark.batch_sink import BatchSink
     from ottla.spark.progress import GroupProgress
     from ottla.spark.source import OttlaDataSource
 
-__all__ = ["GroupProgress", "OttlaDataSource"]
+__all__ = ["BatchSink", "GroupProgress", "OttlaDataSource"]
 
-_HOMES = {"GroupProgress": "progress", "OttlaDataSource": "source"}
+_HOMES = {"BatchSink": "batch_sink", "GroupProgress": "progress", "OttlaDataSource": "source"}
 
 
 def __getattr__(name: str) -> Any:

@@ -78,9 +78,10 @@ def from_avro(column: Column | str, schema: str, *, registry: str | None = None,
     kind = spark_type(json.loads(schema))
 
     def read(value: bytes | None) -> Any:
-        if mode == "PERMISSIVE" and not _fits(value, schema, registry):
-            return None
-        return _plain(_reader(schema, registry)(None if value is None else bytes(value)), kind)
+        if mode != "PERMISSIVE":
+            return _plain(_reader(schema, registry)(None if value is None else bytes(value)), kind)
+        fits, found = _read(value, schema, registry)
+        return _plain(found, kind) if fits else None
 
     return udf(read, kind, useArrow=False)(column)
 
@@ -91,20 +92,24 @@ def fits_avro(column: Column | str, schema: str, *, registry: str | None = None)
 
 
 def _fits(value: bytes | None, schema: str, registry: str | None) -> bool:
-    """That the registry cannot be asked says nothing about the value, and is raised; that it lacks the schema does."""
+    return _read(value, schema, registry)[0]
+
+
+def _read(value: bytes | None, schema: str, registry: str | None) -> tuple[bool, Any]:
+    """Whether the bytes can be read, and as what. That the registry cannot be asked says nothing about the value, and
+    is raised; that it lacks the schema does."""
     from fastavro.read import SchemaResolutionError
 
     # fastavro has no error of its own for bytes that are something else.
     unreadable = (EOFError, ValueError, LookupError, TypeError, ArithmeticError, SchemaResolutionError)
     try:
-        _reader(schema, registry)(None if value is None else bytes(value))
+        return True, _reader(schema, registry)(None if value is None else bytes(value))
     except unreadable:
-        return False
+        return False, None
     except RegistryError as error:
         if not error.not_found:
             raise
-        return False
-    return True
+        return False, None
 
 
 def to_avro(column: Column | str, schema: str, *, registry: str | None = None, subject: str | None = None) -> Column:

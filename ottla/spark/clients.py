@@ -7,17 +7,23 @@ goes with the process. A client that failed is thrown away, and the next task ma
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from ottla.blocking import Admin, Consumer, Producer
 from ottla.client.errors import BadSetting
+from ottla.client.routing import RoutingSettings
+from ottla.client.settings import ClientSettings
 from ottla.spark.options import KAFKA, BadOption
 
 C = TypeVar("C", Admin, Consumer, Producer)
 
-ADMIN_SETTINGS: Final = ("bootstrap.servers", "client.id", "security.protocol", "request.timeout.ms")
+ADMIN_SETTINGS: Final = frozenset(
+    name.replace("_", ".") for part in (ClientSettings, RoutingSettings) for name in part.__slots__
+) | {"bootstrap.servers"}
+"""What an administrative client understands of the options."""
 FETCH_BYTES: Final = 8 * 2**20
 """Of a partition with one request, where the options do not say: tasks read much, and one partition at a time."""
 
@@ -50,14 +56,24 @@ def new_consumer(kafka: Mapping[str, str]) -> Consumer:
     try:
         return Consumer(config=settings, auto_offset_reset="none", enable_auto_commit=False)
     except BadSetting as problem:
-        raise BadOption(f"among the options {KAFKA}*: {problem}") from None
+        raise BadOption(_as_options(str(problem), kafka)) from None
 
 
 def new_producer(kafka: Mapping[str, str]) -> Producer:
     try:
         return Producer(config=dict(kafka))
     except BadSetting as problem:
-        raise BadOption(f"among the options {KAFKA}*: {problem}") from None
+        raise BadOption(_as_options(str(problem), kafka)) from None
+
+
+def _as_options(problem: str, kafka: Mapping[str, str]) -> str:
+    """Settings by the names that they have as options: isolation_level is kafka.isolation.level."""
+    told = problem.replace("there is no setting", "there is no option")
+    told = re.sub(r"(?<=did you mean ')\w+", lambda found: KAFKA + found[0].replace("_", "."), told)
+    for name in kafka:
+        word = re.escape(name.replace(".", "_").replace("-", "_"))
+        told = re.sub(rf"(?<![\w.]){word}(?!\w)", KAFKA + name, told, count=1)
+    return told
 
 
 @contextmanager
@@ -69,6 +85,9 @@ def _client(kind: type[C], settings: Mapping[str, str], make: Callable[[], C]) -
         client.start()
     try:
         yield client
+    except GeneratorExit:
+        _kept[key] = client  # who used it has seen enough
+        raise
     except BaseException:
         client.stop()
         raise

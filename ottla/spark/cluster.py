@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from ottla.blocking import Admin
 from ottla.client.embedded import TopicPartition
@@ -14,6 +15,12 @@ from ottla.spark.offsets import Offsets
 from ottla.spark.options import EARLIEST, LATEST, BadOption, Edge, ReadOptions, Times
 
 
+class Start(NamedTuple):
+    offsets: Offsets
+    at_end: frozenset[TopicPartition]
+    """Partitions that begin wherever their logs end: asked again, that is somewhere else."""
+
+
 class Cluster:
     """Seen through the options of one reader. Asked anew each time: topics grow, and patterns match new ones."""
 
@@ -21,20 +28,23 @@ class Cluster:
         self._options = options
 
     def partitions(self) -> list[TopicPartition]:
-        """All that the options mean. An assigned one need not be there."""
+        return self.topics()[0]
+
+    def topics(self) -> tuple[list[TopicPartition], dict[str, bytes]]:
+        """All partitions that the options mean, and the ids of their topics. BadOption for an assigned partition that
+        is not there: whoever asks for its offsets would wait for it."""
         options = self._options
-        if options.assigned:
-            return sorted(options.assigned)
         with clients.admin(options.kafka) as admin:
-            if options.pattern is None:
-                described: Iterable[object] = admin.describe_topics(options.topics).values()
-            else:
+            if options.pattern is not None:
                 described = [topic for topic in admin.list_topics() if re.fullmatch(options.pattern, topic.name)]
-            return sorted(
-                TopicPartition(topic.name, part.partition)  # type: ignore[attr-defined]
-                for topic in described
-                for part in topic.partitions  # type: ignore[attr-defined]
-            )
+            else:
+                names = options.topics or {place.topic for place in options.assigned}
+                described = list(admin.describe_topics(list(names)).values())
+        there = sorted(TopicPartition(topic.name, part.partition) for topic in described for part in topic.partitions)
+        missing = sorted(set(options.assigned).difference(there))
+        if missing:
+            raise BadOption(f"assign names {', '.join(map(str, missing[:5]))}, which is not there")
+        return sorted(options.assigned) or there, {topic.name: topic.topic_id for topic in described}
 
     def ends(self, places: Collection[TopicPartition]) -> Offsets:
         return self._listed(dict.fromkeys(places, LATEST))
@@ -42,14 +52,14 @@ class Cluster:
     def beginnings(self, places: Collection[TopicPartition]) -> Offsets:
         return self._listed(dict.fromkeys(places, EARLIEST))
 
-    def starting(self) -> Offsets:
+    def starting(self) -> Start:
         """Where the options say to begin."""
         return self._edge(self._options.starting, "startingOffsets", self._options.latest_if_no_time)
 
     def ending(self) -> Offsets:
-        return self._edge(self._options.ending, "endingOffsets", True)
+        return self._edge(self._options.ending, "endingOffsets", True).offsets
 
-    def _edge(self, edge: Edge, name: str, latest_if_no_time: bool) -> Offsets:
+    def _edge(self, edge: Edge, name: str, latest_if_no_time: bool) -> Start:
         places = self.partitions()
         if edge.times is not None:
             times = _of_each(places, edge.times, name + "ByTimestamp")
@@ -57,9 +67,10 @@ class Cluster:
         assert edge.offsets is not None
         offsets = _of_each(places, edge.offsets, name)
         words = {place: offset for place, offset in offsets.items() if offset < 0}
-        return offsets | self._listed(words)
+        at_end = frozenset(place for place, offset in words.items() if offset == LATEST)
+        return Start(offsets | self._listed(words), at_end)
 
-    def _at_times(self, times: Mapping[TopicPartition, int], latest_if_no_time: bool) -> Offsets:
+    def _at_times(self, times: Mapping[TopicPartition, int], latest_if_no_time: bool) -> Start:
         found = self._listed(times)
         late = [place for place, offset in found.items() if offset < 0]
         if late and not latest_if_no_time:
@@ -67,7 +78,7 @@ class Cluster:
                 f"{late[0]} has nothing as young as {times[late[0]]} ms; "
                 "startingOffsetsByTimestampStrategy=latest begins at the end there"
             )
-        return found | self.ends(late)
+        return Start(found | self.ends(late), frozenset(late))
 
     def _listed(self, times: Mapping[TopicPartition, int]) -> Offsets:
         if not times:

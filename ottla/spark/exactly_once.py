@@ -38,15 +38,13 @@ from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.group_offsets import OffsetAndMetadata
 from ottla.client.transactions import OpenTransaction
-from ottla.spark import clients
+from ottla.spark import clients, fencing
+from ottla.spark.fencing import DECISIONS_PREFIX, PREFIX
 from ottla.spark.options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PREFIX: Final = "ottla-sink-"
-DECISIONS_PREFIX: Final = "ottla-decisions-"
-"""Another one, so that no app's decisions are called like a task of another app: orders-1 like task 1 of orders."""
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """There is one in every cluster that has groups: for markers of writes that name no topic of their own."""
 TIMEOUT_MS: Final = "900000"
@@ -94,24 +92,35 @@ class Content(NamedTuple):
     """Of keys and values: their bytes, counted and added up."""
 
     def plus(self, batch: pa.RecordBatch) -> Content:
+        import pyarrow.compute as pc
+
         size, total = self.size, self.total
         for name in ("key", "value"):
             if name in batch.schema.names:
                 letters = _letters(batch.column(name))
-                size, total = size + len(letters), total + int(letters.sum(dtype=np.uint64))
+                size, total = size + len(letters), total + (pc.sum(letters).as_py() or 0)
         return Content(self.rows + batch.num_rows, size, total)
 
 
-def _letters(column: pa.Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _letters(column: pa.Array) -> pa.Array:
     """All bytes of a column of bytes or text, as they lie there."""
     import pyarrow as pa
 
     plain = column.cast(pa.large_binary())
     _, offsets, letters = plain.buffers()
     if letters is None or not len(plain):
-        return np.empty(0, np.uint8)
+        return pa.array([], pa.uint8())
     bounds = np.frombuffer(offsets, np.int64)
-    return np.frombuffer(letters, np.uint8)[bounds[plain.offset] : bounds[plain.offset + len(plain)]]
+    first, last = int(bounds[plain.offset]), int(bounds[plain.offset + len(plain)])
+    return pa.Array.from_buffers(pa.uint8(), last - first, [None, letters], offset=first)
+
+
+class _Counted:
+    def __init__(self) -> None:
+        self.so_far = Content()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.so_far = self.so_far.plus(batch)
 
 
 class Part(NamedTuple):
@@ -149,10 +158,11 @@ def write(plan: Any, identity: Identity, task: int, batches: Iterator[pa.RecordB
         _check(plan, identity, task, place, marker)
         producer.begin_transaction()
         try:
-            content = send_all(producer, plan, batches)
-            note = json.dumps({"version": identity.version, "content": content})
+            content = _Counted()
+            send_all(producer, plan, batches, content.add)
+            note = json.dumps({"version": identity.version, "content": content.so_far})
             producer.send_offsets_to_transaction({place: (identity.version + 1, note)}, group)
-            return Part(task, content, producer.hand_over_transaction())
+            return Part(task, content.so_far, producer.hand_over_transaction())
         except BaseException:
             producer.abort_transaction()
             raise
@@ -274,6 +284,8 @@ def commit(plan: Sent, identity: Identity, parts: Sequence[Part]) -> None:
     """All tasks are done. Raises if this is not what was decided on before; then nothing new counts."""
     try:
         decide(plan, identity, parts)
+        if fencing.app_id_before_tasks(plan.options) is None:
+            fencing.fence_left_over(plan.options.kafka, identity.app_id, len(parts))
     except BaseException:
         abort(plan, parts)
         raise

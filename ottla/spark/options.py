@@ -1,21 +1,24 @@
 """The options of the data source: those of Spark's Kafka connector, and a few of our own.
 
 Spark hands option names over in lower case. What nobody understands, or what contradicts something else, is refused by
-its name; what only the connector's Java client has a use for is known and without effect (`IDLE`).
+its name; what only the connector's Java client has a use for is known and without effect (`IDLE`, `tolerated`).
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from ottla.client.embedded import TopicPartition
+from ottla.spark import tolerated
 
 V = TypeVar("V")
+log = logging.getLogger(__name__)
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -23,6 +26,8 @@ LATEST: Final = -1
 
 KAFKA: Final = "kafka."
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
+
+PREFETCH_RECORDS: Final = 1000
 
 SUBSCRIBE: Final = ("assign", "subscribe", "subscribePattern")
 STARTING: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
@@ -38,10 +43,12 @@ READ: Final = (
     "failOnDataLoss",
     "minPartitions",
     "maxRecordsPerPartition",
+    "prefetchMaxRecords",
     "includeHeaders",
     "columns",
     "kafkaConsumer.pollTimeoutMs",
 )
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 WRITE: Final = ("topic", "txnAppId", "txnVersion", "txnMissingMarker", "guarantee")
 PROMISES: Final = ("at_least_once", "exactly_once")
 IDLE: Final = (
@@ -58,13 +65,11 @@ IDLE: Final = (
 FIXED: Final = {
     "kafka.auto.offset.reset": "startingOffsets says where to begin",
     "kafka.enable.auto.commit": "the checkpoint holds the position; groupId mirrors it into a group",
-    "kafka.key.deserializer": "keys are bytes; cast them in the query",
-    "kafka.value.deserializer": "values are bytes; cast them in the query",
-    "kafka.key.serializer": "keys are bytes or text",
-    "kafka.value.serializer": "values are bytes or text",
+    **{KAFKA + name: why for name, why in tolerated.SERIALIZERS.items()},
     "kafka.interceptor.classes": "there are no interceptors",
     "kafka.enable.idempotence": "the sink is always idempotent",
     "kafka.transactional.id": "txnAppId names a writer",
+    "kafka.partitioner.class": "keys are hashed as the Java client does; a column partition says otherwise",
 }
 
 
@@ -100,9 +105,15 @@ class ReadOptions:
     trigger_delay_s: float = 15 * 60.0
     partitions_min: int | None = None
     partition_records_max: int | None = None
+    prefetch_records: int = PREFETCH_RECORDS
+    """A batch of a stream with no more offsets is one task, and the planner reads it; 0: never."""
     columns: tuple[str, ...] = ()
     poll_timeout_s: float = 120.0
     group_id: str | None = None
+    notes: tuple[str, ...] = ()
+    """Options that were given and have no effect, and why."""
+    checkpoint: str | None = None
+    """Beside which the ids of the topics are kept; Spark does not tell a source where its query's checkpoint is."""
 
     @property
     def read_committed(self) -> bool:
@@ -119,10 +130,14 @@ class WriteOptions:
     """One of PROMISES; None: exactly once wherever there is an identity."""
     writes_unmarked: bool = False
     """Write also where nobody knows whether it was done before."""
+    notes: tuple[str, ...] = ()
+    """Options that were given and have no effect, and why."""
+    checkpoint: str | None = None
+    """Of the streaming query, where it says so itself."""
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    options = _Given(given, READ)
+    options = _Given(given, READ, tolerated.READING)
     options.refuse_together(SUBSCRIBE)
     if options.first(SUBSCRIBE) is None:
         raise BadOption(f"one of {', '.join(SUBSCRIBE)} says what to read")
@@ -147,14 +162,17 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         trigger_delay_s=_duration_s(options.value("maxTriggerDelay") or "15m"),
         partitions_min=options.number("minPartitions"),
         partition_records_max=options.number("maxRecordsPerPartition"),
+        prefetch_records=_whole("prefetchMaxRecords", options.value("prefetchMaxRecords") or str(PREFETCH_RECORDS), 0),
         columns=_columns(options),
         poll_timeout_s=(options.number("kafkaConsumer.pollTimeoutMs") or 120_000) / 1000,
         group_id=options.value("groupId"),
+        notes=options.notes,
+        checkpoint=options.value("checkpointLocation"),
     )
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    options = _Given(given, WRITE)
+    options = _Given(given, WRITE, tolerated.WRITING)
     version = options.value("txnVersion")
     app_id = options.value("txnAppId")
     if version is not None and app_id is None:
@@ -170,20 +188,44 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         version=None if version is None else _whole("txnVersion", version, 0),
         promise=promise,
         writes_unmarked=missing == "write",
+        notes=options.notes,
+        checkpoint=options.value("checkpointLocation"),
     )
+
+
+def tell_notes(notes: Iterable[str]) -> None:
+    """Each once in a process: Spark understands the same options again and again."""
+    for note in notes:
+        if note not in _told:
+            _told.add(note)
+            log.warning("%s", note)
+
+
+_told: set[str] = set()
 
 
 class _Given:
     """What was given, looked up by the names that people know."""
 
-    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
+    def __init__(self, given: Mapping[str, str], known: Iterable[str], kind: str) -> None:
+        self._given: dict[str, str] = {}
         self._known = {name.lower(): name for name in (*known, *IDLE)}
-        for name in self._given:
+        names = {name.lower(): name for name in (*READ, *WRITE)}  # Spark hands them over in lower case
+        self._written = {name.lower(): names.get(name.lower(), name) for name in given}
+        notes = []
+        for name, value in ((name.lower(), value) for name, value in given.items()):
+            why = None if name in self._known else tolerated.note(name, kind)
+            if name in FIXED and tolerated.is_true(name.removeprefix(KAFKA), value):
+                continue
             if name in FIXED:
-                raise BadOption(f"{name} cannot be set: {FIXED[name]}")
+                raise BadOption(f"{self._written[name]} cannot be set: {FIXED[name]}")
+            if why is not None:
+                notes.append(f"{self._written[name]} has no effect: {why}")
+                continue
             if name not in self._known and not name.startswith(KAFKA):
                 raise BadOption(self._unknown(name))
+            self._given[name] = value
+        self.notes = tuple(notes)
         if not self._given.get(BOOTSTRAP):
             raise BadOption(f"{BOOTSTRAP} is missing; for example localhost:9092")
 
@@ -193,7 +235,7 @@ class _Given:
             return f"{other[name]} is an option of {'reading' if other[name] in READ else 'writing'}"
         near = difflib.get_close_matches(name, [*self._known, BOOTSTRAP], n=1)
         hint = f"; did you mean {self._known.get(near[0], near[0])}?" if near else ""
-        return f"there is no option {name!r}{hint}"
+        return f"there is no option {self._written[name]!r}{hint}"
 
     def value(self, name: str) -> str | None:
         return self._given.get(name.lower())
@@ -270,12 +312,13 @@ def _pattern(value: str | None) -> str | None:
 def _columns(options: _Given) -> tuple[str, ...]:
     headers = options.flag("includeHeaders", False)
     names = _names(options, "columns")
+    if any(name not in COLUMNS for name in names) or len(set(names)) < len(names):
+        raise BadOption(f"columns are some of {', '.join(COLUMNS)}, once each; not {', '.join(names)}")
     if names and headers and "headers" not in names:
         raise BadOption("columns leaves the headers out, which includeHeaders asks for")
     if names:
         return names
-    columns = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-    return (*columns, "headers") if headers else columns
+    return COLUMNS if headers else COLUMNS[:-1]
 
 
 def _json(name: str, value: str, form: str) -> dict[str, Any]:

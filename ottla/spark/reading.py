@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ottla.blocking import Consumer
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WAIT_MS: Final = 1000
+WHY_LOST: Final = "the rest has aged out, or the topic was made anew"
 log = logging.getLogger(__name__)
 
 
@@ -30,16 +31,18 @@ class DataLost(Exception):
     """Records that the query counted on are not in the log any more."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(
-            f"{what}. They have aged out or the topic was made anew. To go on with what is left, set failOnDataLoss to "
-            "false; what was lost stays lost."
-        )
+        super().__init__(f"{what}. To go on with what is left, set failOnDataLoss to false; what was lost stays lost")
 
 
-def read(options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:
+def read(options: ReadOptions, parts: Iterable[Range]) -> Generator[pa.RecordBatch]:
+    for part in parts:
+        yield from _read_range(options, part)
+
+
+def _read_range(options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:
     with clients.consumer(options.kafka) as consumer:
         consumer.assign([part.place])
-        consumer.seek(part.place, part.start)
+        consumer.seek(part.place, part.start, until=part.end)
         try:
             yield from _batches(consumer, options, part)
         finally:
@@ -57,7 +60,7 @@ def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[
         except OffsetOutOfRange:
             position, end = _left(consumer, options, part, position)
             if position < end:
-                consumer.seek(place, position)
+                consumer.seek(place, position, until=end)
             continue
         yield from taken.get(place, ())
         before, position = position, consumer.position(place)
@@ -73,7 +76,7 @@ def _left(consumer: Consumer, options: ReadOptions, part: Range, position: int) 
     place = part.place
     first = consumer.beginning_offsets([place])[place]
     last = consumer.end_offsets([place])[place]
-    lost = f"{place}: offsets {position} to {part.end} are to be read, but the log has {first} to {last}"
+    lost = f"{place}: offsets {position} to {part.end} are to be read, but the log has {first} to {last}: {WHY_LOST}"
     if not (part.begins and position < first):
         if options.fail_on_data_loss:
             raise DataLost(lost)

@@ -7,8 +7,9 @@ rows again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +18,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
 
 from ottla.blocking import Producer
-from ottla.spark import clients, exactly_once
-from ottla.spark.exactly_once import Content, Identity, Part
-from ottla.spark.options import BadOption, WriteOptions
+from ottla.spark import clients, exactly_once, fencing
+from ottla.spark.border import short_tracebacks
+from ottla.spark.exactly_once import Identity, Part
+from ottla.spark.options import BadOption, WriteOptions, tell_notes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +31,8 @@ BATCH_ID: Final = "streaming.sql.batchId"
 """What Spark tells a task of the streaming query it belongs to."""
 UNDER_WAY_MAX: Final = 64
 """So many Arrow batches may wait for the cluster before the next is sent; the producer bounds their bytes."""
+AHEAD_MAX: Final = 1
+"""So many Arrow batches wait to be sent while Spark makes the next."""
 
 _TEXT: Final = (BinaryType(), StringType())
 
@@ -72,6 +76,7 @@ class Plan:
 def plan_of(options: WriteOptions, schema: StructType) -> Plan:
     """What the columns mean; BadOption for those that cannot be written."""
     clients.new_producer(options.kafka)
+    tell_notes(options.notes)
     types = {field.name: field.dataType for field in schema.fields}
     if "value" not in types:
         raise BadOption(f"a column 'value' is what is written; there are {', '.join(types)}")
@@ -95,18 +100,24 @@ def _are_headers(kind: DataType) -> bool:
     return bool(kind.simpleString() == "array<struct<key:string,value:binary>>")
 
 
-def send_all(producer: Producer, plan: Plan, batches: Iterator[pa.RecordBatch]) -> Content:
-    """Until all rows are in the log, as safe as acks says; what they were."""
-    under_way: list[Future[int]] = []
-    content = Content()
-    for batch in batches:
-        content = content.plus(batch)
-        under_way.extend(plan.send(producer, batch))
-        while len(under_way) > UNDER_WAY_MAX:
-            under_way.pop(0).result()
-    for sent in under_way:
-        sent.result()
-    return content
+def send_all(
+    producer: Producer, plan: Plan, batches: Iterator[pa.RecordBatch], told: Callable[[pa.RecordBatch], None]
+) -> None:
+    """Until all rows are in the log, as safe as acks says. Spark makes the next batch while one is sent."""
+    under_way: deque[Future[int]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="sending") as sending:
+        ahead: deque[Future[list[Future[int]]]] = deque()
+        for batch in batches:
+            ahead.append(sending.submit(lambda some: list(plan.send(producer, some)), batch))
+            told(batch)
+            while len(ahead) > AHEAD_MAX:
+                under_way.extend(ahead.popleft().result())
+            while len(under_way) > UNDER_WAY_MAX:
+                under_way.popleft().result()
+        for sent in ahead:
+            under_way.extend(sent.result())
+    for each in under_way:
+        each.result()
 
 
 class _Writer:
@@ -114,13 +125,28 @@ class _Writer:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._sent = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Spark pickles a writer in the driver, to send it to the tasks of a batch, before any of them begins."""
+        if not self._sent and self._plan.options.promise != "at_least_once":
+            self._sent = True
+            fencing.fence_before_tasks(self._plan.options)
+        return self.__dict__.copy()
 
     def _write(self, batches: Iterator[pa.RecordBatch], task: TaskContext, identity: Identity | None) -> Written:
         if identity is not None:
             part = exactly_once.write(self._plan, identity, task.partitionId(), batches)
             return Written(part.content.rows, identity, part)
+        rows = 0
+
+        def count(batch: pa.RecordBatch) -> None:
+            nonlocal rows
+            rows += batch.num_rows
+
         with clients.producer(self._plan.options.kafka) as producer:
-            return Written(send_all(producer, self._plan, batches).rows)
+            send_all(producer, self._plan, batches, count)
+        return Written(rows)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         identity = next((message.identity for message in messages if isinstance(message, Written)), None)
@@ -136,6 +162,7 @@ def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
     return [message.part for message in messages if isinstance(message, Written) and message.part is not None]
 
 
+@short_tracebacks
 class OttlaWriter(_Writer, DataSourceArrowWriter):
     """Writes once."""
 
@@ -156,7 +183,18 @@ class OttlaWriter(_Writer, DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._abort(messages)
 
+    def give_up(self) -> None:
+        """Tasks may have written, and not one of them has told what."""
+        options = self._plan.options
+        if options.version is not None:
+            fencing.fence_left_over(options.kafka, str(options.app_id))
 
+    def follow(self) -> None:
+        """The batch before this one was committed in this run: nothing is left open."""
+        self._sent = True
+
+
+@short_tracebacks
 class OttlaStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes one batch after another, each exactly once unless told otherwise."""
 

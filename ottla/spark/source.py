@@ -11,7 +11,7 @@ after `start`, everything up to `start` has been processed, so that is what `gro
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -41,12 +41,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.spark import clients, offsets
-from ottla.spark.cluster import Cluster
+from ottla.spark.border import short_tracebacks
+from ottla.spark.cluster import Cluster, Start
 from ottla.spark.offsets import Offsets, Range, from_json, to_json
-from ottla.spark.options import BadOption, ReadOptions, read_options, write_options
-from ottla.spark.reading import DataLost, log, read
+from ottla.spark.options import BadOption, ReadOptions, read_options, tell_notes, write_options
+from ottla.spark.reading import WHY_LOST, DataLost, log, read
+from ottla.spark.topic_ids import TopicIds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +68,7 @@ TYPES: Final[dict[str, DataType]] = {
 }
 
 
+@short_tracebacks
 class OttlaDataSource(DataSource):
     """`format("ottla")`."""
 
@@ -74,17 +78,20 @@ class OttlaDataSource(DataSource):
 
     def schema(self) -> StructType:
         # Nobody says here whether a batch or a stream is meant; what differs is looked at by the reader.
-        columns = _tolerant(self.options).columns
-        unknown = [name for name in columns if name not in TYPES]
-        if unknown or len(set(columns)) < len(columns):
-            raise BadOption(f"columns are some of {', '.join(TYPES)}, once each; not {', '.join(columns)}")
-        return StructType([StructField(name, TYPES[name]) for name in columns])
+        return StructType([StructField(name, TYPES[name]) for name in _tolerant(self.options).columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return OttlaReader(_understood(read_options(self.options, streaming=False)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return OttlaStreamReader(_understood(read_options(self.options, streaming=True)))
+        reader = OttlaStreamReader(_understood(read_options(self.options, streaming=True)))
+        if reader.options.prefetch_records == 0:
+            return reader
+        try:
+            from ottla.spark.prefetch import PrefetchingStreamReader
+        except ImportError:
+            return reader  # this PySpark has no planner that hands over rows
+        return PrefetchingStreamReader(reader)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from ottla.spark.sink import batch_writer
@@ -107,17 +114,19 @@ def _tolerant(options: Any) -> ReadOptions:
 def _understood(options: ReadOptions) -> ReadOptions:
     """What the client does not understand is refused in the driver, before there are tasks."""
     clients.new_consumer(options.kafka)
+    tell_notes(options.notes)
     return options
 
 
 class Part(InputPartition):
-    """What one task reads."""
+    """What one task reads, one range after the other."""
 
-    def __init__(self, part: Range) -> None:
-        super().__init__(part)
-        self.part = part
+    def __init__(self, *ranges: Range) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
 
 
+@short_tracebacks
 class OttlaReader(DataSourceReader):
     """Reads once, from the starting to the ending offsets."""
 
@@ -126,20 +135,26 @@ class OttlaReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         cluster = Cluster(self._options)
-        start, end = cluster.starting(), cluster.ending()
+        start, end = cluster.starting().offsets, cluster.ending()
         return [Part(task) for task in _tasks(self._options, offsets.ranges(start, end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes up a partition of its own where there are none.
-        return read(self._options, partition.part) if isinstance(partition, Part) else iter(())
+        return read(self._options, partition.ranges) if isinstance(partition, Part) else iter(())
 
 
+@short_tracebacks
 class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads on and on, as much at each trigger as the options admit."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+        self.options = options
         self._cluster = Cluster(options)
+        self._topic_ids = TopicIds(options)
+        self._topics_seen = False
+        self._initial: Start | None = None
+        """Where the query begins, if Spark asked: then no batch of it was committed before."""
+        self._first_planned = False
         self._target: Offsets | None = None
         """Where the records ended when a query of what is available now began."""
         self._latest: Offsets = {}
@@ -149,54 +164,99 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # In the planner.
 
     def initialOffset(self) -> dict[str, dict[str, int]]:
-        return to_json(self._cluster.starting())
+        """Spark asks when it plans the end of the first batch, and again for its beginning: the same each time."""
+        if self._initial is None:
+            self._initial = self._cluster.starting()
+            if self._target is not None:
+                later = self._initial.offsets
+                self._target = {place: max(end, later.get(place, end)) for place, end in self._target.items()}
+        return to_json(self._initial.offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._cluster.ends(self._cluster.partitions())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        if self._options.offsets_max is not None:
-            return ReadMaxRows(self._options.offsets_max)
-        if self._options.offsets_min is not None:
-            return ReadMinRows(self._options.offsets_min)
+        if self.options.offsets_max is not None:
+            return ReadMaxRows(self.options.offsets_max)
+        if self.options.offsets_min is not None:
+            return ReadMinRows(self.options.offsets_min)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
         begun = from_json(start)
+        places, ids = self._cluster.topics()
+        self._notice_remade(begun, ids)
         self._mirror(begun)
-        latest = self._target or self._cluster.ends(self._cluster.partitions())
+        latest = self._target or self._cluster.ends(places)
         self._latest = latest
-        if isinstance(limit, ReadAllAvailable):
-            return self._admitted(latest)
-        # Of a partition that is new, what is not in its log any more counts for nothing.
-        waiting = begun | self._cluster.beginnings(latest.keys() - begun.keys())
-        if self._waits(waiting, latest):
-            return to_json(begun)
-        if self._options.offsets_max is not None:
-            latest = offsets.limited(waiting, latest, self._options.offsets_max)
-        return self._admitted(latest)
+        latest = self._first(begun, latest)
+        known = self._topic_ids.of_this_topic(begun)
+        if not isinstance(limit, ReadAllAvailable):
+            # Of a partition that is new, what is not in its log any more counts for nothing.
+            waiting = known | self._cluster.beginnings(latest.keys() - known.keys())
+            if self._waits(waiting, latest):
+                return to_json(begun)
+            if self.options.offsets_max is not None:
+                latest = offsets.limited(waiting, latest, self.options.offsets_max)
+        return self._admitted({place: _seen(end, place, begun, known) for place, end in latest.items()})
+
+    def _first(self, begun: Offsets, latest: Offsets) -> Offsets:
+        """In the first batch nothing is read of partitions that begin at their ends: so it is the same when it is run
+        again, though the checkpoint has where it ends, and not where it began."""
+        if self._initial is None or self._first_planned or begun != self._initial.offsets:
+            return latest
+        self._first_planned = True
+        return latest | {place: begun[place] for place in self._initial.at_end & latest.keys()}
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
         return to_json(self._latest) or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begun, ended = from_json(start), from_json(end)
+        return [Part(task) for task in _tasks(self.options, self._ranges(start, end))]
+
+    def small_batch(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part] | None:
+        """The one task of a batch that is small, and that nobody wants to be shared out; None: `partitions` cuts it."""
+        options = self.options
+        size = offsets.count(self._begun(start), from_json(end))
+        if not 0 < size <= options.prefetch_records or options.partitions_min or options.partition_records_max:
+            return None
+        return [Part(*self._ranges(start, end))]
+
+    def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
+        begun, ended = self._begun(start), from_json(end)
+        if self._initial is not None and begun == self._initial.offsets:
+            # The first batch, maybe run again: then what begins at its end has grown since it was planned.
+            begun |= {place: min(begun[place], ended[place]) for place in self._initial.at_end & ended.keys()}
         gone = sorted(place for place in begun if place not in ended)
         back = sorted(place for place, offset in ended.items() if offset < begun.get(place, 0))
         for place in gone:
             self._lost(f"{place} is gone, which was read up to offset {begun[place]}")
         for place in back:
-            self._lost(f"{place} ends at offset {ended[place]}, but was read up to {begun[place]}")
-        return [Part(task) for task in _tasks(self._options, offsets.ranges(begun, ended))]
+            self._lost(f"{place} ends at offset {ended[place]}, but was read up to {begun[place]}: {WHY_LOST}")
+        return offsets.ranges(begun, ended)
+
+    def _begun(self, start: dict[str, Any]) -> Offsets:
+        """Where a batch begins. A query that was stopped in a batch runs it again before it asks for anything else."""
+        begun = from_json(start)
+        if not self._topics_seen:
+            self._notice_remade(begun, self._cluster.topics()[1])
+        return self._topic_ids.of_this_topic(begun)
+
+    def _notice_remade(self, begun: Offsets, ids: Mapping[str, bytes]) -> None:
+        """A topic that was deleted and made anew has nothing of what was read. DataLost, or go on with the new one."""
+        for name in self._topic_ids.remade(begun, ids):
+            self._lost(f"topic {name} was deleted and made anew; what the query had not read of the old one is gone")
+        self._topic_ids.learn(begun, ids)
+        self._topics_seen = True
 
     def stop(self) -> None:
         """Nothing is held open but what the process keeps for all its readers."""
 
     # In the workers.
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Generator[pa.RecordBatch]:
         assert isinstance(partition, Part)
-        return read(self._options, partition.part)
+        return read(self.options, partition.ranges)
 
     def _admitted(self, latest: Offsets) -> dict[str, dict[str, int]]:
         self._triggered_at = time.monotonic()
@@ -204,27 +264,33 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _waits(self, begun: Offsets, latest: Offsets) -> bool:
         """Whether there is too little yet, and time to wait for more. Who reads what is available does not wait."""
-        least = self._options.offsets_min
+        least = self.options.offsets_min
         if least is None or self._target is not None or offsets.count(begun, latest) >= least:
             return False
-        return time.monotonic() - self._triggered_at < self._options.trigger_delay_s
+        return time.monotonic() - self._triggered_at < self.options.trigger_delay_s
 
     def _lost(self, what: str) -> None:
-        if self._options.fail_on_data_loss:
+        if self.options.fail_on_data_loss:
             raise DataLost(what)
         log.warning("%s; going on without", what)
 
     def _mirror(self, done: Offsets) -> None:
         """Let the group see how far the query is. That it cannot is no reason for the query to fail."""
-        group_id = self._options.group_id
+        group_id = self.options.group_id
         if group_id is None or done == self._mirrored:
             return
         try:
-            with clients.admin(self._options.kafka) as admin:
+            with clients.admin(self.options.kafka) as admin:
                 admin.alter_group_offsets(group_id, done)
             self._mirrored = dict(done)
         except ClientError as error:
             log.warning("the progress of the query is not visible in group %s: %s", group_id, error)
+
+
+def _seen(end: int, place: TopicPartition, begun: Offsets, known: Offsets) -> int:
+    """Spark runs no batch that ends where it begins. In a partition that begins anew this may be by chance: then it
+    ends one record earlier, and the next batch has that one."""
+    return end - 1 if place not in known and end == begun.get(place) and end > 0 else end
 
 
 def _tasks(options: ReadOptions, parts: list[Range]) -> list[Range]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,8 @@ IN_MAKE_TEST = {
     "test_markers_that_are_gone_stop_the_stream_until_told_otherwise",
     "test_two_topics_in_one_batch_need_names_of_their_own",
     "test_changes_reach_a_table_by_key",
+    "test_counts_in_update_mode_are_written_once_each",
+    "test_mistakes_in_the_sql_are_found_in_their_lines_by_spark",
     "test_epochs_are_whole_and_a_batch_that_comes_again_replaces_its_own",
     "test_a_driver_that_is_killed_goes_on_where_it_was",
     "test_workers_that_are_killed_are_replaced",
@@ -33,8 +34,18 @@ IN_MAKE_TEST = {
     "test_a_pipeline_on_a_cluster_whose_executor_is_killed_copies_every_record_once",
 }
 """One test of every kind that starts Spark; all the others take minutes, and `make test-spark` runs them, too."""
-STARTS_SPARK = ("test_kills", "test_standalone", "test_capture_kills", "test_actors", "test_pipeline_runs")
+STARTS_SPARK = (
+    "test_kills",
+    "test_standalone",
+    "test_capture_kills",
+    "test_actors",
+    "test_pipeline_runs",
+    "test_tutorial",
+    "test_connect",
+)
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+FOREVER = {"retention.ms": "-1"}
+"""For topics with records of long ago, which a broker would delete when it next looks."""
 Create = Callable[..., str]
 
 
@@ -54,7 +65,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = str(quick_python(tmp_path_factory.mktemp("python")))
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"]  # for the planner, which Spark starts with this
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     session = (

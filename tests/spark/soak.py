@@ -3,12 +3,16 @@
     python -m tests.spark.soak --kills 20 [--seed 7] [--local]
 
 A topic is written to all the time, and copied into another topic, a table of PostgreSQL and Parquet, on a Spark cluster
-of a master and two workers (or inside the driver: --local). At the end each of the three has every number once.
+of a master and two workers (or inside the driver: --local). At the end each of the three has every number once. Two
+queries in update mode count the numbers by their last digits into a topic and into a table: no count may be missing,
+wrong, or there twice. The broker is killed and comes back at once, or is stopped for some seconds. No query may end but
+by a kill of its driver.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -21,7 +25,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pyarrow.dataset as ds
@@ -33,17 +39,20 @@ from ottla.spark.connectors.local_postgres import LocalPostgres
 from tests.serving import BrokerProcess, wait_for
 from tests.spark.conftest import REPOSITORY
 from tests.spark.standalone import Standalone
-from tests.spark.test_sink import numbers
+from tests.spark.test_sink import committed, numbers
 
 BATCH_S = 240.0
 LAST_S = 600.0
+BACKLOG_MAX = 8_000
+"""So many numbers the slowest query may be behind; then the input waits for it."""
 
 
 class Input:
     """Writes 0, 1, 2… into the source, each once: in transactions, so that a broker may be killed meanwhile."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, read: Callable[[], int]) -> None:
         self._bootstrap = bootstrap
+        self._read = read
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.count = 0
@@ -65,6 +74,8 @@ class Input:
     def _write(self) -> None:
         with blocking.Producer(self._bootstrap, transactional_id="input") as producer:
             while not self._stop.wait(0.2):
+                if self.count - self._read() > BACKLOG_MAX:
+                    continue
                 texts = [b"%d" % number for number in range(self.count, self.count + 40)]
                 with producer.transaction():
                     for text in texts:
@@ -88,9 +99,13 @@ class Driver:
         self._command = [sys.executable, "-m", "tests.spark.soaking", broker.bootstrap, database, str(place), master]
         self._place = place
         self._log = place / "driver.log"
+        self._killed = False
+        self.ended = 0
+        """How many times it ended without having been killed."""
         self.process: subprocess.Popen[bytes]
 
     def start(self) -> None:
+        self._killed = False
         with self._log.open("ab") as log:
             environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
             self.process = subprocess.Popen(
@@ -99,11 +114,30 @@ class Driver:
 
     def kill(self) -> None:
         if self.process.poll() is None:
+            self._killed = True
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
+    def _start_again(self) -> None:
+        if not self._killed:
+            self.ended += 1
+            told = self._log.read_text(errors="replace").splitlines()[-15:]
+            print("the driver ended by itself:", *told, sep="\n    ", flush=True)
+        self.start()
+
     def batches(self) -> int:
-        return len(list((self._place / "checkpoints").glob("*/offsets/[0-9]*")))
+        """That were planned, of all queries. Spark keeps the last hundred of each."""
+        return sum(int(newest.name) + 1 for newest in self._newest())
+
+    def read(self) -> int:
+        """How many offsets the slowest query has planned to read."""
+        offsets = [json.loads(newest.read_text().splitlines()[-1])["source"] for newest in self._newest()]
+        return min((sum(each.values()) for each in offsets), default=0)
+
+    def _newest(self) -> list[Path]:
+        logs = (self._place / "checkpoints").glob("*/offsets")
+        entries = [[entry for entry in log.iterdir() if entry.name.isdecimal()] for log in logs]
+        return [max(each, key=lambda entry: int(entry.name)) for each in entries if each]
 
     def wait_for_batches(self, count: int) -> None:
         """A query that failed ends the driver, and whoever watches it starts it again: as here."""
@@ -111,7 +145,7 @@ class Driver:
 
         def there() -> bool:
             if self.process.poll() is not None:
-                self.start()
+                self._start_again()
             return self.batches() >= target
 
         wait_for(there, f"{count} batches", BATCH_S)
@@ -119,10 +153,20 @@ class Driver:
     def finish(self) -> None:
         (self._place / "last").touch()
         for _ in range(5):
-            if self.process.wait(LAST_S) == 0:
+            if self._wait_while_batches_come() == 0:
                 return
-            self.start()
+            self._start_again()
         raise AssertionError(f"the driver does not end well:\n{self._log.read_text(errors='replace')[-4000:]}")
+
+    def _wait_while_batches_come(self) -> int:
+        before = -1
+        while self.batches() > before:
+            before = self.batches()
+            try:
+                return self.process.wait(LAST_S)
+            except subprocess.TimeoutExpired:
+                continue
+        raise AssertionError(f"no batch came within {LAST_S:g} s, and the driver did not end")
 
 
 def workers(session: int) -> list[int]:
@@ -145,6 +189,20 @@ def counted(name: str, found: Counter[int], count: int) -> bool:
     return not (missing or twice or strange)
 
 
+def counts_are_right(told: list[Any], totals: dict[int, int], count: int) -> bool:
+    """In update mode: the counts of a digit grow, none is told twice, and the last one is right."""
+    expected = {digit: len(range(digit, count, 10)) for digit in range(10)}
+    by_digit: dict[int, list[int]] = {digit: [] for digit in range(10)}
+    for _, key, value, _ in told:
+        by_digit[int(key)].append(int(value))
+    twice = sum(len(each) - len(set(each)) for each in by_digit.values())
+    back = sum(later < earlier for each in by_digit.values() for earlier, later in pairwise(each))
+    last = {digit: each[-1] for digit, each in by_digit.items() if each}
+    wrong = [sum(found.get(digit) != expected[digit] for digit in range(10)) for found in (last, totals)]
+    print(f"  update   {len(told)} counts, twice {twice}, back {back}, wrong in topic {wrong[0]}, in table {wrong[1]}")
+    return not (twice or back or any(wrong))
+
+
 def soak(kills: int, seed: int, *, local: bool, directory: Path) -> bool:
     chance = random.Random(seed)
     place = directory / "place"
@@ -155,11 +213,12 @@ def soak(kills: int, seed: int, *, local: bool, directory: Path) -> bool:
         database = stack.enter_context(LocalPostgres(directory / "postgres", settings={"fsync": "off"})).url
         with psycopg.connect(database, autocommit=True) as db:
             db.execute("create table sink (number int)")
+            db.execute("create table totals (digit int primary key, total bigint)")
         with blocking.Admin(broker.bootstrap) as admin:
-            admin.create_topics([NewTopic("source", 3), NewTopic("sink", 2)])
+            admin.create_topics([NewTopic("source", 3), NewTopic("sink", 2), NewTopic("counts", 1)])
         cluster = None if local else stack.enter_context(Standalone(directory / "cluster"))
         driver = Driver(broker, database, place, "local[2,4]" if cluster is None else cluster.url)
-        written = Input(broker.bootstrap)
+        written = Input(broker.bootstrap, driver.read)
         written.start()
         stack.callback(written.stop)
         driver.start()
@@ -172,7 +231,17 @@ def soak(kills: int, seed: int, *, local: bool, directory: Path) -> bool:
             broker.kill()
             broker.start()
 
-        means: dict[str, Callable[[], None]] = {"driver": driver.kill, "executor": executor, "broker": restart_broker}
+        def outage() -> None:
+            broker.stop()
+            time.sleep(chance.uniform(1, 5))
+            broker.start()
+
+        means: dict[str, Callable[[], None]] = {
+            "driver": driver.kill,
+            "executor": executor,
+            "broker": restart_broker,
+            "outage": outage,
+        }
         for number in range(kills):
             driver.wait_for_batches(chance.randint(1, 6))
             time.sleep(chance.uniform(0, 1.5))  # anywhere within a batch
@@ -185,10 +254,13 @@ def soak(kills: int, seed: int, *, local: bool, directory: Path) -> bool:
         print(f"{written.count} numbers were written, seed {seed}:")
         with psycopg.connect(database) as db:
             table = Counter(row[0] for row in db.execute("select number from sink"))
+            totals: dict[int, int] = dict(db.execute("select digit, total from totals").fetchall())
         files = Counter(ds.dataset(place / "files", partitioning="hive").to_table()["number"].to_pylist())
         found = {"topic": numbers(broker.bootstrap, "sink"), "table": table, "Parquet": files}
         exact = [counted(name, each, written.count) for name, each in found.items()]
-        return all(exact)
+        exact.append(counts_are_right(committed(broker.bootstrap, "counts"), totals, written.count))
+        print(f"  {driver.ended} times a query ended without a kill of its driver")
+        return all(exact) and driver.ended == 0
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""The driver that the soak kills: one topic into another topic, into a table and into Parquet, again and again.
+"""The driver that the soak kills: one topic into another topic, into a table and into Parquet, again and again; and
+counts of it, in update mode, into a topic and into a table.
 
     python -m tests.spark.soaking BOOTSTRAP DATABASE PLACE MASTER
 
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ottla.spark import BatchSink
 from ottla.spark.connectors.parquet import ParquetEpochs
 from tests.spark.copying import session
 
@@ -26,10 +28,17 @@ def begin(spark: Any, bootstrap: str, database: str, place: Path) -> list[Any]:
         .load()
         .selectExpr("key", "value", "cast(cast(value as string) as int) as number")
     )
+    counts = numbers.groupBy((numbers.number % 10).alias("digit")).count()
+    told = counts.selectExpr("cast(digit as string) as key", "cast(count as string) as value")
+    totals = counts.selectExpr("digit", "count as total")
     writers = {
         "topic": numbers.select("key", "value").writeStream.format("ottla").options(**at, topic="sink"),
         "table": numbers.select("number").writeStream.format("ottla-postgres").options(url=database, table="sink"),
         "files": numbers.select("number").writeStream.foreachBatch(ParquetEpochs((place / "files").as_uri())),
+        "counts": told.writeStream.outputMode("update").foreachBatch(BatchSink("ottla", {**at, "topic": "counts"})),
+        "totals": totals.writeStream.outputMode("update").foreachBatch(
+            BatchSink("ottla-postgres", {"url": database, "table": "totals", "key": "digit"})
+        ),
     }
     return [
         writer.option("checkpointLocation", str(place / "checkpoints" / name)).trigger(availableNow=True).start()

@@ -1,9 +1,10 @@
-"""Avro in a topic and out of it again, through Spark and without a jar."""
+"""Avro in a topic and out of it again, through Spark and without a jar; values that fit no schema, Avro or JSON."""
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
@@ -16,12 +17,13 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 pytest.importorskip("fastavro", reason="needs fastavro: make test installs it")
 
 import fastavro
-from pyspark.sql.functions import struct
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.functions import expr, struct
 
 from ottla.spark.avro import fits_avro, from_avro, spark_type, to_avro
 from ottla.spark.options import BadOption
 from ottla.spark.pipeline import checks, document
-from ottla.spark.pipeline.program import program
+from ottla.spark.pipeline.program import _unfit, program
 from tests.serde.test_serde import Registry
 from tests.spark.conftest import Create
 
@@ -194,6 +196,14 @@ def test_a_pipeline_reads_avro_and_puts_aside_what_is_none(spark, broker, create
     aside = spark.read.format("ottla").options(**at, subscribe=bad).load().select("value").collect()
     assert [bytes(row[0]) for row in aside] == [b"\x02\x7fno"]
 
+    strict = text.replace("    dead_letters:", "    # dead_letters:").replace("/data", "/strict")
+    pipeline = document.parse(strict, str(tmp_path / "pipeline.yaml"), {})
+    exec(compile(program(pipeline), "pipeline", "exec"), namespace)
+    [begin] = namespace["SINKS"].values()
+    named = f"does not fit the schema of orders: topic {orders}, partition 0, offset 3, value 0x027F6E6F. dead_letters"
+    with pytest.raises(StreamingQueryException, match=re.escape(named)):
+        begin(spark, available_now=True).awaitTermination()
+
 
 def test_a_schema_that_is_none_is_said_with_its_line(tmp_path):
     text = PIPELINE.format(place=tmp_path, bootstrap="localhost:9092", orders="a", noted="b", bad="c")
@@ -202,3 +212,12 @@ def test_a_schema_that_is_none_is_said_with_its_line(tmp_path):
     (tmp_path / "order.avsc").write_text('["int"]')
     with pytest.raises(document.BadPipeline, match="is not JSON"):
         document.parse(text, str(tmp_path / "pipeline.yaml"), {})
+
+
+def test_json_that_fits_the_schema_is_told_from_what_does_not(spark):
+    fits = ['{"id": 1}', "{}", '{"id": null, "more": 2}', None]
+    unfit = ["two oranges", "", "  ", "null", "[]", '{"id": "one"}', '{"id": 1', "\x00"]
+    rows = [(None if each is None else bytearray(each.encode()),) for each in fits + unfit]
+    column = eval(_unfit(document.Schema("id bigint, price double")), {"expr": expr})
+    told = spark.createDataFrame(rows, "value binary").coalesce(1).select(column).collect()
+    assert [row[0] for row in told] == [False] * len(fits) + [True] * len(unfit)

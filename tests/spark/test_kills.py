@@ -98,6 +98,8 @@ def test_a_driver_that_is_killed_goes_on_where_it_was(copy):
     running.kill()
     running.start().finish()
     assert numbers(running.broker.bootstrap, "sink") == once(ROWS)
+    with blocking.Admin(running.broker.bootstrap) as admin:
+        assert admin.list_transactions(["Ongoing"]) == []
 
 
 def test_workers_that_are_killed_are_replaced(copy):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ottla.client.embedded import TopicPartition
 from ottla.spark import offsets
+from ottla.spark.clients import new_consumer, new_producer
 from ottla.spark.offsets import Range
 from ottla.spark.options import EARLIEST, LATEST, BadOption, Edge, read_options, write_options
 
@@ -55,7 +56,7 @@ def test_offsets_and_times_are_read_from_json():
         (AT, True, "one of assign, subscribe, subscribePattern"),
         ({"subscribe": "t"}, True, "kafka.bootstrap.servers is missing"),
         (READ | {"assign": "{}"}, True, "assign and subscribe contradict each other"),
-        (READ | {"startingOffset": "latest"}, True, "no option 'startingoffset'; did you mean startingOffsets"),
+        (READ | {"startingOffset": "latest"}, True, "no option 'startingOffset'; did you mean startingOffsets"),
         (READ | {"topic": "t"}, True, "topic is an option of writing"),
         (READ | {"endingOffsets": "latest"}, True, "endingOffsets cannot be set here: a streaming query has no end"),
         (READ | {"maxOffsetsPerTrigger": "5"}, False, "maxOffsetsPerTrigger cannot be set here: a batch query"),
@@ -130,3 +131,62 @@ def test_tasks_cover_every_offset_once_and_are_as_many_and_as_small_as_asked(giv
 def test_offsets_are_kept_as_the_connector_keeps_them():
     told = {"t": {"0": 23, "10": 4}, "u": {"1": 0}}
     assert offsets.to_json(offsets.from_json(told)) == told
+
+
+@pytest.mark.parametrize(
+    ("given", "noted"),
+    [
+        ({"kafka.enable.idempotence": "true"}, None),
+        ({"kafka.value.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer"}, None),
+        ({"kafka.client.id": "mine"}, None),
+        ({"kafka.buffer.memory": "1000000"}, None),
+        ({"includeHeaders": "true"}, "includeHeaders has no effect: the column headers is written"),
+        ({"includeheaders": "true"}, "includeHeaders has no effect"),  # as Spark hands it over
+        ({"kafka.Receive.buffer.bytes": "65536"}, "kafka.Receive.buffer.bytes has no effect"),
+        ({"value_deserializer": "json"}, "value_deserializer has no effect: values are bytes"),
+        ({"kafka.max.poll.records": "7"}, "no group is joined"),
+        ({"kafka.fetch.max.bytes": "7"}, "it is a setting of the client for reading"),
+        ({"group.id": "g"}, "settings of the client begin with kafka., as kafka.group.id"),
+    ],
+)
+def test_what_the_connector_takes_is_taken_with_a_note_where_it_does_nothing(given, noted):
+    options = write_options(AT | {"topic": "t"} | given)
+    assert (noted is None) == (options.notes == ())
+    assert noted is None or noted in options.notes[0]
+    new_producer(options.kafka)
+
+
+def test_settings_of_producers_may_stand_where_topics_are_read():
+    options = read_options(READ | {"kafka.acks": "all", "kafka.enable.auto.commit": "false"}, streaming=True)
+    assert options.notes == ("kafka.acks has no effect: it is a setting of the client for writing",)
+    new_consumer(options.kafka)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"kafka.enable.idempotence": "false"},
+            "kafka.enable.idempotence cannot be set: the sink is always idempotent",
+        ),
+        ({"kafka.value.serializer": "io.confluent.KafkaAvroSerializer"}, "values are bytes or text"),
+        ({"Topc": "t"}, "there is no option 'Topc'; did you mean topic?"),
+    ],
+)
+def test_what_would_mean_something_else_is_refused_as_it_was_written(given, said):
+    with pytest.raises(BadOption) as refused:
+        write_options(AT | given)
+    assert said in str(refused.value)
+
+
+def test_settings_that_the_client_refuses_are_named_as_options():
+    for wrong, said in (
+        (
+            {"kafka.isolation.levl": "x"},
+            "there is no option 'kafka.isolation.levl'; did you mean 'kafka.isolation.level'",
+        ),
+        ({"kafka.fetch.max.wait.ms": "soon"}, "kafka.fetch.max.wait.ms cannot be 'soon'"),
+    ):
+        with pytest.raises(BadOption) as refused:
+            new_consumer(read_options(READ | wrong, streaming=True).kafka)
+        assert said in str(refused.value)

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from ottla import blocking
 from ottla.client.embedded import TopicPartition
-from ottla.spark import exactly_once
+from ottla.spark import exactly_once, fencing
 from ottla.spark.exactly_once import Identity, NotRepeatable
 from ottla.spark.options import WriteOptions
-from ottla.spark.sink import Plan
+from ottla.spark.sink import OttlaWriter, Plan
 from tests.spark.conftest import Create
 
 pytestmark = pytest.mark.timeout(300)
@@ -188,7 +188,7 @@ def test_what_an_earlier_version_decided_on_still_counts(broker, create: Create,
     plan = Plan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
     query = Identity(f"{topic}-1", 0)
     with monkeypatch.context() as earlier:
-        earlier.setattr(exactly_once, "DECISIONS_PREFIX", exactly_once.PREFIX)
+        earlier.setattr(exactly_once, "DECISIONS_PREFIX", fencing.PREFIX)
         exactly_once.decide(plan, query, written(plan, query, 300, tasks=3))  # and was killed
     with pytest.raises(NotRepeatable):
         exactly_once.commit(plan, query, written(plan, query, 300, tasks=2))
@@ -204,7 +204,7 @@ def test_a_query_of_an_earlier_version_goes_on_with_its_next_batch(broker, creat
     topic = create(2)
     plan = Plan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
     with monkeypatch.context() as earlier:
-        earlier.setattr(exactly_once, "DECISIONS_PREFIX", exactly_once.PREFIX)
+        earlier.setattr(exactly_once, "DECISIONS_PREFIX", fencing.PREFIX)
         exactly_once.commit(plan, Identity(topic, 0), written(plan, Identity(topic, 0), 300, tasks=2))
     for version in (1, 2):
         query = Identity(topic, version)
@@ -289,3 +289,37 @@ def test_at_least_once_does_without_transactions(stream, broker, create: Create,
     with blocking.Admin(broker.bootstrap) as admin:
         groups = [each.group_id for each in admin.list_groups()]
     assert [group for group in groups if sink in group] == []
+
+
+def test_a_task_sends_its_rows_in_order_while_spark_makes_more(broker, create: Create):
+    topic = create(1)
+    plan = Plan(WriteOptions(kafka={"bootstrap.servers": broker.bootstrap}, topic=topic), ("value",))
+    made: list[int] = []
+
+    def batches(count: int):
+        for first in range(0, 100 * count, 100):
+            made.append(first)
+            yield pa.record_batch({"value": [str(number) for number in range(first, first + 100)]})
+
+    written = OttlaWriter(plan)._write(batches(20), None, None)  # type: ignore[arg-type]
+    assert written.rows == 2000
+    assert [int(value or b"") for _, _, value, _ in committed(broker.bootstrap, topic)] == list(range(2000))
+
+    def broken():
+        yield from batches(2)
+        raise KeyError("the query")
+
+    with pytest.raises(KeyError, match="the query"):
+        OttlaWriter(plan)._write(broken(), None, None)  # type: ignore[arg-type]
+    too_large = pa.record_batch({"value": ["x" * 3_000_000]})
+    with pytest.raises(Exception, match="max_request_size"):
+        OttlaWriter(plan)._write(iter([too_large] * 5), None, None)  # type: ignore[arg-type]
+
+
+def test_what_a_task_had_is_told_by_counts_and_sums_that_know_no_order():
+    rows = pa.record_batch({"key": ["a", None, "ccc"], "value": [b"xyz", b"", b"\xff"]})
+    whole = exactly_once.Content().plus(rows)
+    assert whole == (3, 8, sum(b"a" + b"ccc" + b"xyz" + b"\xff"))
+    turned = exactly_once.Content().plus(rows.slice(1)).plus(rows.slice(0, 1))
+    assert turned == whole
+    assert exactly_once.Content().plus(rows.slice(0, 0)) == (0, 0, 0)

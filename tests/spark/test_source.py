@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from ottla import blocking
 from ottla.client.embedded import TopicPartition
-from ottla.spark.options import read_options
-from ottla.spark.source import OttlaStreamReader
-from tests.spark.conftest import Create
+from ottla.spark.options import BadOption, read_options
+from ottla.spark.source import OttlaStreamReader, Part
+from tests.spark.conftest import FOREVER, Create
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -68,7 +68,7 @@ def run(frame, checkpoint: Path, **trigger: Any):
 
 
 def test_a_batch_has_the_columns_of_the_connector(source, fill, create: Create, spark):
-    topic = create(2)
+    topic = create(2, **FOREVER)
     fill(topic, range(100), timestamps=1_700_000_000_000)
     frame = source(subscribe=topic)
     assert frame.schema.simpleString() == (
@@ -85,7 +85,7 @@ def test_a_batch_has_the_columns_of_the_connector(source, fill, create: Create, 
 
 
 def test_a_batch_reads_between_the_offsets_or_times_that_are_named(source, fill, create: Create):
-    topic = create(2)
+    topic = create(2, **FOREVER)
     fill(topic, range(20), timestamps=1000)
     between = {"startingOffsets": json.dumps({topic: {"0": 2, "1": -2}}),
                "endingOffsets": json.dumps({topic: {"0": 5, "1": 3}})}  # fmt: skip
@@ -162,6 +162,33 @@ def test_a_new_partition_whose_log_begins_late_is_read_in_portions(tasks, fill, 
     assert [len(batch) for batch in batches] == [10, 10, 10]
 
 
+def test_partitions_added_while_a_stream_runs_are_read(fill, broker, create: Create):
+    """The planner and the workers have known the topic with fewer."""
+    topic = create(2)
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
+    reader = OttlaStreamReader(read_options(given, streaming=True))
+    at: dict[str, Any] = {topic: {"0": 0, "1": 0}}
+    seen: list[int] = []
+    for partitions in (2, 4, 8):
+        with blocking.Admin(broker.bootstrap) as admin:
+            if partitions > 2:
+                admin.create_partitions(topic, partitions)
+        fill(topic, range(partitions * 10, partitions * 20), partitions=partitions)
+        end = reader.latestOffset(at, reader.getDefaultReadLimit())
+        for batch in chain(*(reader.read(part) for part in reader.partitions(at, end))):
+            seen += [int(value) for value in batch.column("value").to_pylist()]
+        at = end
+    assert len(at[topic]) == 8
+    assert sorted(seen) == [*range(20, 40), *range(40, 80), *range(80, 160)]
+
+
+def test_an_assigned_partition_that_is_not_there_is_named_at_once(broker, create: Create):
+    topic = create(2)
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "assign": json.dumps({topic: [1, 2]})}
+    with pytest.raises(BadOption, match=f"{topic}-2, which is not there"):
+        OttlaStreamReader(read_options(given, streaming=True)).initialOffset()
+
+
 def test_a_stream_waits_for_enough_but_not_for_ever(source, fill, create: Create, tmp_path):
     topic = create(2)
     fill(topic, range(10))
@@ -207,9 +234,64 @@ def test_mistakes_are_told_before_anything_is_read(source, create: Create):
     for options, said in (
         ({"subscrib": topic}, "did you mean subscribe"),
         ({"subscribe": topic, "columns": "colour"}, "columns are some of"),
-        ({"subscribe": topic, "kafka_fetch_max_byte": "1"}, "kafka.*"),
+        ({"subscribe": topic, "kafka_fetch_max_byte": "1"}, "did you mean 'kafka.fetch.max.bytes'?"),
         ({"subscribe": topic + "-missing"}, "there is no such topic"),
     ):
         with pytest.raises(Exception, match=r".") as refused:
             source(**options).count()
         assert said in str(refused.value)
+
+
+def reader_at_the_end(broker, topic: str, **options: str) -> OttlaStreamReader:
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, **options}
+    return OttlaStreamReader(read_options(given, streaming=True))
+
+
+def test_a_stream_that_begins_at_the_end_begins_where_it_said_first(fill, broker, create: Create):
+    """Spark asks where a query begins twice for its first batch, and records may come in between."""
+    topic = create(2)
+    fill(topic, range(10))
+    reader = reader_at_the_end(broker, topic)
+    start = reader.initialOffset()
+    fill(topic, range(10, 20))
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    fill(topic, range(20, 30))
+    assert reader.initialOffset() == start == end == {topic: {"0": 5, "1": 5}}
+    assert reader.partitions(start, end) == []
+    later = reader.latestOffset(end, reader.getDefaultReadLimit())
+    assert later == {topic: {"0": 15, "1": 15}}
+    ranges = [each for part in reader.partitions(end, later) if isinstance(part, Part) for each in part.ranges]
+    assert [(each.start, each.end) for each in ranges] == [(5, 15)] * 2
+
+
+def test_a_first_batch_that_began_at_the_end_is_run_again_as_it_was(fill, broker, create: Create):
+    """The checkpoint of a query that was killed in its first batch has where that batch ends, and nothing else."""
+    topic = create(2)
+    fill(topic, range(10))
+    before = reader_at_the_end(broker, topic)
+    end = before.latestOffset(before.initialOffset(), before.getDefaultReadLimit())
+    fill(topic, range(10, 20))
+    again = reader_at_the_end(broker, topic)
+    assert again.partitions(again.initialOffset(), end) == []
+    assert again.latestOffset(end, again.getDefaultReadLimit()) == {topic: {"0": 10, "1": 10}}
+
+
+def test_a_first_batch_reads_partitions_whose_beginning_is_known_at_once(fill, broker, create: Create):
+    topic = create(2)
+    fill(topic, range(10))
+    starting = json.dumps({topic: {"0": 2, "1": -1}})
+    reader = reader_at_the_end(broker, topic, startingOffsets=starting)
+    start = reader.initialOffset()
+    fill(topic, range(10, 20))
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == {topic: {"0": 10, "1": 5}}
+
+
+def test_what_is_available_now_never_ends_before_a_stream_that_begins_at_the_end(fill, broker, create: Create):
+    topic = create(2)
+    fill(topic, range(10))
+    reader = reader_at_the_end(broker, topic)
+    reader.prepareForTriggerAvailableNow()
+    fill(topic, range(10, 20))
+    start = reader.initialOffset()
+    for _ in range(2):
+        assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start

@@ -24,6 +24,7 @@ import psycopg
 from psycopg import errors, sql
 
 from ottla.spark.connectors.envelope import Captured, Keys, Origin, captured, inserted_first, key_text, snapshot_record
+from ottla.spark.connectors.options import CaptureOptions
 from ottla.spark.connectors.pgoutput import Column, Relation, Transaction, lsn_number, lsn_text, transactions
 from ottla.spark.options import BadOption
 
@@ -51,18 +52,6 @@ SESSION: Final = " ".join(
 
 class LostSlot(RuntimeError):
     """Changes between our position and the slot's are gone for good."""
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureOptions:
-    url: str
-    tables: tuple[Table, ...]
-    slot: str
-    publication: str
-    prefix: str | None = None
-    snapshot: str = "initial"
-    changes_max: int = 10_000
-    truncates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

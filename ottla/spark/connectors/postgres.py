@@ -11,7 +11,7 @@ happens as soon as two writers work at once. Where that matters, read the change
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -25,13 +25,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from ottla.spark.border import short_tracebacks
+from ottla.spark.connectors.options import ReadPlan, batch_plan, read_plan, stream_plan
 from ottla.spark.connectors.postgres_sink import PostgresStreamWriter, PostgresWriter, sink_plan
-from ottla.spark.connectors.settings import Settings
 from ottla.spark.options import BadOption
 
-READ: Final = ("url", "table", "query", "incrementingColumn", "maxRowsPerTrigger")
-URL_EXAMPLE: Final = "postgresql://user:password@localhost/database"
-ROWS_MAX: Final = 1_000_000
 NUMERIC: Final = 1700
 DECIMAL_DIGITS_MAX: Final = 38
 _TYPES: Final = {
@@ -57,37 +55,11 @@ _TYPES: Final = {
 """PostgreSQL's types by their oids. Others (uuid, jsonb, enums, intervals…) are read as their text."""
 
 
-class ReadPlan(NamedTuple):
-    url: str
-    relation: str
-    """What to select from, as SQL."""
-    incrementing: str | None
-    rows_max: int
-
-
 class Field(NamedTuple):
     name: str
     spark: str
     as_text: bool
     """Selected as text; decimals are made of it here."""
-
-
-def read_plan(given: Mapping[str, str]) -> ReadPlan:
-    settings = Settings(given, READ)
-    table, query = settings.get("table"), settings.get("query")
-    if (table is None) == (query is None):
-        raise BadOption("one of table and query says what to read")
-    relation = f"({query.strip().rstrip(';')}) as q" if query else quoted(table or "")
-    return ReadPlan(
-        settings.needed("url", URL_EXAMPLE),
-        relation,
-        settings.get("incrementingColumn"),
-        settings.number("maxRowsPerTrigger", ROWS_MAX),
-    )
-
-
-def quoted(table: str) -> str:
-    return ".".join('"' + part.replace('"', '""') + '"' for part in table.split("."))
 
 
 def fields(plan: ReadPlan) -> list[Field]:
@@ -103,6 +75,7 @@ def _field(column: Any) -> Field:
     return Field(column.name, known or "string", known is None)
 
 
+@short_tracebacks
 class PostgresDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
@@ -112,22 +85,16 @@ class PostgresDataSource(DataSource):
         return ", ".join(f"`{each.name}` {each.spark}" for each in fields(read_plan(self.options)))
 
     def reader(self, schema: StructType) -> TableReader:
-        plan = read_plan(self.options)
-        if plan.incrementing:
-            raise BadOption("incrementingColumn is for readStream; read takes everything as it is now")
-        return TableReader(plan, schema)
+        return TableReader(batch_plan(self.options), schema)
 
     def streamReader(self, schema: StructType) -> IncrementalReader:
-        plan = read_plan(self.options)
-        if not plan.incrementing:
-            raise BadOption(
-                "incrementingColumn says by which column new rows are found; changes of all kinds, deletes too, are "
-                "read with format('ottla-postgres-cdc')"
-            )
-        return IncrementalReader(plan, schema)
+        return IncrementalReader(stream_plan(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> PostgresWriter:
-        return PostgresWriter(sink_plan(self.options, schema, overwrite=overwrite))
+        plan = sink_plan(self.options, schema, overwrite=overwrite)
+        if plan.app_id is not None and plan.version is None:
+            raise BadOption("txnVersion is missing: it counts the writes of txnAppId, as a batch id does")
+        return PostgresWriter(plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> PostgresStreamWriter:
         return PostgresStreamWriter(sink_plan(self.options, schema, overwrite=overwrite))
@@ -162,6 +129,7 @@ def _fitted(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
+@short_tracebacks
 class TableReader(DataSourceReader):
     def __init__(self, plan: ReadPlan, schema: StructType) -> None:
         self._plan = plan
@@ -179,6 +147,7 @@ class Between(InputPartition):
     upto: str
 
 
+@short_tracebacks
 class IncrementalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Positions are {"column": "id", "value": "42"}, without a value before the first row."""
 

@@ -10,7 +10,7 @@ sinks want a batch that is run again to be cut the same way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -21,13 +21,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ottla.spark.connectors.capture import Capture, CaptureOptions, Exported, connect
+from ottla.spark.border import short_tracebacks
+from ottla.spark.connectors.capture import Capture, Exported, connect
 from ottla.spark.connectors.envelope import Captured
+from ottla.spark.connectors.options import CaptureOptions, capture_options
 from ottla.spark.connectors.pgoutput import lsn_number, lsn_text
-from ottla.spark.connectors.settings import Settings
 from ottla.spark.options import BadOption
 
-KNOWN: Final = ("url", "tables", "slot", "publication", "topicPrefix", "snapshot", "maxChangesPerTrigger", "truncates")
 SCHEMA: Final = "topic string, key string, value string, timestamp timestamp, op string, lsn long"
 ARROW: Final = pa.schema(
     [
@@ -42,29 +42,7 @@ ARROW: Final = pa.schema(
 BATCH_ROWS: Final = 5_000
 
 
-def capture_options(given: Mapping[str, str]) -> CaptureOptions:
-    settings = Settings(given, KNOWN)
-    slot = settings.needed("slot", "slot=actors; each query needs one of its own")
-    tables = tuple(_table(name) for name in settings.names("tables"))
-    if not tables:
-        raise BadOption("the option tables is missing; for example public.actors,public.colleges")
-    return CaptureOptions(
-        url=settings.needed("url", "postgresql://user:password@localhost/database"),
-        tables=tables,
-        slot=slot,
-        publication=settings.get("publication") or slot,
-        prefix=settings.get("topicPrefix"),
-        snapshot=settings.one_of("snapshot", ("initial", "never", "only")),
-        changes_max=settings.number("maxChangesPerTrigger", 10_000),
-        truncates=settings.one_of("truncates", ("skip", "emit")) == "emit",
-    )
-
-
-def _table(name: str) -> tuple[str, str]:
-    schema, dot, table = name.rpartition(".")
-    return (schema, table) if dot else ("public", table)
-
-
+@short_tracebacks
 class PostgresCdcDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
@@ -91,6 +69,7 @@ class Part(InputPartition):
     """The time that records of the snapshot tell."""
 
 
+@short_tracebacks
 class CdcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: CaptureOptions) -> None:
         self._options = options

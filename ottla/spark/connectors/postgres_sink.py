@@ -25,10 +25,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ottla.spark.connectors.settings import Settings
+from ottla.spark.border import short_tracebacks
+from ottla.spark.connectors.options import check_columns, sink_options
 from ottla.spark.options import BadOption
 
-WRITE: Final = ("url", "table", "key", "deletedColumn", "txnAppId", "txnVersion")
 PROGRESS: Final = "ottla_progress"
 STAGED: Final = "ottla_staged"
 TASK: Final = "ottla_task"
@@ -71,30 +71,28 @@ class Staged(WriterCommitMessage):
 
 def sink_plan(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkPlan:
     """Checked against the table, once, before any task runs."""
-    settings = Settings(given, WRITE)
+    options = sink_options(given)
     if overwrite:
         raise BadOption("rows are added and updated; mode('overwrite') and complete output are not there")
-    url = settings.needed("url", "postgresql://user:password@localhost/database")
-    table = tuple(settings.needed("table", "public.actors").split("."))
-    key, deleted = settings.names("key"), settings.get("deletedColumn")
-    app_id, version = settings.get("txnAppId"), settings.get("txnVersion")
-    if (app_id is None) != (version is None):
-        raise BadOption("txnAppId and txnVersion belong together: who writes, and which of its writes this is")
-    if deleted is not None and (deleted not in schema.names or not key):
-        raise BadOption(f"deletedColumn={deleted} needs a boolean column of that name, and a key to delete by")
-    names = [name for name in schema.names if name != deleted]
-    with psycopg.connect(url, autocommit=True) as db:
-        types = _types(db, table, key)
+    check_columns(options, schema.names)
+    names = [name for name in schema.names if name != options.deleted]
+    with psycopg.connect(options.url, autocommit=True) as db:
+        types = _types(db, options.table, options.key)
         _make_progress(db)
     unknown = [name for name in names if name not in types]
     if unknown:
-        raise BadOption(f"the table {'.'.join(table)} has no column {unknown[0]}; it has {', '.join(types)}")
-    lacking = [name for name in key if name not in names]
-    if lacking:
-        raise BadOption(f"the key column {lacking[0]} is not among the columns: {', '.join(names)}")
+        raise BadOption(f"the table {'.'.join(options.table)} has no column {unknown[0]}; it has {', '.join(types)}")
     columns = tuple((name, types[name]) for name in names)
-    number = None if version is None else int(version)
-    return SinkPlan(url, table, columns, key, deleted, app_id, number, uuid.uuid4().hex)
+    return SinkPlan(
+        options.url,
+        options.table,
+        columns,
+        options.key,
+        options.deleted,
+        options.app_id,
+        options.version,
+        uuid.uuid4().hex,
+    )
 
 
 def _types(db: psycopg.Connection[Any], table: tuple[str, ...], key: tuple[str, ...]) -> dict[str, str]:
@@ -144,6 +142,7 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return sorted((message for message in messages if isinstance(message, Staged)), key=lambda part: part.task)
 
 
+@short_tracebacks
 class PostgresStreamWriter(_Writer, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -160,6 +159,7 @@ class PostgresStreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._abort(messages)
 
 
+@short_tracebacks
 class PostgresWriter(_Writer, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -174,6 +174,12 @@ class PostgresWriter(_Writer, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._abort(messages)
+
+    def give_up(self) -> None:
+        """Nobody waits for what tasks have copied: it goes with the next batch that is stored."""
+
+    def follow(self) -> None:
+        """What earlier batches have left, if anything, is in nobody's way."""
 
 
 # In a task.

@@ -15,12 +15,13 @@ SPARKS: Final = ("checkpointlocation", "path", "queryname")
 class Settings:
     def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
+        written = {name.lower(): name for name in given}
         names = {name.lower(): name for name in known}
         for name in self._given:
             if name not in names and name not in SPARKS:
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f"; did you mean {names[near[0]]}?" if near else f"; there are {', '.join(names.values())}"
-                raise BadOption(f"there is no option {name!r}{hint}")
+                raise BadOption(f"there is no option {written[name]!r}{hint}")
 
     def get(self, name: str) -> str | None:
         return self._given.get(name.lower()) or None

@@ -6,7 +6,7 @@ import difflib
 import re
 from typing import Final
 
-from ottla.spark.pipeline import graph
+from ottla.spark.pipeline import graph, option_checks
 from ottla.spark.pipeline.document import Pipeline, Problem, Sink, Transform
 
 NOT_REPEATABLE: Final = (
@@ -29,18 +29,13 @@ NOT_REPEATABLE: Final = (
 _CALL: Final = re.compile(rf"\b({'|'.join(NOT_REPEATABLE)})\s*\(", re.IGNORECASE)
 _BARE: Final = re.compile(r"\b(current_timestamp|current_date|localtimestamp)\b", re.IGNORECASE)
 _GROUPS: Final = re.compile(r"\bgroup\s+by\b|\bselect\s+distinct\b", re.IGNORECASE)
-NEEDED: Final = {
-    "ottla": ("kafka.bootstrap.servers",),
-    "ottla-postgres": ("url", "table"),
-    "parquet": ("path",),
-}
-"""Options that a sink cannot do without."""
 EXACT: Final = ("ottla", "ottla-postgres", "parquet", "noop", "console", "memory")
-PARQUET: Final = ("path", "rowsPerFile", "files")
+_QUERY: Final = re.compile(r"[(\s]*(select|with|from|table|values)\b", re.IGNORECASE)
 
 
 def problems(pipeline: Pipeline) -> list[Problem]:
     found = [*_names(pipeline), *_cycles(pipeline)]
+    found += option_checks.problems(pipeline)
     if not found:
         for transform in pipeline.transforms.values():
             found += _transform(pipeline, transform)
@@ -63,7 +58,8 @@ def _names(pipeline: Pipeline) -> list[Problem]:
                 Problem(sink.line, f"{name} names a source and a sink; a sink's topic can be read by its name")
             )
         if sink.origin not in known:
-            found.append(Problem(sink.line, f"the sink {name} is from {sink.origin}, {_unknown(sink.origin, known)}"))
+            text = f"the sink {name} is from {sink.origin}, {_unknown(sink.origin, known)}"
+            found.append(Problem(sink.line_of("from"), text))
         elif not any(graph.is_stream(pipeline, each) for each in graph.origins(pipeline, sink.origin)):
             found.append(Problem(sink.line, f"the sink {name} has no stream: {sink.origin} is from batch sources"))
     for name, source in pipeline.sources.items():
@@ -71,7 +67,7 @@ def _names(pipeline: Pipeline) -> list[Problem]:
             found.append(Problem(source.line, f"{name}: dead_letters are for streams of topics that have a schema"))
     for name in pipeline.schemas:
         if name not in pipeline.sources and name not in pipeline.sinks:
-            found.append(Problem(1, f"schemas has {name}, {_unknown(name, known)}"))
+            found.append(Problem(pipeline.schemas[name].line, f"schemas has {name}, {_unknown(name, known)}"))
     return found
 
 
@@ -107,6 +103,9 @@ def _cycles(pipeline: Pipeline) -> list[Problem]:
 def _transform(pipeline: Pipeline, transform: Transform) -> list[Problem]:
     found = []
     sql = graph.bare(transform.sql)
+    if not _QUERY.match(sql):
+        word = (sql.split() or ["nothing"])[0]
+        return [Problem(transform.line_of(1), f"{transform.name} is no query: it begins with {word}, not with select")]
     if pipeline.guarantee == "exactly-once":
         calls = dict.fromkeys(each.lower() for each in [*_CALL.findall(sql), *_BARE.findall(sql)])
         why = (
@@ -114,8 +113,7 @@ def _transform(pipeline: Pipeline, transform: Transform) -> list[Problem]:
             "records (timestamp), or say at-least-once"
         )
         found += [Problem(transform.line, f"{transform.name} calls {call}, {why}") for call in calls]
-    origins = [each for each in graph.origins(pipeline, transform.name) if graph.is_stream(pipeline, each)]
-    unbounded = [name for name in origins if name not in pipeline.sources or pipeline.sources[name].watermark is None]
+    unbounded = option_checks.unbounded(pipeline, graph.origins(pipeline, transform.name))
     direct = [name for name in graph.reads(transform.sql) if _streams(pipeline, name)]
     if re.search(r"\bjoin\b", sql, re.IGNORECASE) and len(direct) > 1 and unbounded:
         found.append(
@@ -125,15 +123,24 @@ def _transform(pipeline: Pipeline, transform: Transform) -> list[Problem]:
                 f"give {', '.join(unbounded)} a watermark, and bound the join by time",
             )
         )
-    elif _GROUPS.search(sql) and direct and unbounded:
+    elif _GROUPS.search(sql) and direct and unbounded and not _only_updates(pipeline, transform.name):
         found.append(
             Problem(
                 transform.line,
-                f"{transform.name} groups a stream without end: give {', '.join(unbounded)} a watermark, and group by "
-                "window(…)",
+                f"{transform.name} groups a stream without end: give {', '.join(unbounded)} a watermark and group by "
+                "window(…), or write what has changed with every batch: mode: update on the sink",
             )
         )
     return found
+
+
+def _only_updates(pipeline: Pipeline, name: str) -> bool:
+    """Whether everything that this is read for writes what has changed: then a group need not come to an end."""
+    return all(
+        sink.mode == "update"
+        for sink in pipeline.sinks.values()
+        if name in graph.ordered_transforms(pipeline, sink.origin)
+    )
 
 
 def _streams(pipeline: Pipeline, name: str) -> bool:
@@ -141,25 +148,15 @@ def _streams(pipeline: Pipeline, name: str) -> bool:
 
 
 def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
-    given = {name.lower() for name in sink.options}
-    found = [
-        Problem(sink.line, f"the sink {sink.name} lacks the option {needed}")
-        for needed in NEEDED.get(sink.format, ())
-        if needed.lower() not in given
-    ]
-    if sink.format == "parquet":
-        found += [
-            Problem(sink.line, f"the sink {sink.name}: parquet has no option {name}; there are {', '.join(PARQUET)}")
-            for name in sink.options
-            if name not in PARQUET
-        ]
+    found = []
     if pipeline.guarantee == "exactly-once" and sink.format not in EXACT:
         found.append(
             Problem(
-                sink.line,
+                sink.line_of("format"),
                 f"the sink {sink.name}: nobody knows whether {sink.format} is exact; say guarantee: at-least-once",
             )
         )
+    given = {name.lower() for name in sink.options}
     read_by_name = any(sink.name in graph.origins(pipeline, other.origin) for other in pipeline.sinks.values())
     if read_by_name and (sink.format != "ottla" or "topic" not in given):
         found.append(

@@ -29,11 +29,14 @@ from typing import Any, Final
 
 import yaml
 
-TOP: Final = ("name", "storage", "configuration", "guarantee", "sources", "schemas", "transforms", "sinks")
-SOURCE: Final = ("format", "options", "batch", "watermark", "broadcast", "dead_letters")
+from ottla.spark.pipeline import intervals
+
+TOP: Final = ("name", "storage", "configuration", "guarantee", "restart", "sources", "schemas", "transforms", "sinks")
+SOURCE: Final = ("format", "options", "batch", "watermark", "deduplicate", "broadcast", "dead_letters")
 SINK: Final = ("from", "format", "options", "trigger", "mode")
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+UNITS: Final = ("seconds", "milliseconds", "microseconds")
 GUARANTEES: Final = ("exactly-once", "at-least-once")
 
 
@@ -51,8 +54,26 @@ class BadPipeline(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
+    """The event time of a source, and how late its rows may be."""
+
     column: str
+    """A column, or a field of one: value.at."""
     delay: str
+    name: str
+    """Of the column that has the event time: the last part of a field's path, unless `as` says otherwise."""
+    unit: str | None = None
+    """Of a number that counts from 1970 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What is done about a query that failed."""
+
+    limit: int = 5
+    """So many times within `within_s` it is started again; 0: never."""
+    within_s: float = 3600.0
+    backoff_s: float = 5.0
+    """Before the first restart; doubled for each one after it, up to BACKOFF_MAX_S."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +82,12 @@ class DeadLetters:
 
     topic: str
     ratio_max: float
-    """More of them than this, of all that were read in a run, stop it."""
+    """More of them than this, of all that were read in a run, stop the query."""
+    records_min: int = 100
+    """So many have to be read before the ratio counts. If it is 0, not a single one is tolerated."""
+
+    def too_many(self, bad: int, rows: int) -> bool:
+        return (rows >= self.records_min or self.ratio_max == 0) and bad > self.ratio_max * rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +101,13 @@ class Source:
     """A batch source is small enough to be sent to every task, so that joining it does not reorder a stream."""
     watermark: Watermark | None = None
     dead_letters: DeadLetters | None = None
+    deduplicate: tuple[str, ...] = ()
+    """Columns, or fields; of rows in which all of them are equal, the first within the watermark's delay stays."""
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """Where its keys and its options are written."""
+
+    def line_of(self, name: str) -> int:
+        return self.lines.get(name.lower(), self.line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +115,13 @@ class Transform:
     name: str
     line: int
     sql: str
+    block: bool = False
+    """The text begins in the next line, and its lines are lines of the file."""
+
+    def line_of(self, sql_line: int) -> int:
+        """The line of the file for one of the SQL, from 1 on, without its leading blank lines."""
+        leading = len(self.sql) - len(self.sql.lstrip())
+        return self.line + self.sql[:leading].count("\n") + sql_line if self.block else self.line
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +134,11 @@ class Sink:
     options: Mapping[str, str]
     trigger: str | None = None
     mode: str | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """Where its keys and its options are written."""
+
+    def line_of(self, name: str) -> int:
+        return self.lines.get(name.lower(), self.line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +150,7 @@ class Schema:
     avro: bool = False
     registry: str | None = None
     """Values are in Confluent's wire format, by the schemas that are found there."""
+    line: int = 1
 
     @property
     def columns(self) -> dict[str, str]:
@@ -139,6 +185,7 @@ class Pipeline:
     schemas: Mapping[str, Schema] = field(default_factory=dict)
     transforms: Mapping[str, Transform] = field(default_factory=dict)
     sinks: Mapping[str, Sink] = field(default_factory=dict)
+    restart: Restart = field(default_factory=Restart)
 
     def checkpoint(self, sink: str) -> str:
         return f"{self.storage}/checkpoints/{sink}"
@@ -159,6 +206,17 @@ def parse(text: str, path: str, environment: Mapping[str, str]) -> Pipeline:
     if reader.problems:
         raise BadPipeline(path, reader.problems)
     return made
+
+
+def _lines(told: Mapping[str, Any]) -> dict[str, int]:
+    """Of the keys of a source or sink and, by their names in lower case, of its options."""
+    options = told.get("options")
+    given = {key.value.lower(): key for key, _ in options.value} if isinstance(options, yaml.MappingNode) else {}
+    return {name: node.start_mark.line + 1 for name, node in {**told, **given}.items()}
+
+
+def _is_block(node: Any) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.style == "|"
 
 
 class _Reader:
@@ -185,22 +243,17 @@ class _Reader:
             {name: self._source(name, each) for name, each in self._named(top.get("sources"))},
             {name: self._schema(name, each, Path(path).parent) for name, each in self._named(top.get("schemas"))},
             {
-                name: Transform(name, each.start_mark.line + 1, self._text(each, ""))
+                name: Transform(name, each.start_mark.line + 1, self._text(each, ""), _is_block(each))
                 for name, each in self._named(top.get("transforms"))
             },
             {name: self._sink(name, each) for name, each in self._named(top.get("sinks"))},
+            self._restart(top.get("restart")),
         )
 
     def _source(self, name: str, node: Any) -> Source:
         told = self._fields(node, f"the source {name}", SOURCE)
         if "format" not in told:
             self._wrong(node, f"the source {name} has no format")
-        watermark = None
-        if "watermark" in told:
-            parts = self._fields(told["watermark"], "a watermark", ("column", "delay"))
-            watermark = Watermark(self._text(parts.get("column"), ""), self._text(parts.get("delay"), ""))
-            if not watermark.column or not watermark.delay:
-                self._wrong(told["watermark"], "a watermark has a column and a delay, for example 10 minutes")
         return Source(
             name,
             node.start_mark.line + 1,
@@ -208,13 +261,57 @@ class _Reader:
             self._texts(told.get("options")),
             self._flag(told.get("batch"), False),
             self._flag(told.get("broadcast"), True),
-            watermark,
+            self._watermark(told.get("watermark")),
             self._dead_letters(told.get("dead_letters")),
+            self._list(told.get("deduplicate")),
+            _lines(told),
         )
+
+    def _watermark(self, node: Any) -> Watermark | None:
+        if node is None:
+            return None
+        told = self._fields(node, "a watermark", ("column", "delay", "as", "unit"))
+        column, delay = self._text(told.get("column"), ""), self._text(told.get("delay"), "")
+        if not column or not delay:
+            self._wrong(node, "a watermark has a column and a delay, for example 10 minutes")
+        elif delay:
+            self._seconds(told["delay"], "the delay of a watermark")
+        unit = self._text(told.get("unit"), "") or None
+        if unit is not None and unit not in UNITS:
+            self._wrong(told["unit"], f"unit is {unit!r}; it can be {', '.join(UNITS)}")
+        name = self._text(told.get("as"), column.rpartition(".")[2])
+        if not NAME.fullmatch(name) and column:
+            self._wrong(node, f"{name!r} cannot be the name of a column; as: says another one")
+        return Watermark(column, delay, name, unit)
+
+    def _restart(self, node: Any) -> Restart:
+        if node is None:
+            return Restart()
+        told = self._fields(node, "restart", ("limit", "within", "backoff"))
+        limit = self._text(told.get("limit"), str(Restart().limit))
+        if not limit.isdecimal():
+            self._wrong(told["limit"], f"limit is {limit!r}; it is a whole number, and 0 restarts nothing")
+            limit = "0"
+        within = self._seconds(told["within"], "within") if "within" in told else Restart().within_s
+        backoff = self._seconds(told["backoff"], "backoff") if "backoff" in told else Restart().backoff_s
+        return Restart(int(limit), within, backoff)
+
+    def _seconds(self, node: Any, what: str) -> float:
+        try:
+            return intervals.seconds(self._text(node, ""))
+        except ValueError as problem:
+            self._wrong(node, f"{what}: {problem}")
+            return 0.0
+
+    def _list(self, node: Any) -> tuple[str, ...]:
+        """A text, in which commas separate, or a sequence of texts."""
+        if isinstance(node, yaml.SequenceNode):
+            return tuple(self._text(each, "") for each in node.value)
+        return tuple(part.strip() for part in self._text(node, "").split(",") if part.strip())
 
     def _schema(self, name: str, node: Any, beside: Path) -> Schema:
         if isinstance(node, yaml.ScalarNode):
-            return Schema(self._text(node, ""))
+            return Schema(self._text(node, ""), line=node.start_mark.line + 1)
         told = self._fields(node, f"the schema {name}", ("avro", "registry"))
         text = self._text(told.get("avro"), "")
         try:
@@ -226,19 +323,23 @@ class _Reader:
             self._wrong(node, f"the Avro schema {name} cannot be read: {problem.strerror}: {beside / text}")
         except (ValueError, AttributeError) as problem:
             self._wrong(node, f"the Avro schema {name} is not JSON: {problem}")
-        return Schema(text, True, self._text(told.get("registry"), "") or None)
+        return Schema(text, True, self._text(told.get("registry"), "") or None, node.start_mark.line + 1)
 
     def _dead_letters(self, node: Any) -> DeadLetters | None:
         if node is None:
             return None
-        told = self._fields(node, "dead_letters", ("topic", "max_ratio"))
+        told = self._fields(node, "dead_letters", ("topic", "max_ratio", "min_records"))
         text = self._text(told.get("max_ratio"), "1")
         if "topic" not in told:
             self._wrong(node, "dead_letters has no topic to put them into")
         if not re.fullmatch(r"0(\.\d+)?|1(\.0+)?|\.\d+", text):
             self._wrong(node, f"max_ratio is {text!r}; it is a number from 0 to 1")
             text = "1"
-        return DeadLetters(self._text(told.get("topic"), ""), float(text))
+        least = self._text(told.get("min_records"), str(DeadLetters("", 1.0).records_min))
+        if not least.isdecimal():
+            self._wrong(node, f"min_records is {least!r}; it is a whole number")
+            least = "0"
+        return DeadLetters(self._text(told.get("topic"), ""), float(text), int(least))
 
     def _sink(self, name: str, node: Any) -> Sink:
         told = self._fields(node, f"the sink {name}", SINK)
@@ -253,6 +354,7 @@ class _Reader:
             self._texts(told.get("options")),
             self._text(told.get("trigger"), "") or None,
             self._text(told.get("mode"), "") or None,
+            _lines(told),
         )
 
     def _fields(self, node: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:

@@ -6,28 +6,10 @@ stands still while the others go on are too late when they come at last, and are
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Final
 
 Ends = Mapping[tuple[str, str], int]
 """How far partitions were read."""
-
-_DELAY: Final = re.compile(r"\s*(?:interval\s+)?(\d+)\s*([a-z]+?)s?\s*", re.IGNORECASE)
-_SECONDS: Final = {
-    "millisecond": 0.001,
-    "second": 1.0,
-    "minute": 60.0,
-    "hour": 3600.0,
-    "day": 86400.0,
-    "week": 604800.0,
-}
-
-
-def delay_s(told: str) -> float:
-    """A watermark's delay, as Spark writes it: 10 minutes. What is not understood counts as a minute."""
-    found = _DELAY.fullmatch(told)
-    return int(found[1]) * _SECONDS.get(found[2].lower(), 60.0) if found else 60.0
 
 
 class Idle:

@@ -2,6 +2,7 @@
 
     <storage>/plans/<sink>.json     what the checkpoint depends on; another program on it is refused
     <storage>/status/<sink>.json    the last progress, for `ottla pipeline status`
+    <storage>/status/<sink>.lock    held by the process that runs the query
 
 A storage that is no directory of this machine (hdfs:, s3a:) keeps its checkpoints there; these files then lie in
 `.ottla/<name>/` beside the pipeline's file.
@@ -13,15 +14,30 @@ import json
 import os
 import re
 import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlparse
 
 from ottla.spark.pipeline import graph
-from ottla.spark.pipeline.document import Pipeline, Problem
+from ottla.spark.pipeline.document import Pipeline, Problem, Sink
 
 IDENTITY: Final = ("subscribe", "subscribePattern", "assign", "tables", "slot", "table", "query", "incrementingColumn")
 """Options that say what is read; with others a checkpoint's positions mean something else."""
+
+TARGET: Final = ("topic", "table", "path", "txnappid")
+"""Options that say where a sink writes, and under which name it keeps count."""
+
+LIVING: Final = ("running", "restarting")
+"""States that only a process that is there can be in."""
+LOCK_WAIT_S: Final = 1.0
+"""Who asks for the status holds a lock for a moment, too."""
+
+
+class AlreadyRunning(RuntimeError):
+    """Another process holds a query."""
 
 
 def local_path(address: str) -> Path | None:
@@ -53,7 +69,18 @@ def plan(pipeline: Pipeline, sink: str) -> dict[str, Any]:
     texts = [pipeline.transforms[name].sql for name in graph.ordered_transforms(pipeline, origin)]
     stateful = [" ".join(text.split()) for text in texts if _keeps_state(pipeline, text)]
     schemas = {name: pipeline.schemas[name].columns for name in sources if name in pipeline.schemas}
-    return {"sources": sources, "stateful": stateful, "schemas": schemas}
+    stateful += [
+        f"deduplicate {name}: {', '.join(pipeline.sources[name].deduplicate)}"
+        for name in sources
+        if name in pipeline.sources and pipeline.sources[name].deduplicate
+    ]
+    return {"sources": sources, "stateful": stateful, "schemas": schemas, "sink": _target(pipeline.sinks[sink])}
+
+
+def _target(sink: Sink) -> dict[str, Any]:
+    """Where the marks stand that say which batches were written."""
+    given = {key.lower(): value for key, value in sink.options.items()}
+    return {"format": sink.format} | {key: given[key] for key in TARGET if key in given}
 
 
 def _keeps_state(pipeline: Pipeline, text: str) -> bool:
@@ -84,9 +111,23 @@ def broken_checkpoints(pipeline: Pipeline) -> list[Problem]:
         if before["stateful"] != now["stateful"]:
             text = f"the state that {name} keeps was made by another query (its joins or groups were edited): {again}"
             found.append(Problem(sink.line, text))
+        found += _moved(sink, before.get("sink"), now["sink"])
         for column, was, is_now in _retyped(before["schemas"], now["schemas"]):
             found.append(Problem(sink.line, f"{name}: {column} was {was} and is {is_now} now: {again}"))
     return found
+
+
+def _moved(sink: Sink, before: dict[str, Any] | None, now: dict[str, Any]) -> list[Problem]:
+    """Whether a sink writes elsewhere than its checkpoint did. Plans of earlier versions do not say where that was."""
+    if before is None or before == now:
+        return []
+    key = next((each for each in (*TARGET, "format") if before.get(each) != now.get(each)), "format")
+    text = (
+        f"the checkpoint of {sink.name} has written {key} {before.get(key)}, where its marker stands, and now it is "
+        f"{now.get(key)}: no batch is known to be written there. Go on as before, give the sink another name, or begin "
+        f"it anew: ottla pipeline run --full-refresh {sink.name}"
+    )
+    return [Problem(sink.line_of(key), text)]
 
 
 def _names(told: dict[str, Any]) -> str:
@@ -115,11 +156,54 @@ def keep_status(pipeline: Pipeline, sink: str, status: dict[str, Any]) -> None:
 
 
 def status(pipeline: Pipeline, sink: str) -> dict[str, Any] | None:
-    return _read(home(pipeline) / "status" / f"{sink}.json")
+    """What a query said last; of one whose process has ended without a word, that it has ended."""
+    told = _read(home(pipeline) / "status" / f"{sink}.json")
+    if told is not None and told["state"] in LIVING and not _is_running(pipeline, sink):
+        told["state"] = "ended"
+    return told
+
+
+@contextmanager
+def running(pipeline: Pipeline, sink: str) -> Iterator[None]:
+    """A lock that lasts as long as the process: by it `status` knows whether somebody still runs the query."""
+    import fcntl  # not on Windows, as with brokers
+
+    path = _lock(pipeline, sink)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        deadline = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise AlreadyRunning(f"{sink} is run by another process already; --sink runs others") from None
+                time.sleep(LOCK_WAIT_S / 20)
+        yield
+
+
+def _is_running(pipeline: Pipeline, sink: str) -> bool:
+    import fcntl
+
+    try:
+        with _lock(pipeline, sink).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _lock(pipeline: Pipeline, sink: str) -> Path:
+    return home(pipeline) / "status" / f"{sink}.lock"
 
 
 def forget(pipeline: Pipeline, sink: str) -> list[str]:
     """Remove a sink's checkpoint, and Parquet that was made with it; what was removed."""
+    if _is_running(pipeline, sink):
+        raise AlreadyRunning(f"{sink} is running; stop it first")
     gone = []
     places = [pipeline.checkpoint(sink)]
     if pipeline.sinks[sink].format == "parquet":

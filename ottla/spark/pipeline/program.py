@@ -6,21 +6,27 @@ refreshed and changed one by one.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ottla.spark.options import BadOption
 from ottla.spark.pipeline import graph
 from ottla.spark.pipeline.document import Pipeline, Schema, Sink, Source
+from ottla.spark.pipeline.reasons import UNFIT
 
 HEAD: Final = '''"""{name}: made of {path} by `ottla pipeline eject`."""
 
+import os
+
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import broadcast, count, count_if, expr, lit
+from pyspark.sql.functions import broadcast, col, count, count_if, expr, lit, when
 from pyspark.sql.streaming import StreamingQuery
 
-{imports}from ottla.spark.connectors.parquet import ParquetEpochs
+{imports}from ottla.spark.batch_sink import BatchSink
+from ottla.spark.connectors.parquet import ParquetEpochs
 
 CONFIGURATION = {configuration}
 
@@ -37,6 +43,31 @@ if __name__ == "__main__":
     for query in [begin(session) for begin in SINKS.values()]:
         query.awaitTermination()
 """
+RECORD: Final = {
+    "key": "string",
+    "value": "string",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+}
+"""The columns of a topic's relation, and their types where there is no schema."""
+FROM_NUMBERS: Final = {
+    "seconds": "timestamp_seconds({})",
+    "milliseconds": "timestamp_millis({})",
+    "microseconds": "timestamp_micros({})",
+}
+FOR_EACH_BATCH: Final = ("ottla", "ottla-postgres")
+"""Sinks that Spark refuses in update mode, as it does all that are written in Python: they write each batch."""
+PARQUET: Final = {"path": "path", "rowsPerFile": "rows_per_file", "files": "files", "partitionBy": "partition_by"}
+"""Options of a Parquet sink, and the arguments of ParquetEpochs that they are."""
+FROM_JSON: Final = "from_json(cast(value as string), '{}, _unfit string', map('columnNameOfCorruptRecord', '_unfit'))"
+NOT_JSON: Final = "value is not null and ({0} is null or {0}._unfit is not null)"
+"""Spark reads a value without any characters but blanks as null, and does not call it corrupt."""
+SHOWN_MAX: Final = 200
+"""Characters, or bytes, of a value that does not fit the schema, in the error that names it."""
+TEXT_SHOWN: Final = f"left(cast(value as string), {SHOWN_MAX})"
+HEX_SHOWN: Final = f"'0x', hex(substring(value, 1, {SHOWN_MAX}))"
 BASE: Final = {"spark.sql.session.timeZone": "UTC"}
 SHARED: Final = ("kafka.bootstrap.servers", "kafka.sasl", "kafka.ssl", "kafka.security")
 """Options by which a cluster is reached, for reading and writing."""
@@ -47,6 +78,8 @@ STATE: Final = {
     )
 }
 """State of joins and windows is kept on disk, so that it may be larger than the memory."""
+SHUFFLE: Final = "spark.sql.shuffle.partitions"
+"""How many tasks joins and groups have, each with a state of its own in the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +107,14 @@ def backfill(pipeline: Pipeline, sink: Sink, span: Span) -> str:
     return text + "\n".join(lines) + "\n"
 
 
+def analysed(pipeline: Pipeline, sink: Sink) -> str:
+    """A sink's query up to its rows, which nobody starts."""
+    lines = ["", f"def rows_of_{sink.name}(spark: SparkSession):", *_views(pipeline, sink, None), "    return rows"]
+    return _head(pipeline, "{}") + "\n".join(lines) + "\n"
+
+
 def program(pipeline: Pipeline) -> str:
-    text = _head(pipeline, _mapping({**BASE, **STATE, **pipeline.configuration}))
+    text = _head(pipeline, _configuration(pipeline))
     for sink in pipeline.sinks.values():
         text += "\n" + "\n".join(_query(pipeline, sink)) + "\n\n"
     for query, source in graph.dead_letters(pipeline).items():
@@ -83,6 +122,15 @@ def program(pipeline: Pipeline) -> str:
     names = [*graph.dead_letters(pipeline), *graph.ordered_sinks(pipeline)]
     sinks = ", ".join(f"{_text(name)}: to_{name}" for name in names)
     return text + FOOT.format(sinks=sinks, name=_text(pipeline.name))
+
+
+def _configuration(pipeline: Pipeline) -> str:
+    """The same as of a session that `ottla pipeline run` makes, unless that is on a cluster."""
+    settings = {**BASE, **STATE, **pipeline.configuration}
+    lines = [f"    {_text(name)}: {_text(value)}," for name, value in settings.items()]
+    if SHUFFLE not in pipeline.configuration:
+        lines.append(f"    {_text(SHUFFLE)}: str(os.cpu_count()),  # Spark's own default, 200, is for large clusters")
+    return "\n".join(["{", *lines, "}"])
 
 
 def _head(pipeline: Pipeline, configuration: str) -> str:
@@ -118,12 +166,32 @@ def _relation(pipeline: Pipeline, sink: Sink, name: str, span: Span | None) -> I
     source = source_of(pipeline, name)
     yield _read(pipeline, source, sink.name) if span is None or source.batch else _read_span(source, span)
     if source.format == "ottla":
-        yield from _decoded(pipeline.schemas.get(name), put_aside=source.dead_letters is not None)
-    if source.watermark is not None and span is None:
-        yield f"frame = frame.withWatermark({_text(source.watermark.column)}, {_text(source.watermark.delay)})"
+        yield from _decoded(pipeline.schemas.get(name), source)
+    yield from _event_time(source, bounded=span is not None)
     if source.batch and source.broadcast:
         yield "frame = broadcast(frame)  # a join that shuffles would reorder the stream"
     yield f"frame.createOrReplaceTempView({_text(name)})"
+
+
+def _event_time(source: Source, *, bounded: bool) -> Iterable[str]:
+    """A column of its own for the event time, since Spark takes no field of a struct for a watermark."""
+    mark = source.watermark
+    if mark is None:
+        return
+    told = FROM_NUMBERS[mark.unit].format(mark.column) if mark.unit else mark.column
+    if "." in mark.column or told != mark.name:
+        told = told if mark.unit else f"cast({mark.column} as timestamp)"
+        yield f"frame = frame.withColumn({_text(mark.name)}, expr({_text(told)}))"
+    if not bounded:
+        yield f"frame = frame.withWatermark({_text(mark.name)}, {_text(mark.delay)})"
+    if source.deduplicate:
+        names = [f"_same_{number}" for number in range(len(source.deduplicate))]
+        made = ", ".join(
+            f"{_text(name)}: expr({_text(column)})" for name, column in zip(names, source.deduplicate, strict=True)
+        )
+        yield f"frame = frame.withColumns({{{made}}})"
+        drop = "dropDuplicates" if bounded else "dropDuplicatesWithinWatermark"
+        yield f"frame = frame.{drop}([{', '.join(map(_text, names))}]).drop({', '.join(map(_text, names))})"
 
 
 def source_of(pipeline: Pipeline, name: str) -> Source:
@@ -187,27 +255,47 @@ def _unfit(schema: Schema) -> str:
     """The column that says whether a value does not fit; one that is null does."""
     if schema.avro:
         return f"~fits_avro({_avro(schema)})"
-    told = "from_json(cast(value as string), '{}, _unfit string', map('columnNameOfCorruptRecord', '_unfit'))"
-    return f"expr({_text(f'value is not null and {told.format(schema.text)}._unfit is not null')})"
+    return f"expr({_text(NOT_JSON.format(FROM_JSON.format(schema.text)))})"
 
 
 def _avro(schema: Schema) -> str:
     return f'"value", {_text(schema.text)}, registry={schema.registry!r}'
 
 
-def _decoded(schema: Schema | None, *, put_aside: bool) -> Iterable[str]:
+def _decoded(schema: Schema | None, source: Source) -> Iterable[str]:
     """Keys are text; values too, or what the schema says. What does not fit stops the query, or was put aside."""
-    value = "cast(value as string) as value"
+    value, put_aside = "cast(value as string) as value", source.dead_letters is not None
     if schema is not None and put_aside:
         yield f"frame = frame.where(~({_unfit(schema)}))"
     if schema is not None and schema.avro:
-        mode = ', mode="PERMISSIVE"' if put_aside else ""  # Spark may read before it filters
-        yield f'frame = frame.withColumn("value", from_avro({_avro(schema)}{mode}))'
+        # Where values that do not fit were put aside, Spark may still read before it filters.
+        yield f'frame = frame.withColumn("_read", from_avro({_avro(schema)}, mode="PERMISSIVE"))'
+        unfit = "value is not null and _read is null"
+        yield from _fitting(source, unfit, "_read", put_aside=put_aside, shown=HEX_SHOWN)
         value = "value"
     elif schema is not None:
-        value = f"from_json(cast(value as string), '{schema.text}', map('mode', 'FAILFAST')) as value"
-    columns = ["cast(key as string) as key", value, "topic", "partition", "offset", "timestamp"]
+        yield f'frame = frame.withColumn("_read", expr({_text(FROM_JSON.format(schema.text))}))'
+        yield from _fitting(source, NOT_JSON.format("_read"), "_read", put_aside=put_aside, without="_unfit")
+        value = "value"
+    columns = ["cast(key as string) as key", value, *[name for name in RECORD if name not in ("key", "value")]]
     yield f"frame = frame.selectExpr({', '.join(_text(column) for column in columns)})"
+
+
+def _fitting(
+    source: Source, unfit: str, read: str, *, put_aside: bool, without: str = "", shown: str = TEXT_SHOWN
+) -> Iterable[str]:
+    """What was read as the value; a record that does not fit is named, with what to do about it."""
+    told = f'col("{read}")' + (f'.dropFields("{without}")' if without else "")
+    if put_aside:
+        yield f'frame = frame.withColumn("value", {told})'
+        return
+    words = (
+        f"concat('a record {UNFIT} {source.name}: topic ', topic, ', partition ', partition, "
+        f"', offset ', offset, ', value ', {shown}, "
+        "'. dead_letters: {topic: NAME} on the source puts such records aside, and the query goes on')"
+    )
+    yield f"unfit = expr({_text(f'raise_error({words})')})"
+    yield f'frame = frame.withColumn("value", when(expr({_text(unfit)}), unfit).otherwise({told}))'
 
 
 def _topic_of(pipeline: Pipeline, sink: Sink) -> Source:
@@ -229,14 +317,36 @@ def _writer(pipeline: Pipeline, sink: Sink) -> Iterable[str]:
         yield f"writer = writer.outputMode({_text(sink.mode)})"
     if sink.format == "parquet":
         yield f"writer = writer.foreachBatch({_epochs(sink)})"
+    elif sink.mode == "update" and sink.format in FOR_EACH_BATCH:
+        yield f"writer = writer.foreachBatch(BatchSink({_text(sink.format)}, {_mapping(sink.options)}))"
     else:
         yield f"writer = writer.format({_text(sink.format)}).options(**{_mapping(sink.options)})"
 
 
 def _epochs(sink: Sink) -> str:
-    names = {"path": "path", "rowsPerFile": "rows_per_file", "files": "files"}
-    told = [f"{names[each]}={_text(value) if each == 'path' else value}" for each, value in sink.options.items()]
+    told = [f"{PARQUET[name]}={value!r}" for name, value in parquet_options(sink).items()]
     return f"ParquetEpochs({', '.join(told)})"
+
+
+def parquet_options(sink: Sink) -> dict[str, str | int | tuple[str, ...]]:
+    """By their names, as what they are; BadOption for those that ParquetEpochs does not have."""
+    known = {name.lower(): name for name in PARQUET}
+    found: dict[str, str | int | tuple[str, ...]] = {}
+    for given, value in sink.options.items():
+        name = known.get(given.lower())
+        if name is None:
+            near = difflib.get_close_matches(given.lower(), known, n=1)
+            hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(PARQUET)}"
+            raise BadOption(f"there is no option {given!r}; {hint}")
+        if name in ("rowsPerFile", "files") and not (value.isdecimal() and int(value)):
+            raise BadOption(f"{given} is {value!r}; it is a whole number from 1 on")
+        if name == "partitionBy":
+            found[name] = tuple(part.strip() for part in value.split(",") if part.strip())
+        else:
+            found[name] = value if name == "path" else int(value)
+    if not found.get("path"):
+        raise BadOption("the option path is missing; for example file:///data/orders")
+    return found
 
 
 def _indented(lines: Iterable[str]) -> Iterable[str]:

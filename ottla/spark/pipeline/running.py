@@ -1,4 +1,9 @@
-"""Running a pipeline: its queries are started, watched, told about line by line, and stopped cleanly."""
+"""Running a pipeline: its queries are started, watched, told about line by line, restarted, and stopped cleanly.
+
+A query that fails is started again after a while, and the others go on meanwhile. What would fail in the same way again
+(an option, the SQL, a batch that is not the same any more) is not tried again. The run has failed if a query has, but
+it goes on until no query is left, or until it is asked to stop.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +12,78 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.spark.pipeline import graph, kept
+from ottla.spark.pipeline import graph, intervals, kept, locating
 from ottla.spark.pipeline.document import Pipeline
-from ottla.spark.pipeline.idle import Idle, delay_s
+from ottla.spark.pipeline.idle import Idle
 from ottla.spark.pipeline.program import Span, backfill, program
-from ottla.spark.pipeline.session import session
+from ottla.spark.pipeline.reasons import is_permanent, reason
+from ottla.spark.pipeline.restarts import Restarts
+from ottla.spark.pipeline.session import checkpoint_settings, session
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_S: Final = 0.5
 Say = Callable[[str], None]
+Begin = Callable[[], "StreamingQuery"]
 
 
 class Failed(RuntimeError):
-    """A query ended by itself, with a reason."""
+    """Queries ended by themselves, with reasons."""
 
 
 def run(pipeline: Pipeline, *, master: str | None, available_now: bool, only: tuple[str, ...], say: Say) -> None:
     log = kept.home(pipeline) / "spark.log"
     stopped = _Stopped()
-    with stopped, session(pipeline.name, log, master, pipeline.configuration) as spark:
-        namespace: dict[str, Any] = {"__name__": "ottla_pipeline"}
-        exec(compile(program(pipeline), f"<{pipeline.path}>", "exec"), namespace)
-        begin = {name: each for name, each in namespace["SINKS"].items() if not only or name in only}
-        say(f"{pipeline.name}: {len(begin)} queries on Spark {spark.version}, {spark.sparkContext.master}; log: {log}")
-        watched: list[_Watched] = []
-        try:
-            for name, each in begin.items():
-                if name in pipeline.sinks:
-                    kept.keep_plan(pipeline, name)
-                watched.append(_Watched(pipeline, name, each(spark, available_now), say))
-                if available_now:  # one after the other: what one writes, the next one reads
-                    _watch(watched[-1:], stopped)
-                if stopped.asked:
-                    break
-            _watch(watched, stopped)
-        finally:
-            for one in watched:
-                one.stop()
+    settings = {**checkpoint_settings(pipeline.storage), **pipeline.configuration}
+    queries: list[_Query] = []
+    try:
+        with stopped, ExitStack() as stack:
+            for name in (*graph.dead_letters(pipeline), *pipeline.sinks):
+                if not only or name in only:
+                    stack.enter_context(kept.running(pipeline, name))
+            spark = stack.enter_context(session(pipeline.name, log, master, settings))
+            queries = _queries(pipeline, spark, available_now, only, say)
+            say(f"{pipeline.name}: {len(queries)} queries on Spark {spark.version}, {_master(spark)}; log: {log}")
+            try:
+                # What is available now is read by one after the other: what one writes, the next one reads.
+                for some in [[query] for query in queries] if available_now else [queries]:
+                    _watch(some, stopped)
+            finally:
+                for query in queries:
+                    query.stop()
+    except Exception:
+        if not stopped.asked:
+            raise
+        say(f"{pipeline.name}: stopped")  # Spark's own processes had been asked, too
+    failed = [query.failure for query in queries if query.failure is not None]
+    if failed:
+        raise Failed("\n".join(failed))
+
+
+def _master(spark: SparkSession) -> str:
+    return str(spark.sparkContext.master)
+
+
+def _queries(
+    pipeline: Pipeline, spark: SparkSession, available_now: bool, only: tuple[str, ...], say: Say
+) -> list[_Query]:
+    text = program(pipeline)
+    namespace: dict[str, Any] = {"__name__": "ottla_pipeline"}
+    exec(compile(text, locating.file_name(pipeline), "exec"), namespace)
+
+    def beginning(begin: Any) -> Begin:
+        return lambda: begin(spark, available_now)
+
+    return [
+        _Query(pipeline, name, text, beginning(begin), say)
+        for name, begin in namespace["SINKS"].items()
+        if not only or name in only
+    ]
 
 
 def run_backfill(pipeline: Pipeline, sinks: tuple[str, ...], span: Span, *, master: str | None, say: Say) -> None:
@@ -57,94 +93,149 @@ def run_backfill(pipeline: Pipeline, sinks: tuple[str, ...], span: Span, *, mast
         for name in sinks:
             namespace: dict[str, Any] = {"__name__": "ottla_backfill"}
             text = backfill(pipeline, pipeline.sinks[name], span)
-            exec(compile(text, f"<{pipeline.path}>", "exec"), namespace)
+            exec(compile(text, locating.file_name(pipeline), "exec"), namespace)
             began = time.monotonic()
             try:
                 namespace[f"backfill_{name}"](spark)
             except Exception as problem:
-                raise Failed(f"{name}: {reason(str(problem))}") from problem
+                line = locating.line_of(pipeline, text, problem)
+                raise Failed(f"{name}: {reason(str(problem))} ({pipeline.path}:{line})") from problem
             say(f"{name}: done in {time.monotonic() - began:.1f} s")
 
 
-def _watch(watched: list[_Watched], stopped: _Stopped) -> None:
+def _watch(queries: list[_Query], stopped: _Stopped) -> None:
+    for query in queries:
+        if not stopped.asked:
+            query.start()
     while not stopped.asked:
-        running = [one.look() for one in watched]
-        if not any(running):
+        looks = [query.look(time.monotonic()) for query in queries]
+        if not any(looks):
             return
         time.sleep(POLL_S)
 
 
-class _Watched:
-    """One query: tells its progress, and keeps it for `ottla pipeline status`."""
+class _Query:
+    """One query, through all its restarts: tells its progress, and keeps it for `ottla pipeline status`."""
 
-    def __init__(self, pipeline: Pipeline, sink: str, query: StreamingQuery, say: Say) -> None:
+    def __init__(self, pipeline: Pipeline, name: str, text: str, begin: Begin, say: Say) -> None:
+        self.name = name
+        self.failure: str | None = None
+        """Why it has failed for good."""
         self._pipeline = pipeline
-        self._sink = sink
-        self._query = query
+        self._text = text
+        self._begin = begin
         self._say = say
+        self._query: StreamingQuery | None = None
+        self._restarts = Restarts(pipeline.restart)
+        self._restart_at: float | None = None
         self._told: tuple[object, ...] = ()
         self._rows = 0
         self._bad = 0
-        source = graph.dead_letters(pipeline).get(sink)
+        source = graph.dead_letters(pipeline).get(name)
         self._letters = pipeline.sources[source].dead_letters if source else None
-        self._idle = _idle(pipeline, sink)
+        self._idle = _idle(pipeline, name)
 
-    def look(self) -> bool:
-        """False when it has ended; raises when it failed."""
+    def start(self) -> None:
+        self._restart_at = None
+        try:
+            if self.name in self._pipeline.sinks:
+                kept.keep_plan(self._pipeline, self.name)
+            self._query = self._begin()
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the other queries go on
+            line = locating.line_of(self._pipeline, self._text, problem)
+            self._failed(
+                str(problem), line, permanent=type(problem).__name__ in ("AnalysisException", "ParseException")
+            )
+
+    def look(self, now: float) -> bool:
+        """False when there is nothing more to come of it."""
+        if self._restart_at is not None and now >= self._restart_at:
+            self.start()
+        if self._restart_at is not None or self.failure is not None or self._query is None:
+            return self._restart_at is not None
         active: bool = self._query.isActive
-        for progress in self._query.recentProgress:
-            key = (progress["batchId"], progress["timestamp"])
+        too_bad = self._tell_progress(self._query)
+        self._warn_of_idle(self._query)
+        line = locating.sink_line(self._pipeline, self.name)
+        if too_bad is not None:
+            self._query.stop()
+            self._failed(too_bad, line, permanent=True)
+        elif (problem := self._query.exception()) is not None:
+            self._failed(str(problem), line)
+        else:
+            self._keep("running" if active else "done")
+        return (active and self.failure is None) or self._restart_at is not None
+
+    def _failed(self, problem: str, line: int, *, permanent: bool = False) -> None:
+        why = f"{reason(problem)} ({self._pipeline.path}:{line})"
+        now = time.monotonic()
+        delay = None if permanent or is_permanent(problem) else self._restarts.failed(now)
+        if delay is None:
+            self.failure = f"{self.name}: {why}"
+            self._say(f"{self.name}: failed: {why}")
+            self._keep("failed", why)
+            return
+        self._restart_at = now + delay
+        self._say(f"{self.name}: {why}; it is started again in {delay:g} s")
+        self._keep("restarting", why)
+
+    def _tell_progress(self, query: StreamingQuery) -> str | None:
+        """Say what is new; and why the query has to be stopped, if there is too much that does not fit."""
+        for progress in query.recentProgress:
+            key = (progress["timestamp"], progress["batchId"])
             if key > self._told and progress["numInputRows"]:
                 self._rows += progress["numInputRows"]
-                self._count_bad(progress)
                 took = progress["durationMs"].get("triggerExecution", 0) / 1000
-                self._say(f"{self._sink}: batch {progress['batchId']}, {progress['numInputRows']} rows in {took:.1f} s")
+                self._say(f"{self.name}: batch {progress['batchId']}, {progress['numInputRows']} rows in {took:.1f} s")
+                if (problem := self._count_bad(progress)) is not None:
+                    return problem
             self._told = max(self._told, key)
-        self._warn_of_idle()
-        problem = self._query.exception()
-        self._keep("failed" if problem is not None else "running" if active else "done", problem)
-        if problem is not None:
-            raise Failed(f"{self._sink}: {reason(str(problem))}")
-        return active
+        return None
 
-    def _warn_of_idle(self) -> None:
-        progress = self._query.lastProgress
+    def _warn_of_idle(self, query: StreamingQuery) -> None:
+        progress = query.lastProgress
         if self._idle is None or progress is None:
             return
-        for place in self._idle.seen(_ends(progress), time.monotonic()):
+        for partition in self._idle.seen(_ends(progress), time.monotonic()):
             self._say(
-                f"{self._sink}: nothing comes of {place} while others go on; the watermark passes it by, and its rows "
-                "may be dropped as too late"
+                f"{self.name}: nothing comes of {partition} while others go on; the watermark passes it by, and its "
+                "rows may be dropped as too late"
             )
 
-    def _count_bad(self, progress: Any) -> None:
-        observed = progress["observedMetrics"].get("dead_letters") if self._letters is not None else None
-        if observed is None or self._letters is None:
-            return
+    def _count_bad(self, progress: Any) -> str | None:
+        letters = self._letters
+        observed = progress["observedMetrics"].get("dead_letters") if letters is not None else None
+        if observed is None or letters is None:
+            return None
         self._bad += observed["bad"]
-        if self._bad > self._letters.ratio_max * self._rows:
-            raise Failed(
-                f"{self._sink}: {self._bad} of {self._rows} values do not fit the schema, more than max_ratio "
-                f"{self._letters.ratio_max:g} allows; they are in the topic {self._letters.topic}"
-            )
+        if not letters.too_many(self._bad, self._rows):
+            return None
+        return (
+            f"{self._bad} of {self._rows} values do not fit the schema, more than max_ratio {letters.ratio_max:g} "
+            f"allows; they are in the topic {letters.topic}"
+        )
 
     def stop(self) -> None:
+        """It may have failed meanwhile, since a signal to all processes ends Spark's workers, too."""
+        if self.failure is not None or self._query is None:
+            return
+        done = not self._query.isActive and self._query.exception() is None and self._restart_at is None
         if self._query.isActive:
             self._query.stop()
-            self._keep("stopped", None)
+        self._keep("done" if done else "stopped")
 
-    def _keep(self, state: str, problem: Exception | None) -> None:
-        progress = self._query.lastProgress
+    def _keep(self, state: str, problem: str | None = None) -> None:
+        progress = None if self._query is None else self._query.lastProgress
         kept.keep_status(
             self._pipeline,
-            self._sink,
+            self.name,
             {
                 "at": time.time(),
                 "pid": os.getpid(),
                 "state": state,
                 "rows": self._rows,
                 "dead": self._bad,
-                "problem": None if problem is None else reason(str(problem)),
+                "problem": problem,
                 "progress": _plain(progress) if progress is not None else None,
             },
         )
@@ -156,7 +247,7 @@ def _idle(pipeline: Pipeline, query: str) -> Idle | None:
         return None
     names = graph.origins(pipeline, pipeline.sinks[query].origin)
     marks = [pipeline.sources[name].watermark for name in names if name in pipeline.sources]
-    delays = [delay_s(mark.delay) for mark in marks if mark is not None]
+    delays = [intervals.seconds(mark.delay) for mark in marks if mark is not None]
     return Idle(min(delays)) if delays else None
 
 
@@ -185,16 +276,6 @@ def _plain(progress: Any) -> dict[str, Any]:
             for each in progress["stateOperators"]
         ],
     }
-
-
-def reason(told: str) -> str:
-    """The line of a long Java story that says what happened: the last one that names a Python error, or the first. What
-    Spark adds of the query's state is none."""
-    story = told.partition("=== Streaming Query ===")[0]
-    lines = [line.strip() for line in story.splitlines() if line.strip()]
-    errors = [line for line in lines if ": " in line and line.split(":")[0].rsplit(".", 1)[-1].isidentifier()]
-    python = [line for line in errors if not line.startswith(("at ", "org.", "java.", "Caused by", "py4j"))]
-    return (python or lines or ["no reason was given"])[-1 if python else 0][:1000]
 
 
 class _Stopped:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.spark.pipeline import kept
+from ottla.spark.pipeline.program import SHUFFLE, STATE
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+MANAGER_SETTING: Final = "spark.sql.streaming.checkpointFileManagerClass"
+MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""Where PySpark 4.3 has it; a setting that is not documented, so it is given only where the class is there."""
+CLUSTER_PARTITIONS: Final = "32"
+"""Tasks of joins and groups on a cluster, whose size nobody knows before its executors have come."""
 LOG: Final = """
 status = error
 appender.file.type = File
@@ -66,10 +75,45 @@ def session(name: str, log: Path, master: str | None, settings: Mapping[str, str
         builder = builder.config(setting, value)
     with _errors_to(log):
         spark = builder.getOrCreate()
+    _outlive_signals(spark)
+    _set_defaults(spark)
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def _set_defaults(spark: Any) -> None:
+    """What neither the pipeline's configuration nor Spark's own files say, for every session that is made of this one.
+    A checkpoint remembers both, and goes on as it began."""
+    master = str(spark.sparkContext.master)
+    cores = str(spark.sparkContext.defaultParallelism)
+    shared = spark._jsparkSession.sharedState().conf()
+    for name, value in {**STATE, SHUFFLE: cores if master.startswith("local") else CLUSTER_PARTITIONS}.items():
+        shared.setIfMissing(name, value)
+
+
+def checkpoint_settings(storage: str) -> dict[str, str]:
+    """For checkpoints on this machine: Spark's own manager for local files starts two processes for every entry that it
+    writes, to set permissions; the one for other file systems does it by renaming alone, and as safely here."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    if kept.local_path(storage) is None:
+        return {}
+    jars = (Path(_find_spark_home()) / "jars").glob("spark-sql_*.jar")
+    return {MANAGER_SETTING: MANAGER} if any(_has_class(jar, MANAGER) for jar in jars) else {}
+
+
+def _has_class(jar: Path, name: str) -> bool:
+    with zipfile.ZipFile(jar) as entries:
+        return name.replace(".", "/") + ".class" in entries.namelist()
+
+
+def _outlive_signals(spark: Any) -> None:
+    """systemd and others signal all processes of a group at once. The JVM ends with us, when its queries are stopped;
+    if it ended by itself, there would be nobody left to stop them."""
+    signals = spark._jvm.sun.misc
+    signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
 
 
 def quick_python(folder: Path) -> Path:

@@ -13,8 +13,9 @@ pytest.importorskip("psycopg", reason="needs psycopg: make test installs it")
 
 import psycopg
 
-from ottla.spark.connectors.capture import Capture, CaptureOptions, LostSlot, connect
+from ottla.spark.connectors.capture import Capture, LostSlot, connect
 from ottla.spark.connectors.envelope import UNAVAILABLE, Captured
+from ottla.spark.connectors.options import CaptureOptions
 from ottla.spark.options import BadOption
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 
 import pyarrow.dataset as ds
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from ottla.spark.connectors import parquet
+from ottla.spark.connectors.folders import ArrowFolder
 from ottla.spark.connectors.parquet import ParquetEpochs
+from ottla.spark.options import BadOption
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -56,3 +60,48 @@ def test_another_checkpoint_may_not_write_into_the_same_directory(spark, tmp_pat
     with pytest.raises(Exception, match="holds the epochs of another checkpoint"):
         run(spark, source, target, tmp_path / "second")
     assert values(target) == ["a"]
+
+
+@pytest.fixture(params=["hadoop", "pyarrow"])
+def filesystem(request, monkeypatch):
+    """Spark's own process, or pyarrow, as where there is no JVM."""
+    if request.param == "pyarrow":
+        monkeypatch.setattr(parquet, "folder_of", lambda batch, path: ArrowFolder(path))
+
+
+def rows(spark: SparkSession, columns: str) -> DataFrame:
+    return spark.range(4).selectExpr(*columns.split(","))
+
+
+def test_a_column_that_is_added_later_is_seen_by_all_readers(spark, tmp_path, filesystem):
+    epochs = ParquetEpochs(tmp_path.as_uri(), partition_by=["third"], query="q")
+    epochs(rows(spark, "id,id % 3 as third"), 0)
+    assert not (tmp_path / "epoch=-1").exists()  # nothing to add to what the first file says
+    epochs(rows(spark, "id,id % 3 as third,'x' as added"), 1)
+    epochs(rows(spark, "id,id % 3 as third"), 2)  # and is gone again
+    table = ds.dataset(tmp_path, partitioning="hive").to_table()
+    assert Counter(table["added"].to_pylist()) == {"x": 4, None: 8}
+    assert sorted(table["id"].to_pylist()) == sorted([0, 1, 2, 3] * 3)
+    read = spark.read.parquet(str(tmp_path))
+    assert {"id", "added", "third", "epoch"} == set(read.columns)
+    assert read.where("added = 'x' and third = 0").count() == 2
+
+
+def test_a_column_of_another_type_is_refused(spark, tmp_path, filesystem):
+    epochs = ParquetEpochs(tmp_path.as_uri(), query="q")
+    epochs(rows(spark, "id"), 0)
+    with pytest.raises(BadOption, match="the column id is bigint there, and string now"):
+        epochs(rows(spark, "cast(id as string) as id"), 1)
+    with pytest.raises(BadOption, match="partition_by names day; the columns are id"):
+        ParquetEpochs(tmp_path.as_uri(), partition_by=["day"], query="q")(rows(spark, "id"), 1)
+
+
+def test_a_checkpoint_that_counts_anew_replaces_nothing(spark, tmp_path, filesystem):
+    epochs = ParquetEpochs(tmp_path.as_uri(), query="q")
+    for epoch in (0, 1, 1):
+        epochs(rows(spark, "id"), epoch)
+    with pytest.raises(BadOption, match="has epoch 1, and this is batch 0"):
+        epochs(rows(spark, "id"), 0)
+    with pytest.raises(BadOption, match="holds the epochs of another checkpoint"):
+        ParquetEpochs(tmp_path.as_uri(), query="other")(rows(spark, "id"), 2)
+    assert sorted(ds.dataset(tmp_path, partitioning="hive").to_table()["id"].to_pylist()) == sorted([0, 1, 2, 3] * 2)

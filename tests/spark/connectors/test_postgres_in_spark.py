@@ -15,9 +15,12 @@ pytest.importorskip("psycopg", reason="needs psycopg: make test installs it")
 import psycopg
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import count
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from ottla.spark.connectors.postgres_cdc import CdcStreamReader, capture_options
+from ottla.spark import BatchSink
+from ottla.spark.connectors.options import capture_options
+from ottla.spark.connectors.postgres_cdc import CdcStreamReader
 from ottla.spark.connectors.postgres_sink import RowsLost, SinkPlan, Staged, sink_plan, stage, store
 from tests.spark.connectors.test_capture import run
 
@@ -62,6 +65,37 @@ def test_a_table_is_read_with_its_types(spark, database):
     assert first["tags"] == ["x", "y"]
     assert json.loads(first["extra"]) == {"k": 1}
     assert second["name"] is None
+
+
+def test_counts_in_update_mode_reach_a_table_once(spark, database, tmp_path):
+    run(database, "create table counts (letter text primary key, n bigint, batches int default 0)")
+    run(
+        database,
+        "create function counted() returns trigger as $$ begin new.batches = old.batches + 1; return new; end $$ "
+        "language plpgsql",
+        "create trigger counted before update on counts for each row execute function counted()",
+    )
+    source = tmp_path / "source"
+    source.mkdir()
+    sink = BatchSink("ottla-postgres", {"url": database, "table": "counts", "key": "letter"})
+
+    def update() -> None:
+        lines = spark.readStream.schema("letter string").option("maxFilesPerTrigger", 1).text(str(source))
+        writer = lines.groupBy("letter").agg(count("*").alias("n")).writeStream.outputMode("update")
+        writer = writer.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "cp"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    (source / "1.txt").write_text("a\na\nb\n")
+    update()
+    (source / "2.txt").write_text("a\nc\n")
+    update()
+    told = "select letter, n, batches from counts order by letter"
+    assert rows(database, told) == [("a", 3, 1), ("b", 1, 0), ("c", 1, 0)]
+    for name in ("1", ".1.crc"):  # as if the driver had died after it stored the last batch
+        (tmp_path / "cp" / "commits" / name).unlink(missing_ok=True)
+    (source / "3.txt").write_text("b\n")
+    update()
+    assert rows(database, told) == [("a", 3, 1), ("b", 2, 1), ("c", 1, 0)]
 
 
 def test_options_are_refused_by_name(spark, database):

@@ -15,9 +15,9 @@ pytest.importorskip("yaml", reason="needs PyYAML: make test installs it")
 from ottla.cli.main import cli
 from ottla.spark.pipeline import checks, document, graph, kept, lag, picture
 from ottla.spark.pipeline.document import BadPipeline, Pipeline
-from ottla.spark.pipeline.idle import Idle, delay_s
+from ottla.spark.pipeline.idle import Idle
+from ottla.spark.pipeline.intervals import seconds
 from ottla.spark.pipeline.program import Span, backfill, program
-from ottla.spark.pipeline.running import reason
 from tests.cli.commands import Ottla
 
 ACTORS = Path(__file__).resolve().parents[3] / "examples" / "actors" / "pipeline.yaml"
@@ -63,14 +63,14 @@ def test_the_example_is_good_and_compiles():
 
 
 def test_a_partition_that_stands_still_while_others_go_on_is_warned_of_once():
-    idle = Idle(delay_s("10 minutes"))
+    idle = Idle(seconds("10 minutes"))
     assert idle.seen({("t", "0"): 1, ("t", "1"): 1}, 0.0) == []
     assert idle.seen({("t", "0"): 2, ("t", "1"): 1}, 500.0) == []
     assert idle.seen({("t", "0"): 3, ("t", "1"): 1}, 600.0) == ["t-1"]
     assert idle.seen({("t", "0"): 4, ("t", "1"): 1}, 700.0) == []
     assert idle.seen({("t", "0"): 4, ("t", "1"): 2}, 800.0) == []
     assert idle.seen({("t", "0"): 4, ("t", "1"): 2}, 2000.0) == []  # nothing moves, so no watermark does
-    assert [delay_s(told) for told in ("1 hour", "90 seconds", "500 milliseconds")] == [3600.0, 90.0, 0.5]
+    assert [seconds(told) for told in ("1 hour", "90 seconds", "500 milliseconds")] == [3600.0, 90.0, 0.5]
 
 
 def test_a_query_is_known_by_the_groups_that_mirror_it():
@@ -107,6 +107,68 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_line():
 )
 def test_what_cannot_work_is_refused_before_spark_starts(picked, expected):
     assert told(made(picked))[0].startswith(expected)
+
+
+COUNTED = "select value.id as key, cast(count(*) as string) as value from orders group by value.id"
+
+
+def test_groups_need_no_watermark_where_what_changed_is_written():
+    (refused,) = told(made(COUNTED))
+    assert refused.endswith("or write what has changed with every batch: mode: update on the sink")
+    pipeline = made(COUNTED, more="    mode: update\n")
+    assert told(pipeline) == []
+    text = program(pipeline)
+    compile(text, "program", "exec")
+    assert 'writer.outputMode("update")' in text
+    assert 'foreachBatch(BatchSink("ottla", {"kafka.bootstrap.servers": "localhost:9092", "topic": "large"}))' in text
+
+
+@pytest.mark.parametrize(
+    ("mark", "column"),
+    [
+        ("{column: timestamp, delay: 1 hour}", None),
+        ("{column: value.id, unit: seconds, as: at, delay: 1 hour}", "timestamp_seconds(value.id)"),
+        ("{column: value.at, delay: 1 hour}", "cast(value.at as timestamp)"),
+    ],
+)
+def test_an_event_time_is_a_column_of_its_own(mark, column):
+    text = BASE.format(picked="select key, value from orders", storage="/tmp/none")
+    text = text.replace("id int,", "id int, at string,")
+    text = text.replace(
+        "subscribe: orders}", f"subscribe: orders}}\n    watermark: {mark}\n    deduplicate: value.id, key"
+    )
+    pipeline = document.parse(text, "p.yaml", {})
+    assert told(pipeline) == []
+    made_of = program(pipeline)
+    compile(made_of, "program", "exec")
+    assert column is None or f'withColumn("at", expr("{column}"))' in made_of
+    name = "timestamp" if column is None else "at"
+    assert f'frame.withWatermark("{name}", "1 hour")' in made_of
+    assert 'dropDuplicatesWithinWatermark(["_same_0", "_same_1"]).drop("_same_0", "_same_1")' in made_of
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("deduplicate: value.id", "deduplicate needs a watermark"),
+        ("watermark: {column: timestamp, delay: 1 hour}\n    deduplicate: value.nr", "deduplicate names value.nr"),
+        (
+            "watermark: {column: value.timestamp, delay: 1 hour}",
+            "has a column timestamp already; as: timestamp_of_event",
+        ),
+        ("watermark: {column: value.id, unit: days, delay: 1 hour}", "unit is 'days'"),
+        ("watermark: {column: valeu.at, delay: 1 hour}", "by valeu.at, and a record has key, value, topic"),
+    ],
+)
+def test_an_event_time_that_cannot_be_is_refused(more, said):
+    text = BASE.format(picked="select key, value from orders", storage="/tmp/none")
+    text = text.replace("id int,", "id int, timestamp timestamp,")
+    text = text.replace("subscribe: orders}", f"subscribe: orders}}\n    {more}")
+    try:
+        found = "\n".join(told(document.parse(text, "p.yaml", {})))
+    except BadPipeline as refused:
+        found = str(refused)
+    assert said in found
 
 
 def test_words_in_quotes_and_comments_are_no_calls():
@@ -176,7 +238,7 @@ def test_the_commands_need_no_spark(tmp_path):
     run = lambda *arguments: CliRunner().invoke(cli, ["pipeline", *arguments])  # noqa: E731
     assert run("init", file).exit_code == 0
     assert "good. 1 sources, 2 sinks, exactly-once" in run("validate", file).output
-    assert "large: orders (ottla) → picked → ottla orders-large" in run("explain", file).output
+    assert "large: orders (ottla) → picked → ottla first-large" in run("explain", file).output
     compile(run("eject", file).output, "ejected", "exec")
     assert "large: has not run yet" in run("status", file).output
     assert run("init", file).exit_code != 0
@@ -190,8 +252,10 @@ def test_the_commands_tell_programs_as_much_as_people(tmp_path):
         assert done.exit_code == status, done.output
         return json.loads(done.output)
 
-    assert told("init") == {"wrote": str(file)}
-    assert told("validate") == {"problems": []}
+    first = told("init")
+    assert first["wrote"] == str(file)
+    assert first["next"][0] == f"ottla produce first-orders {first['samples']}"
+    assert told("validate") == {"problems": [], "notes": []}
     assert {"from": "orders", "to": "picked"} in told("explain")["flows"]
     compile(told("eject")["program"], "ejected", "exec")
     assert told("repair") == {"removed": []}
@@ -207,9 +271,9 @@ def test_the_status_tells_programs_of_lag_and_of_what_cannot_be_asked(tmp_path, 
     ottla = Ottla(ottla_broker.bootstrap_servers)
     ottla("pipeline", "init", file)
     monkeypatch.setenv("BOOTSTRAP", ottla_broker.bootstrap_servers)
-    ottla("topics", "create", "orders")
-    ottla("produce", "orders", given="1\n2\n3\n")
-    ottla("groups", "reset-offsets", "lagging-large", "--topic", "orders", "--to-offset", "1", "--execute")
+    ottla("topics", "create", "lagging-orders")
+    ottla("produce", "lagging-orders", given="1\n2\n3\n")
+    ottla("groups", "reset-offsets", "lagging-large", "--topic", "lagging-orders", "--to-offset", "1", "--execute")
     told = ottla.json("pipeline", "status", file)
     assert told["large"]["state"] is None
     assert told["large"]["groups"] == [{"group": "lagging-large", "behind": 2, "partitions": 1, "problem": None}]
@@ -218,21 +282,3 @@ def test_the_status_tells_programs_of_lag_and_of_what_cannot_be_asked(tmp_path, 
     [group] = ottla.json("pipeline", "status", file)["large"]["groups"]
     assert group["behind"] is None
     assert "127.0.0.1:1" in group["problem"]
-
-
-STATE = """
-=== Streaming Query ===
-Identifier: large [id = 4b5d3ff5, runId = 590c1a8f]
-Current State: INITIALIZING
-"""
-
-
-@pytest.mark.parametrize(
-    ("story", "said"),
-    [
-        ("[STREAM_FAILED] Query [id = 1] terminated: worker failed to connect back. SQLSTATE: XXKST", None),
-        ("[STREAM_FAILED] Query failed:\nTraceback:\n  x.py\nValueError: no column\n\n", "ValueError: no column"),
-    ],
-)
-def test_what_a_query_ended_with_is_said_and_not_its_name(story: str, said: str | None):
-    assert reason(story + STATE) == (said or story)

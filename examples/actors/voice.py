@@ -1,0 +1,103 @@
+"""Says what goes on, and never falls silent: when nothing was said for some seconds, how far it has come.
+
+A process of its own speaks, so that it speaks on time whatever the others are busy with: a thread would wait for the
+interpreter that imports Spark or copies records. It ends with its standard input, and with it the demo.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Self
+
+SILENCE_S = 3.0
+"""Whoever watches is told something every five seconds at the latest, and a busy machine may be two seconds late."""
+CLEAR_LINE = "\r\x1b[K"
+"""On a terminal, what lasts is told in one line, again and again."""
+SAY, DOING, PROGRESS = "say", "doing", "progress"
+
+
+class Voice:
+    """Lines on standard output. While something lasts, `during` says what and for how long."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-I", "-S", __file__]
+        self._speaker = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
+        assert self._speaker.stdin is not None
+        self._words: IO[str] = self._speaker.stdin
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._words.close()
+        self._speaker.wait()
+
+    def say(self, line: str) -> None:
+        self._tell(SAY, line)
+
+    def progress(self, words: str) -> None:
+        """How far it has come, for when it has to be said."""
+        self._tell(PROGRESS, words)
+
+    @contextmanager
+    def during(self, doing: str) -> Iterator[None]:
+        self._tell(DOING, doing)
+        try:
+            yield
+        finally:
+            self._tell(DOING, "")
+
+    def _tell(self, what: str, words: str) -> None:
+        for line in words.split("\n"):
+            self._words.write(f"{what} {line}\n")
+        self._words.flush()
+
+
+class _Speaker:
+    """The process that speaks: lines of `say`, and what lasts when nothing was said for a while."""
+
+    def __init__(self) -> None:
+        self._said = self._since = time.monotonic()
+        self._doing = self._progress = ""
+        self._clear, self._end = (CLEAR_LINE, "") if sys.stdout.isatty() else ("", "\n")
+
+    def speak(self) -> None:
+        heard = b""
+        while True:
+            left = self._said + SILENCE_S - time.monotonic()
+            if not select.select([sys.stdin], [], [], max(left, 0))[0]:
+                self._fill_silence()
+                continue
+            data = os.read(sys.stdin.fileno(), 65536)
+            if not data:
+                print(end=self._clear, flush=True)
+                return
+            *lines, heard = (heard + data).split(b"\n")
+            for line in lines:
+                what, _, words = line.decode().partition(" ")
+                self._take(what, words)
+
+    def _take(self, what: str, words: str) -> None:
+        if what == SAY:
+            self._said = time.monotonic()
+            print(f"{self._clear}{words}", flush=True)
+        elif what == PROGRESS:
+            self._progress = words
+        else:
+            self._doing, self._since, self._progress = words, time.monotonic(), ""
+
+    def _fill_silence(self) -> None:
+        self._said = time.monotonic()
+        passed = f" for {self._said - self._since:.0f} s" if self._doing else ""
+        told = f": {self._progress}" if self._progress else ""
+        print(f"{self._clear}  … {self._doing or 'working'}{passed}{told}", end=self._end, flush=True)
+
+
+if __name__ == "__main__":
+    _Speaker().speak()

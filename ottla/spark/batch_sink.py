@@ -1,0 +1,127 @@
+"""Topics and tables for `foreachBatch`, exactly once: what Spark refuses a Python sink, update mode above all.
+
+    counts.writeStream.outputMode("update").foreachBatch(
+        BatchSink("ottla", {"kafka.bootstrap.servers": "localhost:9092", "topic": "counts"})
+    )
+
+Who speaks: the driver, which is called with every batch, and the tasks of one job. The tasks write as those of the data
+source's own writer do, and hand what they did over to the driver as rows; the driver decides and commits. So nothing
+differs from `format("ottla")` but who starts the job: no process has to be started to plan or to commit.
+
+A batch is known by `txnAppId`, which is the query's id unless given, and by the batch's number. Two sinks of one
+`foreachBatch` need names of their own: with one name, the second would be taken for a repetition of the first.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceArrowWriter
+
+from ottla.spark.border import short_tracebacks
+from ottla.spark.options import BadOption
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+QUERY_ID: Final = "sql.streaming.queryId"
+RUN_ID: Final = "spark.jobGroup.id"
+"""What Spark tells the thread that runs a batch: the query, and this run of it."""
+RUNS_MAX: Final = 1000
+
+_written: dict[tuple[str, str, str], int] = {}
+"""The last batch of a run, a format and a name: one run never writes the same batch twice."""
+
+
+@short_tracebacks
+@dataclass(frozen=True)
+class BatchSink:
+    format: str
+    options: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        _source(self.format)
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        options = {name.lower(): str(value) for name, value in self.options.items()}
+        if "txnversion" in options:
+            raise BadOption("txnVersion cannot be set here: it is the number of the batch")
+        if options.get("guarantee", "").lower() != "at_least_once":
+            query, run = _ids(batch)
+            name = options.setdefault("txnappid", query or "")
+            if not name:
+                raise BadOption(
+                    "txnAppId is missing: on Spark Connect nobody says which query a batch belongs to, so give the "
+                    "sink a name of its own, which stays the same as long as the checkpoint does"
+                )
+            options["txnversion"] = str(number)
+            follows = _follows(run or name, self.format, name, number)
+            write(batch, self.format, options, follows=follows)
+        else:
+            write(batch, self.format, options)
+
+
+def write(batch: DataFrame, form: str, options: Mapping[str, str], *, follows: bool = False) -> None:
+    """A DataFrame through the batch writer of a data source, in one job; one after another, if it `follows`."""
+    source = _source(form)(CaseInsensitiveDict(options))
+    writer: Any = source.writer(batch.schema, overwrite=False)
+    if follows:
+        writer.follow()
+    try:
+        rows = batch.mapInArrow(_writing(writer), "message binary").collect()
+    except Exception:
+        writer.give_up()
+        raise
+    writer.commit([pickle.loads(row.message) for row in rows])
+
+
+def _writing(writer: DataSourceArrowWriter) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        message = pickle.dumps(writer.write(batches))
+        yield pa.RecordBatch.from_arrays([pa.array([message], pa.binary())], names=["message"])
+
+    return task
+
+
+def _source(form: str) -> type[DataSource]:
+    if form == "ottla":
+        from ottla.spark.source import OttlaDataSource
+
+        return OttlaDataSource
+    if form == "ottla-postgres":
+        from ottla.spark.connectors.postgres import PostgresDataSource
+
+        return PostgresDataSource
+    raise BadOption(f"there is no sink {form!r} for a batch; there are ottla and ottla-postgres")
+
+
+def _ids(batch: DataFrame) -> tuple[str | None, str | None]:
+    """The query and the run that a batch belongs to. On Spark Connect, neither is known."""
+    try:
+        context = batch.sparkSession.sparkContext
+    except Exception:  # noqa: BLE001 - which error it is depends on the version of PySpark
+        return None, None
+    return context.getLocalProperty(QUERY_ID), context.getLocalProperty(RUN_ID)
+
+
+def _follows(run: str, form: str, name: str, number: int) -> bool:
+    """Whether the batch before this one was written by the same run; then it was committed. One run writes a batch
+    only once."""
+    key = (run, form, name)
+    before = _written.get(key, -1)
+    if before >= number:
+        raise BadOption(
+            f"batch {number} is written twice under the name {name}: give each sink of a foreachBatch an option "
+            "txnAppId of its own, or the second is taken for a repetition of the first"
+        )
+    _written.pop(key, None)
+    _written[key] = number
+    while len(_written) > RUNS_MAX:
+        _written.pop(next(iter(_written)))
+    return before >= 0 and before == number - 1

@@ -1,0 +1,140 @@
+"""The options of the connectors for PostgreSQL, understood and checked without a database and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ottla.spark.connectors.settings import Settings
+from ottla.spark.options import BadOption
+
+READ: Final = ("url", "table", "query", "incrementingColumn", "maxRowsPerTrigger")
+CAPTURE: Final = (
+    "url", "tables", "slot", "publication", "topicPrefix", "snapshot", "maxChangesPerTrigger", "truncates",
+)  # fmt: skip
+WRITE: Final = ("url", "table", "key", "deletedColumn", "txnAppId", "txnVersion")
+URL_EXAMPLE: Final = "postgresql://user:password@localhost/database"
+ROWS_MAX: Final = 1_000_000
+
+
+class ReadPlan(NamedTuple):
+    url: str
+    relation: str
+    """What to select from, as SQL."""
+    incrementing: str | None
+    rows_max: int
+
+
+def read_plan(given: Mapping[str, str]) -> ReadPlan:
+    settings = Settings(given, READ)
+    table, query = settings.get("table"), settings.get("query")
+    if (table is None) == (query is None):
+        raise BadOption("one of table and query says what to read")
+    relation = f"({query.strip().rstrip(';')}) as q" if query else quoted(table or "")
+    return ReadPlan(
+        settings.needed("url", URL_EXAMPLE),
+        relation,
+        settings.get("incrementingColumn"),
+        settings.number("maxRowsPerTrigger", ROWS_MAX),
+    )
+
+
+def quoted(table: str) -> str:
+    return ".".join('"' + part.replace('"', '""') + '"' for part in table.split("."))
+
+
+def batch_plan(given: Mapping[str, str]) -> ReadPlan:
+    plan = read_plan(given)
+    if plan.incrementing:
+        raise BadOption("incrementingColumn is for readStream; read takes everything as it is now")
+    return plan
+
+
+def stream_plan(given: Mapping[str, str]) -> ReadPlan:
+    plan = read_plan(given)
+    if not plan.incrementing:
+        raise BadOption(
+            "incrementingColumn says by which column new rows are found; changes of all kinds, deletes too, are "
+            "read with format('ottla-postgres-cdc')"
+        )
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureOptions:
+    url: str
+    tables: tuple[tuple[str, str], ...]
+    """By schema and name."""
+    slot: str
+    publication: str
+    prefix: str | None = None
+    snapshot: str = "initial"
+    changes_max: int = 10_000
+    truncates: bool = False
+
+
+def capture_options(given: Mapping[str, str]) -> CaptureOptions:
+    settings = Settings(given, CAPTURE)
+    slot = settings.needed("slot", "slot=actors; each query needs one of its own")
+    tables = tuple(_table(name) for name in settings.names("tables"))
+    if not tables:
+        raise BadOption("the option tables is missing; for example public.actors,public.colleges")
+    return CaptureOptions(
+        url=settings.needed("url", URL_EXAMPLE),
+        tables=tables,
+        slot=slot,
+        publication=settings.get("publication") or slot,
+        prefix=settings.get("topicPrefix"),
+        snapshot=settings.one_of("snapshot", ("initial", "never", "only")),
+        changes_max=settings.number("maxChangesPerTrigger", 10_000),
+        truncates=settings.one_of("truncates", ("skip", "emit")) == "emit",
+    )
+
+
+def _table(name: str) -> tuple[str, str]:
+    schema, dot, table = name.rpartition(".")
+    return (schema, table) if dot else ("public", table)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    url: str
+    table: tuple[str, ...]
+    key: tuple[str, ...]
+    deleted: str | None
+    app_id: str | None
+    version: int | None
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    settings = Settings(given, WRITE)
+    key, deleted = settings.names("key"), settings.get("deletedColumn")
+    app_id, version = settings.get("txnAppId"), settings.get("txnVersion")
+    if version is not None and app_id is None:
+        raise BadOption("txnVersion counts the writes of a txnAppId, which is missing")
+    if version is not None and not version.isdecimal():
+        raise BadOption(f"txnVersion is {version!r}; it is a whole number from 0 on")
+    if deleted is not None and not key:
+        raise BadOption(f"deletedColumn={deleted} needs the option key: rows are deleted by it")
+    return SinkOptions(
+        url=settings.needed("url", URL_EXAMPLE),
+        table=tuple(settings.needed("table", "public.actors").split(".")),
+        key=key,
+        deleted=deleted,
+        app_id=app_id,
+        version=None if version is None else int(version),
+    )
+
+
+def check_columns(options: SinkOptions, names: list[str]) -> None:
+    """Whether a DataFrame has the columns that the options name."""
+    if options.deleted is not None and options.deleted not in names:
+        raise BadOption(f"deletedColumn={options.deleted} needs a boolean column of that name, not {_said(names)}")
+    lacking = [name for name in options.key if name not in names]
+    if lacking:
+        raise BadOption(f"the key column {lacking[0]} is not among the columns: {_said(names)}")
+
+
+def _said(names: list[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,109 @@
+"""Columns as Spark writes them, `id int, tags array<string>`: names and types, checked without Spark."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Final
+
+TYPES: Final = (
+    "boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "float", "real", "double",
+    "decimal", "dec", "numeric", "string", "char", "character", "varchar", "binary", "date", "time", "timestamp",
+    "timestamp_ntz", "timestamp_ltz", "variant", "void", "interval", "array", "map", "struct",
+)  # fmt: skip
+NUMBERS: Final = ("tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long")
+_NAME: Final = re.compile(r"`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*")
+_AFTER: Final = re.compile(r"(\s+not\s+null)?(\s+default\s+.+?)?(\s+comment\s+(['\"]).*\4)?", re.IGNORECASE | re.DOTALL)
+_ARGUMENTS: Final = re.compile(r"([a-z_]+)\s*(?:\(([\d\s,]*)\))?(\s+collate\s+\w+)?", re.IGNORECASE)
+_INTERVAL: Final = re.compile(r"interval(\s+\w+(\s+to\s+\w+)?)?", re.IGNORECASE)
+
+
+class BadType(ValueError):
+    """Columns that Spark would not understand."""
+
+
+def columns(text: str) -> dict[str, str]:
+    """Names in lower case, and their types; BadType says which is wrong."""
+    found: dict[str, str] = {}
+    for part in split(text):
+        name, kind = _column(part, " :")
+        if name.lower() in found:
+            raise BadType(f"the column {name} is there twice")
+        found[name.lower()] = " ".join(kind.lower().split())
+    if not found:
+        raise BadType("there is no column; write for example id int, name string")
+    return found
+
+
+def split(text: str) -> list[str]:
+    """At commas, but not at those inside of struct<…> and decimal(…)."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if depth:
+        raise BadType(f"{text.strip()!r} has brackets that do not match")
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _column(part: str, between: str) -> tuple[str, str]:
+    found = _NAME.match(part)
+    if found is None:
+        raise BadType(f"{part!r} does not begin with a column's name; others than letters, digits and _ need `…`")
+    name, rest = found[0].strip("`"), part[found.end() :]
+    if rest[:1] not in tuple(between) and not rest[:1].isspace():
+        raise BadType(f"the column {part!r} has no type; write for example {name} string")
+    kind = _checked(name, rest.lstrip(between + "\t\n"))
+    return name, kind
+
+
+def _checked(name: str, told: str) -> str:
+    """The type, without what may follow it."""
+    if not told:
+        raise BadType(f"the column {name} has no type; write for example {name} string")
+    head = re.match(r"[A-Za-z_]+", told)
+    base = head[0].lower() if head else told
+    if base not in TYPES:
+        near = difflib.get_close_matches(base, TYPES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(TYPES)}"
+        raise BadType(f"the column {name} has the type {base!r}, which Spark does not have{hint}")
+    if base in ("array", "map", "struct"):
+        return _nested(name, base, told)
+    pattern = _INTERVAL if base == "interval" else _ARGUMENTS
+    found = pattern.match(told)
+    kind = found[0] if found else base
+    if not _AFTER.fullmatch(told[len(kind) :]):
+        raise BadType(f"the column {name} has the type {told!r}, of which {told[len(kind) :].strip()!r} means nothing")
+    return kind
+
+
+def _nested(name: str, base: str, told: str) -> str:
+    begin, end = told.find("<"), told.rfind(">")
+    if begin < 0 or end < begin or told[len(base) : begin].strip() or not _AFTER.fullmatch(told[end + 1 :]):
+        raise BadType(f"the column {name} has the type {told!r}; {base} is written {_FORMS[base]}")
+    inner = split(told[begin + 1 : end])
+    if base == "struct":
+        for part in inner:
+            _column(part, ": ")
+    elif len(inner) != (1 if base == "array" else 2):
+        raise BadType(f"the column {name} has the type {told!r}; {base} is written {_FORMS[base]}")
+    else:
+        for part in inner:
+            _checked(name, part)
+    return told[: end + 1]
+
+
+_FORMS: Final = {"array": "array<string>", "map": "map<string, int>", "struct": "struct<a: int, b: string>"}
+
+
+def type_at(text: str, path: list[str]) -> str | None:
+    """The type of a field, through structs: `["buyer", "at"]` in `buyer struct<at: timestamp>`. None: there is none."""
+    kind = columns(text).get(path[0].lower())
+    if kind is None or len(path) == 1:
+        return kind
+    if not kind.startswith("struct"):
+        return None
+    return type_at(kind[kind.find("<") + 1 : kind.rfind(">")], path[1:])

@@ -1,0 +1,204 @@
+"""What is wrong with a pipeline's options, schemas, times and modes: asked of those who will read them. No Spark."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ottla.spark import clients
+from ottla.spark.connectors import options as postgres
+from ottla.spark.options import BadOption, read_options, write_options
+from ottla.spark.pipeline import ddl, graph, intervals
+from ottla.spark.pipeline.document import Pipeline, Problem, Schema, Sink, Source
+from ottla.spark.pipeline.program import RECORD, parquet_options, reading
+
+MODES: Final = ("append", "update", "complete")
+TIMES: Final = ("timestamp", "timestamp_ltz", "timestamp_ntz", "string", "date")
+"""Types that an event time is made of without a unit."""
+
+
+def problems(pipeline: Pipeline) -> list[Problem]:
+    found = [problem for source in pipeline.sources.values() for problem in _source(pipeline, source)]
+    found += [problem for name, schema in pipeline.schemas.items() for problem in _schema(name, schema)]
+    found += [problem for sink in pipeline.sinks.values() for problem in _sink(pipeline, sink)]
+    return found
+
+
+def notes(pipeline: Pipeline) -> list[Problem]:
+    """Options that have no effect, which is no problem. Only of a pipeline that has no problems."""
+    found = []
+    for source in pipeline.sources.values():
+        if source.format == "ottla":
+            told = read_options(source.options, streaming=not source.batch).notes
+            found += [_placed(source, f"the source {source.name}", note) for note in told]
+    for sink in pipeline.sinks.values():
+        if sink.format == "ottla":
+            told = write_options(sink.options).notes
+            found += [_placed(sink, f"the sink {sink.name}", note) for note in told]
+    return sorted(found)
+
+
+def _source(pipeline: Pipeline, source: Source) -> list[Problem]:
+    found = []
+    problem = _asked(lambda: _read(pipeline, source))
+    if problem is not None:
+        found.append(_placed(source, f"the source {source.name}", problem))
+    if source.watermark is not None:
+        found += _event_time(pipeline, source)
+    for column in source.deduplicate:
+        if source.watermark is None:
+            text = f"the source {source.name}: deduplicate needs a watermark, which says how long a row is remembered"
+            return [*found, Problem(source.line_of("deduplicate"), text)]
+        if _is_topic(source) and _type_of(pipeline, source, column) is None and column != source.watermark.name:
+            text = f"the source {source.name}: deduplicate names {column}, and {_there_is(pipeline, source, column)}"
+            found.append(Problem(source.line_of("deduplicate"), text))
+    return found
+
+
+def _read(pipeline: Pipeline, source: Source) -> object:
+    options = dict(source.options)
+    if source.format == "ottla":
+        streaming = not source.batch
+        read = read_options(reading(pipeline, source, "check") if streaming else options, streaming=streaming)
+        return clients.new_consumer(read.kafka)
+    if source.format == "ottla-postgres":
+        return postgres.batch_plan(options) if source.batch else postgres.stream_plan(options)
+    if source.format == "ottla-postgres-cdc":
+        if source.batch:
+            raise BadOption("changes are a stream: leave batch out, or read the table with format ottla-postgres")
+        return postgres.capture_options(options)
+    return None
+
+
+def _is_topic(source: Source) -> bool:
+    return source.format == "ottla"
+
+
+def _event_time(pipeline: Pipeline, source: Source) -> list[Problem]:
+    mark = source.watermark
+    assert mark is not None
+    if source.batch:
+        return [Problem(source.line_of("watermark"), f"the source {source.name}: a batch has no watermark")]
+    if not _is_topic(source):
+        return []
+    line, whose = source.line_of("watermark"), f"the watermark of {source.name}"
+    kind = _type_of(pipeline, source, mark.column)
+    if kind is None:
+        return [Problem(line, f"{whose} is by {mark.column}, and {_there_is(pipeline, source, mark.column)}")]
+    if mark.name in RECORD and mark.column != mark.name:
+        return [Problem(line, f"{whose}: a record has a column {mark.name} already; as: {mark.name}_of_event, say")]
+    base = re.split(r"\W", kind, maxsplit=1)[0]
+    if base in ddl.NUMBERS and mark.unit is None:
+        return [Problem(line, f"{whose}: {mark.column} is {kind}, a number: unit: milliseconds, or what it counts")]
+    if mark.unit is not None and base not in ddl.NUMBERS:
+        return [Problem(line, f"{whose}: {mark.column} is {kind}; unit is for numbers")]
+    if mark.unit is None and kind != "?" and base not in TIMES:
+        return [Problem(line, f"{whose}: {mark.column} is {kind}; it can be {', '.join(TIMES)}, or a number with unit")]
+    return []
+
+
+def _type_of(pipeline: Pipeline, source: Source, column: str) -> str | None:
+    """Of a record's column, or of a field of its value; "?" where only Spark knows, and None where there is none."""
+    first, *path = column.split(".")
+    if first not in RECORD:
+        return None
+    if not path:
+        return RECORD[first]
+    schema = pipeline.schemas.get(source.name)
+    if first != "value" or schema is None:
+        return None
+    if schema.avro:
+        return "?" if path[0].lower() in schema.columns else None
+    try:
+        return ddl.type_at(schema.text, path)
+    except ddl.BadType:
+        return "?"  # it is told by itself
+
+
+def _there_is(pipeline: Pipeline, source: Source, column: str) -> str:
+    if column.startswith("value."):
+        schema = pipeline.schemas.get(source.name)
+        return (
+            f"there is no schema of {source.name} to find it in"
+            if schema is None
+            else f"the schema has {', '.join(schema.columns)}"
+        )
+    return f"a record has {', '.join(RECORD)}"
+
+
+def _schema(name: str, schema: Schema) -> list[Problem]:
+    if schema.avro:
+        return []
+    try:
+        ddl.columns(schema.text)
+    except ddl.BadType as problem:
+        return [Problem(schema.line, f"the schema {name}: {problem}")]
+    return []
+
+
+def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
+    whose = f"the sink {sink.name}"
+    found = []
+    problem = _asked(lambda: _written(sink))
+    if problem is not None:
+        found.append(_placed(sink, whose, problem))
+    if sink.trigger is not None and (wrong := _time(sink.trigger)):
+        found.append(Problem(sink.line_of("trigger"), f"{whose}: the trigger {wrong}"))
+    if sink.mode is not None and sink.mode not in MODES:
+        near = difflib.get_close_matches(sink.mode, MODES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it can be {', '.join(MODES)}"
+        found.append(Problem(sink.line_of("mode"), f"{whose}: there is no mode {sink.mode!r}; {hint}"))
+    if sink.mode == "complete" and sink.format in ("ottla", "ottla-postgres", "parquet"):
+        text = f"{whose}: mode complete would write all rows again with every batch; update writes those that changed"
+        found.append(Problem(sink.line_of("mode"), text))
+    given = {name.lower() for name in sink.options}
+    if sink.mode == "update" and sink.format == "ottla-postgres" and "key" not in given:
+        text = f"{whose}: mode update needs the option key, by which the table's rows are found"
+        found.append(Problem(sink.line_of("mode"), text))
+    return found
+
+
+def _written(sink: Sink) -> object:
+    if sink.format == "ottla":
+        options = write_options(sink.options)
+        if options.version is not None:
+            raise BadOption("txnVersion cannot be set here: a streaming query counts its batches by itself")
+        return clients.new_producer(options.kafka)
+    if sink.format == "ottla-postgres":
+        if postgres.sink_options(sink.options).version is not None:
+            raise BadOption("txnVersion cannot be set here: a streaming query counts its batches by itself")
+    elif sink.format == "parquet":
+        parquet_options(sink)
+    return None
+
+
+def _asked(ask: Callable[[], object]) -> str | None:
+    try:
+        ask()
+    except BadOption as problem:
+        return str(problem)
+    return None
+
+
+def _placed(whose: Source | Sink, name: str, problem: str) -> Problem:
+    """In the line of the option that is talked about."""
+    words = {word.lower().rstrip(".") for word in re.findall(r"[\w.]+", problem)}
+    option = next((each for each in whose.options if each.lower() in words), "options")
+    return Problem(whose.line_of(option), f"{name}: {problem}")
+
+
+def _time(text: str) -> str | None:
+    try:
+        intervals.seconds(text)
+    except ValueError as problem:
+        return str(problem)
+    return None
+
+
+def unbounded(pipeline: Pipeline, names: list[str]) -> list[str]:
+    """Streams among these that have no watermark."""
+    sources: Mapping[str, Source] = pipeline.sources
+    streams = [name for name in names if graph.is_stream(pipeline, name)]
+    return [name for name in streams if name not in sources or sources[name].watermark is None]

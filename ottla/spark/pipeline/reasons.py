@@ -1,0 +1,106 @@
+"""Why a query failed: the reason out of the long text of an exception of PySpark. No Spark.
+
+PySpark wraps an error once for every process that it passes. A reason of ours stands at the end of the last Python
+traceback; Spark's own follow an error condition in brackets. Both are surrounded by SQLSTATEs, plans and the state of
+the query, which say nothing about what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LENGTH_MAX: Final = 1000
+TRACEBACK: Final = "Traceback (most recent call last):"
+
+PERMANENT_ERRORS: Final = (
+    "ottla.spark.options.BadOption",
+    "ottla.spark.exactly_once.NotRepeatable",
+    "ottla.spark.reading.DataLost",
+    "ottla.spark.connectors.capture.LostSlot",
+)
+PERMANENT_CONDITIONS: Final = ("MALFORMED_RECORD", "CAST_INVALID_INPUT", "UNRESOLVED_", "PARSE_SYNTAX_ERROR")
+"""What comes again as it was when a query is started again."""
+
+UNFIT: Final = "does not fit the schema of"
+"""In the error that names a record which is not what its schema says; it is read again as it was."""
+
+_STATE: Final = "=== Streaming Query ==="
+_JAVA: Final = re.compile(r"\n(?:JVM stacktrace:|Driver stacktrace:|\s+at [\w.$/]+\()")
+_PLAN: Final = re.compile(r";\n'?\W*'?[A-Z]\w+ .*", re.DOTALL)
+_QUOTED_SQL: Final = re.compile(r"\n\s*== SQL .*", re.DOTALL)
+_SQLSTATE: Final = re.compile(r"[;,]?\s*SQLSTATE: [0-9A-Z]{5}")
+_TERMINATED: Final = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated[^:\n]*: ", re.DOTALL)
+_CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9]*_[A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] ")
+_ERROR: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
+_POSITION: Final = re.compile(r"[;(]?\s*\bline (\d+),? pos (\d+)\)?;?")
+
+
+def reason(text: str) -> str:
+    """What happened, in the words of whoever knew it; the names of what carried it here are left out."""
+    story = text.partition(_STATE)[0]
+    found = _of_python(story) or _of_spark(story) or "no reason was given"
+    return found[:LENGTH_MAX]
+
+
+def position(text: str) -> tuple[int, int] | None:
+    """Where in an SQL text the error is: its line from 1 on and its column from 0 on."""
+    found = _POSITION.search(text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def condition(text: str) -> str | None:
+    """Spark's name for the innermost error."""
+    found = _CONDITION.findall(text.partition(_STATE)[0])
+    return found[-1] if found else None
+
+
+def raised(text: str) -> str | None:
+    """The full name of the Python error at the end of the last traceback."""
+    found = _last_error(text.partition(_STATE)[0])
+    return found[0] if found else None
+
+
+def is_permanent(text: str) -> bool:
+    """Whether a query would fail in the same way when it is started again."""
+    name, known = raised(text), condition(text)
+    if UNFIT in text.partition(_STATE)[0]:
+        return True
+    return name in PERMANENT_ERRORS or (name is None and known is not None and known.startswith(PERMANENT_CONDITIONS))
+
+
+def _last_error(story: str) -> tuple[str, str] | None:
+    """The class and the message of the error that the last traceback ends with."""
+    _, there, tail = story.rpartition(TRACEBACK)
+    if not there:
+        return None
+    lines = _JAVA.split(tail)[0].splitlines()
+    for at, line in enumerate(lines):
+        found = _ERROR.fullmatch(line)
+        if found is not None:
+            told = [found[2] or "", *(each.strip() for each in lines[at + 1 :])]
+            return found[1], _plain(" ".join(each for each in told if each))
+    return None
+
+
+def _of_python(story: str) -> str | None:
+    found = _last_error(story)
+    if found is None:
+        return None
+    name, message = found
+    if name.startswith("ottla.") and message:
+        return message
+    short = name.rpartition(".")[2]
+    return f"{short}: {message}" if message else short
+
+
+def _of_spark(story: str) -> str:
+    told = _QUOTED_SQL.sub("", _PLAN.sub("", _JAVA.split(story.strip())[0]))
+    told = _TERMINATED.sub("", told)
+    conditions = _CONDITION.findall(told)
+    told = _plain(_POSITION.sub("", _CONDITION.sub("", told)))
+    return f"{told} ({conditions[-1]})" if conditions and told else told
+
+
+def _plain(text: str) -> str:
+    return " ".join(_SQLSTATE.sub("", text).split())

@@ -1,0 +1,181 @@
+"""Which topic a stream has read, by its id: a topic that was deleted and made anew has the name of the old one, may be
+longer than that, and has nothing of what the query's offsets count.
+
+The ids are kept outside the offsets, whose JSON is that of Spark's connector:
+- in a file beside the checkpoint (`<checkpoint>/ottla/topic-ids-….json`), if the reader's option checkpointLocation is
+  a directory of this machine;
+- else, if `groupId` mirrors the query, in the metadata of an offset of the group `ottla-topics-<groupId>`: brokers
+  forget the offsets of a topic with the topic, so this one belongs to another;
+- else in memory: then a topic that is made anew while the query is stopped is noticed only if it is too short.
+
+Where the query may go on with the new topic, what is kept, too, is the offset at which each of its partitions was found
+to be another one: a batch that begins there reads from the beginning, also when it is run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+from urllib.parse import unquote, urlparse
+
+from ottla.client.embedded import TopicPartition
+from ottla.client.errors import ClientError
+from ottla.spark import clients
+from ottla.spark.offsets import Offsets
+from ottla.spark.options import ReadOptions
+
+FOLDER: Final = "ottla"
+PREFIX: Final = "ottla-topics-"
+OFFSETS: Final = TopicPartition("__consumer_offsets", 0)
+"""A partition that is there as long as groups are."""
+AGAIN_S: Final = 3600.0
+"""So often they are written, changed or not: brokers forget an offset some days after it was committed."""
+NO_ID: Final = bytes(16)
+"""What old versions of Metadata tell."""
+log = logging.getLogger(__name__)
+
+
+class Known(NamedTuple):
+    """A topic as it was last seen."""
+
+    topic_id: str
+    remade_at: dict[int, int]
+    """Up to which offset each partition of the topic before it had been read; empty as soon as the new one has been."""
+
+
+class Store(Protocol):
+    def load(self) -> dict[str, Known]: ...
+    def save(self, known: Mapping[str, Known]) -> None: ...
+
+
+class TopicIds:
+    """Of one stream."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._store = _store(options)
+        self._known: dict[str, Known] | None = None
+        self._save_at = 0.0
+
+    @property
+    def known(self) -> dict[str, Known]:
+        if self._known is None:
+            self._known = {} if self._store is None else self._store.load()
+        return self._known
+
+    def remade(self, start: Offsets, ids: Mapping[str, bytes]) -> list[str]:
+        """Topics that `start` has offsets of, and that are others now than those that were read."""
+        read = {place.topic for place in start}
+        return sorted(
+            name
+            for name, topic_id in ids.items()
+            if name in read and topic_id != NO_ID and name in self.known and self.known[name].topic_id != topic_id.hex()
+        )
+
+    def learn(self, start: Offsets, ids: Mapping[str, bytes]) -> None:
+        """Go on with these. Durable, where there is a place for it, before anything of a new one is read."""
+        remade = set(self.remade(start, ids))
+        news = dict(self.known)
+        for name, topic_id in ids.items():
+            at = {place.partition: offset for place, offset in start.items() if place.topic == name}
+            known = news.get(name)
+            if name in remade:
+                news[name] = Known(topic_id.hex(), at)
+            elif known is None and topic_id != NO_ID:
+                news[name] = Known(topic_id.hex(), {})
+            elif known is not None and known.remade_at and known.remade_at != at:
+                news[name] = known._replace(remade_at={})  # the batch that began there is done
+        is_due = time.monotonic() >= self._save_at
+        if (news != self.known or is_due) and self._store is not None:
+            self._store.save(news)
+            self._save_at = time.monotonic() + AGAIN_S
+        self._known = news
+
+    def of_this_topic(self, start: Offsets) -> Offsets:
+        """Without partitions whose offset counts records of the topic before: they begin anew."""
+        return {place: offset for place, offset in start.items() if not self._is_of_another(place, offset)}
+
+    def _is_of_another(self, place: TopicPartition, start: int) -> bool:
+        known = self.known.get(place.topic)
+        return known is not None and known.remade_at.get(place.partition) == start
+
+
+class _File:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> dict[str, Known]:
+        try:
+            return _parsed(self._path.read_text())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read; a topic that was made anew meanwhile goes unnoticed: %s", self._path, error)
+            return {}
+
+    def save(self, known: Mapping[str, Known]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self._path.with_suffix(".tmp")
+        with aside.open("w") as file:
+            file.write(_told(known))
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self._path)
+
+
+class _Group:
+    def __init__(self, kafka: Mapping[str, str], group_id: str) -> None:
+        self._kafka = kafka
+        self._group_id = PREFIX + group_id
+
+    def load(self) -> dict[str, Known]:
+        try:
+            with clients.admin(self._kafka) as admin:
+                offset = admin.group_offsets(self._group_id, [OFFSETS]).get(OFFSETS)
+            return {} if offset is None else _parsed(offset.metadata)
+        except (ClientError, ValueError) as error:
+            log.warning("group %s does not tell the ids of the topics: %s", self._group_id, error)
+            return {}
+
+    def save(self, known: Mapping[str, Known]) -> None:
+        """The broker limits how long it may be; then it is not kept."""
+        try:
+            with clients.admin(self._kafka) as admin:
+                admin.alter_group_offsets(self._group_id, {OFFSETS: (0, _told(known))})
+        except ClientError as error:
+            log.warning("group %s does not keep the ids of the topics: %s", self._group_id, error)
+
+
+def _told(known: Mapping[str, Known]) -> str:
+    return json.dumps({name: [each.topic_id, each.remade_at] for name, each in known.items()}, separators=(",", ":"))
+
+
+def _parsed(text: str) -> dict[str, Known]:
+    """ValueError, if it is something else."""
+    try:
+        return {
+            name: Known(str(topic_id), {int(partition): int(offset) for partition, offset in at.items()})
+            for name, (topic_id, at) in json.loads(text or "{}").items()
+        }
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"no ids of topics: {error}") from None
+
+
+def _store(options: ReadOptions) -> Store | None:
+    if options.checkpoint is not None:
+        parts = urlparse(options.checkpoint)
+        if parts.scheme in ("", "file"):
+            path = Path(unquote(parts.path) if parts.scheme else options.checkpoint)
+            return _File(path / FOLDER / f"topic-ids-{_digest(options)}.json")
+    return None if options.group_id is None else _Group(options.kafka, options.group_id)
+
+
+def _digest(options: ReadOptions) -> str:
+    """One file for each source of a query."""
+    names: Iterable[object] = (options.topics, options.pattern, options.assigned)
+    return hashlib.sha256(repr(tuple(names)).encode()).hexdigest()[:12]

@@ -1,0 +1,84 @@
+"""A query that failed is started again with a growing delay, and not forever; a process that has ended does not run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("yaml", reason="needs PyYAML: make test installs it")
+
+from ottla.spark.pipeline import document, kept
+from ottla.spark.pipeline.document import Pipeline, Restart
+from ottla.spark.pipeline.restarts import BACKOFF_MAX_S, Restarts
+
+
+def test_delays_grow_up_to_a_limit_of_restarts_within_some_time():
+    restarts = Restarts(Restart(limit=3, within_s=100.0, backoff_s=5.0))
+    assert [restarts.failed(now) for now in (0.0, 10.0, 30.0, 60.0)] == [5.0, 10.0, 20.0, None]
+    assert restarts.failed(115.0) == 10.0  # two are forgotten, one is left within the time
+
+
+def test_no_delay_is_longer_than_the_longest():
+    restarts = Restarts(Restart(limit=50, within_s=1e9, backoff_s=5.0))
+    assert [restarts.failed(float(now)) for now in range(20)][-1] == BACKOFF_MAX_S
+
+
+def test_a_limit_of_zero_restarts_nothing():
+    assert Restarts(Restart(limit=0)).failed(0.0) is None
+
+
+@pytest.fixture
+def pipeline(tmp_path) -> Pipeline:
+    text = f"name: n\nstorage: {tmp_path}\nsinks: {{a: {{from: b, format: noop}}}}\n"
+    return document.parse(text, str(tmp_path / "p.yaml"), {})
+
+
+def state(pipeline: Pipeline) -> str:
+    told = kept.status(pipeline, "a")
+    assert told is not None
+    return str(told["state"])
+
+
+@pytest.mark.parametrize("said", ["running", "restarting"])
+def test_a_query_runs_only_as_long_as_somebody_holds_it(pipeline, said):
+    with kept.running(pipeline, "a"):
+        kept.keep_status(pipeline, "a", {"state": said})
+        assert state(pipeline) == said
+    assert state(pipeline) == "ended"
+    kept.keep_status(pipeline, "a", {"state": "stopped"})
+    assert state(pipeline) == "stopped"
+
+
+def test_nobody_else_may_run_a_query_that_is_held(pipeline):
+    twice = lambda: kept.running(pipeline, "a")  # noqa: E731
+    with twice(), pytest.raises(kept.AlreadyRunning, match="run by another process"), twice():
+        pass
+
+
+def test_the_checkpoint_of_a_query_that_runs_is_not_removed(pipeline, tmp_path):
+    (tmp_path / "checkpoints" / "a").mkdir(parents=True)
+    with kept.running(pipeline, "a"), pytest.raises(kept.AlreadyRunning, match="a is running; stop it first"):
+        kept.forget(pipeline, "a")
+    assert kept.forget(pipeline, "a") == [str(tmp_path / "checkpoints" / "a")]
+
+
+def test_a_process_that_is_killed_holds_nothing_any_more(pipeline, tmp_path):
+    kept.keep_status(pipeline, "a", {"state": "running"})
+    holder = (
+        "import sys\nfrom pathlib import Path\nfrom ottla.spark.pipeline import document, kept\n"
+        f"pipeline = document.read(Path({str(tmp_path / 'p.yaml')!r}))\n"
+        "with kept.running(pipeline, 'a'):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    text = f"name: n\nstorage: {tmp_path}\nsinks: {{a: {{from: b, format: noop}}}}\n"
+    (tmp_path / "p.yaml").write_text(text)
+    process = subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "held\n"
+        assert state(pipeline) == "running"
+    finally:
+        process.kill()
+        process.communicate()
+    assert state(pipeline) == "ended"

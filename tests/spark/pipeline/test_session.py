@@ -1,0 +1,27 @@
+"""The settings of a pipeline's Spark session."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
+
+from ottla.spark.pipeline import session
+from ottla.spark.pipeline.session import checkpoint_settings
+
+SETTING = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+@pytest.mark.parametrize("storage", ["file:///var/lib/orders", "/var/lib/orders"])
+def test_checkpoints_on_this_machine_are_written_without_starting_processes(storage):
+    assert checkpoint_settings(storage)[SETTING].endswith(".FileSystemBasedCheckpointFileManager")
+
+
+@pytest.mark.parametrize("storage", ["hdfs://namenode/orders", "s3a://bucket/orders"])
+def test_checkpoints_elsewhere_are_left_to_spark(storage):
+    assert checkpoint_settings(storage) == {}
+
+
+def test_a_spark_without_that_manager_keeps_its_own(monkeypatch):
+    monkeypatch.setattr(session, "MANAGER", "org.apache.spark.NotThere")
+    assert checkpoint_settings("/var/lib/orders") == {}

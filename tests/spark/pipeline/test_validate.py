@@ -1,0 +1,177 @@
+"""Mistakes in a pipeline's file are found with their lines, most before Spark starts, those in the SQL by Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("yaml", reason="needs PyYAML: make test installs it")
+
+from click.testing import CliRunner
+
+from ottla.cli.main import cli
+from ottla.spark.pipeline import analysis, document, kept
+
+FILE = """\
+name: orders
+storage: {storage}
+sources:
+  orders:
+    format: ottla
+    options:
+      kafka.bootstrap.servers: localhost:9092
+      subscribe: orders
+    watermark: {{column: value.at, delay: 10 minutes}}
+  people:
+    format: ottla-postgres
+    batch: true
+    options: {{url: "postgresql://localhost/none", table: people}}
+schemas:
+  orders: id int, at timestamp, price decimal(10,2)
+transforms:
+  picked: |
+
+    select key,
+           to_json(value) as value
+    from orders
+    where value.price > 3
+  counted: select window(at, '1 minute') as span, count(*) as n from orders group by window(at, '1 minute')
+sinks:
+  large:
+    from: picked
+    format: ottla
+    trigger: 1 minute
+    mode: append
+    options:
+      kafka.bootstrap.servers: localhost:9092
+      topic: large
+  files:
+    from: counted
+    format: parquet
+    options: {{path: "file:///tmp/none", files: 1}}
+"""
+pytestmark = pytest.mark.timeout(300)
+
+
+def write(folder: Path, old: str = "", new: str = "") -> Path:
+    text = FILE.format(storage=folder / "data")
+    assert old in text
+    file = folder / "pipeline.yaml"
+    file.write_text(text.replace(old, new, 1))
+    return file
+
+
+def line_with(file: Path, text: str) -> int:
+    lines = [number for number, line in enumerate(file.read_text().splitlines(), 1) if text in line]
+    assert lines, text
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found_in", "said"),
+    [
+        ("subscribe: orders", "subscrib: orders", "subscrib:", "no option 'subscrib'; did you mean subscribe?"),
+        (
+            "      subscribe: orders\n",
+            "",
+            "kafka.bootstrap",
+            "one of assign, subscribe, subscribePattern says what to read",
+        ),
+        ("topic: large", "topc: large", "topc:", "there is no option 'topc'; did you mean topic?"),
+        ("id int,", "id integr,", "id integr", "the type 'integr', which Spark does not have; did you mean integer?"),
+        ("select key,", "selec key,", "selec key", "picked is no query: it begins with selec"),
+        ("trigger: 1 minute", "trigger: 1 minut", "trigger:", "no unit 'minut'; did you mean minutes?"),
+        ("mode: append", "mode: apend", "mode:", "there is no mode 'apend'; did you mean append?"),
+        ("delay: 10 minutes", "delay: ten minutes", "watermark:", "'ten' is no number"),
+        ("column: value.at", "column: value.when", "watermark:", "by value.when, and the schema has id, at, price"),
+        ("column: value.at", "column: value.id", "watermark:", "value.id is int, a number: unit: milliseconds"),
+        ("column: value.at", "column: value.price", "watermark:", "value.price is decimal(10,2); it can be timestamp"),
+        (
+            "subscribe: orders",
+            "startingOffsets: soon\n      subscribe: orders",
+            "startingOffsets:",
+            "startingOffsets is",
+        ),
+        ("subscribe: orders", "kafka.isolation.levl: x\n      subscribe: orders", "levl", "kafka.isolation.level"),
+        (
+            "subscribe: orders",
+            "subscribe: orders\n      columns: key,valu",
+            "columns:",
+            "columns are some of key, value",
+        ),
+        ("table: people", "tabel: people", "tabel:", "there is no option 'tabel'; did you mean table?"),
+        ("files: 1", "files: one", "files: one", "files is 'one'; it is a whole number"),
+        ("mode: append", "mode: complete", "mode:", "update writes those that changed"),
+        ("from: picked", "from: pickd", "from: pickd", "did you mean picked?"),
+    ],
+)
+def test_a_mistake_is_found_in_its_line_without_spark(old, new, found_in, said, tmp_path):
+    file = write(tmp_path, old, new)
+    told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
+    assert told.exit_code != 0
+    assert f"{file}:{line_with(file, found_in)}: " in told.output
+    assert said in told.output
+
+
+def test_the_file_itself_is_good(tmp_path):
+    told = CliRunner().invoke(cli, ["pipeline", "validate", str(write(tmp_path))])
+    assert told.exit_code == 0, told.output
+
+
+def test_an_option_without_effect_is_noted_and_no_problem(tmp_path):
+    file = write(tmp_path, "subscribe: orders", "subscribe: orders\n      kafka.receive.buffer.bytes: 65536")
+    told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
+    assert told.exit_code == 0, told.output
+    line = line_with(file, "kafka.receive")
+    assert f"{file}:{line}: note: the source orders: kafka.receive.buffer.bytes has no effect: " in told.output
+    assert "good." in told.output
+
+
+@pytest.mark.parametrize(
+    ("ratio", "least", "bad", "rows", "stops"),
+    [(0.1, 100, 5, 20, False), (0.1, 100, 10, 100, False), (0.1, 100, 11, 100, True), (0.0, 100, 1, 5, True),
+     (0.0, 100, 0, 500, False), (0.1, 0, 1, 5, True)],
+)  # fmt: skip
+def test_too_many_dead_letters_are_told_by_a_least_sample(ratio, least, bad, rows, stops):
+    assert document.DeadLetters("bad", ratio, least).too_many(bad, rows) is stops
+
+
+def test_a_topic_that_was_edited_is_refused_since_its_marker_stands_elsewhere(tmp_path):
+    kept.keep_plan(document.read(write(tmp_path)), "large")
+    file = write(tmp_path, "topic: large", "topic: larger")
+    told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
+    assert f"{file}:{line_with(file, 'topic: larger')}: the checkpoint of large has written topic large" in told.output
+    assert "--full-refresh large" in told.output
+
+
+def test_a_path_that_was_edited_is_refused(tmp_path):
+    kept.keep_plan(document.read(write(tmp_path)), "files")
+    file = write(tmp_path, "file:///tmp/none", "file:///tmp/other")
+    told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
+    assert "the checkpoint of files has written path file:///tmp/none" in told.output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found_in", "said"),
+    [
+        ("as value\n", "as valu\n", "from: picked", "a column 'value' is what is written; there are key, valu"),
+        ("value.price", "value.prize", "value.prize", "`prize`"),
+        ("from orders\n    where", "from orders\n    were", "were value", "Syntax error"),
+        ("group by window(at, '1 minute')", "group by id", "counted:", "`id`"),
+        ("group by window(at, '1 minute')", "group by 1 having max(at) > 1", "counted:", "at"),
+        ("from: counted", "from: counted\n    mode: complete", "from: counted", ""),
+        ("from: counted\n", "from: session\n    mode: update\n", "mode: update", "session window"),
+    ],
+)
+def test_mistakes_in_the_sql_are_found_in_their_lines_by_spark(old, new, found_in, said, tmp_path, spark):
+    file = write(tmp_path, old, new)
+    session = "  session: select count(*) as n from orders group by session_window(at, '1 minute')\nsinks:\n"
+    file.write_text(file.read_text().replace("sinks:\n", session))
+    found = analysis.found(document.read(file), spark)
+    if not said:
+        assert found == []
+        return
+    [problem] = found
+    assert problem.line == line_with(file, found_in)
+    assert said in problem.text

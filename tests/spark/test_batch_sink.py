@@ -1,0 +1,125 @@
+"""Update mode into topics, and several sinks in one batch: exactly once, through `foreachBatch`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
+
+from ottla import blocking
+from ottla.spark import BatchSink
+from tests.spark.conftest import Create
+from tests.spark.test_sink import committed, fill, numbers, once
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(spark: Any, bootstrap: str, source: str, checkpoint: Path, each: Any, *, mode: str = "append") -> None:
+    """Numbers, counted by their last digit if in update mode, in batches of 100."""
+    at = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "100"}
+    frame = spark.readStream.format("ottla").options(**at, subscribe=source).load().select("key", "value")
+    if mode == "update":
+        frame = frame.selectExpr("substr(cast(value as string), -1) as key").groupBy("key").count()
+        frame = frame.selectExpr("key", "cast(count as string) as value")
+    writer = frame.writeStream.outputMode(mode).foreachBatch(each).option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def counts(bootstrap: str, topic: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for _, key, value, _ in committed(bootstrap, topic):
+        found[(key or b"").decode()].append(int(value or b""))
+    return dict(found)
+
+
+def uncommit(checkpoint: Path) -> None:
+    """As if the driver had died after it committed the last batch, and before it noted that."""
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_counts_in_update_mode_are_written_once_each(spark, broker, create: Create, tmp_path):
+    source, sink = create(2), create(1)
+    each = BatchSink("ottla", {"kafka.bootstrap.servers": broker.bootstrap, "topic": sink})
+    fill(broker.bootstrap, source, 250)
+    run(spark, broker.bootstrap, source, tmp_path / "cp", each, mode="update")
+    before = counts(broker.bootstrap, sink)
+    assert {key: values[-1] for key, values in before.items()} == {str(digit): 25 for digit in range(10)}
+    uncommit(tmp_path / "cp")
+    fill(broker.bootstrap, source, 50, first=250)
+    run(spark, broker.bootstrap, source, tmp_path / "cp", each, mode="update")
+    after = counts(broker.bootstrap, sink)
+    assert {key: values[-1] for key, values in after.items()} == {str(digit): 30 for digit in range(10)}
+    for key, values in after.items():
+        assert values == sorted(set(values)), key  # each count once, and none goes back
+        assert values[: len(before[key])] == before[key]
+
+
+def test_a_batch_without_rows_counts_too(spark, broker, create: Create, tmp_path):
+    source, sink = create(2), create(1)
+    each = BatchSink("ottla", {"kafka.bootstrap.servers": broker.bootstrap, "topic": sink})
+    fill(broker.bootstrap, source, 150)
+    at = {"kafka.bootstrap.servers": broker.bootstrap, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "50"}
+    frame = spark.readStream.format("ottla").options(**at, subscribe=source).load()
+    some = frame.selectExpr("key", "value").where("cast(cast(value as string) as int) >= 140")
+    writer = some.writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "cp"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert sorted(numbers(broker.bootstrap, sink)) == list(range(140, 150))
+
+
+def test_two_sinks_of_one_batch_need_names(spark, broker, create: Create, tmp_path):
+    source, one, other = create(2), create(1), create(1)
+    fill(broker.bootstrap, source, 150)
+    at = {"kafka.bootstrap.servers": broker.bootstrap}
+
+    def both(*names: dict[str, str]) -> Any:
+        sinks = [
+            BatchSink("ottla", {**at, "topic": topic, **name}) for topic, name in zip((one, other), names, strict=True)
+        ]
+
+        def each(batch: Any, number: int) -> None:
+            for sink in sinks:
+                sink(batch, number)
+
+        return each
+
+    with pytest.raises(Exception, match="is written twice under the name"):
+        run(spark, broker.bootstrap, source, tmp_path / "cp", both({}, {}))
+    run(spark, broker.bootstrap, source, tmp_path / "cp", both({}, {"txnAppId": other}))
+    assert numbers(broker.bootstrap, one) == once(150)
+    assert numbers(broker.bootstrap, other) == once(150)
+
+
+def test_what_a_batch_sink_does_not_have_is_refused_by_name(spark, broker, create: Create, tmp_path):
+    with pytest.raises(ValueError, match="there is no sink 'kafka' for a batch"):
+        BatchSink("kafka", {})
+    source = create(1)
+    fill(broker.bootstrap, source, 10)
+    at = {"kafka.bootstrap.servers": broker.bootstrap}
+    for options, said in (
+        ({**at, "topc": "t"}, "there is no option 'topc'; did you mean topic"),
+        ({**at, "topic": "t", "txnVersion": "3"}, "txnVersion cannot be set here"),
+        (at, "the option topic, or a column"),
+    ):
+        with pytest.raises(Exception, match=said):
+            run(spark, broker.bootstrap, source, tmp_path / said[:8], BatchSink("ottla", options))
+
+
+def test_a_batch_that_fails_leaves_no_transaction_open(spark, broker, create: Create, tmp_path):
+    """Whoever reads committed records would wait for it."""
+    source, sink = create(2), create(1)
+    fill(broker.bootstrap, source, 100)
+    each = BatchSink("ottla", {"kafka.bootstrap.servers": broker.bootstrap, "topic": sink})
+    bad = lambda batch, number: each(  # noqa: E731
+        batch.selectExpr("key", "if(cast(key as string) = '99', raise_error('no'), value) as value"), number
+    )
+    with pytest.raises(Exception, match="no"):
+        run(spark, broker.bootstrap, source, tmp_path / "cp", bad)
+    with blocking.Producer(broker.bootstrap) as producer:
+        producer.send(sink, value=b"7").result()
+    assert list(numbers(broker.bootstrap, sink)) == [7]

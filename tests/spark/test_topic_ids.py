@@ -1,0 +1,159 @@
+"""A topic that is deleted and made anew is another one, whatever its length, and failOnDataLoss decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
+
+import pyarrow as pa
+
+from ottla import blocking
+from ottla.client.admin import NewTopic
+from ottla.spark import clients
+from ottla.spark.options import read_options
+from ottla.spark.reading import DataLost
+from ottla.spark.source import OttlaStreamReader
+from tests.serving import wait_for
+from tests.spark.conftest import Create
+
+pytestmark = pytest.mark.timeout(300)
+At = dict[str, Any]
+
+
+@pytest.fixture
+def topic(broker, create: Create) -> str:
+    name = create(2)
+    write(broker, name, range(20))
+    return name
+
+
+def write(broker, topic: str, numbers: range) -> None:
+    rows = {"value": [str(number) for number in numbers], "to": [number % 2 for number in numbers]}
+    with blocking.Producer(broker.bootstrap) as producer:
+        producer.send_arrow(topic, pa.table(rows), partition="to").result()
+
+
+def make_anew(broker, topic: str, numbers: range) -> None:
+    with blocking.Admin(broker.bootstrap) as admin:
+        admin.delete_topics([topic])
+        wait_for(lambda: topic not in {each.name for each in admin.list_topics()}, "the end of the topic")
+        admin.create_topics([NewTopic(topic, 2)])
+    write(broker, topic, numbers)
+
+
+def at(topic: str, *offsets: int) -> At:
+    return {topic: {str(partition): offset for partition, offset in enumerate(offsets)}}
+
+
+class Query:
+    """A stream as Spark drives it: what it has read, and where it is."""
+
+    def __init__(self, broker, topic: str, **options: Any) -> None:
+        self._given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, **options}
+        self.at = at(topic, 0, 0)
+        self.seen: list[int] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """In other processes."""
+        for kept in clients._kept.values():
+            kept.stop()
+        clients._kept.clear()
+        given = {name.lower(): str(value) for name, value in self._given.items()}
+        self._reader = OttlaStreamReader(read_options(given, streaming=True))
+
+    def read(self, start: At, end: At) -> list[int]:
+        batches = [batch for part in self._reader.partitions(start, end) for batch in self._reader.read(part)]
+        return sorted(int(value) for batch in batches for value in batch.column("value").to_pylist())
+
+    def end(self) -> At:
+        return self._reader.latestOffset(self.at, self._reader.getDefaultReadLimit())
+
+    def run(self) -> None:
+        """Until there is nothing new."""
+        while (end := self.end()) != self.at:
+            self.seen += self.read(self.at, end)
+            self.at = end
+
+
+@pytest.mark.parametrize("length", [6, 20, 50], ids=["shorter", "as long", "longer"])
+def test_while_a_query_runs(broker, topic, length):
+    careful, tolerant = Query(broker, topic), Query(broker, topic, failOnDataLoss="false")
+    careful.run()
+    tolerant.run()
+    make_anew(broker, topic, range(100, 100 + length))
+    for _ in range(2):
+        with pytest.raises(DataLost, match="deleted and made anew"):
+            careful.run()
+    tolerant.run()
+    assert sorted(tolerant.seen) == [*range(20), *range(100, 100 + length)]
+    write(broker, topic, range(200, 240))
+    tolerant.run()
+    assert sorted(tolerant.seen) == [*range(20), *range(100, 100 + length), *range(200, 240)]
+
+
+@pytest.mark.parametrize("length", [20, 50], ids=["as long", "longer"])
+@pytest.mark.parametrize("kept", ["file", "group"])
+def test_while_a_query_is_stopped(broker, topic, kept, length, tmp_path):
+    where = {"checkpointLocation": tmp_path.as_uri()} if kept == "file" else {"groupId": f"{topic}-seen"}
+    query = Query(broker, topic, failOnDataLoss="false", **where)
+    query.run()
+    make_anew(broker, topic, range(100, 100 + length))
+    careful = Query(broker, topic, **where)
+    careful.at = query.at
+    for _ in range(2):
+        with pytest.raises(DataLost, match="deleted and made anew"):
+            careful.run()
+        careful.restart()
+    query.restart()
+    query.run()
+    assert sorted(query.seen) == [*range(20), *range(100, 100 + length)]
+
+
+def test_without_a_place_for_the_ids_only_a_shorter_topic_is_noticed(broker, topic):
+    query = Query(broker, topic)
+    query.run()
+    make_anew(broker, topic, range(100, 150))
+    query.restart()
+    query.run()
+    assert sorted(query.seen) == [*range(20), *range(120, 150)]
+
+
+def test_a_batch_that_is_run_again_reads_the_new_topic_from_its_beginning_again(broker, topic, tmp_path):
+    query = Query(broker, topic, failOnDataLoss="false", checkpointLocation=tmp_path, maxOffsetsPerTrigger=20)
+    query.run()
+    make_anew(broker, topic, range(100, 150))
+    end = query.end()
+    first = query.read(query.at, end)
+    assert len(first) >= 18
+    assert min(first) == 100
+    query.restart()  # the driver was killed
+    assert query.read(query.at, end) == first
+    query.run()
+    assert sorted(query.seen) == [*range(20), *range(100, 150)]
+
+
+def test_a_batch_that_was_broken_off_notices_a_topic_made_anew_meanwhile(broker, topic, tmp_path):
+    query = Query(broker, topic, checkpointLocation=tmp_path)
+    query.run()
+    write(broker, topic, range(20, 40))
+    end = query.end()
+    make_anew(broker, topic, range(100, 150))
+    query.restart()
+    with pytest.raises(DataLost, match="deleted and made anew"):
+        query.read(query.at, end)
+
+
+def test_a_file_that_is_damaged_is_as_good_as_none(broker, topic, tmp_path: Path):
+    query = Query(broker, topic, checkpointLocation=tmp_path)
+    query.run()
+    [kept] = (tmp_path / "ottla").iterdir()
+    for damage in ("", "[1]", '{"t": 5}', "nonsense"):
+        kept.write_text(damage)
+        query.restart()
+        query.run()
+        assert len(query.seen) == 20
