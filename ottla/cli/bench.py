@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from ottla.blocking.thread import new_loop
-from ottla.cli.cluster import Target, administer, cluster_options, json_option, misused, undelivered
+from ottla.cli.cluster import Target, administer, cluster_options, json_option, misused, telling_waits, undelivered
 from ottla.cli.completion import topic_names
-from ottla.cli.failure import Failure
-from ottla.cli.output import Progress, human_bytes, print_json
+from ottla.cli.failure import Failure, Suggesting
+from ottla.cli.output import Progress, human_bytes, print_json, quiet_option
 from ottla.cli.quantities import Size
 from ottla.client.consumer import Consumer
 from ottla.client.deliveries import RecordMetadata
@@ -78,13 +78,13 @@ def _report(measured: Measured, as_json: bool) -> None:
 def _run(work: Coroutine[Any, Any, T], target: Target, topic: str) -> T:
     """On the loop that a program in a hurry would have."""
     try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
+        with telling_waits(), asyncio.Runner(loop_factory=new_loop) as runner:
             return runner.run(work)
     except ClientError as error:
         raise undelivered([error], target, topic) from None
 
 
-@click.group("bench")
+@click.group("bench", cls=Suggesting)
 def command() -> None:
     """Measure how fast a cluster is: any that speaks Kafka's protocol.
 
@@ -115,6 +115,7 @@ size_option = click.option("-s", "--size", type=Size(), default="100B", show_def
     metavar="N",
     help="Records per second at most.  [default: as many as possible]",
 )
+@quiet_option
 @cluster_options
 @json_option
 def produce(topic: str, records: int, size: int, rate: float, target: Target, as_json: bool) -> None:
@@ -171,6 +172,7 @@ async def _produced(producer: Producer, topic: str, records: int, size: int, rat
 @topic_argument
 @records_option(100_000)
 @click.option("--arrow", is_flag=True, help="As Arrow columns, without an object for each record; needs ottla[arrow].")
+@quiet_option
 @cluster_options
 @json_option
 def consume(topic: str, records: int, arrow: bool, target: Target, as_json: bool) -> None:
@@ -233,6 +235,7 @@ async def _columns(consumer: Consumer) -> tuple[int, int]:
 @topic_argument
 @records_option(1000)
 @size_option
+@quiet_option
 @cluster_options
 @json_option
 def latency(topic: str, records: int, size: int, target: Target, as_json: bool) -> None:
@@ -256,6 +259,7 @@ async def _round_trips(producer: Producer, consumer: Consumer, topic: str, recor
         place = TopicPartition(topic, min(await producer.partitions_for(topic)))
         consumer.assign([place])
         await consumer.seek_to_end(place)
+        bar = Progress("measuring", records)
         began = time.perf_counter()
         for number in range(records):
             value = f"{uuid.uuid4().hex}-{number}".encode().ljust(size, b".")
@@ -264,5 +268,7 @@ async def _round_trips(producer: Producer, consumer: Consumer, topic: str, recor
             while (await consumer.getone()).value != value:
                 pass  # somebody else writes there too
             latencies.append((time.perf_counter() - sent) * 1000)
+            bar.reached(number)
         seconds = time.perf_counter() - began
+        bar.close()
     return Measured(records, records * size, seconds, latencies)

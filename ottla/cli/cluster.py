@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
 from ottla.cli.failure import Failure, Misused, TryAgain, split_pair
 from ottla.cli.output import json_option, print_json, print_table
-from ottla.client.admin import Admin, Topic, parse_bootstrap
+from ottla.client.admin import Admin, ResourceKind, Topic, parse_bootstrap
 from ottla.client.embedded import TopicPartition
-from ottla.client.errors import BadSetting, ClientError, TimedOut, Unreachable
+from ottla.client.errors import BadSetting, ClientError, NoAnswer, TimedOut, Unreachable
 from ottla.errors import ErrorCode
 
 __all__ = [
@@ -33,6 +35,7 @@ T = TypeVar("T")
 
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 PLACES_SHOWN_MAX: Final = 5
+MIN_IN_SYNC: Final = "min.insync.replicas"
 PATIENCE_MS: Final = 15_000
 """How long a command insists on an answer; a program has more time than whoever looks at a terminal."""
 
@@ -59,9 +62,10 @@ class Target(NamedTuple):
     settings: Mapping[str, str]
 
     def config(self, **defaults: object) -> dict[str, Any]:
-        """For `config=` of a client; what the user said goes before the command's own defaults."""
+        """For `config=` of a client; what the user said goes before the command's own defaults. A command tries every
+        address once: who types it sees at once that nobody is there."""
         own = {name.replace("_", "."): value for name, value in defaults.items()}
-        return {"default.api.timeout.ms": PATIENCE_MS} | own | dict(self.settings)
+        return {"default.api.timeout.ms": PATIENCE_MS, "bootstrap.timeout.ms": 0} | own | dict(self.settings)
 
 
 def _checked_bootstrap(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -109,10 +113,31 @@ def cluster_options(command: Callable[..., T]) -> Callable[..., T]:
     return with_target
 
 
+class _Waits(logging.Handler):
+    """What a client says while it waits, on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"ottla: {record.getMessage()}", err=True)
+
+
+@contextmanager
+def telling_waits() -> Iterator[None]:
+    """Let the command's clients say why they wait ("still trying")."""
+    logger, handler = logging.getLogger("ottla.client"), _Waits(logging.WARNING)
+    propagated, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagated
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Do it; what goes wrong ends the command."""
     try:
-        return asyncio.run(work)
+        with telling_waits():
+            return asyncio.run(work)
     except ClientError as error:
         raise failure_of([error]) from None
 
@@ -150,13 +175,42 @@ def nobody_leads(places: Sequence[TopicPartition]) -> TryAgain:
     return TryAgain(f"{shown} {verb} no leader now", hint=HINTS[ErrorCode.leader_not_available])
 
 
+def too_few_in_sync(topic: Topic, needed: int) -> TryAgain | None:
+    """acks=all is refused while fewer replicas are in sync than `min.insync.replicas` asks for."""
+    short = [each for each in topic.partitions if len(each.in_sync) < needed]
+    if not short:
+        return None
+    first = short[0]
+    missing = sorted(set(first.replicas) - set(first.in_sync))
+    others = f" (and {len(short) - 1} partitions more)" if len(short) > 1 else ""
+    return TryAgain(
+        f"{topic.name}-{first.partition}{others} has {len(first.in_sync)} of {len(first.replicas)} replicas in sync, "
+        f"fewer than min.insync.replicas={needed}: writes with acks=all are refused",
+        hint=f"Start {_brokers(missing)} caught up; "
+        "`ottla topics describe --under-replicated` shows where brokers are missing.",
+    )
+
+
+def _brokers(missing: Sequence[int]) -> str:
+    if len(missing) == 1:
+        return f"broker {missing[0]} again, or wait until it has"
+    return f"brokers {', '.join(map(str, missing[:-1]))} and {missing[-1]} again, or wait until they have"
+
+
 def undelivered(errors: Sequence[ClientError], target: Target, topic: str) -> Failure:
     """Time that ran out says little: perhaps the topic says more."""
-    if all(isinstance(error, TimedOut) for error in errors):
-        described = administer(target._replace(settings={}), lambda admin: admin.describe_topics([topic]))
-        if places := without_leader(described.values()):
-            return nobody_leads(places)
-    return failure_of(errors)
+    if not all(isinstance(error, TimedOut) for error in errors):
+        return failure_of(errors)
+
+    async def look(admin: Admin) -> tuple[Topic, int]:
+        described = (await admin.describe_topics([topic]))[topic]
+        configs = await admin.describe_configs(ResourceKind.TOPIC, topic)
+        return described, next(int(each.value or 1) for each in configs if each.name == MIN_IN_SYNC)
+
+    described, needed = administer(target._replace(settings={}), look)
+    if places := without_leader([described]):
+        return nobody_leads(places)
+    return too_few_in_sync(described, needed) or failure_of(errors)
 
 
 def misused(bad: BadSetting) -> Misused:
@@ -173,7 +227,7 @@ def failure_of(errors: Sequence[ClientError]) -> Failure:
 
 def _hint(error: ClientError) -> str | None:
     hint = error.hint or HINTS.get(error.code)
-    if type(error) is Unreachable:
+    if type(error) in (Unreachable, NoAnswer):
         return f"{hint} Another address: -b HOST:PORT, or OTTLA_BOOTSTRAP_SERVERS."
     return hint
 

@@ -1,4 +1,4 @@
-"""`ottla configs`: the settings of topics, brokers and groups, shown and changed."""
+"""`ottla configs`: the settings of topics, brokers, loggers and groups, shown and changed."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ from typing import Final, TypeVar
 import click
 
 from ottla.cli.cluster import Target, administer, cluster_options, json_option
-from ottla.cli.failure import Failure, Misused, split_pair
+from ottla.cli.failure import Failure, Misused, Suggesting, split_pair
 from ottla.cli.output import print_json, print_table
 from ottla.client.admin import Admin, ConfigEntry, ResourceKind
+from ottla.client.admin_topics import DEFAULT_SOURCE
 from ottla.client.errors import ClientError
+from ottla.config.inert_settings import has_no_effect
 from ottla.errors import ErrorCode
 
 T = TypeVar("T")
 
-KINDS: Final = {"topic": ResourceKind.TOPIC, "broker": ResourceKind.BROKER, "group": ResourceKind.GROUP}
-DEFAULT_SOURCE: Final = 5
+KINDS: Final = {
+    "topic": ResourceKind.TOPIC,
+    "broker": ResourceKind.BROKER,
+    "logger": ResourceKind.LOGGER,
+    "group": ResourceKind.GROUP,
+}
+CLUSTER_SOURCE: Final = 3
 SOURCES: Final = {
     1: "topic",
     2: "broker, dynamic",
     3: "all brokers, dynamic",
     4: "broker, file",
     5: "default",
+    6: "logger",
     8: "group",
 }
 """DescribeConfigs' numbers for where a value comes from."""
@@ -32,15 +40,16 @@ kind_argument = click.argument("kind", type=click.Choice(list(KINDS)))
 name_argument = click.argument("name")
 
 
-@click.group("configs")
+@click.group("configs", cls=Suggesting)
 def command() -> None:
-    """Show and change the settings of topics, brokers and groups.
+    """Show and change the settings of topics, brokers and groups, and the levels of a broker's loggers.
 
     NAME is that of a topic or group, the number of a broker, or `all` for all brokers.
 
     \b
     Example:
       ottla configs set topic orders retention.ms=86400000
+      ottla configs set logger 1 ottla.broker=DEBUG
     """
 
 
@@ -53,7 +62,8 @@ def _administer(target: Target, kind: str, work: Callable[[Admin], Awaitable[T]]
         try:
             return await work(admin)
         except ClientError as error:
-            if KINDS[kind] is ResourceKind.GROUP and error.code is ErrorCode.invalid_request:  # of whoever has none
+            unknown = error.code is ErrorCode.invalid_request and "resource type" in str(error)
+            if KINDS[kind] is ResourceKind.GROUP and unknown:  # of whoever has none
                 raise Failure(
                     "this cluster keeps no settings of groups",
                     hint="Its brokers have them for all groups: `ottla configs describe broker ID --all`, group.*",
@@ -82,7 +92,7 @@ def describe(kind: str, name: str, everything: bool, target: Target, as_json: bo
             await admin.describe_topics([name])  # says plainly that it is not there
         return await admin.describe_configs(KINDS[kind], _name(kind, name))
 
-    entries = [each for each in _administer(target, kind, ask) if everything or each.source != DEFAULT_SOURCE]
+    entries = [each for each in _administer(target, kind, ask) if everything or _was_set(each, kind)]
     if as_json:
         print_json(
             [
@@ -92,16 +102,30 @@ def describe(kind: str, name: str, everything: bool, target: Target, as_json: bo
                     "source": SOURCES.get(each.source, str(each.source)),
                     "read_only": each.read_only,
                     "sensitive": each.sensitive,
+                    "no_effect": has_no_effect(each.documentation),
                 }
                 for each in entries
             ]
         )
         return
-    rows = [(each.name, _shown(each), SOURCES.get(each.source, each.source)) for each in entries]
+    rows = [(each.name, _shown(each), _source(each)) for each in entries]
     if rows:
         print_table(("SETTING", "VALUE", "FROM"), rows)
     else:
         click.echo("everything is at its default; --all shows it")
+
+
+def _was_set(entry: ConfigEntry, kind: str) -> bool:
+    """Whether anybody would miss it. What is the same for all brokers of the cluster as it is by default (every cluster
+    has a min.insync.replicas of its own, KIP-966) is not told of each topic."""
+    if entry.source == DEFAULT_SOURCE:
+        return False
+    return kind == "broker" or entry.source != CLUSTER_SOURCE or entry.value != entry.default
+
+
+def _source(entry: ConfigEntry) -> str:
+    source = SOURCES.get(entry.source, str(entry.source))
+    return f"{source}; has no effect" if has_no_effect(entry.documentation) else source
 
 
 def _shown(entry: ConfigEntry) -> str:

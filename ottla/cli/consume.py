@@ -23,7 +23,7 @@ from ottla.cli.cluster import (
     without_leader,
 )
 from ottla.cli.completion import group_names, topic_names
-from ottla.cli.failure import Misused
+from ottla.cli.failure import Failure, Misused
 from ottla.cli.quantities import moment_ms
 from ottla.client.admin import Topic
 from ottla.client.consumer import Consumer
@@ -227,7 +227,12 @@ async def _seek(consumer: Consumer, places: list[TopicPartition], offset: str) -
     elif kind == "time":
         await consumer.seek_to_time(number, *places)
     elif kind == "at":
-        for place in places:
+        for place, end in (await consumer.end_offsets(places)).items():
+            if number > end:
+                raise Failure(
+                    f"{place} ends at offset {end}: there is no offset {number} yet",
+                    hint="Say a smaller number, -o end for what comes next, or -p for another partition.",
+                )
             consumer.seek(place, number)
     else:
         begins = await consumer.beginning_offsets(places)

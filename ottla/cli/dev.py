@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import click
 
 from ottla.cli.cluster import json_option, print_json, print_table
-from ottla.cli.failure import Failure
+from ottla.cli.failure import Failure, Suggesting
 from ottla.errors import Fault
 
 if TYPE_CHECKING:
@@ -97,10 +97,8 @@ def _view(plain: bool) -> View:
     return LiveView()
 
 
-@click.group("dev", invoke_without_command=True)
-@click.option(
-    "--brokers", type=click.IntRange(1, BROKERS_MAX), default=3, show_default=True, help="How many brokers."
-)
+@click.group("dev", cls=Suggesting, invoke_without_command=True)
+@click.option("--brokers", type=click.IntRange(1, BROKERS_MAX), default=3, show_default=True, help="How many brokers.")
 @click.option(
     "--port",
     metavar="PORT",
@@ -116,8 +114,8 @@ def _view(plain: bool) -> View:
 def command(ctx: click.Context, brokers: int, port: int, data: str | None, zookeeper: bool, plain: bool) -> None:
     """Run a cluster of real broker processes on this machine, and watch it.
 
-    Kill, pause and restart brokers with the keys shown, or from another terminal: `ottla dev kill 2`. Ctrl-C stops
-    everything.
+    Kill, pause and restart brokers with the keys shown, or from another terminal: `ottla dev kill 2`. Other keys write
+    records, and start and stop consumers of a group. Ctrl-C stops everything.
 
     \b
     Example:
@@ -273,17 +271,74 @@ def status(data: str | None, as_json: bool) -> None:
         print_json(answer)
         return
     rows = [
-        (each["id"], each["address"], each["pid"] or "-", f"{each['memory_bytes'] / 2**20:.0f} MB", each["state"])
+        (each["id"], each["address"], each["pid"] or "-", _megabytes(each["memory_bytes"]), each["state"])
         for each in answer["brokers"]
     ]
     print_table(("BROKER", "ADDRESS", "PID", "MEMORY", "STATE"), rows)
-    if answer["partitions"]:
-        click.echo()
-        partitions = [
-            (f"{of['topic']}-{of['partition']}", of["leader"], _commas(of["replicas"]), _commas(of["in_sync"]))
-            for of in answer["partitions"]
-        ]
-        print_table(("PARTITION", "LEADER", "REPLICAS", "IN SYNC"), partitions)
+    click.echo("controller: " + (f"broker {answer['controller']}" if answer["controller"] >= 0 else "nobody"))
+    _print_partitions([of for of in answer["partitions"] if not of["internal"]])
+    _print_internal([of for of in answer["partitions"] if of["internal"]])
+    if answer["will_not_lead"]:
+        from ottla.local.session import killed_words
+
+        click.echo(killed_words(answer["will_not_lead"]))
+    _print_groups(answer["groups"])
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 2**20:.0f} MB" if size else "-"
+
+
+def _print_partitions(partitions: list[dict[str, Any]]) -> None:
+    if not partitions:
+        return
+    click.echo()
+    rows = [
+        (
+            f"{of['topic']}-{of['partition']}",
+            of["leader"] if of["leader"] >= 0 else "nobody",
+            _commas(of["replicas"]),
+            _commas(of["in_sync"]),
+            _commas(of["eligible"]) or "-",
+            *(each if each >= 0 else "-" for each in of["offsets"].values()),
+            of["records_per_second"],
+        )
+        for of in partitions
+    ]
+    heads = ("LEADER", "REPLICAS", "IN SYNC", "ELIGIBLE", "LOG START", "HIGH WATERMARK", "LOG END", "RECORDS/S")
+    print_table(("PARTITION", *heads), rows)
+
+
+def _print_internal(partitions: list[dict[str, Any]]) -> None:
+    """A line for each internal topic."""
+    for topic in sorted({of["topic"] for of in partitions}):
+        own = [of for of in partitions if of["topic"] == topic]
+        whole = sum(of["leader"] >= 0 and len(of["in_sync"]) == len(of["replicas"]) for of in own)
+        click.echo(f"{topic}: {len(own)} partitions, {whole} of them fully in sync")
+
+
+def _print_groups(groups: list[dict[str, Any]]) -> None:
+    if not groups:
+        return
+    click.echo()
+    rows = [
+        (
+            group["group"],
+            group["state"],
+            of["member"] or "-",
+            f"{of['topic']}-{of['partition']}",
+            "-" if of["offset"] is None else of["offset"],
+            of["lag"] if of["lag"] >= 0 else "-",
+        )
+        for group in groups
+        for of in group["partitions"]
+    ]
+    print_table(("GROUP", "STATE", "MEMBER", "PARTITION", "OFFSET", "LAG"), rows)
+    for group in groups:
+        busy = {of["member"] for of in group["partitions"]}
+        for member in group["members"]:
+            if member not in busy:
+                click.echo(f"{member} of group {group['group']} is idle: no partition is left for it")
 
 
 def _commas(numbers: list[int]) -> str:

@@ -53,6 +53,23 @@ class TryAgain(Failure):
     exit_code = 75
 
 
+class Suggesting(click.Group):
+    """A group that names the command which was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            known = self.list_commands(ctx)
+            near = get_close_matches(args[0], known, n=1) or [each for each in known if each.startswith(args[0])]
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(error.message + hint, ctx) from None
+
+
 class Guarded(click.Command):
     """A command that tells in a line what the machine refused, or what is not installed on it."""
 

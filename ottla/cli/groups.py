@@ -6,7 +6,7 @@ import click
 
 from ottla.cli.cluster import Target, administer, cluster_options, failure_of, json_option
 from ottla.cli.completion import group_names, topic_names
-from ottla.cli.failure import Misused
+from ottla.cli.failure import Misused, Suggesting
 from ottla.cli.offset_reset import Aim, Change, aim_of, parse_selection, planned
 from ottla.cli.output import alarming, print_json, print_table
 from ottla.client.admin import Admin, GroupDescription, PartitionLag
@@ -17,7 +17,7 @@ EMPTY_STATES = ("Empty", "Dead")
 Lags = dict[TopicPartition, PartitionLag]
 
 
-@click.group("groups")
+@click.group("groups", cls=Suggesting)
 def command() -> None:
     """List and describe consumer groups, set their offsets, delete them.
 

@@ -1,6 +1,8 @@
 """The live view of `ottla dev`, drawn with rich, and the keys that go with it.
 
-A row for each partition, a column for each broker: leaders red, replicas blue, a full dot for those in sync.
+A row for each partition, a column for each broker: leaders red, replicas blue, a full dot for those in sync that run;
+beside them where the log starts, its high watermark, its end, and how quickly it grows. Below, the groups: members,
+their partitions, offsets and lag. Keys break brokers, write records, and start and stop consumers.
 """
 
 from __future__ import annotations
@@ -8,27 +10,45 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import termios
-import tty
+import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.console import Group as Stacked
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ottla.cli.keys import raw_keys
+from ottla.local.detail import UNKNOWN, Detail, Group, Offsets
+from ottla.local.playground import GROUP, RECORDS, TOPIC
 from ottla.local.process import State
-from ottla.local.session import megabytes
-from ottla.local.sight import NOBODY, Replicas
+from ottla.local.session import killed_words, megabytes
+from ottla.local.sight import NOBODY, Replicas, Sight
 
 if TYPE_CHECKING:
     from ottla.local.session import Session
 
-LINES_BESIDE_PARTITIONS: Final = 12
-PARTITIONS_MIN: Final = 4
+LINES_BESIDE: Final = 14
+"""Of the window, for what is neither a broker, nor a partition, nor a group."""
+ROWS_MIN: Final = 4
+GIVEN_UP: Final = ("memory", "pid")
+"""Of a broker, in a window that is too narrow for all: the first of these first."""
+GIVEN_UP_OF_PARTITIONS: Final = ("records/s", "log start")
+ELIGIBLE_WHY: Final = (
+    "may lead: out of sync, but an eligible leader replica (ELR). It has every committed record: it went out of sync "
+    "when fewer than min.insync.replicas were left, and since then nothing was committed."
+)
+BROKER_KEYS: Final = (
+    "k kill -9", "p pause", "c continue", "r restart", "s stop", "·  1-9 choose a broker", "·  q quit"
+)  # fmt: skip
+CLIENT_KEYS: Final = (
+    f"w write {RECORDS} records to {TOPIC}", f"g start a consumer of group {GROUP}", "x stop it"
+)  # fmt: skip
 VERBS: Final = {"k": "kill", "p": "pause", "c": "resume", "r": "restart", "s": "stop"}
 STATE_COLOURS: Final = {
     State.READY: "green",
@@ -73,30 +93,37 @@ class LiveView:
             self.drawn()
         elif key in VERBS:
             session.command_soon(VERBS[key], self._selected)
+        elif key == "w":
+            session.playground.write_soon()
+        elif key == "g":
+            session.playground.start_consumer_soon()
+        elif key == "x":
+            session.playground.stop_consumer_soon()
 
     def picture(self, session: Session) -> RenderableType:
-        """What is drawn: brokers, partitions, keys."""
+        """What is drawn: brokers, partitions, groups, keys."""
         parts: list[RenderableType] = [self._brokers(session)]
+        room = max(ROWS_MIN, self.console.height - len(session.cluster.brokers) - LINES_BESIDE)
+        reading = sum(2 + len(group.partitions()) for group in session.detail.groups)
         if session.sight.partitions:
-            parts.append(self._partitions(session))
-        parts.append(
-            Text.assemble(
-                (f" broker {self._selected}: ", "bold"),
-                "k kill -9  p pause  c continue  r restart  s stop",
-                ("  ·  1-9 choose a broker  ·  q quit", "dim"),
-            )
-        )
-        return Group(*parts)
+            parts.append(self._partitions(session, max(ROWS_MIN, room - reading)))
+        parts += [groups(session.detail, max(ROWS_MIN, room // 2))] if session.detail.groups else []
+        width = self.console.width
+        parts.append(keys_line(f"broker {self._selected}:", BROKER_KEYS, width))
+        parts.append(keys_line("clients:", CLIENT_KEYS, width))
+        return Stacked(*parts)
 
     def _brokers(self, session: Session) -> Table:
         led = Counter(state.leader for state in session.sight.partitions.values())
         held = Counter(broker for state in session.sight.partitions.values() for broker in state.replicas)
-        table = Table(box=None, pad_edge=True, header_style="dim")
-        for name in ("", "broker", "address", "pid", "memory", "state", "leads", "replicas", ""):
-            table.add_column(name, justify="right" if name in ("pid", "memory", "leads", "replicas") else "left")
+        columns = {
+            name: Column(name, name in ("pid", "memory", "leads", "replicas"))
+            for name in ("", "broker", "address", "pid", "memory", "state", "leads", "replicas", "role")
+        }
+        columns["role"].heading = ""
         for broker in session.cluster.brokers.values():
             state = broker.state
-            table.add_row(
+            row = (
                 "›" if broker.id == self._selected else "",
                 str(broker.id),
                 broker.address,
@@ -107,55 +134,173 @@ class LiveView:
                 str(held[broker.id]),
                 Text("controller", "dim") if session.sight.controller == broker.id else "",
             )
-        return table
+            for column, value in zip(columns.values(), row, strict=True):
+                column.cells.append(value)
+        give_up(columns, GIVEN_UP, self.console.width)
+        return drawn(columns.values())
 
-    def _partitions(self, session: Session) -> RenderableType:
-        sight, brokers = session.sight, list(session.cluster.brokers)
-        table = Table(box=None, pad_edge=True, header_style="dim")
-        table.add_column("partition")
-        for broker_id in brokers:
-            table.add_column(f"broker {broker_id}")
-        shown = {place: state for place, state in sight.partitions.items() if place[0] not in sight.internal}
-        room = max(PARTITIONS_MIN, self.console.height - len(brokers) - LINES_BESIDE_PARTITIONS)
-        for (topic, index), state in list(shown.items())[:room]:
-            table.add_row(f"{topic}-{index}", *(cell(state, broker_id) for broker_id in brokers))
+    def _partitions(self, session: Session, room: int) -> RenderableType:
+        sight, detail, brokers = session.sight, session.detail, list(session.cluster.brokers)
+        running = {broker.id for broker in session.cluster.brokers.values() if broker.running}
+        columns = {"partition": Column("partition")}
+        columns |= {f"broker {broker_id}": Column(f"broker {broker_id}") for broker_id in brokers}
+        for name in ("log start", "high watermark", "log end", "records/s"):
+            columns[name] = Column(name, right=True)
+        shown = {key: state for key, state in sight.partitions.items() if key[0] not in sight.internal}
+        for key, state in list(shown.items())[:room]:
+            offsets = detail.offsets.get(key, Offsets())
+            high = Text("nobody leads", "bold red") if state.leader == NOBODY else number(offsets.high_watermark)
+            row = (
+                f"{key[0]}-{key[1]}",
+                *(cell(state, broker_id, session.may_lead(key), running) for broker_id in brokers),
+                number(offsets.start),
+                high,
+                number(offsets.end),
+                f"{detail.rates.get(key, 0.0):,.0f}",
+            )
+            for column, value in zip(columns.values(), row, strict=True):
+                column.cells.append(value)
+        hidden = give_up(columns, GIVEN_UP_OF_PARTITIONS, self.console.width)
         below = [f"and {len(shown) - room} partitions more"] if len(shown) > room else []
-        for topic in sorted(sight.internal):
-            states = [state for place, state in sight.partitions.items() if place[0] == topic]
-            whole = sum(state.leader != NOBODY and len(state.in_sync) == len(state.replicas) for state in states)
-            below.append(f"{topic}: {len(states)} partitions, {whole} of them fully in sync")
-        return Group(table, *(Text(f" {line}", "dim") for line in below))
+        below += [f"{topic}: {words}" for topic, words in folded(sight).items()]
+        below += [f"a wider window shows {' and '.join(hidden)} too"] if hidden else []
+        if any(session.may_lead(key) for key in shown):
+            below.append(ELIGIBLE_WHY)
+        if killed := session.will_not_lead():
+            below.append(killed_words(killed))
+        return Stacked(drawn(columns.values()), *(note(line, self.console.width) for line in below))
 
 
-def cell(state: Replicas, broker_id: int) -> Text:
+class Column:
+    """Of a table: its heading and what is below it."""
+
+    def __init__(self, heading: str, right: bool = False) -> None:
+        self.heading = heading
+        self.right = right
+        self.cells: list[str | Text] = []
+
+    @property
+    def width(self) -> int:
+        """With a space on either side."""
+        return 2 + max(cell_len(each if isinstance(each, str) else each.plain) for each in (self.heading, *self.cells))
+
+
+def give_up(columns: dict[str, Column], names: Sequence[str], width: int) -> list[str]:
+    """Take columns of these names out, one after the other, until the rest is no wider than the window; which ones."""
+    gone: list[str] = []
+    for name in names:
+        if sum(column.width for column in columns.values()) <= width:
+            break
+        del columns[name]
+        gone.insert(0, name)
+    return gone
+
+
+def drawn(columns: Iterable[Column]) -> Table:
+    table = Table(box=None, pad_edge=True, header_style="dim")
+    own = list(columns)
+    for column in own:
+        table.add_column(column.heading, justify="right" if column.right else "left", no_wrap=True)
+    for row in zip(*(column.cells for column in own), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def note(words: str, width: int) -> Text:
+    """A sentence below a table, in lines that the window has room for."""
+    return Text("\n".join(f" {line}" for line in textwrap.wrap(words, width - 2)), "dim")
+
+
+def keys_line(label: str, keys: Sequence[str], width: int) -> Text:
+    """What keys do; where the window ends another line begins, below the first key."""
+    lines = [f" {label} {keys[0]}"]
+    for key in keys[1:]:
+        if cell_len(longer := f"{lines[-1]}  {key}") < width:
+            lines[-1] = longer
+        else:
+            lines.append(" " * (len(label) + 2) + key.removeprefix("·  "))
+    text = Text("\n".join(lines))
+    text.stylize("bold", 0, len(label) + 1)
+    return text
+
+
+def folded(sight: Sight) -> dict[str, str]:
+    """Internal topics, each in one line."""
+    lines = {}
+    for topic in sorted(sight.internal):
+        states = [state for key, state in sight.partitions.items() if key[0] == topic]
+        whole = sum(state.leader != NOBODY and len(state.in_sync) == len(state.replicas) for state in states)
+        lines[topic] = f"{len(states)} partitions, {whole} of them fully in sync"
+    return lines
+
+
+def cell(state: Replicas, broker_id: int, eligible: Sequence[int], running: Container[int]) -> Text:
     """What one broker has of one partition."""
     if broker_id == state.leader:
         return Text("● leader", "bold red")
     if broker_id not in state.replicas:
         return Text("")
     if broker_id in state.in_sync:
-        return Text("● in sync", "bold blue")
-    return Text("○ behind", "blue dim")
+        return Text("● in sync", "bold blue") if broker_id in running else Text("○ in sync, down", "blue")
+    if broker_id in eligible:
+        return Text("○ may lead", "blue")
+    return Text("○ out of sync", "blue dim")
+
+
+def number(offset: int) -> str:
+    return "-" if offset == UNKNOWN else str(offset)
+
+
+def groups(detail: Detail, room: int) -> RenderableType:
+    """A line for each group, and one for each of its partitions and idle members."""
+    table = Table(box=None, pad_edge=True, header_style="dim")
+    for name in ("group", "member", "partition"):
+        table.add_column(name)
+    for name in ("offset", "lag"):
+        table.add_column(name, justify="right")
+    rows = [row for group in detail.groups for row in _group_rows(group, detail)]
+    for row in rows[:room]:
+        table.add_row(*row)
+    below = [f"and {len(rows) - room} lines more"] if len(rows) > room else []
+    return Stacked(table, *(Text(f" {line}", "dim") for line in below))
+
+
+def _group_rows(group: Group, detail: Detail) -> Iterator[tuple[str | Text, ...]]:
+    owners = {key: member.client_id for member in group.members for key in member.partitions}
+    count = len(group.members)
+    yield Text(group.name, "bold"), Text(f"{group.state}, {count} member{'' if count == 1 else 's'}", "dim"), "", "", ""
+    for key in group.partitions():
+        committed = group.committed.get(key, UNKNOWN)
+        lag = group.lag(key, detail.offsets)
+        owner = owners.get(key)
+        yield "", owner or Text("nobody", "dim"), f"{key[0]}-{key[1]}", number(committed), number(lag)
+    for member in group.members:
+        if not member.partitions:
+            yield "", member.client_id, Text("idle: no partition is left for it", "dim"), "", ""
 
 
 @contextmanager
 def _keys(pressed: Callable[[str], None]) -> Iterator[None]:
-    """Hand over each key as it is pressed; nothing when there is no keyboard."""
+    """Hand over each key as it is pressed; nothing when there is no keyboard. A terminal that goes away is a `q`."""
     if not sys.stdin.isatty():
         yield
         return
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
     loop = asyncio.get_running_loop()
-    tty.setcbreak(descriptor)
+    with raw_keys() as descriptor:
 
-    def read() -> None:
-        for key in os.read(descriptor, 64).decode(errors="ignore"):
-            pressed(key)
+        def read() -> None:
+            try:
+                keys = os.read(descriptor, 64)
+            except OSError:
+                keys = b""
+            if not keys:
+                loop.remove_reader(descriptor)  # it would be readable for ever
+                keys = b"q"
+            for key in keys.decode(errors="ignore"):
+                pressed(key)
 
-    loop.add_reader(descriptor, read)
-    try:
-        yield
-    finally:
-        loop.remove_reader(descriptor)
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        loop.add_reader(descriptor, read)
+        try:
+            yield
+        finally:
+            loop.remove_reader(descriptor)

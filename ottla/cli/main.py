@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from ottla import __version__
-from ottla.cli.failure import Guarded
+from ottla.cli.failure import Guarded, Suggesting
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -27,6 +27,7 @@ NOUNS: Final = {
     "drill": Noun("ottla.cli.drill", "Break a small cluster on purpose, and check what becomes of it."),
     "pipeline": Noun("ottla.cli.pipeline", "Pipelines on Spark: sources, SQL and sinks in a YAML file."),
     "simulate": Noun("ottla.cli.simulate", "Run whole clusters on a virtual clock, with faults, and check them."),
+    "cluster": Noun("ottla.cli.describe_cluster", "Show brokers, controller, disks, and partitions in trouble."),
     "topics": Noun("ottla.cli.topics", "Create, list, describe, alter, delete topics; plan one."),
     "produce": Noun("ottla.cli.produce", "Write records, from standard input or files."),
     "consume": Noun("ottla.cli.consume", "Read records and print them."),
@@ -36,13 +37,14 @@ NOUNS: Final = {
     "elect": Noun("ottla.cli.elect", "Let preferred replicas lead."),
     "transactions": Noun("ottla.cli.transactions", "Show transactions, and end one that hangs."),
     "bench": Noun("ottla.cli.bench", "Measure any Kafka-compatible cluster."),
+    "kafka-scripts": Noun("ottla.cli.kafka_scripts_command", "Write kafka-topics.sh and its like into a directory."),
     "log": Noun("ottla.cli.log", "Look at the files of a broker: print or verify them."),
     "zookeeper": Noun("ottla.cli.zookeeper", "Run a ZooKeeper ensemble, for development and tests."),
     "completion": Noun("ottla.cli.completion", "Completion for bash, zsh and fish."),
 }
 
 
-class LazyGroup(Guarded, click.Group):
+class LazyGroup(Guarded, Suggesting):
     """A group that knows its commands by name, and imports the one that is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -55,18 +57,6 @@ class LazyGroup(Guarded, click.Group):
         command = import_module(noun.module).command
         assert isinstance(command, click.Command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], NOUNS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(error.message + hint, ctx) from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """From the table: nothing is imported to complete a name."""

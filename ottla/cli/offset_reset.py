@@ -13,7 +13,7 @@ from ottla.client.embedded import TopicPartition
 
 
 class Aim(NamedTuple):
-    """`earliest`, `latest`, `offset`, `shift` or `time`, with a number where it takes one."""
+    """`earliest`, `latest`, `current`, `offset`, `shift` or `time`, with a number where it takes one."""
 
     kind: str
     number: int = 0
@@ -78,6 +78,7 @@ async def planned(admin: Admin, group: str, selection: dict[str, list[int]], aim
         wanted = {
             "earliest": begins[place],
             "latest": ends[place],
+            "current": committed.get(place, ends[place]),
             "offset": aim.number,
             "shift": committed.get(place, begins[place]) + aim.number,
             "time": times[place].offset if place in times and times[place].offset >= 0 else ends[place],

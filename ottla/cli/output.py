@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import click
 
@@ -50,21 +52,52 @@ def human_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+PATIENCE_S: Final = 2.0
+"""Work that takes no longer needs no progress."""
+LINE_EVERY_S: Final = 5.0
+
+
+def _be_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    ctx.meta[QUIET] = value
+
+
+QUIET: Final = "ottla.quiet"
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, expose_value=False, callback=_be_quiet, help="Show no progress."
+)
+"""For commands that show `Progress`, which asks for it itself."""
+
+
 class Progress:
-    """A bar on standard error while long work goes on; nothing where that is no terminal."""
+    """How far long work is, on standard error: a bar on a terminal, elsewhere a line now and then; nothing with
+    --quiet."""
 
     def __init__(self, label: str, total: int) -> None:
-        shown = sys.stderr.isatty() and total > 0
-        self._bar = click.progressbar(length=total, label=label, file=sys.stderr) if shown else None
-        if self._bar is not None:
+        context = click.get_current_context(silent=True)
+        self._label = label
+        self._total = total
+        self._shown = total > 0 and not (context is not None and context.meta.get(QUIET))
+        self._bar = None
+        if self._shown and sys.stderr.isatty():
+            self._bar = click.progressbar(length=total, label=label, file=sys.stderr)
             self._bar.render_progress()
+            if context is not None:  # also when the command is interrupted: a bar hides the cursor
+                context.call_on_close(self.close)
         self._done = 0
+        self._next = time.monotonic() + PATIENCE_S
 
     def reached(self, done: int) -> None:
+        """May be called as often as one likes. More than all is all: records come in batches."""
+        done = min(done, self._total)
         if self._bar is not None and done > self._done:
             self._bar.update(done - self._done)
         self._done = max(self._done, done)
+        if self._shown and self._bar is None and time.monotonic() >= self._next:
+            self._next = time.monotonic() + LINE_EVERY_S
+            click.echo(f"{self._label}: {self._done:,} of {self._total:,}", err=True)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.render_finish()
+        bar, self._bar = self._bar, None
+        self._shown = False
+        if bar is not None:
+            bar.render_finish()

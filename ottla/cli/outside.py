@@ -44,13 +44,21 @@ class Outside(NamedTuple):
     store: str | None
     config_file: str | None
 
-    def abort(self, place: TopicPartition, producer: ActiveProducer) -> None:
-        """Write the marker that its coordinator will never write."""
-        flags = {} if self.store is None else {"ottla.store": self.store}
+    def broker_config(self, flags: dict[str, str]) -> BrokerConfig:
+        """As a broker would be started that is told of the store in this way."""
+        if self.store is not None:
+            flags = {**flags, "ottla.store": self.store}
         try:
-            config = load_broker_config(file=self.config_file, environment=os.environ, flags=flags)
+            return load_broker_config(file=self.config_file, environment=os.environ, flags=flags)
         except BadConfig as bad:
             raise Misused("; ".join(bad.problems)) from None
+
+    def store_of(self, config: BrokerConfig) -> str:
+        return _store(config)
+
+    def abort(self, place: TopicPartition, producer: ActiveProducer) -> None:
+        """Write the marker that its coordinator will never write."""
+        config = self.broker_config({})
         code = asyncio.run(_write_marker(config, place, producer))
         if code:
             raise TryAgain(f"broker says {code.name}", hint="The transaction is as it was.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ottla.cli.failure import Failure
+from ottla.cli.failure import Failure, Suggesting
 from ottla.cli.output import json_option, print_json, print_json_line
 
 if TYPE_CHECKING:
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from ottla.spark.pipeline.program import Span
 
 EXAMPLE: Final = """\
-# A topic, enriched by a query, into another topic and into Parquet. Try:  ottla pipeline validate {file}
+# A topic, picked from by a query, into another topic and into Parquet. Sample records are in {samples}; try:
+#   ottla produce {name}-orders {samples}
+#   ottla pipeline run {file} --available-now
+#   ottla consume {name}-large -e
 name: {name}
 storage: file://{here}/{name}-data        # checkpoints and status
 guarantee: exactly-once
@@ -27,7 +30,8 @@ sources:
     format: ottla
     options:
       kafka.bootstrap.servers: ${{BOOTSTRAP:-localhost:9092}}
-      subscribe: orders
+      subscribe: {name}-orders
+    # dead_letters: {{topic: {name}-bad}}      # puts records aside that do not fit the schema, instead of stopping
 
 schemas:
   orders: id int, product string, amount int
@@ -46,7 +50,7 @@ sinks:
     format: ottla
     options:
       kafka.bootstrap.servers: ${{BOOTSTRAP:-localhost:9092}}
-      topic: orders-large
+      topic: {name}-large
   archive:
     from: flat
     format: parquet
@@ -54,10 +58,19 @@ sinks:
     options:
       path: file://{here}/{name}-data/parquet
 """
+SAMPLES: Final = """\
+{"id": 1, "product": "oranges", "amount": 40}
+{"id": 2, "product": "lamp", "amount": 120}
+{"id": 3, "product": "bread", "amount": 5}
+{"id": 4, "product": "bicycle", "amount": 480}
+{"id": 5, "product": "coffee", "amount": 12}
+{"id": 6, "product": "table", "amount": 210}
+"""
+"""Values that fit the example's schema; three of them are more than it picks from."""
 FILE = click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default="pipeline.yaml")
 
 
-@click.group("pipeline")
+@click.group("pipeline", cls=Suggesting)
 def command() -> None:
     """Pipelines on Spark: a YAML file with sources, SQL and sinks.
 
@@ -71,35 +84,65 @@ def command() -> None:
 @FILE
 @json_option
 def init(file: Path, as_json: bool) -> None:
-    """Write a small pipeline to begin with.
+    """Write a small pipeline to begin with, and sample records for it.
 
     \b
     Example:
       ottla pipeline init
     """
-    if file.exists():
-        raise Failure(f"{file} is there already")
     name = file.stem if file.stem.isidentifier() else "pipeline"
-    file.write_text(EXAMPLE.format(file=file, name=name, here=file.resolve().parent))
-    _say({"wrote": str(file)}, f"Wrote {file}.", as_json=as_json)
+    samples = file.with_name(f"{name}-orders.jsonl")
+    for each in (file, samples):
+        if each.exists():
+            raise Failure(f"{each} is there already")
+    file.write_text(EXAMPLE.format(file=file, name=name, samples=samples, here=file.resolve().parent))
+    samples.write_text(SAMPLES)
+    steps = {
+        f"ottla produce {name}-orders {samples}": "writes the samples to the pipeline's topic",
+        f"ottla pipeline run {file} --available-now": "reads them once; without --available-now it goes on",
+        f"ottla consume {name}-large -e": "shows what it has picked",
+    }
+    width = max(map(len, steps))
+    told = "".join(f"\n  {step:<{width}}  {words}" for step, words in steps.items())
+    _say(
+        {"wrote": str(file), "samples": str(samples), "next": list(steps)},
+        f"Wrote {file}, and sample records into {samples}. Now, with a broker on localhost:9092:{told}",
+        as_json=as_json,
+    )
 
 
 @command.command("validate")
 @FILE
+@click.option("--spark", is_flag=True, help="Have Spark parse and analyse the SQL, too. Nothing is run.")
 @json_option
-def validate(file: Path, as_json: bool) -> None:
-    """Check a pipeline, with line numbers, before Spark starts.
+def validate(file: Path, spark: bool, as_json: bool) -> None:
+    """Check a pipeline, with line numbers: options, schemas, names, times, and with --spark the SQL.
 
     \b
     Example:
-      ottla pipeline validate pipeline.yaml
+      ottla pipeline validate --spark pipeline.yaml
     """
-    if as_json and (found := _problems(file)):
+    found = _problems(file)
+    if spark and not found:
+        from ottla.spark.pipeline import analysis
+
+        found = analysis.problems(_parsed(file))
+    if found and as_json:
         print_json({"problems": [{"line": each.line, "text": each.text} for each in found]})
         raise SystemExit(Failure.exit_code)
-    pipeline = _checked(file)
+    if found:
+        from ottla.spark.pipeline.document import BadPipeline
+
+        raise Failure(str(BadPipeline(str(file), found)))
+    pipeline = _parsed(file)
+    from ottla.spark.pipeline import option_checks
+
+    notes = option_checks.notes(pipeline)
+    for note in () if as_json else notes:
+        click.echo(f"{file}:{note.line}: note: {note.text}")
     counts = f"{len(pipeline.sources)} sources, {len(pipeline.sinks)} sinks, {pipeline.guarantee}"
-    _say({"problems": []}, f"{file}: good. {counts}.", as_json=as_json)
+    told = {"problems": [], "notes": [{"line": each.line, "text": each.text} for each in notes]}
+    _say(told, f"{file}: good. {counts}.", as_json=as_json)
 
 
 @command.command("explain")
@@ -182,7 +225,7 @@ def run(
             click.echo(line)
 
     for name in full_refresh:
-        for gone in kept.forget(pipeline, name):
+        for gone in _forgotten(pipeline, name):
             say(f"{name}: removed {gone}")
     pipeline = _checked(file)
     span = _span(pipeline, only, start, end)
@@ -193,7 +236,7 @@ def run(
             running.run_backfill(pipeline, only, span, master=master, say=say)
         else:
             running.run(pipeline, master=master, available_now=available_now, only=only, say=say)
-    except running.Failed as problem:
+    except (running.Failed, kept.AlreadyRunning) as problem:
         raise Failure(str(problem)) from None
 
 
@@ -286,12 +329,10 @@ def drop(file: Path, yes: bool, as_json: bool) -> None:
     Example:
       ottla pipeline drop
     """
-    from ottla.spark.pipeline import kept
-
     pipeline = _parsed(file)
     if not yes:
         click.confirm(f"Remove all checkpoints of {pipeline.name}? It would begin anew", abort=True)
-    done = [f"{name}: removed {gone}" for name in pipeline.sinks for gone in kept.forget(pipeline, name)]
+    done = [f"{name}: removed {gone}" for name in pipeline.sinks for gone in _forgotten(pipeline, name)]
     for source in pipeline.sources.values():
         if source.format == "ottla-postgres-cdc":
             from ottla.spark.connectors.slots import drop_slot
@@ -299,6 +340,15 @@ def drop(file: Path, yes: bool, as_json: bool) -> None:
             done.append(drop_slot(source.options))
     if as_json or done:
         _say({"done": done}, "\n".join(done), as_json=as_json)
+
+
+def _forgotten(pipeline: Pipeline, name: str) -> list[str]:
+    from ottla.spark.pipeline import kept
+
+    try:
+        return kept.forget(pipeline, name)
+    except kept.AlreadyRunning as problem:
+        raise Failure(str(problem)) from None
 
 
 def _parsed(file: Path) -> Pipeline:
@@ -331,8 +381,10 @@ def _problems(file: Path) -> list[Problem]:
     """All that is wrong, whether it is seen in the text or in what it means."""
     from ottla.spark.pipeline.document import BadPipeline, read
 
+    if not file.exists():
+        raise Failure(f"there is no {file}; ottla pipeline init {file} writes one")
     try:
-        return _wrong(read(file)) if file.exists() else []
+        return _wrong(read(file))
     except BadPipeline as bad:
         return bad.problems
 
@@ -356,8 +408,8 @@ def _status_line(name: str, told: dict[str, Any] | None) -> str:
         return f"{name}: has not run yet"
     ago = time.time() - told["at"]
     state = told["state"]
-    if state == "running" and ago > 10:
-        state = "running when last heard of"
+    if state == "ended":
+        state = "not running: its process ended without a word, when it was killed or the machine stopped"
     line = f"{name}: {state}, {ago:.0f} s ago"
     progress = told["progress"]
     if progress:
@@ -366,5 +418,6 @@ def _status_line(name: str, told: dict[str, Any] | None) -> str:
         dropped = sum(each["numRowsDroppedByWatermark"] for each in progress["state"])
         line += f", {dropped} too late" if dropped else ""
         for source in progress["sources"]:
-            line += f"\n    at {source['endOffset']}, latest {source['latestOffset']}"
+            line += f"\n    at {source['endOffset']}"
+            line += f", latest {source['latestOffset']}" if source["latestOffset"] else ""
     return line + (f"\n    {told['problem']}" if told["problem"] else "")

@@ -22,6 +22,7 @@ from ottla.cli.cluster import (
     json_option,
     misused,
     no_partition,
+    telling_waits,
     undelivered,
 )
 from ottla.cli.completion import topic_names
@@ -33,7 +34,7 @@ from ottla.client.consumer_records import ConsumerRecord
 from ottla.client.deliveries import RecordMetadata
 from ottla.client.errors import BadSetting, ClientError, UnknownTopic
 
-PARTITIONERS: Final = ("sticky", "round_robin", "random", "hash", "priority")
+PARTITIONERS: Final = ("sticky", "round_robin", "shuffled_round_robin", "random", "hash", "priority")
 READ_BYTES: Final = 64 * 1024
 
 Headers = list[tuple[str, bytes | None]]
@@ -206,7 +207,7 @@ def produce(
         raise misused(bad) from None
     outcome = Outcome()
     try:
-        with producer:
+        with telling_waits(), producer:
             for record in _prompted(records, prompt):
                 sent = producer.send(
                     topic,

@@ -10,8 +10,8 @@ import click
 
 from ottla.cli.cluster import Target, administer, cluster_options, json_option, parse_place
 from ottla.cli.completion import topic_names
-from ottla.cli.failure import Misused
-from ottla.cli.output import Progress, commas, print_json, print_table
+from ottla.cli.failure import Misused, Suggesting
+from ottla.cli.output import Progress, commas, print_json, print_table, quiet_option
 from ottla.cli.spreading import Moves, spread
 from ottla.client.admin import Admin, Reassignment
 from ottla.client.embedded import TopicPartition
@@ -19,7 +19,7 @@ from ottla.client.embedded import TopicPartition
 LOOK_SECONDS: Final = 0.2
 
 
-@click.group("reassign")
+@click.group("reassign", cls=Suggesting)
 def command() -> None:
     """Move partitions to other brokers, and watch them move.
 
@@ -81,6 +81,7 @@ def plan(topics: tuple[str, ...], brokers: str | None, replication_factor: int |
     help="One partition, the preferred leader first; repeatable.",
 )
 @click.option("--wait", is_flag=True, help="Until everything has moved.")
+@quiet_option
 @cluster_options
 @json_option
 def start(plan_file: IO[str] | None, moves: tuple[str, ...], wait: bool, target: Target, as_json: bool) -> None:
@@ -115,7 +116,7 @@ def start(plan_file: IO[str] | None, moves: tuple[str, ...], wait: bool, target:
 
 
 async def _until_moved(admin: Admin, places: list[TopicPartition]) -> None:
-    bar = Progress("moving", len(places))
+    bar = Progress("moving partitions", len(places))
     try:
         while left := await admin.list_reassignments(places):
             bar.reached(len(places) - len(left))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import Any
 
 import click
 
@@ -26,7 +27,32 @@ COPIES = (
 """How many brokers internal topics ask for. With a store of its own a broker is alone, and nobody else will come."""
 
 
-@click.command("serve")
+class Serve(click.Command):
+    """A mistyped option is an event of the log, too, where the log is JSON."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        typed = list(args)  # parsing takes them away
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as misused:
+            if not _asks_for_json(typed):
+                raise
+            logs.set_up(form="json")
+            log.critical("%s", misused.format_message())
+            sys.exit(misused.exit_code)
+
+
+def _asks_for_json(typed: list[str]) -> bool:
+    """Of arguments that cannot be parsed."""
+    _, named, after = " ".join(typed).replace("=", " ").rpartition("--log-format ")
+    if named:
+        return after.split(" ", 1)[0] == "json"
+    return os.environ.get("OTTLA_LOG_FORMAT") == "json" or "--json" in typed
+
+
+@click.command("serve", cls=Serve)
 @click.option("--id", "broker_id", type=int, metavar="ID", help="Broker id (broker.id).  [default: 1]")
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option(
@@ -83,14 +109,37 @@ def command(
     Example:
       ottla serve --port 9092 --data ottla-data --set num.partitions=3
     """
-    flags = dict(split_pair(each, "--set") for each in settings)
+    form = log_format or ("json" if as_json else "text")
     named = {
         "broker.id": broker_id,
         "log.dirs": data,
         "ottla.store": store,
         "ottla.metrics.port": metrics_port,
     }
-    flags.update((name, str(value)) for name, value in named.items() if value is not None)
+    flags = {name: str(value) for name, value in named.items() if value is not None}
+    try:
+        flags = dict(split_pair(each, "--set") for each in settings) | flags
+        _serve(file, flags, host, port, only_print=only_print, form=form, level=log_level, as_json=as_json)
+    except click.ClickException as failure:
+        if form != "json":
+            raise
+        hint = getattr(failure, "hint", None)
+        logs.set_up(log_level, form)
+        log.critical("%s", failure.message if hint is None else f"{failure.message} {hint}")
+        sys.exit(failure.exit_code)
+
+
+def _serve(
+    file: str | None,
+    flags: dict[str, str],
+    host: str | None,
+    port: int | None,
+    *,
+    only_print: bool,
+    form: str,
+    level: str,
+    as_json: bool,
+) -> None:
     try:
         config = load_broker_config(file=file, environment=os.environ, flags=flags, host=host, port=port)
         if config.source("ottla.store") is Source.DEFAULT:
@@ -107,9 +156,11 @@ def command(
         else:
             click.echo(print_config(config))
         return
-    logs.set_up(log_level, log_format or ("json" if as_json else "text"))
+    logs.set_up(level, form, broker=config.broker_id)
+    if form == "json":
+        logs.take_all()
     _announce(config)
-    sys.exit(_run(config, as_json=as_json))
+    sys.exit(_run(config, as_json=as_json or form == "json"))
 
 
 def _check_store(url: str) -> None:

@@ -9,19 +9,22 @@ import click
 
 from ottla.cli.cluster import Target, administer, cluster_options, failure_of, json_option
 from ottla.cli.completion import topic_names
-from ottla.cli.failure import Misused, split_pair
+from ottla.cli.delete_records import delete_records
+from ottla.cli.failure import Misused, Suggesting, split_pair
 from ottla.cli.output import alarming, commas, human_bytes, print_json, print_table
+from ottla.cli.partition_stats import PartitionStats, partition_stats
 from ottla.cli.planning import Traffic
 from ottla.cli.planning import plan as planned
 from ottla.cli.quantities import Size
 from ottla.client.admin import Admin, NewTopic, Partition, ResourceKind, Topic
+from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, TopicExists, UnknownTopic
 
 TOPIC_SOURCE = 1
 """DescribeConfigs' number for a setting that the topic itself has."""
 
 
-@click.group("topics")
+@click.group("topics", cls=Suggesting)
 def command() -> None:
     """Create, list, describe, alter and delete topics.
 
@@ -31,6 +34,7 @@ def command() -> None:
     """
 
 
+command.add_command(delete_records)
 names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=topic_names)
 
 
@@ -86,21 +90,66 @@ def delete(names: tuple[str, ...], if_exists: bool, target: Target, as_json: boo
 
 @command.command("list")
 @click.option("--internal", is_flag=True, help="Also those the cluster keeps for itself.")
+@click.option("--names", is_flag=True, help="Only the names, one to a line.")
 @cluster_options
 @json_option
-def list_(internal: bool, target: Target, as_json: bool) -> None:
-    """List topics.
+def list_(internal: bool, names: bool, target: Target, as_json: bool) -> None:
+    """List topics: how many partitions and replicas each has, how large one copy is, and how many records are in it.
+
+    Records are counted by their offsets, so there are fewer where a topic is compacted or written by transactions.
 
     \b
     Example:
       ottla topics list --internal
+      ottla topics list --names
     """
-    topics = administer(target, lambda admin: admin.list_topics(internal=internal))
-    if as_json:
-        print_json([topic.name for topic in topics])
+
+    async def look(admin: Admin) -> tuple[list[Topic], dict[TopicPartition, PartitionStats]]:
+        topics = await admin.list_topics(internal=internal)
+        return topics, {} if names else await partition_stats(admin, topics)
+
+    topics, stats = administer(target, look)
+    if names:
+        if as_json:
+            print_json([topic.name for topic in topics])
+        else:
+            click.echo("".join(f"{topic.name}\n" for topic in topics), nl=False)
         return
-    for topic in topics:
-        click.echo(topic.name)
+    rows = [(topic, _total(topic, stats, "size"), _total(topic, stats, "records")) for topic in topics]
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": topic.name,
+                    "partitions": len(topic.partitions),
+                    "replication_factor": _replication_factor(topic),
+                    "internal": topic.internal,
+                    "size_bytes": size,
+                    "records": records,
+                }
+                for topic, size, records in rows
+            ]
+        )
+    elif rows:
+        print_table(
+            ("TOPIC", "PARTITIONS", "REPLICAS", "SIZE", "RECORDS"),
+            [
+                (
+                    topic.name,
+                    len(topic.partitions),
+                    _replicas_each(topic),
+                    "?" if size is None else human_bytes(size),
+                    "?" if records is None else f"{records:,}",
+                )
+                for topic, size, records in rows
+            ],
+        )
+
+
+def _total(topic: Topic, stats: Mapping[TopicPartition, PartitionStats], name: str) -> int | None:
+    """Over all partitions; None if one of them could not be asked."""
+    values = [getattr(stats[TopicPartition(topic.name, part.partition)], name) for part in topic.partitions]
+    return None if None in values else sum(values)
 
 
 @command.command("describe")
@@ -117,16 +166,21 @@ def describe(names: tuple[str, ...], under_replicated: bool, unavailable: bool, 
       ottla topics describe orders
       ottla topics describe --under-replicated
     """
-    described, errors = administer(target, lambda admin: _describe(admin, list(dict.fromkeys(names))))
+
+    async def look(admin: Admin) -> tuple[Described, list[ClientError], dict[TopicPartition, PartitionStats]]:
+        described, errors = await _describe(admin, list(dict.fromkeys(names)))
+        return described, errors, await partition_stats(admin, [topic for topic, _ in described])
+
+    described, errors, stats = administer(target, look)
     if under_replicated or unavailable:
         described = _only_troubled(described, under_replicated, unavailable)
     if as_json:
-        print_json([_as_json(topic, settings) for topic, settings in described])
+        print_json([_as_json(topic, settings, stats) for topic, settings in described])
     else:
         for position, (topic, settings) in enumerate(described):
             if position:
                 click.echo()
-            _print_topic(topic, settings)
+            _print_topic(topic, settings, stats)
     if errors:
         raise failure_of(errors)
 
@@ -319,31 +373,45 @@ def _report(
         raise failure_of(list(failed.values()))
 
 
+def _replicas_each(topic: Topic) -> str:
+    """One number, or from the smallest to the largest."""
+    counts = sorted({len(partition.replicas) for partition in topic.partitions})
+    return "-".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))) if counts else "0"
+
+
 def _replication_factor(topic: Topic) -> int:
     return len(topic.partitions[0].replicas) if topic.partitions else 0
 
 
-def _print_topic(topic: Topic, settings: dict[str, str]) -> None:
+def _print_topic(topic: Topic, settings: dict[str, str], stats: Mapping[TopicPartition, PartitionStats]) -> None:
     click.echo(f"topic {topic.name}")
     click.echo(f"  id                  {uuid.UUID(bytes=topic.topic_id)}")
     click.echo(f"  partitions          {len(topic.partitions)}")
     click.echo(f"  replication factor  {_replication_factor(topic)}")
     for name, value in settings.items():
         click.echo(f"  {name}={value}")
-    rows = (
-        (
-            partition.partition,
-            partition.leader if partition.leader >= 0 else alarming("none", True),
-            partition.leader_epoch,
-            commas(partition.replicas),
-            alarming(commas(partition.in_sync), len(partition.in_sync) < len(partition.replicas)),
+    rows = []
+    for partition in topic.partitions:
+        told = stats[TopicPartition(topic.name, partition.partition)]
+        rows.append(
+            (
+                partition.partition,
+                partition.leader if partition.leader >= 0 else alarming("none", True),
+                partition.leader_epoch,
+                commas(partition.replicas),
+                alarming(commas(partition.in_sync), len(partition.in_sync) < len(partition.replicas)),
+                "?" if told.log_start is None else told.log_start,
+                "?" if told.end is None else told.end,
+                "?" if told.size is None else human_bytes(told.size),
+            )
         )
-        for partition in topic.partitions
-    )
-    print_table(("PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC"), rows)
+    header = ("PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC", "LOG START", "HIGH WATERMARK", "SIZE")
+    print_table(header, rows)
 
 
-def _as_json(topic: Topic, settings: dict[str, str]) -> dict[str, object]:
+def _as_json(
+    topic: Topic, settings: dict[str, str], stats: Mapping[TopicPartition, PartitionStats]
+) -> dict[str, object]:
     return {
         "name": topic.name,
         "id": str(uuid.UUID(bytes=topic.topic_id)),
@@ -357,6 +425,9 @@ def _as_json(topic: Topic, settings: dict[str, str]) -> dict[str, object]:
                 "leader_epoch": partition.leader_epoch,
                 "replicas": partition.replicas,
                 "in_sync": partition.in_sync,
+                "log_start": (told := stats[TopicPartition(topic.name, partition.partition)]).log_start,
+                "high_watermark": told.end,
+                "size_bytes": told.size,
             }
             for partition in topic.partitions
         ],

@@ -7,7 +7,7 @@ import time
 import click
 
 from ottla.cli.cluster import Target, administer, cluster_options, json_option, parse_place
-from ottla.cli.failure import Failure, Misused
+from ottla.cli.failure import Failure, Misused, Suggesting
 from ottla.cli.output import commas, print_json, print_table
 from ottla.cli.outside import Outside, store_options
 from ottla.cli.quantities import shown_ms
@@ -16,7 +16,7 @@ from ottla.client.admin_transactions import OPEN_FOR_MS, ActiveProducer, Hanging
 from ottla.client.embedded import TopicPartition
 
 
-@click.group("transactions")
+@click.group("transactions", cls=Suggesting)
 def command() -> None:
     """Show transactions, and end one whose producer hangs.
 

@@ -26,4 +26,6 @@ class Ottla:
         return done.output
 
     def json(self, *arguments: str, given: bytes | str | None = None) -> Any:
-        return json.loads(self(*arguments, "--json", given=given))
+        done = self.run(*arguments, "--json", given=given)
+        assert done.exit_code == 0, (done.output, done.exception)
+        return json.loads(done.stdout)  # how far it is goes to standard error

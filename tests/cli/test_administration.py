@@ -9,8 +9,10 @@ import threading
 import pytest
 
 from ottla.blocking import Producer
+from ottla.cli.cluster import too_few_in_sync
 from ottla.cli.planning import Traffic, plan
 from ottla.cli.spreading import spread
+from ottla.client.admin_topics import Partition, Topic
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
 from tests.cli.commands import Ottla
@@ -23,6 +25,7 @@ def test_settings_are_shown_changed_and_returned_to_their_defaults(ottla, topic)
     entries = {each["name"]: each for each in ottla.json("configs", "describe", "topic", topic)}
     assert entries["retention.ms"] == {
         "name": "retention.ms", "value": "1000", "source": "topic", "read_only": False, "sensitive": False,
+        "no_effect": False,
     }  # fmt: skip
     assert ["cleanup.policy", "compact", "topic"] in [
         line.split() for line in ottla("configs", "describe", "topic", topic).splitlines()
@@ -47,17 +50,35 @@ def test_wrong_settings_are_refused(ottla, topic):
     assert "`ottla topics list`" in ottla("configs", "describe", "topic", "no-such-topic", status=1)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("describe", "group", "kitchen"),
-        ("set", "group", "kitchen", "consumer.session.timeout.ms=50000"),
-        ("unset", "group", "kitchen", "consumer.session.timeout.ms"),
-    ],
-)
-def test_that_groups_have_no_settings_here_is_said_plainly(ottla, arguments):
-    output = ottla("configs", *arguments, status=1)
-    assert output.startswith("ottla: error: this cluster keeps no settings of groups\n")
+def test_a_setting_without_effect_is_taken_and_shown_as_such(ottla):
+    ottla("configs", "set", "broker", "all", "num.io.threads=16")
+    shown = [line for line in ottla("configs", "describe", "broker", "all").splitlines() if "num.io.threads" in line]
+    assert [line.split(maxsplit=2) for line in shown] == [
+        ["num.io.threads", "16", "all brokers, dynamic; has no effect"]
+    ]
+    (row,) = (each for each in ottla.json("configs", "describe", "broker", "1") if each["name"] == "num.io.threads")
+    assert (row["value"], row["no_effect"]) == ("16", True)
+    ottla("configs", "unset", "broker", "all", "num.io.threads")
+    assert "num.io.threads" not in ottla("configs", "describe", "broker", "all")
+    assert "does not speak TLS" in ottla("configs", "set", "broker", "1", "ssl.keystore.location=/k", status=1)
+
+
+def test_a_group_has_settings_of_its_own(ottla):
+    assert ottla("configs", "describe", "group", "kitchen") == "everything is at its default; --all shows it\n"
+    ottla("configs", "set", "group", "kitchen", "consumer.session.timeout.ms=50000")
+    (row,) = ottla.json("configs", "describe", "group", "kitchen")
+    assert (row["name"], row["value"], row["source"]) == ("consumer.session.timeout.ms", "50000", "group")
+    assert "45000" in ottla("configs", "set", "group", "kitchen", "consumer.session.timeout.ms=5", status=1)
+    ottla("configs", "unset", "group", "kitchen", "consumer.session.timeout.ms")
+    assert ottla.json("configs", "describe", "group", "kitchen") == []
+
+
+def test_the_level_of_a_logger_is_changed(ottla):
+    ottla("configs", "set", "logger", "1", "ottla.cluster.view=DEBUG")
+    (row,) = (each for each in ottla.json("configs", "describe", "logger", "1") if each["name"] == "ottla.cluster.view")
+    assert (row["value"], row["source"]) == ("DEBUG", "logger")
+    ottla("configs", "unset", "logger", "1", "ottla.cluster.view")
+    assert "does not exist" in ottla("configs", "set", "logger", "1", "no.such=DEBUG", status=1)
 
 
 def test_a_topic_is_altered(ottla, topic):
@@ -218,9 +239,18 @@ def test_json_is_json_everywhere(ottla, topic):
         assert isinstance(json.loads(ottla(*arguments, "--json")), list)
 
 
+def test_brokers_that_are_missing_are_named_together():
+    topic = Topic("orders", bytes(16), False, (Partition(0, 1, 0, (1, 2, 3), (1,)),))
+    told = too_few_in_sync(topic, 2)
+    assert told is not None
+    assert told.hint is not None
+    assert told.hint.startswith("Start brokers 2 and 3 again, or wait until they have caught up; ")
+
+
 @pytest.mark.ottla(brokers=2)
-def test_a_partition_that_nobody_leads_is_named_with_what_to_do(ottla_cluster):
+def test_a_partition_that_nobody_leads_or_with_too_few_in_sync_is_named_with_what_to_do(ottla_cluster):
     topic = ottla_cluster.create_topic(replication_factor=1)
+    safe = ottla_cluster.create_topic(replication_factor=2, config={"min.insync.replicas": 2})
     lost = ottla_cluster.kill_leader(topic)
     ottla = Ottla(ottla_cluster.bootstrap_servers)
     wait_for(lambda: "none" in ottla("topics", "describe", topic), f"the loss of broker {lost}")
@@ -229,3 +259,8 @@ def test_a_partition_that_nobody_leads_is_named_with_what_to_do(ottla_cluster):
         told = ottla(*command, given="x\n", status=75)
         assert f"{topic}-0 has no leader now" in told
         assert "`ottla topics describe` shows which brokers have its replicas" in told
+    for command in (["produce", safe, *quickly], ["bench", "produce", safe, *quickly]):
+        told = ottla(*command, given="x\n", status=75)
+        assert f"{safe}-0 has 1 of 2 replicas in sync, fewer than min.insync.replicas=2" in told
+        assert f"Start broker {lost} again" in told
+        assert "busy or paused" not in told

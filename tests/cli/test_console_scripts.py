@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 
 import pytest
 
-from tests.cli.shell import Shell
+from tests.cli.shell import REPOSITORY, Shell
 from tests.serving import wait_for
 
+LAB = REPOSITORY / "examples" / "lab1" / "lab.env"
 TYPED = ["This is message 1", "This is message 2", "This is message 3", "Message 4"]
 TYPED_LATER = ["Message 5", "Message 6", "Message 7"]
 
@@ -81,6 +83,41 @@ def test_the_labs_transcript_is_out_of_order_across_partitions_and_in_order_with
         assert [value for value in seen if value in values] == values
 
 
+def printed(shell, topic, partitions):
+    """The lab with all seven lines typed before the consumer is started: what it prints."""
+    typed = "\\n".join(TYPED + TYPED_LATER)
+    consume = "bin/kafka-console-consumer.sh --bootstrap-server localhost:9092 --from-beginning --max-messages 7"
+    return succeed(
+        shell,
+        f"export TOPIC={topic} PARTITIONS={partitions}; examples/lab1/create-topic.sh >&2;"
+        f"printf '{typed}\\n' | examples/lab1/start-producer-console.sh; {consume} --topic {topic}",
+    ).splitlines()
+
+
+def test_seven_lines_typed_on_the_labs_thirteen_partitions_come_out_of_order(shell, fresh_name):
+    partitions = re.search(r"PARTITIONS:=(\d+)", LAB.read_text())
+    assert partitions is not None
+    runs = [printed(shell, fresh_name(), partitions[1]) for _ in range(2)]
+    assert all(sorted(run) == sorted(TYPED + TYPED_LATER) for run in runs)
+    assert any(run != TYPED + TYPED_LATER for run in runs), "one run in 5040 is in order by chance"
+
+
+@pytest.mark.long
+def test_of_ten_labs_nine_come_out_of_order_and_with_one_partition_none(shell, fresh_name):
+    order = TYPED + TYPED_LATER
+    assert sum(printed(shell, fresh_name(), 13) != order for _ in range(10)) >= 9
+    assert sum(printed(shell, fresh_name(), 1) == order for _ in range(10)) == 10
+
+
+def test_the_labs_topic_and_its_partitions_stand_in_one_file_that_all_three_scripts_read():
+    scripts = sorted(LAB.parent.glob("*.sh"))
+    assert len(scripts) == 3
+    for script in scripts:
+        assert ". examples/lab1/lab.env" in script.read_text()
+        assert "my-topic" not in script.read_text()
+    assert LAB.read_text().count("TOPIC:=") == LAB.read_text().count("PARTITIONS:=") == 1
+
+
 def test_with_one_partition_the_transcript_is_in_order(shell, typed, fresh_name):
     topic = fresh_name()
     succeed(shell, f"TOPIC={topic} PARTITIONS=1 examples/lab1/create-topic.sh")
@@ -109,32 +146,49 @@ def test_topics_are_made_listed_described_altered_and_deleted(shell, fresh_name)
         f"{tool} --create --if-not-exists;"
         f"{tool} --list | grep -x {topic}; {tool} --alter --partitions 3; {tool} --describe; {tool} --delete",
     )
-    assert f"created topic {topic}\n" in seen
-    assert f"\n{topic}\n" in seen
-    assert "  partitions          3\n" in seen
-    assert "retention.ms=5" in seen
-    assert seen.endswith(f"deleted topic {topic}\n")
+    lines = seen.splitlines()
+    assert lines[:2] == [f"Created topic {topic}.", topic]
+    described = lines[2].split("\t")
+    assert (described[0], described[2:]) == (
+        f"Topic: {topic}",
+        ["PartitionCount: 3", "ReplicationFactor: 1", "Configs: min.insync.replicas=1,retention.ms=5"],
+    )
+    assert re.fullmatch(r"TopicId: [\w-]{22}", described[1])
+    assert lines[3:] == [
+        f"\tTopic: {topic}\tPartition: {number}\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: "
+        for number in range(3)
+    ]
 
 
 @pytest.mark.parametrize(
     ("command", "words"),
     [
         ("kafka-topics.sh --list --zookeeper localhost:2181", "--bootstrap-server"),
-        ("kafka-topics.sh --bootstrap-server localhost:9092", "--create, --list"),
-        ("kafka-topics.sh --create --bootstrap-server localhost:9092", "--topic NAME"),
-        ("kafka-console-producer.sh --topic t", "no broker was named"),
-        ("kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic t --offset 3", "--partition"),
+        ("kafka-topics.sh --bootstrap-server localhost:9092", "action: --list, --describe, --create, --alter or --del"),
+        ("kafka-topics.sh --create --bootstrap-server localhost:9092", 'Missing required argument "[topic]"'),
+        ("kafka-topics.sh --help", "--replication-factor <Integer>"),
+        ("kafka-consumer-groups.sh --bogus", 'Exception in thread "main"'),
+        ("kafka-configs.sh --describe --topic t", "Either --bootstrap-server or"),
+        ("kafka-get-offsets.sh --bogus", "Error occurred: bogus is not a recognized option"),
+        ("kafka-leader-election.sh --topic", "Option topic requires an argument"),
+        ("kafka-console-producer.sh --topic t", "Error while validating the bootstrap address"),
+        ("kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic t --offset 3", "partition is required"),
         (
             "kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic t --group g --partition 0 --offset 3",
-            "Leave out --group or --partition",
+            "Options group and partition cannot be specified together.",
         ),
-        ("kafka-console-consumer.sh --bootstrap-server localhost", "--topic"),
+        ("kafka-console-consumer.sh --bootstrap-server localhost", "[topic]"),
+        ("kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic t --command-property nope=1", "'nope'"),
     ],
 )
 def test_misuse_says_what_to_do(shell, command, words):
     done = shell.run(f"bin/{command} < /dev/null")
-    assert done.returncode == 2
+    assert (done.returncode, done.stdout) == (1, "")
     assert words in done.stderr
+
+
+def test_the_scripts_tell_the_version_of_the_tools_whose_output_they_have(shell):
+    assert succeed(shell, "bin/kafka-reassign-partitions.sh --version") == "4.3.1\n"
 
 
 def test_a_consumer_ends_on_ctrl_c_and_says_how_much_it_read(shell, fresh_name, tmp_path):

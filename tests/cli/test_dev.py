@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from ottla.blocking import Admin, Consumer, Producer
+from ottla.client.admin import NewTopic
 from ottla.cluster.ensemble import HOST
+from tests.cli.terminal import Terminal
 from tests.ensembles import zookeeper_jars
 from tests.serving import wait_for
 
@@ -109,7 +109,9 @@ def test_brokers_are_killed_paused_and_restarted_from_another_terminal(dev):
     wait_for(
         lambda: all(len(each["in_sync"]) == 3 for each in cluster.status()["partitions"]), "all replicas in sync", 30
     )
-    assert "LEADER" in cluster.ask("status").stdout
+    shown = cluster.ask("status").stdout
+    assert "LEADER" in shown
+    assert re.search(r"^controller: broker [123]$", shown, re.MULTILINE)
     assert cluster.ask("kill", "9").stderr.startswith("ottla: error: there is no broker 9")
 
 
@@ -179,48 +181,247 @@ def test_a_cluster_on_zookeeper(dev):
     assert cluster.processes() == []
 
 
-class Terminal:
-    """A command that believes somebody sits in front of it."""
+WRITTEN = """\
+    broker  address         pid  memory  state  leads  replicas
+ ›  1       127.0.0.1:PORT  PID     MEM  ready      1         3
+    2       127.0.0.1:PORT  PID     MEM  ready      1         3
+    3       127.0.0.1:PORT  PID     MEM  ready      1         3
+ partition  broker 1   broker 2   broker 3   log start  high watermark  log end  records/s
+ orders-0   ● leader   ● in sync  ● in sync          0               4        4          N
+ orders-1   ● in sync  ● leader   ● in sync          0               3        3          N
+ orders-2   ● in sync  ● in sync  ● leader           0               3        3          N
+ broker 1: k kill -9  p pause  c continue  r restart  s stop  ·  1-9 choose a broker  ·  q quit
+ clients: w write 10 records to orders  g start a consumer of group kitchen  x stop it"""
 
-    def __init__(self, *command):
-        self.said = ""
-        self.descriptor, theirs = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
-        self.process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
-        )
-        os.close(theirs)
+READ = """\
+    broker  address         pid  memory  state  leads  replicas
+ ›  1       127.0.0.1:PORT  PID     MEM  ready      L        53
+    2       127.0.0.1:PORT  PID     MEM  ready      L        53
+    3       127.0.0.1:PORT  PID     MEM  ready      L        53
+ partition  broker 1   broker 2   broker 3   log start  high watermark  log end  records/s
+ orders-0   ● leader   ● in sync  ● in sync          0               4        4          N
+ orders-1   ● in sync  ● leader   ● in sync          0               3        3          N
+ orders-2   ● in sync  ● in sync  ● leader           0               3        3          N
+ __consumer_offsets: 50 partitions, 50 of them fully in sync
+ group    member             partition  offset  lag
+ kitchen  Stable, 2 members
+          anna               orders-0        4    0
+          anna               orders-1        3    0
+          bert               orders-2        3    0
+ broker 1: k kill -9  p pause  c continue  r restart  s stop  ·  1-9 choose a broker  ·  q quit
+ clients: w write 10 records to orders  g start a consumer of group kitchen  x stop it"""
 
-    def until(self, text, seconds=30.0):
-        deadline = time.monotonic() + seconds
-        while text not in self.said:
-            assert time.monotonic() < deadline, f"waited for {text!r}, seen: {self.said[-2000:]}"
-            if select.select([self.descriptor], [], [], 0.1)[0]:
-                try:
-                    self.said += os.read(self.descriptor, 65536).decode(errors="replace")
-                except OSError:
-                    break
-        assert text in self.said, self.said[-2000:]
-        self.said = ""
+KEYS = """\
+ broker {}: k kill -9  p pause  c continue  r restart  s stop  ·  1-9 choose a broker  ·  q quit
+ clients: w write 10 records to orders  g start a consumer of group kitchen  x stop it"""
 
-    def press(self, keys):
-        os.write(self.descriptor, keys.encode())
+ONE_LEFT = """\
+    broker  address         pid  memory  state   leads  replicas
+    1       127.0.0.1:PORT  PID     MEM  killed      L        53
+ ›  2       127.0.0.1:PORT  PID     MEM  killed      L        53
+    3       127.0.0.1:PORT  PID     MEM  ready       L        53
+ partition  broker 1       broker 2       broker 3  log start  high watermark  log end  records/s
+ orders-0   ○ out of sync  ○ out of sync  ● leader          0               4        4          N
+ orders-1   ○ out of sync  ○ out of sync  ● leader          0               3        3          N
+ orders-2   ○ out of sync  ○ out of sync  ● leader          0               3        3          N
+ __consumer_offsets: 50 partitions, 0 of them fully in sync
+ brokers 1, 2 were killed: after an unclean stop a replica that is out of sync is not eligible. It
+ will not lead before it has caught up with a leader.
+"""
 
-    def close(self):
-        status = self.process.wait(30)
-        os.close(self.descriptor)
-        return status
+NOBODY = """\
+    broker  address         pid  memory  state   leads  replicas
+    1       127.0.0.1:PORT  PID     MEM  killed      L        53
+    2       127.0.0.1:PORT  PID     MEM  killed      L        53
+ ›  3       127.0.0.1:PORT  PID     MEM  killed      L        53
+ partition  broker 1       broker 2       broker 3         log start  high watermark  log end
+ orders-0   ○ out of sync  ○ out of sync  ○ in sync, down          -    nobody leads        -
+ orders-1   ○ out of sync  ○ out of sync  ○ in sync, down          -    nobody leads        -
+ orders-2   ○ out of sync  ○ out of sync  ○ in sync, down          -    nobody leads        -
+ __consumer_offsets: 50 partitions, 0 of them fully in sync
+ a wider window shows records/s too
+ brokers 1, 2 were killed: after an unclean stop a replica that is out of sync is not eligible. It
+ will not lead before it has caught up with a leader.
+""" + KEYS.format(3)
+
+KILLED_IS_BACK = """\
+    broker  address         pid  memory  state   leads  replicas
+    1       127.0.0.1:PORT  PID     MEM  killed      L        53
+ ›  2       127.0.0.1:PORT  PID     MEM  ready       L        53
+    3       127.0.0.1:PORT  PID     MEM  killed      L        53
+ partition  broker 1       broker 2       broker 3         log start  high watermark  log end
+ orders-0   ○ out of sync  ○ out of sync  ○ in sync, down          -    nobody leads        -
+ orders-1   ○ out of sync  ○ out of sync  ○ in sync, down          -    nobody leads        -
+ orders-2   ○ out of sync  ○ out of sync  ○ in sync, down          -    nobody leads        -
+ __consumer_offsets: 50 partitions, 0 of them fully in sync
+ a wider window shows records/s too
+ broker 1 was killed: after an unclean stop a replica that is out of sync is not eligible. It will
+ not lead before it has caught up with a leader.
+""" + KEYS.format(2)
+
+STOPPED = """\
+    broker  address         pid  memory  state    leads  replicas
+    1       127.0.0.1:PORT  PID     MEM  stopped      0         3
+    2       127.0.0.1:PORT  PID     MEM  stopped      0         3
+ ›  3       127.0.0.1:PORT  PID     MEM  killed       0         3
+ partition  broker 1       broker 2    broker 3         log start  high watermark  log end
+ orders-0   ○ out of sync  ○ may lead  ○ in sync, down          -    nobody leads        -
+ orders-1   ○ out of sync  ○ may lead  ○ in sync, down          -    nobody leads        -
+ orders-2   ○ out of sync  ○ may lead  ○ in sync, down          -    nobody leads        -
+ a wider window shows records/s too
+ may lead: out of sync, but an eligible leader replica (ELR). It has every committed record: it
+ went out of sync when fewer than min.insync.replicas were left, and since then nothing was
+ committed.
+""" + KEYS.format(3)
+
+STOPPED_IS_BACK = """\
+    broker  address         pid  memory  state    leads  replicas
+    1       127.0.0.1:PORT  PID     MEM  stopped      0         3
+ ›  2       127.0.0.1:PORT  PID     MEM  ready        3         3
+    3       127.0.0.1:PORT  PID     MEM  killed       0         3
+ partition  broker 1       broker 2  broker 3"""
 
 
-def test_the_live_view_draws_the_cluster_and_obeys_keys(tmp_path):
+def steady(screen):
+    """The live view without the lines above it, and without what differs from run to run."""
+    _, _, view = screen.rpartition("\n    broker  address")
+    view = re.sub(r"(:\d{5})( +)(\d+|-) +(\d+ MB|-)  ", ":PORT  PID     MEM  ", "    broker  address" + view)
+    view = re.sub(r"address +pid +memory", "address         pid  memory", view)
+    view = view.replace("  controller", "")  # whichever broker it is
+    view = re.sub(r"(\d+)( +53\b)", lambda found: "L".rjust(len(found[1])) + found[2], view)
+    return re.sub(r"^( orders-\d .*) +\d+$", lambda found: found[1].rstrip() + "          N", view, flags=re.MULTILINE)
+
+
+NARROW = re.compile(
+    r"^    broker  address  .*state  leads  replicas$\n"
+    r"(^ [› ]  \d       127\.0\.0\.1:\d{5}  .*ready      \d         3(  controller)?$\n){3}"
+    r"^ partition  broker 1 +broker 2 +broker 3 +log start  high watermark  log end$\n"
+    r"(^ orders-\d  ( +● (leader|in sync))+ +\d+ +\d+ +\d+$\n){3}"
+    r"^ a wider window shows records/s too$\n"
+    r"^ broker 1: k kill -9  p pause  c continue  r restart  s stop$\n"
+    r"^           1-9 choose a broker  ·  q quit$\n"
+    r"^ clients: w write 10 records to orders  g start a consumer of group kitchen$\n"
+    r"^          x stop it$",
+    re.MULTILINE,
+)
+
+
+def test_the_live_view_shows_the_texts_picture_and_obeys_keys(tmp_path):
     pytest.importorskip("rich")
-    terminal = Terminal(*OTTLA, "dev", "--brokers", "2", "--port", "0", "--data", str(tmp_path / "dev"))
-    terminal.until("k kill -9")
-    terminal.until("controller")
+    with Terminal(*OTTLA, "dev", "--port", "0", "--data", str(tmp_path / "dev")) as terminal:
+        play(terminal)
+        assert terminal.close() == 0
+
+
+@pytest.mark.long
+def test_in_a_small_window_who_has_what_is_shown_before_other_figures(tmp_path):
+    pytest.importorskip("rich")
+    with Terminal(*OTTLA, "dev", "--port", "0", "--data", str(tmp_path / "dev"), width=80, height=24) as terminal:
+        terminal.until_screen(lambda screen: "the cluster serves" in screen, "the cluster", 60)
+        terminal.press("w")
+        terminal.until_screen(lambda screen: NARROW.search(screen) is not None, "ten records", 60)
+        terminal.press("q")
+        assert terminal.close() == 0
+
+
+@pytest.mark.long
+def test_a_terminal_that_goes_away_ends_the_cluster(tmp_path):
+    pytest.importorskip("rich")
+    with Terminal(*OTTLA, "dev", "--brokers", "1", "--port", "0", "--data", str(tmp_path / "dev")) as terminal:
+        terminal.until_screen(lambda screen: "clients start from" in screen, "the cluster", 60)
+        os.close(terminal.descriptor)
+        assert terminal.process.wait(60) is not None
+
+
+def opened(terminal):
+    """Wait for the cluster, and create a topic of which each broker leads a partition."""
+    terminal.until_screen(lambda screen: "clients start from" in screen, "the cluster", 60)
+    found = re.search(r"clients start from (127\.0\.0\.1:\d+)", terminal.screen.text())
+    assert found is not None
+    spread = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2)}
+    with Admin(found[1]) as admin:
+        admin.create_topics([NewTopic("orders", assignment=spread)])
+    terminal.until("topic orders was created")
+
+
+def shows(terminal, expected, what, *, controllers=1):
+    def holds(screen):
+        view = screen.rpartition("\n    broker  address")[2]
+        return steady(screen).startswith(expected) and view.count("  controller\n") == controllers
+
+    try:
+        terminal.until_screen(holds, what, 60)
+    except AssertionError:
+        assert steady(terminal.screen.text()) == expected
+        raise
+
+
+@pytest.mark.long
+def test_who_stopped_cleanly_may_lead_even_when_nobody_is_left_to_ask(tmp_path):
+    pytest.importorskip("rich")
+    data = str(tmp_path / "dev")
+    with Terminal(*OTTLA, "dev", "--port", "0", "--data", data) as terminal:
+        opened(terminal)
+        terminal.press("1s")
+        terminal.until_screen(lambda screen: "in sync 2, 3" in screen, "the in-sync replicas to shrink", 60)
+        terminal.press("2s")
+        terminal.until_screen(lambda screen: screen.count("○ may lead") == 3, "broker 3 alone", 60)
+        terminal.said = ""
+        terminal.press("w")
+        said = terminal.until("10 of 10 records for orders not acknowledged: below min.insync.replicas", 60)
+        assert "writing 10 records to orders…" in said
+        assert "still trying" not in said
+        terminal.press("3k")
+        shows(terminal, STOPPED, "nobody to lead", controllers=0)
+        status = subprocess.run(
+            [*OTTLA, "dev", "status", "--data", data], capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+        assert re.search(r"^orders-0 +nobody +1,2,3 +3 +2 ", status, re.MULTILINE), status
+        assert "controller: nobody" in status
+        terminal.press("2r")
+        shows(terminal, STOPPED_IS_BACK, "broker 2 to lead")
+        terminal.press("q")
+        assert terminal.close() == 0
+
+
+def play(terminal):
+    opened(terminal)
+    terminal.press("w")
+    shows(terminal, WRITTEN, "ten records")
+    terminal.press("gg")
+    shows(terminal, READ, "a group of two")
+    terminal.press("x")
+    terminal.until_screen(lambda screen: "Stable, 1 member" in screen and "bert    " not in screen, "one member", 60)
+    terminal.press("1k")
+    terminal.until_screen(lambda screen: "in sync 2, 3" in screen, "the in-sync replicas to shrink", 60)
     terminal.press("2k")
-    terminal.until("broker 2 was killed")
-    terminal.press("r")
-    terminal.until("broker 2 is ready")
+    shows(terminal, ONE_LEFT, "broker 3 alone")
+    terminal.press("3k")
+    shows(terminal, NOBODY, "nobody to lead", controllers=0)
+    terminal.press("2r")
+    shows(terminal, KILLED_IS_BACK, "broker 2, which does not lead")
+    terminal.press("3r")
+    terminal.until_screen(lambda screen: screen.count("● leader") == 3, "broker 3 to lead", 60)
     terminal.press("q")
-    terminal.until("all brokers have stopped")
-    assert terminal.close() == 0
+    terminal.until("all brokers have stopped", 60)
+
+
+def test_status_folds_internal_topics_and_shows_offsets_and_groups(dev):
+    cluster = dev("--brokers", "1")
+    bootstrap = cluster.status()["bootstrap"]
+    with Producer(bootstrap) as producer:
+        for n in range(7):
+            producer.send_and_wait("orders", b"%d" % n)
+    with Consumer("orders", bootstrap_servers=bootstrap, group_id="kitchen", auto_offset_reset="earliest") as consumer:
+        assert len(consumer.getmany(timeout_ms=20_000, max_records=4)) == 1
+    wait_for(lambda: cluster.status()["groups"], "the group")
+    [group] = cluster.status()["groups"]
+    assert (group["group"], group["members"]) == ("kitchen", [])
+    assert [(of["offset"], of["lag"]) for of in group["partitions"]] == [(4, 3)]
+    [orders] = [of for of in cluster.status()["partitions"] if not of["internal"]]
+    assert orders["offsets"] == {"start": 0, "high_watermark": 7, "end": 7}
+    shown = cluster.ask("status").stdout
+    assert "__consumer_offsets: 50 partitions, 50 of them fully in sync" in shown
+    assert "__consumer_offsets-1" not in shown
+    assert re.search(r"^orders-0 +1 +1 +1 +- +0 +7 +7 +0", shown, re.MULTILINE)
+    assert re.search(r"^kitchen +Empty +- +orders-0 +4 +3$", shown, re.MULTILINE)

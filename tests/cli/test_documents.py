@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,29 @@ def test_the_examples_of_settings_are_of_settings_that_can_be_changed(shell):
     commands = re.findall(r"^ *(ottla configs set .*)$", examples, re.MULTILINE)
     assert len(commands) == 2
     succeed(shell, "\n".join(["ottla topics create orders", *commands]))
+
+
+@pytest.mark.ottla(brokers=3)
+def test_the_commands_of_learn_work_one_after_the_other(ottla_cluster, tmp_path):
+    """All but those for the cluster of `ottla dev`, which the tests of `ottla dev` type, and the demo."""
+    addresses = ottla_cluster.bootstrap_servers.split(",")
+    text = (REPOSITORY / "docs" / "learn.md").read_text()
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    elsewhere = ("ottla dev", "make ", "python examples/high_watermark.py")
+    script = "\n".join(line for line in lines if not line.startswith(elsewhere))
+    with Shell(tmp_path, addresses[0]) as shell:
+        output = succeed(shell, script.replace("localhost:9094", addresses[-1]))
+    assert "numbers-0 4: 5\n" in output
+    assert "alice is in partition 0\n" in output
+    assert re.search(r"^pace +0 +6 +12 +6 ", output, re.MULTILINE)
+    assert re.search(r"^pace +0 +9 +12 +3 ", output, re.MULTILINE)
+
+
+def test_learn_ends_one_cluster_before_it_starts_another():
+    """A second `ottla dev` is refused while the first runs on the same directory."""
+    text = (REPOSITORY / "docs" / "learn.md").read_text()
+    running = text.index("`ottla dev` in a terminal of its own")
+    starts = [found.start() for found in re.finditer(r"^ottla dev(?: --.*)?$", text, re.MULTILINE)]
+    assert starts
+    for before, after in pairwise([running, *starts]):
+        assert "end the `ottla dev` that runs with `q` first" in text[before:after], text[after:].partition("\n")[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,26 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 
 from ottla.cli.main import cli
+from ottla.log.manifest import FILE_NAME
 from tests.serving import BrokerProcess
 
 TOPIC = "scrubbed"
+DECIDED = "decided"
 
 
 def verify(*arguments):
     return CliRunner().invoke(cli, ["log", "verify", *map(str, arguments)], prog_name="ottla")
+
+
+def abort_some(bootstrap: str) -> None:
+    """Transactions, every other one aborted."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "linger.ms": 0})
+    producer.init_transactions(30)
+    for number in range(6):
+        producer.begin_transaction()
+        producer.produce(DECIDED, b"%d" % number, partition=0)
+        assert producer.flush(30) == 0, "what was not sent is not aborted"
+        producer.abort_transaction(30) if number % 2 else producer.commit_transaction(30)
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +48,11 @@ def written(tmp_path_factory):
             if number % 5 == 0:
                 producer.flush(10)
         assert producer.flush(30) == 0
-        consumer = Consumer(
-            {"bootstrap.servers": process.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
-        )
+        consumer = Consumer({"bootstrap.servers": process.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
         consumer.subscribe([TOPIC])
         assert consumer.poll(30) is not None
         consumer.close()
+        abort_some(process.bootstrap)
         running = verify(process.data)
         assert running.exit_code == 0, running.output
     finally:
@@ -159,7 +173,7 @@ def test_a_flipped_bit_in_a_record_is_found_with_its_place_and_the_rest_is_read(
     assert first["position"] < second["position"] < damaged.stat().st_size
     shown = verify(data)
     assert f"{damaged}, byte 0, offset {int(damaged.stem)}: the checksum of a batch is wrong" in shown.output
-    assert "copies the partition anew" in shown.output
+    assert "copies them anew" in shown.output
     assert "ottla: error: records are damaged in 2 places" in shown.output
 
 
@@ -177,11 +191,96 @@ def test_a_torn_end_is_damage_in_a_sealed_segment_and_expected_after_a_crash_in_
     os.truncate(segments(data)[-1], segments(data)[-1].stat().st_size - 5)
     assert verify(data).exit_code == 1
     (data / ".kafka_cleanshutdown").unlink()
+    assert verify(data).exit_code == 1, "its manifest says that it was there"
+    (data / f"{TOPIC}-0" / FILE_NAME).unlink()
+    (data / "recovery-point-offset-checkpoint").unlink()
     result = verify(data)
     assert result.exit_code == 0, result.output
     assert "the broker cuts it off at its next start" in result.output
     os.truncate(segments(data)[1], segments(data)[1].stat().st_size - 5)
     assert verify(data).exit_code == 1
+
+
+def test_what_a_crash_left_behind_what_is_known_is_no_damage(data):
+    (data / ".kafka_cleanshutdown").unlink()
+    with segments(data)[-1].open("ab") as last:
+        last.write(segments(data)[-1].read_bytes()[:100])
+    result = verify(data)
+    assert result.exit_code == 0, result.output
+    assert "the broker cuts it off at its next start" in result.output
+
+
+def last_batch(segment: Path) -> int:
+    """Where it begins."""
+    content, at = segment.read_bytes(), 0
+    while (end := at + 12 + int.from_bytes(content[at + 8 : at + 12], "big")) < len(content):
+        at = end
+    return at
+
+
+def empty(directory: Path) -> None:
+    for path in directory.iterdir():
+        path.unlink()
+
+
+LOSSES: dict[str, Callable[[Path], object]] = {
+    "directory removed": lambda data: shutil.rmtree(data / f"{TOPIC}-0"),
+    "directory emptied": lambda data: empty(data / f"{TOPIC}-0"),
+    "active segment removed": lambda data: segments(data)[-1].unlink(),
+    "active segment emptied": lambda data: segments(data)[-1].write_bytes(b""),
+    "active segment cut at a batch": lambda data: os.truncate(segments(data)[-1], last_batch(segments(data)[-1])),
+    "first segment removed": lambda data: segments(data)[0].unlink(),
+    "sealed segment removed": lambda data: segments(data)[2].unlink(),
+    "sealed segment emptied": lambda data: segments(data)[2].write_bytes(b""),
+    "sealed segment cut at a batch": lambda data: os.truncate(segments(data)[2], last_batch(segments(data)[2])),
+}
+
+
+@pytest.mark.parametrize("proof", ["manifest", "checkpoints"])
+@pytest.mark.parametrize("what", LOSSES)
+def test_what_is_lost_is_found_and_nothing_is_advised_that_removes_evidence(data, what, proof):
+    if proof == "checkpoints":
+        (data / f"{TOPIC}-0" / FILE_NAME).unlink()
+    LOSSES[what](data)
+    result = verify("--json", data)
+    if proof == "checkpoints" and what == "first segment removed":
+        assert result.exit_code == 0, "without a manifest nobody knows where the log begins"
+        return
+    assert result.exit_code == 1, result.output
+    told = json.loads(result.stdout)["damaged"]
+    assert any(each["records"] for each in told)
+    assert all(each["path"].startswith(str(data / f"{TOPIC}-0")) for each in told)
+    assert not any("delete" in each["remedy"] or "move" in each["remedy"] for each in told)
+
+
+@pytest.mark.parametrize("proof", ["manifest", "log"])
+@pytest.mark.parametrize("what", ["flipped", "removed", "emptied"])
+def test_an_index_of_aborted_transactions_that_is_wrong_is_found(data, what, proof):
+    (index,) = (data / f"{DECIDED}-0").glob("*.txnindex")
+    if proof == "log":
+        (data / f"{DECIDED}-0" / FILE_NAME).unlink()
+    whole = index.read_bytes()
+    if what == "flipped":
+        for at in (9, 17, 25):  # the last bytes of the producer id, the first and the last offset
+            flip(index, at, 0x10)
+            assert f"{index}: " in verify(data).output
+            index.write_bytes(whole)
+        return
+    index.unlink() if what == "removed" else index.write_bytes(b"")
+    result = verify("--json", data)
+    assert result.exit_code == 1
+    assert [(each["path"], each["records"]) for each in json.loads(result.stdout)["damaged"]] == [(str(index), False)]
+
+
+def test_a_manifest_that_is_damaged_is_told_and_one_that_is_missing_proves_nothing(data):
+    manifest = data / f"{TOPIC}-0" / FILE_NAME
+    assert "left over" not in verify(data).output
+    flip(manifest, 30)
+    result = verify(data)
+    assert f"{manifest}: its checksum is wrong" in result.output
+    assert "the broker rebuilds it" in result.output
+    manifest.unlink()
+    assert verify(data).exit_code == 0
 
 
 def test_a_segment_that_holds_anothers_offsets_is_found(data):

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from ottla import logs
+from tests.serving import wait_for
 
 
 @pytest.fixture
@@ -72,3 +73,127 @@ def test_levels_hold_for_us_and_others_only_warn(log_into):
         "DEBUG ottla.log ours",
         "WARNING asyncio slow callback",
     ]
+
+
+class Events:
+    """Events at moments of the test's choice."""
+
+    def __init__(self, monkeypatch, stream):
+        self.now = 1000.0
+        self.stream = stream
+        monkeypatch.setattr("logging.time.time", lambda: self.now)
+        monkeypatch.setattr("logging.time.time_ns", lambda: int(self.now * 1e9))
+
+    def say(self, message, *args, logger="ottla.replication", after=0.0):
+        self.now += after
+        logging.getLogger(logger).info(message, *args)
+
+    def lines(self):
+        return [line.split(" ", 3)[3] for line in self.stream.getvalue().splitlines()]
+
+
+@pytest.fixture
+def events(log_into, monkeypatch):
+    return Events(monkeypatch, log_into())
+
+
+def test_what_is_said_again_and_again_is_counted(events):
+    for _ in range(40):
+        events.say("following broker %d: refused; trying again", 2, after=0.5)
+        events.say("following broker %d: refused; trying again", 3)
+    assert events.lines() == [
+        "following broker 2: refused; trying again",
+        "following broker 3: refused; trying again",
+    ]
+    events.say("following broker %d again", 2)
+    assert events.lines()[2:] == [
+        "following broker 2: refused; trying again (39 more times within 20 s)",
+        "following broker 3: refused; trying again (39 more times within 20 s)",
+        "following broker 2 again",
+    ]
+
+
+def test_what_goes_on_is_told_every_minute(events):
+    for _ in range(130):
+        events.say("trying again", after=1.0)
+    assert events.lines() == ["trying again", *["trying again (60 more times within 60 s)"] * 2]
+
+
+def test_a_change_and_the_change_back_are_never_left_out(events):
+    for _ in range(3):
+        events.say("out of touch (%s)", "no answer")
+        events.say("in touch")
+        events.say("another logger's line does not matter", logger="ottla.net")
+    told = [line for line in events.lines() if "another" not in line]
+    assert told == ["out of touch (no answer)", "in touch"] * 3
+
+
+def test_counts_are_told_at_the_end(events):
+    for _ in range(3):
+        events.say("trying again")
+    for handler in logging.getLogger().handlers:
+        handler.close()
+    assert events.lines() == ["trying again", "trying again (2 more times within 0 s)"]
+
+
+def test_a_count_is_told_before_another_loggers_line_when_it_is_due(events):
+    for _ in range(3):
+        events.say("trying again", after=1.0)
+    events.say("meanwhile", logger="ottla.net", after=logs.QUIET_SECONDS - 1)
+    events.say("later", logger="ottla.net", after=1.0)
+    events.say("another matter", after=1.0)
+    assert events.lines() == [
+        "trying again",
+        "meanwhile",
+        "trying again (2 more times within 2 s)",
+        "later",
+        "another matter",
+    ]
+    stamps = [line[:24] for line in events.stream.getvalue().splitlines()]
+    assert stamps == sorted(stamps)
+    assert stamps[2] == stamps[3], "the time at which it is told"
+
+
+def test_a_count_is_told_though_nobody_says_anything_more(log_into, monkeypatch):
+    monkeypatch.setattr(logs, "QUIET_SECONDS", 0.05)
+    stream = log_into()
+    for _ in range(3):
+        logging.getLogger("ottla.replication").info("trying again")
+    wait_for(lambda: "trying again (2 more times within 0 s)" in stream.getvalue(), "the count")
+
+
+def test_counts_are_told_before_the_last_line(events):
+    for _ in range(3):
+        events.say("trying again")
+    logs.tell_counts()
+    events.say("stopped", logger="ottla.broker")
+    for handler in logging.getLogger().handlers:
+        handler.close()
+    assert events.lines() == ["trying again", "trying again (2 more times within 0 s)", "stopped"]
+
+
+def test_threads_that_speak_at_the_same_time_are_in_order(events):
+    late = logging.LogRecord("ottla.cluster", logging.INFO, __file__, 1, "made first, written second", (), None)
+    events.say("made second, written first", after=0.002)
+    logging.getLogger().handle(late)
+    first, second = events.stream.getvalue().splitlines()
+    assert first[:24] == second[:24]
+    events.say("the clock was set back", after=-3600)
+    assert events.stream.getvalue().splitlines()[2] < first
+
+
+def test_lines_name_the_broker_that_speaks(log_into):
+    stream = log_into(broker=3)
+    logging.getLogger("ottla.cluster").warning("out of touch with ZooKeeper")
+    assert stream.getvalue().endswith("Z [broker 3] WARNING ottla.cluster out of touch with ZooKeeper\n")
+    stream = log_into(broker=3, form="json")
+    logging.getLogger("ottla.cluster").warning("out of touch with ZooKeeper")
+    assert json.loads(stream.getvalue())["broker"] == 3
+
+
+def test_memory_for_what_was_said_is_limited(events):
+    for number in range(10 * logs.SAID_MAX):
+        events.say("broker %d", number)
+    (handler,) = (each for each in logging.getLogger().handlers if isinstance(each, logs.Collapsing))
+    assert len(handler._said["ottla.replication"][1]) <= logs.SAID_MAX
+    assert len(events.lines()) == 10 * logs.SAID_MAX

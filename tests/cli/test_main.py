@@ -88,7 +88,11 @@ def test_a_shell_completes_commands_topics_and_groups(broker):
         ).output
 
     assert completed("ottla to") == "plain,topics\n"
-    assert completed("ottla topics de").splitlines() == ["plain,delete", "plain,describe"]
+    assert completed("ottla topics de").splitlines() == [
+        "plain,delete",
+        "plain,delete-records",
+        "plain,describe",
+    ]
     here = {"OTTLA_BOOTSTRAP_SERVERS": broker.bootstrap}
     assert completed("ottla consume completed-t", **here) == "plain,completed-topic\n"
     assert completed("ottla consume completed-t", OTTLA_BOOTSTRAP_SERVERS="127.0.0.1:1").strip() == ""
@@ -106,6 +110,8 @@ def test_a_mistyped_command_is_refused_with_a_suggestion():
     result = ottla("topic")
     assert result.exit_code == 2
     assert "Did you mean 'topics'?" in result.output
+    for typed, meant in {"topics descrbe": "describe", "groups reset": "reset-offsets", "dev kil": "kill"}.items():
+        assert f"Did you mean {meant!r}?" in ottla(*typed.split()).output
 
 
 def loaded_by(*arguments):

@@ -187,3 +187,13 @@ def test_an_address_that_is_not_of_this_machine_is_not_taken_for_a_busy_port(tmp
     assert f"cannot listen on {host}:0: " in done.stderr
     assert "it must be an address of this machine" in done.stderr
     assert "another broker" not in done.stderr
+
+
+@pytest.mark.parametrize("typed", [["--log-format", "json"], ["--log-format=json"], ["--json"]])
+def test_with_json_what_is_mistyped_is_told_as_json(typed):
+    mistakes = {"--prot": "--prot", "--port=abc": "abc", "--set=x": "--set takes name=value", "more": "more"}
+    for mistake, said in mistakes.items():
+        wrong = CliRunner().invoke(cli, ["serve", *typed, mistake])
+        assert wrong.exit_code == 2
+        assert said in json.loads(wrong.stderr)["message"]
+    assert CliRunner().invoke(cli, ["serve", "--prot"]).stderr.startswith("Usage: ")

@@ -7,8 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.cli.main import cli
+from ottla.cli.topics import _replicas_each
 from ottla.client.admin import Admin, NewTopic, ResourceKind
+from ottla.client.admin_topics import Partition, Topic
 from ottla.client.errors import BadSetting, ClientError, UnknownTopic
+from tests.serving import wait_for
 
 
 @pytest.fixture
@@ -34,24 +37,29 @@ def succeed(topics):
 def test_a_topic_is_created_listed_described_and_deleted(succeed, fresh_name):
     name = fresh_name()
     assert succeed("create", name, "--partitions", "3", "--config", "retention.ms=1000") == f"created topic {name}\n"
-    assert name in succeed("list").splitlines()
+    assert name in succeed("list", "--names").splitlines()
+    listed = next(line for line in succeed("list").splitlines() if line.startswith(f"{name} "))
+    assert listed.split() == [name, "3", "1", "0", "B", "0"]
     description = succeed("describe", name)
     assert "partitions          3\n" in description
     assert "retention.ms=1000\n" in description
-    assert description.splitlines()[-1].split() == ["2", "1", "0", "1", "1"]
+    assert description.splitlines()[-1].split() == ["2", "1", "0", "1", "1", "0", "0", "0", "B"]
     assert succeed("delete", name) == f"deleted topic {name}\n"
-    assert name not in succeed("list").splitlines()
+    assert name not in succeed("list", "--names").splitlines()
 
 
 def test_a_topic_is_described_in_json(succeed, fresh_name):
     name = fresh_name()
     created = json.loads(succeed("create", name, "--json"))
     assert created == {"created": [name], "failed": {}}
-    assert name in json.loads(succeed("list", "--json"))
+    listed = {each["name"]: each for each in json.loads(succeed("list", "--json"))}
+    assert listed[name]["records"] == 0
+    assert name in json.loads(succeed("list", "--names", "--json"))
     [described] = json.loads(succeed("describe", name, "--json"))
     assert described["name"] == name
     assert described["replication_factor"] == 1
     assert [partition["in_sync"] for partition in described["partitions"]] == [[1]]
+    assert [partition["high_watermark"] for partition in described["partitions"]] == [0]
     assert name in [each["name"] for each in json.loads(succeed("describe", "--json"))]
 
 
@@ -77,7 +85,7 @@ def test_a_topic_that_does_not_exist_is_an_error_with_a_hint(topics, fresh_name,
 def test_describing_a_topic_does_not_create_it(topics, succeed, fresh_name):
     name = fresh_name()
     topics("describe", name)
-    assert name not in succeed("list").splitlines()
+    assert name not in succeed("list", "--names").splitlines()
 
 
 def test_what_succeeds_is_done_though_another_fails(topics, succeed, fresh_name):
@@ -85,7 +93,7 @@ def test_what_succeeds_is_done_though_another_fails(topics, succeed, fresh_name)
     result = topics("create", name, "not/a/name")
     assert result.exit_code == 1
     assert f"created topic {name}\n" in result.output
-    assert name in succeed("list").splitlines()
+    assert name in succeed("list", "--names").splitlines()
 
 
 @pytest.mark.parametrize(
@@ -170,3 +178,34 @@ def test_a_topic_grows(broker, fresh_name):
 
     grown = asyncio.run(scenario())
     assert [partition.partition for partition in grown.partitions] == [0, 1, 2, 3]
+
+
+def test_partitions_with_other_numbers_of_replicas_are_not_hidden():
+    parts = [Partition(number, 1, 0, tuple(range(1, 3 + number)), (1,)) for number in (0, 1)]
+    assert _replicas_each(Topic("orders", bytes(16), False, tuple(parts))) == "2-3"
+    assert _replicas_each(Topic("orders", bytes(16), False, (parts[0],))) == "2"
+
+
+def test_records_are_deleted_once_that_is_said_twice(broker, succeed, topics, fresh_name):
+    name = fresh_name()
+    succeed("create", name, "--partitions", "2")
+    run = CliRunner(env={"OTTLA_BOOTSTRAP_SERVERS": broker.bootstrap}).invoke
+    assert run(cli, ["produce", name, "-p", "0"], input="a\nb\nc\n").exit_code == 0
+    shown = succeed("delete-records", name, "--before-offset", "2")
+    assert "nothing was changed" in shown
+    assert [line.split() for line in shown.splitlines()[1:3]] == [["0", "0", "2", "2"], ["1", "0", "0", "0"]]
+    for beyond in (["-p", "0", "--before-offset", "4"], ["-p", "1", "--before-offset", "1"], ["--before-offset", "4"]):
+        refused = topics("delete-records", name, *beyond, "--execute")
+        assert refused.exit_code == 1
+        assert f"ends at offset {0 if '1' in beyond else 3}: --before-offset {beyond[-1]} lies behind" in refused.output
+    done = succeed("delete-records", name, "-p", "0", "--before-offset", "2", "--execute")
+    assert [line.split() for line in done.splitlines()[1:]] == [["0", "0", "2", "2"], ["deleted:", "2", "records"]]
+    assert "DELETED" in done
+    wait_for(lambda: f"{name}-0: records deleted before offset 2 (it started at 0)" in broker.stderr_text(), "the line")
+    [described] = json.loads(succeed("describe", name, "--json"))
+    assert [part["log_start"] for part in described["partitions"]] == [2, 0]
+    told = json.loads(succeed("delete-records", name, "--all", "--execute", "--json"))
+    assert [part["delete_before"] for part in told["partitions"]] == [3, 0]
+    succeed("delete-records", name, "--before-time", "2020-01-01", "--execute")
+    assert "no partition 7" in topics("delete-records", name, "-p", "7", "--all").output
+    assert topics("delete-records", name).exit_code == 2

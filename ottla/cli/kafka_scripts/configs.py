@@ -1,0 +1,226 @@
+"""kafka-configs.sh: describe and alter the settings of topics, brokers, broker loggers and groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from ottla.cli.failure import Failure
+from ottla.cli.kafka_scripts.options import (
+    Script,
+    ToolFailure,
+    administer,
+    arguments,
+    kafkas_exception,
+    one_action,
+    refuse_together,
+    target_of,
+)
+from ottla.client.admin import Admin, ConfigEntry, ResourceKind
+from ottla.client.errors import ClientError, NotUnderstood
+from ottla.config.properties import parse_properties
+
+KINDS: Final = {
+    "topics": ResourceKind.TOPIC,
+    "brokers": ResourceKind.BROKER,
+    "broker-loggers": ResourceKind.LOGGER,
+    "groups": ResourceKind.GROUP,
+}
+NOT_HERE: Final = ("clients", "users", "ips", "client-metrics")
+ENTITY_TYPES: Final = "topics, clients, users, brokers, ips, client-metrics, groups, broker-loggers"
+SOURCES: Final = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    8: "DYNAMIC_GROUP_CONFIG",
+}
+DYNAMIC: Final = {"topics": 1, "brokers": 2, "groups": 8}
+ALL_BROKERS: Final = ""
+DYNAMIC_DEFAULT: Final = 3
+COMMA: Final = re.compile(r",(?=[^\]]*(?:\[|$))")
+"""A comma that does not stand within square brackets."""
+
+
+@click.command(
+    "kafka-configs.sh",
+    cls=Script,
+    about="This tool helps to manipulate and describe entity config for a topic, client, user, broker, ip, "
+    "client-metrics or group",
+)
+@click.option("--bootstrap-server")
+@click.option("--describe", is_flag=True)
+@click.option("--alter", is_flag=True)
+@click.option("--all", "everything", is_flag=True)
+@click.option("--entity-type", "types", multiple=True)
+@click.option("--entity-name", "names", multiple=True)
+@click.option("--entity-default", is_flag=True)
+@click.option("--topic")
+@click.option("--broker")
+@click.option("--broker-defaults", is_flag=True)
+@click.option("--broker-logger")
+@click.option("--group")
+@click.option("--add-config", metavar="NAME=VALUE,NAME=[V1,V2],...")
+@click.option("--add-config-file", metavar="FILE")
+@click.option("--delete-config", "deleted", multiple=True, metavar="NAME,...")
+@click.option("--force", is_flag=True, help="Accepted.")
+@click.option("--command-config", "file", metavar="FILE")
+def kafka_configs(
+    bootstrap_server: str | None,
+    describe: bool,
+    alter: bool,
+    everything: bool,
+    types: tuple[str, ...],
+    names: tuple[str, ...],
+    entity_default: bool,
+    topic: str | None,
+    broker: str | None,
+    broker_defaults: bool,
+    broker_logger: str | None,
+    group: str | None,
+    add_config: str | None,
+    add_config_file: str | None,
+    deleted: tuple[str, ...],
+    force: bool,
+    file: str | None,
+) -> None:
+    """Describe and alter settings."""
+    action = one_action({"describe": describe, "alter": alter})
+    changes = {"add-config": add_config, "add-config-file": add_config_file, "delete-config": deleted}
+    refuse_together({"describe": describe}, {name: bool(given) for name, given in changes.items()})
+    if bootstrap_server is None:
+        raise ToolFailure("Either --bootstrap-server or --bootstrap-controller must be specified.")
+    short = [
+        *([("topics", topic)] if topic is not None else []),
+        *([("brokers", broker)] if broker is not None else []),
+        *([("brokers", ALL_BROKERS)] if broker_defaults else []),
+        *([("broker-loggers", broker_logger)] if broker_logger is not None else []),
+        *([("groups", group)] if group is not None else []),
+    ]
+    kinds = [*types, *(kind for kind, _ in short)]
+    if doubled := [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]:
+        raise ToolFailure(f"Duplicate entity type(s) specified: {','.join(doubled)}")
+    if short and (types or names or entity_default):
+        raise ToolFailure("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
+    kind, name = short[0] if short else _entity(types, names, entity_default)
+    if kind in ("brokers", "broker-loggers") and name and not name.isdecimal():
+        raise ToolFailure(f"The entity name for {kind} must be a valid integer broker id, but it is: {name}")
+    if describe and entity_default and kind == "topics":
+        raise ToolFailure("--entity-default must not be specified with --describe of topics")
+    target = target_of(bootstrap_server, file=file)
+    if action == "describe":
+        administer(target, lambda admin: _describe(admin, kind, name, everything), _refused)
+        return
+    if name is None:
+        raise ToolFailure(f"An entity name must be specified with --alter of {kind}")
+    put = _added(add_config, add_config_file)
+    removed = [each.strip() for text in deleted for each in text.split(",")]
+    if not put and not removed:
+        raise ToolFailure(
+            "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
+        )
+    administer(target, lambda admin: admin.alter_configs(KINDS[kind], name, put=put, remove=removed), _refused)
+    if name:
+        click.echo(f"Completed updating config for {kind[:-1]} {name}.")
+    else:
+        click.echo(f"Completed updating default config for {kind} in the cluster.")
+
+
+def _refused(error: ClientError) -> Failure:
+    return _failed(f"java.util.concurrent.ExecutionException: {kafkas_exception(error)}")
+
+
+def _failed(reason: str) -> Failure:
+    """What the script was told to do, and the reason in the first line of what Kafka's tool prints as a stack trace."""
+    return ToolFailure(f"Error while executing config command with args '{' '.join(arguments())}'\n{reason}")
+
+
+def _entity(types: Sequence[str], names: Sequence[str], default: bool) -> tuple[str, str | None]:
+    if not types:
+        raise ToolFailure("At least one entity type must be specified")
+    kind = types[0]
+    if kind in NOT_HERE or len(types) > 1:
+        raise ToolFailure(f"{kind}: this cluster has no quotas, users or client metrics to describe or alter yet")
+    if kind not in KINDS:
+        raise ToolFailure(
+            f"Invalid entity type {kind}, the entity type must be one of {ENTITY_TYPES} "
+            "with a --bootstrap-server or --bootstrap-controller argument"
+        )
+    if default:
+        return kind, ALL_BROKERS
+    return kind, names[0] if names else None
+
+
+def _added(text: str | None, file: str | None) -> dict[str, str]:
+    if text is not None and file is not None:
+        raise ToolFailure("Only one of --add-config or --add-config-file must be specified")
+    if file is not None:
+        try:
+            with open(file, encoding="utf-8") as lines:
+                return dict(parse_properties(lines.read()))
+        except OSError:
+            raise _failed(f"java.nio.file.NoSuchFileException: {file}") from None
+    pairs = [each.split("=", 1) for each in COMMA.split(text)] if text else []
+    if not all(len(pair) == 2 for pair in pairs):
+        raise ToolFailure(
+            'requirement failed: Invalid entity config: all configs to be added must be in the format "key=val" or  '
+            '"key=[val1,val2]" to group values which contain commas.'
+        )
+    return {name.strip(): value.strip().replace("[", "").replace("]", "").strip() for name, value in pairs}
+
+
+async def _describe(admin: Admin, kind: str, name: str | None, everything: bool) -> None:
+    known = await _known(admin, kind)
+    if name is not None and not everything and name not in (*known, ALL_BROKERS):
+        click.echo(f"The {kind[:-1]} '{name}' doesn't exist and doesn't have dynamic config.")
+        return
+    entities = [name] if name is not None else [*known, *([ALL_BROKERS] if kind.startswith("broker") else [])]
+    for entity in entities:
+        if entity == ALL_BROKERS:
+            click.echo(f"Default configs for {kind} in the cluster are:")
+        else:
+            click.echo(f"{'All' if everything else 'Dynamic'} configs for {kind[:-1]} {entity} are:")
+        for entry in await admin.describe_configs(KINDS[kind], entity):
+            if everything or _is_dynamic(entry, kind, entity):
+                click.echo(_line(entry))
+
+
+async def _known(admin: Admin, kind: str) -> list[str]:
+    if kind == "topics":
+        return [topic.name for topic in await admin.list_topics(internal=True)]
+    if kind == "groups":
+        return await _groups(admin)
+    return [str(broker.node_id) for broker in (await admin.describe_cluster()).brokers]
+
+
+async def _groups(admin: Admin) -> list[str]:
+    """Those that exist, and those that only have settings."""
+    listed = {each.group_id for each in await admin.list_groups()}
+    try:
+        return sorted(listed | set(await admin.list_config_resources(ResourceKind.GROUP)))
+    except NotUnderstood:
+        return sorted(listed)
+
+
+def _is_dynamic(entry: ConfigEntry, kind: str, entity: str) -> bool:
+    if kind == "broker-loggers":
+        return True
+    wanted = DYNAMIC_DEFAULT if kind == "brokers" and entity == ALL_BROKERS else DYNAMIC[kind]
+    return entry.source == wanted
+
+
+def _line(entry: ConfigEntry) -> str:
+    def shown(value: str | None) -> str:
+        return "null" if value is None else value
+
+    synonyms = ", ".join(
+        f"{SOURCES.get(each.source, 'UNKNOWN')}:{each.name}={shown(each.value)}" for each in entry.synonyms
+    )
+    sensitive = str(entry.sensitive).lower()
+    return f"  {entry.name}={shown(entry.value)} sensitive={sensitive} synonyms={{{synonyms}}}"

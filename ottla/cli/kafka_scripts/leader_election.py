@@ -1,0 +1,109 @@
+"""kafka-leader-election.sh: preferred and unclean elections."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import click
+
+from ottla.cli.failure import Failure
+from ottla.cli.kafka_scripts.options import (
+    Number,
+    Script,
+    ToolFailure,
+    administer,
+    cannot_parse,
+    kafkas_exception,
+    target_of,
+)
+from ottla.client.admin import Admin
+from ottla.client.embedded import TopicPartition
+from ottla.client.errors import ClientError, TimedOut
+
+CHOICES: Final = ("topic", "all-topic-partitions", "path-to-json-file")
+
+
+@click.command(
+    "kafka-leader-election.sh",
+    cls=Script,
+    about="This tool attempts to elect a new leader for a set of topic partitions. "
+    "The type of elections supported are preferred replicas and unclean replicas.",
+)
+@click.option("--bootstrap-server")
+@click.option("--election-type", metavar="preferred|unclean")
+@click.option("--topic")
+@click.option("--partition", type=Number())
+@click.option("--all-topic-partitions", is_flag=True)
+@click.option("--path-to-json-file", "path", metavar="FILE")
+@click.option("--command-config", "--admin.config", "file", metavar="FILE")
+def kafka_leader_election(
+    bootstrap_server: str | None,
+    election_type: str | None,
+    topic: str | None,
+    partition: int | None,
+    all_topic_partitions: bool,
+    path: str | None,
+    file: str | None,
+) -> None:
+    """Elect leaders: the preferred replicas, or (unclean) any that is alive."""
+    missing = [
+        name for name, given in (("bootstrap-server", bootstrap_server), ("election-type", election_type)) if not given
+    ]
+    if missing:
+        raise ToolFailure(f"Missing required option(s): {', '.join(missing)}")
+    if [topic is not None, all_topic_partitions, path is not None].count(True) != 1:
+        raise ToolFailure(f"One and only one of the following options is required: {', '.join(CHOICES)}")
+    if topic is not None and partition is None:
+        raise ToolFailure("Missing required option(s): partition")
+    if topic is None and partition is not None:
+        raise ToolFailure("Option partition is only allowed if topic is used")
+    kind = (election_type or "").upper()
+    if kind not in ("PREFERRED", "UNCLEAN"):
+        raise ToolFailure(cannot_parse(election_type or "", "election-type"))
+    wanted = _from_file(path) if path is not None else None
+    if topic is not None:
+        wanted = {TopicPartition(topic, partition or 0)}
+
+    async def work(admin: Admin) -> None:
+        errors: dict[object, ClientError] = {}
+        try:
+            elected = await admin.elect_leaders(wanted, unclean=kind == "UNCLEAN")
+        except ClientError as error:
+            if not error.errors:
+                raise
+            errors = dict(error.errors)
+            elected = {each for each in error.results if isinstance(each, TopicPartition)}
+        if elected:
+            names = ", ".join(map(str, sorted(elected)))
+            click.echo(f"Successfully completed leader election ({kind}) for partitions {names}")
+        if unneeded := sorted((wanted or set()) - elected - set(errors)):
+            click.echo(f"Valid replica already elected for partitions {', '.join(map(str, unneeded))}")
+        for each, reason in errors.items():
+            click.echo(f"Error completing leader election ({kind}) for partition: {each}: {kafkas_exception(reason)}")
+        if errors:
+            raise ToolFailure(f"{len(errors)} replica(s) could not be elected")
+
+    administer(target_of(bootstrap_server, file=file), work, _refused)
+
+
+def _refused(error: ClientError) -> Failure:
+    if isinstance(error, TimedOut):
+        return ToolFailure("Timeout waiting for election results", stdout=True)
+    return ToolFailure(str(error))
+
+
+def _from_file(path: str) -> set[TopicPartition]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            told = json.load(file)
+        listed = [TopicPartition(str(each["topic"]), int(each["partition"])) for each in told["partitions"]]
+    except OSError:
+        raise ToolFailure(f"java.io.IOException: Unable to read file {path}") from None
+    except json.JSONDecodeError:
+        raise ToolFailure("Replica election data is empty") from None
+    except (ValueError, KeyError, TypeError):
+        raise ToolFailure('Replica election data is missing "partitions" field') from None
+    if doubled := {str(each) for each in listed if listed.count(each) > 1}:
+        raise ToolFailure(f"Replica election data contains duplicate partitions: {', '.join(sorted(doubled))}")
+    return set(listed)

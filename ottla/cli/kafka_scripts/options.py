@@ -1,0 +1,293 @@
+"""What the scripts share: where the cluster is, how they fail, which topics a pattern means, and their tables."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import textwrap
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import IO, Any, Final, TypeVar
+
+import click
+
+from ottla.cli.cluster import Target, failure_of
+from ottla.cli.failure import Failure, Guarded, Misused
+from ottla.cli.kafka_scripts.descriptions import DESCRIPTIONS
+from ottla.client.addresses import parse_bootstrap
+from ottla.client.admin import Admin
+from ottla.client.errors import BadSetting, ClientError, TimedOut, Unreachable
+from ottla.config.properties import parse_properties
+from ottla.errors import ErrorCode
+
+T = TypeVar("T")
+
+KAFKA_VERSION: Final = "4.3.1"
+"""Of the tools whose options, output and exit status these have."""
+MISSING = "-"
+"""What Kafka's tables have where there is no value."""
+
+
+WORDS: Final = {
+    ErrorCode.group_id_not_found: "The group id does not exist.",
+    ErrorCode.non_empty_group: "The group is not empty.",
+    ErrorCode.group_subscribed_to_topic: "Deleting offsets of a topic is forbidden while the consumer group is "
+    "actively subscribed to it.",
+}
+"""For codes that come without words."""
+EXCEPTIONS: Final = {ErrorCode.non_empty_group: "GroupNotEmpty"}
+"""Whose names are not those of their codes."""
+
+
+class ToolFailure(Failure):
+    """Ends a script as Kafka's tools end: the message as it is, status 1."""
+
+    def __init__(self, message: str, *, stdout: bool = False) -> None:
+        super().__init__(message)
+        self._stdout = stdout
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(self.message, file=file, err=not self._stdout)
+
+
+class ToolComplaint(ToolFailure):
+    """A failure that Kafka's tool does not call one: it ends with status 0."""
+
+    exit_code = 0
+
+
+class InvalidRegex(ToolFailure):
+    """Of an option that takes a regular expression; each script words it in its own way."""
+
+
+class UsageFailure(ToolFailure):
+    """Ends a script with the message and the table of its options."""
+
+    def __init__(self, message: str, context: click.Context | None = None) -> None:
+        super().__init__(message)
+        self._context = context or click.get_current_context()
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"{self.message}\n{_option_table(self._context)}", file=file, err=True)
+
+
+def uncaught(exception: str, message: str) -> ToolFailure:
+    """As Java tells of an exception that a tool does not handle."""
+    return ToolFailure(f'Exception in thread "main" {exception}: {message}')
+
+
+def _option_table(context: click.Context) -> str:
+    """In the layout of Kafka's --help: two columns in 80 characters, continuations indented by two."""
+    rows = [("Option", "Description"), ("------", "-----------")]
+    for param in sorted(context.command.get_params(context), key=lambda each: each.opts):
+        assert isinstance(param, click.Option)
+        value = "" if param.is_flag else f" <{param.metavar or _kind(param)}>"
+        rows.append((f"{', '.join(param.opts)}{value}", param.help or DESCRIPTIONS[param.opts[0].lstrip("-")]))
+    left = 39
+    lines: list[str] = []
+    for option, description in rows:
+        names = textwrap.wrap(option, left, subsequent_indent="  ")
+        texts = textwrap.wrap(description, 80 - left - 2, subsequent_indent="  ")
+        pairs = zip_longest(names, texts, fillvalue="")
+        lines += [f"{name:<{left}}  {text}".rstrip() for name, text in pairs]
+    return "\n".join(lines)
+
+
+def _kind(param: click.Option) -> str:
+    return "Integer" if isinstance(param.type, Number) else "String"
+
+
+class Number(click.ParamType[int]):
+    """A whole number."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return int(value)
+        except ValueError:
+            assert param is not None
+            raise click.BadParameter(cannot_parse(value, param.opts[0].lstrip("-")), ctx, param) from None
+
+
+def cannot_parse(value: str, option: str) -> str:
+    return f"Cannot parse argument '{value}' of option {option}"
+
+
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(KAFKA_VERSION)
+        context.exit()
+
+
+def _print_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        assert isinstance(context.command, Script)
+        raise UsageFailure(context.command.about, context)
+
+
+class Script(Guarded):
+    """One of Kafka's commands: misuse is told in its words, on its streams, with its exit status.
+
+    `about` is what --help begins with; `unparsed` words an option that is not known or has no value, `unreadable` a
+    value that is none. What stands after the options is ignored, as by Kafka's tools.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        about: str,
+        unparsed: Callable[[str, str], Failure] = lambda _, message: ToolFailure(message),
+        unreadable: Callable[[str], Failure] = ToolFailure,
+        **others: Any,
+    ) -> None:
+        super().__init__(*args, **others)
+        self.add_help_option = False
+        self.context_settings = {**self.context_settings, "allow_extra_args": True}
+        self.about = about
+        self._unparsed = unparsed
+        self._unreadable = unreadable
+        flag = {"is_flag": True, "expose_value": False, "is_eager": True}
+        told = (("--help", _print_help, "Print usage information."),)
+        for name, act, text in (*told, ("--version", _print_version, "Display Kafka version.")):
+            self.params.append(click.Option([name], callback=act, help=text, **flag))
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        return super().make_context(info_name, args, parent, obj=tuple(args), **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as unknown:
+            message = f"{unknown.option_name.lstrip('-')} is not a recognized option"
+            raise self._unparsed("joptsimple.UnrecognizedOptionException", message) from None
+        except click.BadOptionUsage as unusable:
+            message = f"Option {unusable.option_name.lstrip('-')} requires an argument"
+            raise self._unparsed("joptsimple.OptionMissingRequiredArgumentException", message) from None
+        except click.BadParameter as bad:
+            raise self._unreadable(bad.message) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Whatever fails, fails with 1: Kafka's tools know no other status."""
+        try:
+            return super().invoke(ctx)
+        except Failure as failure:
+            if failure.exit_code <= 1:
+                raise
+            failure.show()
+            ctx.exit(1)
+
+
+def arguments() -> tuple[str, ...]:
+    """As the script was given them."""
+    given = click.get_current_context().obj
+    assert isinstance(given, tuple)
+    return given
+
+
+def missing_argument(option: str) -> UsageFailure:
+    return UsageFailure(f'Missing required argument "[{option}]"')
+
+
+def refuse_together(options: Mapping[str, bool], others: Mapping[str, bool], *, what: str = "option") -> None:
+    """None of `options` may be given with one of `others`."""
+    for option, other in ((option, other) for option in options for other in others):
+        if options[option] and others[other]:
+            raise UsageFailure(f'Option "[{option}]" can\'t be used with {what} "[{other}]"')
+
+
+def pairs_of(texts: Sequence[str]) -> dict[str, str]:
+    """`name=value` each; a name alone has the value "", as for Kafka's console tools."""
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
+
+
+def target_of(*servers: str | None, settings: tuple[str, ...] = (), file: str | None = None) -> Target:
+    """Where to, by whichever name the option had."""
+    bootstrap = next((each for each in servers if each), None)
+    if bootstrap is None:
+        raise missing_argument("bootstrap-server")
+    try:
+        parse_bootstrap(bootstrap)
+    except ValueError:
+        raise ToolFailure(
+            "Failed to create new KafkaAdminClient\n"
+            f"Caused by: org.apache.kafka.common.config.ConfigException: Invalid url in bootstrap.servers: {bootstrap}"
+        ) from None
+    given: dict[str, str] = {}
+    if file is not None:
+        try:
+            with open(file, encoding="utf-8") as lines:
+                given = dict(parse_properties(lines.read()))
+        except OSError:
+            raise ToolFailure(f"{file}\njava.nio.file.NoSuchFileException: {file}") from None
+    return Target(bootstrap, given | pairs_of(settings))
+
+
+def administer(
+    target: Target, work: Callable[[Admin], Awaitable[T]], failed: Callable[[ClientError], Failure] | None = None
+) -> T:
+    """Do something with an administrative client; `failed` words what goes wrong as Kafka's tool does."""
+    try:
+        admin = Admin(target.bootstrap, config=target.config())
+    except BadSetting as bad:
+        raise Misused(str(bad)) from None
+
+    async def session() -> T:
+        async with admin:
+            return await work(admin)
+
+    try:
+        return asyncio.run(session())
+    except ClientError as error:
+        raise (failed(error) if failed is not None else failure_of([error])) from None
+
+
+def kafkas_words(error: ClientError) -> str:
+    """What Kafka's own client says of this error: the broker's words, or those that it has for the code."""
+    if isinstance(error, (Unreachable, TimedOut)):
+        return str(error)
+    return WORDS.get(error.code) or str(error).partition(": ")[2] or str(error)
+
+
+def kafkas_exception(error: ClientError) -> str:
+    """The same behind the name of the exception, as Java prints it."""
+    return f"{exception_name(error.code)}: {kafkas_words(error)}"
+
+
+def exception_name(code: ErrorCode) -> str:
+    camel = code.name.removesuffix("_exception").title().replace("_", "")
+    return f"org.apache.kafka.common.errors.{EXCEPTIONS.get(code, camel)}Exception"
+
+
+def one_action(actions: Mapping[str, bool], last: str = ", ") -> str:
+    """The action that was asked for; a command takes exactly one. `last` stands before the last name of the list."""
+    chosen = [name for name, given in actions.items() if given]
+    if len(chosen) != 1:
+        *names, end = (f"--{name}" for name in actions)
+        raise UsageFailure(f"Command must include exactly one action: {', '.join(names)}{last}{end}")
+    return chosen[0]
+
+
+def include_list(pattern: str) -> Callable[[str], bool]:
+    """Kafka's IncludeList: a regular expression for whole names, in which a comma separates alternatives."""
+    text = pattern.strip().replace(",", "|").replace(" ", "").strip("\"'")
+    try:
+        compiled = re.compile(text)
+    except re.error:
+        raise InvalidRegex(f"{pattern} is an invalid regex.") from None
+    return lambda name: compiled.fullmatch(name) is not None
+
+
+def matched(pattern: str | None) -> Callable[[str], bool]:
+    return include_list(pattern) if pattern else lambda _: True
+
+
+def joined(values: Sequence[object]) -> str:
+    return ",".join(map(str, values))
+
+
+def row(widths: Sequence[int], cells: Sequence[object]) -> str:
+    """`%-10s %-15s ...` of Java: left-aligned, one blank between; the last column is as wide as it is (width 0)."""
+    return " ".join(f"{cell!s:<{width}}" if width else str(cell) for width, cell in zip(widths, cells, strict=True))

@@ -1,0 +1,157 @@
+"""--reset-offsets of kafka-consumer-groups.sh: where each group would go on, and the CSV form of such a plan."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import click
+
+from ottla.cli.failure import Misused
+from ottla.cli.kafka_scripts.options import ToolComplaint, ToolFailure, UsageFailure
+from ottla.cli.offset_reset import Aim, aim_of, parse_selection, planned
+from ottla.client.admin import Admin
+from ottla.client.embedded import TopicPartition
+from ottla.client.errors import ClientError
+from ottla.errors import ErrorCode
+
+Plan = dict[str, dict[TopicPartition, int]]
+INACTIVE: Final = ("Empty", "Dead")
+SCENARIOS: Final = (
+    "[to-offset], [to-datetime], [by-duration], [to-earliest], [to-latest], [to-current], [shift-by], [from-file]"
+)
+
+
+class Resets(NamedTuple):
+    """The options as they were given."""
+
+    topics: tuple[str, ...]
+    all_topics: bool
+    aims: tuple[str, ...]
+    to_offset: int | None
+    shift_by: int | None
+    to_datetime: str | None
+    by_duration: str | None
+    from_file: str | None
+    execute: bool
+
+
+def failed(why: str, kind: type[ToolFailure] = ToolComplaint) -> ToolFailure:
+    return kind(f"\nError: Executing consumer group command failed due to {why}", stdout=True)
+
+
+def selected(topics: Sequence[str]) -> dict[str, list[int]]:
+    """`orders` or `orders:0,1`; no numbers stand for all."""
+    for text in topics:
+        _, colon, numbers = text.partition(":")
+        for number in numbers.split(",") if colon else ():
+            if not number.isdecimal():
+                raise UsageFailure(f"Invalid partition '{number}' specified in topic arg '{text}''")
+    return parse_selection(topics)
+
+
+async def reset(admin: Admin, groups: Sequence[str], wanted: Resets) -> Plan:
+    """The new offsets of each group, committed if --execute says so."""
+    given = _from_file(wanted.from_file, groups) if wanted.from_file is not None else None
+    if given is None and not wanted.topics and not wanted.all_topics:
+        raise UsageFailure("One of the reset scopes should be defined: --all-topics, --topic.")
+    aim = None if given is not None else _aim(wanted)
+    plan: Plan = {}
+    for group in groups:
+        state = await _state(admin, group)
+        if state not in INACTIVE:
+            click.echo(
+                f"\nError: Assignments can only be reset if the group '{group}' is inactive, "
+                f"but the current state is {state}."
+            )
+            plan[group] = {}
+            continue
+        if given is not None:
+            plan[group] = given.get(group, {})
+        else:
+            assert aim is not None
+            plan[group] = await _planned(admin, group, {} if wanted.all_topics else selected(wanted.topics), aim)
+        if wanted.execute and plan[group]:
+            await admin.alter_group_offsets(group, plan[group])
+    return plan
+
+
+async def _planned(admin: Admin, group: str, selection: dict[str, list[int]], aim: Aim) -> dict[TopicPartition, int]:
+    there = await admin.describe_topics([name for name, numbers in selection.items() if numbers])
+    missing = [
+        f"{name}-{number}"
+        for name, topic in there.items()
+        for number in selection[name]
+        if number not in {part.partition for part in topic.partitions}
+    ]
+    if missing:
+        raise failed(f'The partitions "{", ".join(missing)}" do not exist')
+    plan = {change.place: change.new for change in await planned(admin, group, selection, aim)}
+    found = await admin.list_offsets(dict.fromkeys(plan, aim.number)) if aim.kind == "time" else {}
+    for each in plan:
+        if each in found and found[each].offset < 0:
+            click.echo(
+                f"\nWarn: Partition {each.partition} from topic {each.topic} is empty. "
+                "Falling back to latest known offset."
+            )
+    return plan
+
+
+def _aim(wanted: Resets) -> Aim:
+    if "to-current" in wanted.aims:
+        return Aim("current")
+    if wanted.to_datetime and "T" not in wanted.to_datetime:
+        raise failed(
+            "java.text.ParseException: Error parsing timestamp. It does not contain a 'T' according to ISO8601 format"
+        )
+    try:
+        return aim_of(
+            "to-earliest" in wanted.aims,
+            "to-latest" in wanted.aims,
+            wanted.to_offset,
+            wanted.shift_by,
+            wanted.to_datetime,
+            wanted.by_duration,
+        )
+    except Misused as misused:
+        if wanted.by_duration:
+            raise failed("Text cannot be parsed to a Duration") from None
+        if wanted.to_datetime:
+            raise failed(f'java.text.ParseException: Unparseable date: "{wanted.to_datetime}"') from misused
+        raise UsageFailure(f"Option '[reset-offsets]' requires one of the following scenarios: [{SCENARIOS}]") from None
+
+
+async def _state(admin: Admin, group: str) -> str:
+    """A group that is not there may be given offsets all the same."""
+    try:
+        return (await admin.describe_groups([group]))[group].state
+    except ClientError as error:
+        if error.code != ErrorCode.group_id_not_found:
+            raise
+        return INACTIVE[0]
+
+
+def exported(plan: Plan, *, single: bool) -> str:
+    """`topic,partition,offset` for one group, with the group before it for several."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    for group, offsets in plan.items():
+        for each, offset in offsets.items():
+            lines.writerow([*([] if single else [group]), *each, offset])
+    return text.getvalue()
+
+
+def _from_file(path: str, groups: Sequence[str]) -> Plan:
+    plan: Plan = {}
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            for line in csv.reader(file):
+                group, topic, partition, offset = line if len(line) == 4 else (groups[0], *line)
+                plan.setdefault(group, {})[TopicPartition(topic, int(partition))] = int(offset)
+    except OSError:
+        raise failed(f"java.io.IOException: Unable to read file {path}") from None
+    except ValueError:
+        raise ToolFailure(f"{path} has lines that are neither topic,partition,offset nor group,...") from None
+    return plan

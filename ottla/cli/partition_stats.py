@@ -1,0 +1,82 @@
+"""What commands show of partitions beside their metadata: where they begin and end, and how large they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from ottla.client.admin import Admin, LogDir, Topic
+from ottla.client.embedded import TopicPartition
+from ottla.client.errors import ClientError
+
+ANSWER_SECONDS_MAX: Final = 3.0
+"""How long a broker is asked for offsets and sizes: one that has just died keeps nobody from seeing that it has."""
+
+
+class PartitionStats(NamedTuple):
+    """None: nobody could be asked."""
+
+    log_start: int | None = None
+    end: int | None = None
+    """The high watermark: what consumers may read up to."""
+    size: int | None = None
+    """Of the leader's copy, in bytes."""
+
+    @property
+    def records(self) -> int | None:
+        """At most: compaction, and the ends of transactions, leave offsets without a record."""
+        return None if self.log_start is None or self.end is None else self.end - self.log_start
+
+
+async def partition_stats(admin: Admin, topics: Collection[Topic]) -> dict[TopicPartition, PartitionStats]:
+    """Of every partition of these topics. One without a leader, or whose leader does not answer, has none."""
+    leaders = {TopicPartition(topic.name, part.partition): part.leader for topic in topics for part in topic.partitions}
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for each, leader in leaders.items():
+        if leader >= 0:
+            by_leader.setdefault(leader, []).append(each)
+    starts, ends = await asyncio.gather(
+        _offsets(admin, by_leader.values(), "earliest"), _offsets(admin, by_leader.values(), "latest")
+    )
+    sizes = await _sizes(admin, leaders)
+    return {each: PartitionStats(starts.get(each), ends.get(each), sizes.get(each)) for each in leaders}
+
+
+async def _offsets(admin: Admin, groups: Collection[Collection[TopicPartition]], at: str) -> dict[TopicPartition, int]:
+    """The partitions of each leader by themselves: one that does not answer hides nothing of the others."""
+
+    async def ask(partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                found = await admin.list_offsets(dict.fromkeys(partitions, at))
+        except (ClientError, TimeoutError):  # what can be shown is shown
+            return {}
+        return {each: told.offset for each, told in found.items()}
+
+    answers = await asyncio.gather(*map(ask, groups))
+    return {each: offset for answer in answers for each, offset in answer.items()}
+
+
+async def _sizes(admin: Admin, leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    dirs = await disks(admin, {leader for leader in leaders.values() if leader >= 0})
+    return {
+        each: log_dir.replicas[each].size
+        for each, leader in leaders.items()
+        for log_dir in dirs.get(leader, ())
+        if each in log_dir.replicas
+    }
+
+
+async def disks(admin: Admin, brokers: Collection[int]) -> dict[int, list[LogDir]]:
+    """What these brokers have on their disks, of those that tell."""
+
+    async def ask(broker_id: int) -> dict[int, list[LogDir]]:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await admin.log_dirs([broker_id])
+        except (ClientError, TimeoutError):
+            return {}
+
+    answers = await asyncio.gather(*map(ask, brokers))
+    return {broker_id: dirs for answer in answers for broker_id, dirs in answer.items()}

@@ -1,0 +1,108 @@
+"""`ottla log remove-strays`: only what is stray, only while the broker is stopped, only when the metadata is known."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import Producer
+
+from ottla.cli.main import cli
+from ottla.log.manifest import FILE_NAME as MANIFEST
+from tests.serving import BrokerProcess
+
+KEPT, GONE = "kept", "gone"
+
+
+def remove(*arguments: object, answer: str | None = None) -> Result:
+    return CliRunner().invoke(cli, ["log", "remove-strays", *map(str, arguments)], prog_name="ottla", input=answer)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stopped broker's directory with a stray: a partition of a topic that its cluster does not know."""
+    process = BrokerProcess(tmp_path_factory.mktemp("written")).start()
+    try:
+        producer = Producer({"bootstrap.servers": process.bootstrap, "log_level": 0})
+        producer.produce(KEPT, b"value", partition=0)
+        assert producer.flush(30) == 0
+        del producer
+        assert "Stop it first" in remove(process.data).output
+        process.stop()
+        lost = process.data / f"{GONE}-0"
+        shutil.copytree(process.data / f"{KEPT}-0", lost)
+        (lost / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+        (lost / MANIFEST).unlink()  # it names the topic that was copied
+        process.start()
+        process.stop()
+    finally:
+        process.close()
+    return process.data
+
+
+@pytest.fixture
+def data(written: Path, tmp_path: Path) -> Path:
+    """A copy."""
+    return Path(shutil.copytree(written, tmp_path / "data"))
+
+
+def strays(data: Path) -> list[str]:
+    return sorted(path.name for path in data.glob("*-stray"))
+
+
+def test_strays_are_listed_and_removed_when_one_says_so(data):
+    (stray,) = strays(data)
+    assert stray.startswith(f"{GONE}-0.")
+    noted = CliRunner().invoke(cli, ["log", "verify", str(data)], prog_name="ottla")
+    assert noted.exit_code == 0, noted.output
+    assert f"{stray}: a stray directory" in noted.output
+    declined = remove(data, answer="n\n")
+    assert declined.exit_code == 1
+    assert stray in declined.output
+    assert strays(data) == [stray]
+    told = remove(data, "--yes", "--json")
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout) == {"removed": [str(data / stray)], "kept": []}
+    assert strays(data) == []
+    assert (data / f"{KEPT}-0").is_dir()
+    assert "there are no stray directories" in remove(data).output
+
+
+def test_what_the_metadata_gives_to_this_broker_stays(data):
+    ours = (data / f"{KEPT}-0" / "partition.metadata").read_text()
+    (stray,) = strays(data)
+    renamed = data / stray.replace(GONE, KEPT)
+    (data / stray).rename(renamed)
+    (renamed / "partition.metadata").write_text(ours)
+    shown = remove(data, "--yes")
+    assert shown.exit_code == 0
+    assert f"{KEPT}-0, which this broker holds" in shown.output
+    assert renamed.is_dir()
+    link = data / f"x-0.{'0' * 32}-0-stray"
+    link.symlink_to(renamed)
+    unknown = data / "mine-stray"
+    unknown.mkdir()
+    (unknown / "file").write_text("")
+    kept = json.loads(remove(data, "--yes", "--json").stdout)
+    assert kept["removed"] == []
+    assert {Path(each["path"]).name for each in kept["kept"]} == {renamed.name, link.name, unknown.name}
+
+
+def test_nothing_is_removed_without_the_clusters_metadata(data):
+    before = strays(data)
+    (data / "store.db").rename(data / "elsewhere.db")
+    refused = remove(data, "--yes")
+    assert refused.exit_code == 1
+    assert "there is no store" in refused.output
+    other = BrokerProcess(data.parent / "other").start()
+    other.close()
+    foreign = remove(data, "--yes", "--store", f"embedded:{other.data}/store.db")
+    assert foreign.exit_code == 1
+    assert "belongs to the cluster" in foreign.output
+    assert strays(data) == before
+    assert remove(data, "--yes", "--store", f"embedded:{data}/elsewhere.db").exit_code == 0
+    assert strays(data) == []
+    assert remove(data.parent).exit_code == 2
