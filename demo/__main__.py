@@ -172,6 +172,11 @@ class Demo:
             await self._lag_falls(admin, members=2)
             shares = await self._shares(admin)
             print(f"kill -9 {self.members['anna'].pid}: anna, who has partitions {shares['anna']}.", flush=True)
+            print(
+                f"  The group misses her when her session times out, after {SESSION_MS / 1000:g} s "
+                f"(session.timeout.ms={SESSION_MS}). Until then nobody reads her partitions.",
+                flush=True,
+            )
             self.members["anna"].kill()
             writer = Writer(self.bootstrap)
             writer.rate = RECORDS_PER_SECOND // 10
@@ -181,7 +186,10 @@ class Demo:
                     lambda: self._shares(admin),
                     lambda shares: set(shares) == {"bert"} and shares["bert"].count(",") == PARTITIONS - 1,
                     lambda shares, passed: f"{passed:.2f} s: "
-                    + " · ".join(f"{name} has {share or 'none'}" for name, share in sorted(shares.items())),
+                    + " · ".join(
+                        f"{name}{' (dead, not missed yet)' if name == 'anna' else ''} has {share or 'none'}"
+                        for name, share in sorted(shares.items())
+                    ),
                 )
             finally:
                 writer.stop()

@@ -20,18 +20,18 @@ CATCH_UP_SECONDS: Final = 20.0
 async def producer_recovers(stage: Stage) -> None:
     await stage.probe.create(TOPIC, [(1, 2, 3), (2, 3, 1), (3, 1, 2)], configs=SAFE)
     stage.say(f"Topic {TOPIC} has three partitions on three brokers, each leads one. A producer writes to all of them.")
+    stage.show_topics(TOPIC)
+    await stage.made(TOPIC, 3)
     async with Writing(stage, TOPIC, 3) as writing:
         await writing.more(500)
-        stage.kill(1)
-        await stage.until(
-            f"another broker leads {TOPIC}-0", lambda: stage.probe.replicas(TOPIC), lambda state: state.leader in (2, 3)
-        )
+        await stage.kill(1)
+        await stage.led_by_another(TOPIC, 1)
         await writing.more(1000)
         await stage.restart(1)
         await writing.more(500)
         await writing.stop()
         stage.say(f"The longest the producer waited for an acknowledgement was {writing.longest_silence:.2f} s.")
-        stage.check(not writing.failures, "no error reached whoever uses the producer", writing.failures[:1])
+        stage.check(not writing.failures, "the producer reported no error to its program", writing.failures[:1])
     for partition in range(3):
         await stage.nothing_lost(TOPIC, partition)
 
@@ -39,31 +39,34 @@ async def producer_recovers(stage: Stage) -> None:
 async def consumer_recovers(stage: Stage) -> None:
     await stage.probe.create(TOPIC, [(1, 2, 3), (2, 3, 1), (3, 1, 2)], configs=SAFE)
     stage.say(f"Topic {TOPIC} has three partitions on three brokers. A producer writes, a consumer reads along.")
+    stage.show_topics(TOPIC)
+    await stage.made(TOPIC, 3)
     async with Reading(stage, TOPIC, "kitchen") as reading, Writing(stage, TOPIC, 3) as writing:
         await writing.more(500)
         await stage.until("the consumer reads", reading.seen_count, lambda count: count > 0)
-        stage.kill(1)
+        await stage.kill(1)
         await writing.more(1000)
         await stage.restart(1)
-        stage.kill(2)
+        await stage.kill(2)
         await writing.more(1000)
         await stage.restart(2)
         await writing.stop()
         wanted = sum(map(len, stage.acknowledged.values()))
         await stage.until(f"the consumer has seen all {wanted} records", reading.seen_count, lambda n: n >= wanted)
         stage.check(not reading.disorder, "it saw each once, in the order of its partition", reading.disorder[:2])
-        stage.check(not reading.failures, "no error reached whoever uses the consumer", reading.failures[:1])
+        stage.check(not reading.failures, "the consumer reported no error to its program", reading.failures[:1])
         for partition in range(3):
             stage.check(
                 reading.seen[partition] == stage.acknowledged[TOPIC, partition],
-                f"partition {partition}: what was read is what was acknowledged",
+                f"{TOPIC}-{partition}: the consumer has read what was acknowledged, in that order",
             )
 
 
 async def fast_catch_up(stage: Stage) -> None:
     await stage.probe.create(TOPIC, [(1, 2, 3)])
+    stage.show_replicas(TOPIC)
     await stage.in_sync(TOPIC, (1, 2, 3))
-    stage.kill(3)
+    await stage.kill(3)
     await stage.in_sync(TOPIC, (1, 2))
     piece = "x" * PIECE_BYTES
     for _ in range(MEGABYTES * 1_000_000 // PIECE_BYTES):
@@ -71,12 +74,13 @@ async def fast_catch_up(stage: Stage) -> None:
         stage.acknowledged.setdefault((TOPIC, 0), []).append(piece)
         if isinstance(outcome, int):
             stage.check(False, "a write is taken", outcome.name)
-    stage.say(f"{MEGABYTES} MB are written while broker 3 is down.")
+    stage.say(f"{MEGABYTES} MB are written to {TOPIC}-0 while broker 3 is down.")
+    await stage.draw()
     broker = await stage.restart(3)
     begun = time.monotonic()
     stage.check(broker.ready_seconds < 5, "it serves within 5 s", f"{broker.ready_seconds:.2f} s")
     await stage.until(
-        "it is in sync again",
+        f"broker 3 is in sync with {TOPIC}-0 again",
         lambda: stage.probe.replicas(TOPIC),
         lambda state: 3 in state.in_sync,
         within=CATCH_UP_SECONDS,
@@ -90,15 +94,14 @@ async def add_a_broker(stage: Stage) -> None:
     partitions = 12
     await stage.probe.create(TOPIC, partitions=partitions, copies=3, configs=SAFE)
     stage.say(f"Topic {TOPIC} has {partitions} partitions of three replicas: each of three brokers has all of them.")
+    stage.show_topics(TOPIC)
     async with Writing(stage, TOPIC, partitions) as writing:
         await writing.more(500)
         added = stage.cluster.add(4)
         added.launch()
         await added.until_ready()
         stage.say("Broker 4 joins. It gets nothing by itself: replicas move when they are told to.")
-        await stage.until(
-            "all brokers know it", stage.probe.everybody_knows, lambda known: known == {(1, 2, 3, 4)}
-        )
+        await stage.until("all brokers know it", stage.probe.everybody_knows, lambda known: known == {(1, 2, 3, 4)})
         await stage.probe.reassign({(TOPIC, n): [(n + k) % 4 + 1 for k in range(3)] for n in range(partitions)})
         share = partitions * 3 // 4
         await stage.until(
@@ -107,14 +110,14 @@ async def add_a_broker(stage: Stage) -> None:
             lambda sight: all(_held(sight, broker_id) == share for broker_id in (1, 2, 3, 4)) and _whole(sight),
         )
         await stage.until(
-            f"and leads {partitions // 4} partitions",
+            f"and every broker leads {partitions // 4} partitions",
             stage.probe.sight,
             lambda sight: all(_led(sight, broker_id) == partitions // 4 for broker_id in (1, 2, 3, 4)),
         )
         await writing.more(500)
         await writing.stop()
         stage.say(f"The longest the producer waited for an acknowledgement was {writing.longest_silence:.2f} s.")
-        stage.check(not writing.failures, "the producer noticed nothing", writing.failures[:1])
+        stage.check(not writing.failures, "the producer noticed nothing of it", writing.failures[:1])
     for partition in range(partitions):
         await stage.nothing_lost(TOPIC, partition)
 
@@ -137,9 +140,10 @@ def _whole(sight: Sight) -> bool:
 
 async def replicas_spread(stage: Stage) -> None:
     brokers = (101, 102, 103, 104)
+    stage.show_topics("spread")
     await stage.probe.create("spread", partitions=4, copies=2)
     sight = await stage.until(
-        "topic spread, 4 partitions of 2 replicas, is made",
+        "topic spread, 4 partitions with replication factor 2, is created",
         stage.probe.sight,
         lambda sight: sum(topic == "spread" for topic, _ in sight.partitions) == 4,
     )
@@ -150,17 +154,24 @@ async def replicas_spread(stage: Stage) -> None:
     stage.check(set(led.values()) == {1}, "each of the four brokers leads one partition", led)
     stage.check(set(followed.values()) == {1}, "and follows one", followed)
     await stage.probe.create("TopicA", [(101, 102), (102, 103)])
+    stage.show_topics("TopicA")
+    await stage.made("TopicA", 2)
     stage.say("Topic TopicA: 101 leads partition 0 and 102 partition 1; 102 follows the one, 103 the other.")
-    await _copied(stage, "TopicA", 0, (101, 102))
-    await _copied(stage, "TopicA", 1, (102, 103))
+    await _replicated(stage, "TopicA", 0, (101, 102))
+    await _replicated(stage, "TopicA", 1, (102, 103))
     await stage.probe.create("three", [(101, 102, 103), (102, 103, 101)])
+    stage.show_topics("three")
+    await stage.made("three", 2)
     stage.say("Topic three: what is written to one broker is copied to the two others.")
-    await _copied(stage, "three", 0, (101, 102, 103))
-    await _copied(stage, "three", 1, (101, 102, 103))
+    await _replicated(stage, "three", 0, (101, 102, 103))
+    await _replicated(stage, "three", 1, (101, 102, 103))
 
 
-async def _copied(stage: Stage, topic: str, partition: int, holders: tuple[int, ...]) -> None:
+async def _replicated(stage: Stage, topic: str, partition: int, holders: tuple[int, ...]) -> None:
     await stage.write(topic, 10, partition)
     await stage.same_logs(topic, holders, partition)
     others = [each for each in stage.cluster.brokers if each not in holders]
-    stage.check(not any(stage.on_disk(each, topic, partition) for each in others), "and nobody else has them")
+    stage.check(
+        not any(stage.on_disk(each, topic, partition) for each in others),
+        f"no other broker has records of {topic}-{partition}",
+    )

@@ -4,6 +4,7 @@ producer would try its way around."""
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -14,7 +15,7 @@ from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
 from ottla.local.process import State
 from ottla.local.sight import NOBODY, Replicas, Sight, seen
-from ottla.wire.batch import batches
+from ottla.wire.batch import HEADER_BYTES, batches, read_header
 from ottla.wire.records import Record, build_batch, iterate
 from ottla.wire.schema import alter_partition_reassignments as reassign
 from ottla.wire.schema import create_topics as create
@@ -46,11 +47,13 @@ class Probe:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
+        self.answer_seconds = ANSWER_SECONDS
+        """How long a broker has for an answer, and four fifths of it for an acknowledgement."""
         self._topic_ids: dict[str, bytes] = {}
 
     async def sight(self) -> Sight:
         """The cluster as the first broker that answers tells it."""
-        for broker_id in self._serving():
+        for broker_id in self.serving():
             try:
                 return await self.sight_of(broker_id)
             except ClientError:
@@ -65,9 +68,9 @@ class Probe:
 
     async def everybody_knows(self) -> set[tuple[int, ...]]:
         """The registered brokers, as each broker that serves has them: one answer when all agree."""
-        return {(await self.sight_of(broker_id)).brokers for broker_id in self._serving()}
+        return {(await self.sight_of(broker_id)).brokers for broker_id in self.serving()}
 
-    def _serving(self) -> list[int]:
+    def serving(self) -> list[int]:
         return [broker.id for broker in self._cluster.brokers.values() if broker.state is State.READY]
 
     async def replicas(self, topic: str, partition: int = 0) -> Replicas:
@@ -129,7 +132,7 @@ class Probe:
         while True:
             controller = (await self.sight()).controller
             try:
-                if controller in self._serving():
+                if controller in self.serving():
                     told = await self._call_broker(controller, request, answer)
                     if code_of(told) not in ASK_AGAIN or time.monotonic() > deadline:
                         return told
@@ -147,24 +150,40 @@ class Probe:
         state = await self.replicas(topic, partition)
         if state.leader == NOBODY:
             return ErrorCode.leader_not_available
+        return await self.write_to(state.leader, topic, values, partition, acks=acks)
+
+    async def write_to(
+        self, broker_id: int, topic: str, values: Sequence[str], partition: int = 0, *, acks: int = -1
+    ) -> Acknowledged | ErrorCode:
+        """One batch to this broker, whether it leads or not. Metadata must have been read before, for the topic id."""
         now = int(time.time() * 1000)
         batch = build_batch([Record(n, now, None, value.encode()) for n, value in enumerate(values)])
         data = produce.PartitionProduceData(index=partition, records=batch)
         request = produce.ProduceRequest(
             acks=acks,
-            timeout_ms=int(ANSWER_SECONDS * 800),
-            topic_data=[
-                produce.TopicProduceData(topic_id=self._topic_ids[topic], name=topic, partition_data=[data])
-            ],
+            timeout_ms=int(self.answer_seconds * 800),
+            topic_data=[produce.TopicProduceData(topic_id=self._topic_ids[topic], name=topic, partition_data=[data])],
         )
         try:
-            answer = await self._call_broker(state.leader, request, produce.ProduceResponse)
+            answer = await self._call_broker(broker_id, request, produce.ProduceResponse)
         except ClientError as error:
             return error.code
         result = answer.responses[0].partition_responses[0]
         if result.error_code:
             return ErrorCode(result.error_code)
         return Acknowledged(result.base_offset, result.base_offset + len(values))
+
+    async def send(self, broker_id: int, topic: str, value: str, partition: int = 0) -> None:
+        """One record with acks=0: the broker does not answer, and nobody is told what becomes of it."""
+        batch = build_batch([Record(0, int(time.time() * 1000), None, value.encode())])
+        data = produce.PartitionProduceData(index=partition, records=batch)
+        request = produce.ProduceRequest(
+            acks=0,
+            topic_data=[produce.TopicProduceData(topic_id=self._topic_ids[topic], name=topic, partition_data=[data])],
+        )
+        connection = await _open(self._cluster[broker_id].address)
+        connection.send(request, None)
+        await connection.close()
 
     async def read(self, topic: str, partition: int = 0) -> list[str] | ErrorCode:
         """Every value that a consumer may see, from the first on."""
@@ -180,6 +199,27 @@ class Probe:
                 values += [(each.value or b"").decode() for each in records]
                 offset = header.next_offset
         return end if isinstance(end, ErrorCode) else values
+
+    async def preferred_replica(self, topic: str, rack: str, partition: int = 0) -> int | ErrorCode:
+        """Which broker the leader names to a consumer in this rack (KIP-392)."""
+        state = await self.replicas(topic, partition)
+        answer = await self._fetch_from(state.leader, topic, partition, 0, rack)
+        return answer if isinstance(answer, ErrorCode) else answer.preferred_read_replica
+
+    async def fetch_from(
+        self, broker_id: int, topic: str, partition: int = 0, offset: int = 0
+    ) -> list[str] | ErrorCode:
+        """The values that one Fetch of this broker returns."""
+        answer = await self._fetch_from(broker_id, topic, partition, offset)
+        if isinstance(answer, ErrorCode):
+            return answer
+        data = bytes(answer.records or b"")
+        return [
+            (each.value or b"").decode()
+            for pos, header in batches(data)
+            for each in iterate(memoryview(data)[pos : pos + header.size], bytes_max=RECORD_BYTES_MAX)
+            if each.offset >= offset
+        ]
 
     async def end(self, topic: str, partition: int = 0) -> int | ErrorCode:
         """The high watermark, from the leader."""
@@ -199,6 +239,12 @@ class Probe:
 
     async def _fetch(self, topic: str, partition: int, offset: int) -> bytes | ErrorCode:
         state = await self.replicas(topic, partition)
+        answer = await self._fetch_from(state.leader, topic, partition, offset)
+        return answer if isinstance(answer, ErrorCode) else bytes(answer.records or b"")
+
+    async def _fetch_from(
+        self, broker_id: int, topic: str, partition: int, offset: int, rack: str = ""
+    ) -> fetch.PartitionData | ErrorCode:
         wanted = fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
         request = fetch.FetchRequest(
             max_wait_ms=500,
@@ -206,27 +252,43 @@ class Probe:
             max_bytes=FETCH_BYTES,
             session_epoch=SESSIONLESS,
             topics=[fetch.FetchTopic(topic_id=self._topic_ids[topic], topic=topic, partitions=[wanted])],
+            rack_id=rack,
         )
         try:
-            answer = await self._call_broker(state.leader, request, fetch.FetchResponse)
+            answer = await self._call_broker(broker_id, request, fetch.FetchResponse)
         except ClientError as error:
             return error.code
         if answer.error_code:
             return ErrorCode(answer.error_code)
         result = answer.responses[0].partitions[0]
-        return ErrorCode(result.error_code) if result.error_code else bytes(result.records or b"")
+        return ErrorCode(result.error_code) if result.error_code else result
 
     async def _call_broker(self, broker_id: int, request: Message, answer: type[R]) -> R:
-        return await _call(self._cluster[broker_id].address, request, answer)
+        connection = await _open(self._cluster[broker_id].address)
+        try:
+            return await connection.call(request, answer, timeout_s=self.answer_seconds)
+        finally:
+            await connection.close()
 
 
-async def _call(address: str, request: Message, answer: type[R]) -> R:
+async def _open(address: str) -> Connection:
     host, _, port = address.rpartition(":")
-    connection = await Connection.open(host, int(port), client_id="ottla-drill")
-    try:
-        return await connection.call(request, answer, timeout_s=ANSWER_SECONDS)
-    finally:
-        await connection.close()
+    return await Connection.open(host, int(port), client_id="ottla-drill")
+
+
+def count_on_disk(cluster: LocalCluster, broker_id: int, topic: str, partition: int = 0) -> int:
+    """How many records a broker's own log holds, up to its last whole batch."""
+    directory = cluster[broker_id].data / f"{topic}-{partition}"
+    count = 0
+    for segment in directory.glob("*.log"):
+        with segment.open("rb") as file:
+            at, size = 0, os.fstat(file.fileno()).st_size
+            while at + HEADER_BYTES <= size:
+                file.seek(at)
+                header = read_header(file.read(HEADER_BYTES))
+                at += header.size
+                count += header.record_count if at <= size else 0
+    return count
 
 
 def values_on_disk(cluster: LocalCluster, broker_id: int, topic: str, partition: int = 0) -> list[str]:

@@ -1,4 +1,5 @@
-"""The stage of a drill: a cluster to break, words for what is done, and checks that end it when something differs."""
+"""The stage of a drill: a cluster to break, words and pictures for what is done, and checks that end it when something
+differs."""
 
 from __future__ import annotations
 
@@ -7,17 +8,22 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from ottla.drills.probe import Acknowledged, Probe, values_on_disk
+from ottla.drills import pictures
+from ottla.drills.probe import Acknowledged, Probe, count_on_disk, values_on_disk
 from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
-from ottla.local.process import BrokerProcess
-from ottla.local.sight import Replicas
+from ottla.local.process import BrokerProcess, State
+from ottla.local.sight import Replicas, Sight
 
 T = TypeVar("T")
 Said = Callable[[str], None]
+Picture = Callable[[], Awaitable[list[str]]]
 
 PATIENCE_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 0.02
+RECORDS_BELOW: Final = "(in brackets: how many records of the partition are in the broker's log)"
+NEW_LEADER_SECONDS: Final = 2.0
+"""So long a picture waits for the high watermark of a new leader."""
 
 SETTINGS: Final = {
     "replica.lag.time.max.ms": "2000",
@@ -31,6 +37,14 @@ SETTINGS: Final = {
 }
 """A drill should not take longer to watch than to explain: everything that waits waits less than Kafka would."""
 
+DOWN: Final = {
+    State.IDLE: "not started",
+    State.KILLED: "killed",
+    State.STOPPED: "stopped",
+    State.FAILED: "failed",
+    State.PAUSED: "paused",
+}
+
 
 class Differs(Exception):
     """Something is not as the drill says it must be."""
@@ -43,9 +57,15 @@ class Stage:
         self.cluster = cluster
         self.probe = Probe(cluster)
         self.acknowledged: dict[tuple[str, int], list[str]] = {}
-        """What the cluster has promised to keep, in the order of the writes."""
+        """What the cluster has promised to keep, in the order of the writes, without what was lost."""
+        self.lost: dict[tuple[str, int], int] = {}
+        """How many acknowledged records are gone."""
+        self.unanswered: dict[tuple[str, int], int] = {}
+        """How many of what is kept were sent with acks=0: they are in the log, and nobody has acknowledged them."""
         self._said = said
         self._written = 0
+        self._picture: Picture | None = None
+        self._drawn: list[str] = []
 
     # Words.
 
@@ -61,24 +81,103 @@ class Stage:
     async def until(
         self, expected: str, look: Callable[[], Awaitable[T]], holds: Callable[[T], bool], within: float = 0
     ) -> T:
-        """Look until it holds, and say how long that took."""
+        """Look until it holds, say how long that took, and draw."""
         begun = time.monotonic()
         deadline = begun + (within or PATIENCE_SECONDS)
         while True:
             value = await look()
             if holds(value):
                 self._said(f"  ✓ {expected} (after {time.monotonic() - begun:.2f} s)")
+                await self.draw()
                 return value
             if time.monotonic() > deadline:
                 raise Differs(f"expected within {deadline - begun:g} s: {expected}; seen: {value}")
             await asyncio.sleep(LOOK_SECONDS)
+
+    # Pictures.
+
+    def show(self, picture: Picture | None) -> None:
+        """What is drawn after each step from now on."""
+        self._picture = picture
+        self._drawn = []
+
+    def show_replicas(self, topic: str, partition: int = 0) -> None:
+        self.show(lambda: self._replicas_picture(topic, partition))
+
+    def show_topics(self, *topics: str) -> None:
+        self.show(lambda: self._matrix_picture(topics))
+
+    async def draw(self) -> None:
+        """Draw the picture again, unless nothing in it has changed."""
+        if self._picture is None:
+            return
+        lines = await self._picture()
+        if lines and lines != self._drawn:
+            self._drawn = lines
+            for line in lines:
+                self._said(f"      {line}")
+
+    async def _replicas_picture(self, topic: str, partition: int) -> list[str]:
+        """Drawn when the high watermark is known: a leader that is new knows it a moment later."""
+        deadline = time.monotonic() + NEW_LEADER_SECONDS
+        while True:
+            lines, known = await self._replicas_now(topic, partition)
+            if known or time.monotonic() > deadline:
+                return lines
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _replicas_now(self, topic: str, partition: int) -> tuple[list[str], bool]:
+        """The picture, and whether it shows all that can be known."""
+        sight = await self.probe.sight()
+        state = sight.partitions.get((topic, partition))
+        if state is None:
+            return [], True
+        copies = [
+            pictures.Copy(
+                broker_id, count_on_disk(self.cluster, broker_id, topic, partition), self.role(state, broker_id)
+            )
+            for broker_id in sorted(state.replicas)
+        ]
+        end = await self.probe.end(topic, partition)
+        high = None if isinstance(end, ErrorCode) else end
+        led = any(copy.role == pictures.LEADER for copy in copies)
+        if not led:
+            high = None  # of a leader that died or was paused after it had been asked, or was elected since
+        return pictures.replicas(f"{topic}-{partition}", copies, high), high is not None or not led
+
+    async def _matrix_picture(self, topics: Sequence[str]) -> list[str]:
+        sight = await self.probe.sight()
+        shown = {key: state for key, state in sight.partitions.items() if key[0] in topics}
+        if not shown:
+            return []
+        brokers = list(self.cluster.brokers)
+        rows = {
+            f"{topic}-{partition}": [self._cell(topic, partition, state, broker_id) for broker_id in brokers]
+            for (topic, partition), state in shown.items()
+        }
+        return [*pictures.matrix([f"broker {broker_id}" for broker_id in brokers], rows), RECORDS_BELOW]
+
+    def _cell(self, topic: str, partition: int, state: Replicas, broker_id: int) -> str:
+        """What a broker is to a partition, and how many records of it are in its log."""
+        if broker_id not in state.replicas:
+            return "-"
+        return f"{self.role(state, broker_id)} ({count_on_disk(self.cluster, broker_id, topic, partition)})"
+
+    def role(self, state: Replicas, broker_id: int) -> str:
+        """What a broker is to a partition, in Kafka's words; a broker that is down leads nothing."""
+        if broker_id not in state.replicas:
+            return "-"
+        in_sync = "in sync" if broker_id in state.in_sync else "out of sync"
+        if (down := DOWN.get(self.cluster[broker_id].state)) is not None:
+            return f"{down}, {in_sync}"
+        return pictures.LEADER if broker_id == state.leader else in_sync
 
     # The cluster.
 
     async def in_sync(self, topic: str, brokers: Iterable[int], partition: int = 0) -> Replicas:
         wanted = set(brokers)
         return await self.until(
-            f"in sync: {_listed(wanted)}",
+            f"{topic}-{partition}: in sync: {listed(wanted)}",
             lambda: self.probe.replicas(topic, partition),
             lambda state: set(state.in_sync) == wanted,
         )
@@ -90,38 +189,61 @@ class Stage:
             lambda state: state.leader == broker_id,
         )
 
-    def kill(self, broker_id: int) -> None:
+    async def led_by_another(self, topic: str, than: int, partition: int = 0) -> Replicas:
+        return await self.until(
+            f"another broker than {than} leads {topic}-{partition}",
+            lambda: self.probe.replicas(topic, partition),
+            lambda state: state.leader not in (than, -1),
+        )
+
+    async def kill(self, broker_id: int) -> None:
         broker = self.cluster[broker_id]
         pid = broker.pid
         broker.kill()
         self.say(f"Broker {broker_id} is killed with kill -9 (pid {pid}).")
+        await self.draw()
+
+    async def pause(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self.cluster[broker_id].pause()
+        self.say(f"{_brokers(broker_ids)} paused (SIGSTOP).")
+        await self.draw()
+
+    def resume(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self.cluster[broker_id].resume()
+        self.say(f"{_brokers(broker_ids)} resumed (SIGCONT).")
 
     async def stop(self, broker_id: int) -> None:
         begun = time.monotonic()
         await self.cluster[broker_id].until_stopped()
         self.say(f"Broker {broker_id} is stopped cleanly, which took {time.monotonic() - begun:.2f} s.")
+        await self.draw()
 
     async def restart(self, broker_id: int) -> BrokerProcess:
         broker = self.cluster[broker_id]
         broker.launch()
         await broker.until_ready()
         self.say(f"Broker {broker_id} is started again and serves after {broker.ready_seconds:.2f} s.")
+        await self.draw()
         return broker
 
     # Records.
 
     async def write(self, topic: str, count: int, partition: int = 0) -> None:
         """Records that must be taken: each attempt may meet an election, but not for long."""
-        values = self._next_values(count)
+        values = self.next_values(count)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while isinstance(outcome := await self.probe.write(topic, values, partition), ErrorCode):
             if time.monotonic() > deadline:
                 raise Differs(f"expected: a write to {topic}-{partition} is taken; seen: {outcome.name}")
             await asyncio.sleep(LOOK_SECONDS)
-        self._promise(topic, partition, values, outcome)
-        self._said(f"  ✓ {count} records written, acks=all: offsets {outcome.base_offset} to {outcome.end - 1}")
+        self.promise(topic, partition, values, outcome)
+        given = f"offsets {outcome.base_offset} to {outcome.end - 1}" if count > 1 else f"offset {outcome.base_offset}"
+        self._said(f"  ✓ {records(count)} written to {topic}-{partition}, acks=all: {given}")
+        await self.draw()
 
-    def _promise(self, topic: str, partition: int, values: Sequence[str], given: Acknowledged) -> None:
+    def promise(self, topic: str, partition: int, values: Sequence[str], given: Acknowledged) -> None:
         kept = self.acknowledged.setdefault((topic, partition), [])
         if given.base_offset != len(kept):
             raise Differs(
@@ -131,20 +253,45 @@ class Stage:
 
     async def refused(self, topic: str, partition: int = 0) -> None:
         """A write that must not be taken."""
-        outcome = await self.probe.write(topic, self._next_values(1), partition)
-        refusal = outcome.name if isinstance(outcome, ErrorCode) else "it was acknowledged"
-        self.check(isinstance(outcome, ErrorCode), f"a write is refused ({refusal})", refusal)
+        outcome = await self.probe.write(topic, self.next_values(1), partition)
+        refusal = outcome.name.upper() if isinstance(outcome, ErrorCode) else "it was acknowledged"
+        self.check(isinstance(outcome, ErrorCode), f"a write to {topic}-{partition} is refused ({refusal})", refusal)
 
     async def nothing_lost(self, topic: str, partition: int = 0) -> None:
-        """A consumer sees exactly what was acknowledged, in its order."""
+        """A consumer sees exactly what was acknowledged and not lost before, in its order."""
         wanted = self.acknowledged[topic, partition]
         found = await self.read(topic, partition)
         missing = len(set(wanted) - set(found))
+        gone = self.lost.get((topic, partition), 0)
+        unanswered = self.unanswered.get((topic, partition), 0)
+        count = len(wanted) - unanswered
+        which = f"the {count} acknowledged records that are left" if gone else f"all {count} acknowledged records"
+        which += f", and {unanswered} sent with acks=0," if unanswered else ""
         self.check(
             found == wanted,
-            f"all {len(wanted)} acknowledged records of {topic}-{partition} are read back, in order, none twice",
+            f"{topic}-{partition}: {which} are read back, in order, none twice" + (f"; lost: {gone}" if gone else ""),
             f"{len(found)} records, {missing} missing",
         )
+
+    async def some_lost(self, topic: str, left: int, because: str, partition: int = 0) -> None:
+        """A consumer sees only the first of what was acknowledged: the rest is lost, and said to be."""
+        wanted = self.acknowledged[topic, partition]
+        found = await self.read(topic, partition)
+        gone = len(wanted) - left
+        unanswered = self.unanswered.get((topic, partition), 0)
+        kept = f"{left - unanswered} of {len(wanted) - unanswered} acknowledged records are left"
+        lost = f"{gone} {'is' if gone == 1 else 'are'} lost, because {because}"
+        self.check(
+            found == wanted[:left] and gone > 0,
+            f"{topic}-{partition}: {kept}, {lost}",
+            f"{len(found)} records, {len(set(wanted) - set(found))} missing",
+        )
+        self.acknowledged[topic, partition] = found
+        self.lost[topic, partition] = self.lost.get((topic, partition), 0) + gone
+
+    def truncated(self, topic: str, broker_id: int, before: Sequence[str], partition: int = 0) -> int:
+        """How many of the records that this broker had are not in its log any more."""
+        return len(set(before) - set(self.on_disk(broker_id, topic, partition)))
 
     async def read(self, topic: str, partition: int = 0) -> list[str]:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -166,15 +313,39 @@ class Stage:
             return [self.on_disk(broker_id, topic, partition) for broker_id in brokers]
 
         await self.until(
-            f"the logs of brokers {_listed(brokers)} are the same, record for record",
+            f"the logs of {topic}-{partition} on brokers {listed(brokers)} are the same, record for record",
             logs,
             lambda found: all(each == found[0] for each in found),
         )
 
-    def _next_values(self, count: int) -> list[str]:
+    async def made(self, topic: str, partitions: int) -> Sight:
+        """Every broker that serves knows the topic, and each of its partitions has a leader."""
+
+        async def sights() -> list[Sight]:
+            return [await self.probe.sight_of(broker_id) for broker_id in self.probe.serving()]
+
+        def led(sight: Sight) -> int:
+            return sum(state.leader >= 0 for (name, _), state in sight.partitions.items() if name == topic)
+
+        found = await self.until(
+            f"topic {topic} is created: all brokers know it, {partitions} of {partitions} partitions have a leader",
+            sights,
+            lambda found: bool(found) and all(led(sight) == partitions for sight in found),
+        )
+        return found[0]
+
+    def next_values(self, count: int) -> list[str]:
         self._written += count
         return [f"record {n}" for n in range(self._written - count, self._written)]
 
 
-def _listed(brokers: Iterable[int]) -> str:
+def records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"
+
+
+def listed(brokers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(brokers))) or "nobody"
+
+
+def _brokers(broker_ids: Sequence[int]) -> str:
+    return f"Broker {broker_ids[0]} is" if len(broker_ids) == 1 else f"Brokers {listed(broker_ids)} are"

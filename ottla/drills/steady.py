@@ -79,7 +79,8 @@ class Writing:
     async def more(self, records: int) -> None:
         """Until so many more were acknowledged."""
         wanted = self.count + records
-        await self._stage.until(f"{records} more records acknowledged", self._counted, lambda count: count >= wanted)
+        said = f"{records} more records of {self._topic} acknowledged"
+        await self._stage.until(said, self._counted, lambda count: count >= wanted)
 
     async def _counted(self) -> int:
         return self.count

@@ -27,7 +27,10 @@ STOP_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 0.005
 LOG_LINES_SHOWN: Final = 15
 
-_READY: Final = re.compile(rb"^ottla: broker \d+ ready on [^\s,]+:(\d+)(, \S+)*$", re.MULTILINE)
+_READY: Final = re.compile(
+    rb'^(?:ottla: broker \d+ ready on |\{"broker": \d+, "ready": \[")[^\s,]+?:(\d+)\b.*$', re.MULTILINE
+)
+"""As text, or as JSON where that was asked for (OTTLA_LOG_FORMAT)."""
 
 
 class State(Enum):

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ottla.errors import Fault
 from ottla.local.cluster import LocalCluster
 from ottla.local.control import Answer
+from ottla.local.detail import Asker, Detail, Group, Offsets, Partition, without_the_dead
+from ottla.local.playground import Playground
 from ottla.local.process import STOP_SECONDS, BrokerProcess, State
 from ottla.local.sight import NOBODY, Sight, Watcher, differences
 
@@ -28,13 +30,18 @@ class Session:
     def __init__(self, cluster: LocalCluster, told: Told, drawn: Callable[[], None] = lambda: None) -> None:
         self.cluster = cluster
         self.sight = Sight()
+        self.detail = Detail()
+        self.playground = Playground(cluster, told)
         self.started = asyncio.Event()
         self.stop = asyncio.Event()
         self._told = told
         self._drawn = drawn
         self._watcher = Watcher()
+        self._asker = Asker(lambda id_, request, answer: self._watcher.call(cluster[id_].address, request, answer))
         self._looked = False
         self._states: dict[int, State] = {}
+        self._unclean: set[int] = set()
+        """Brokers that did not stop cleanly, and have not come back since."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -49,6 +56,7 @@ class Session:
         finally:
             for task in self._tasks:
                 task.cancel()
+            await self.playground.close()
             await self._watcher.close()
             await self._stop_all()
 
@@ -70,13 +78,21 @@ class Session:
     async def _look(self) -> None:
         for broker in self.cluster.brokers.values():
             self._note_state(broker)
-        serving = [each.address for each in self.cluster.brokers.values() if each.state is State.READY]
-        sight = await self._watcher.look(serving) if serving else None
-        if sight is not None:
+        serving = {each.id: each.address for each in self.cluster.brokers.values() if each.state is State.READY}
+        found = await self._watcher.look(serving.values()) if serving else None
+        running = [each.id for each in self.cluster.brokers.values() if each.running]
+        sight = without_the_dead(found or self.sight, running)
+        if found is not None or self._looked:
             before = self.sight if self._looked else sight._replace(controller=NOBODY)  # what is there is no news
             for line in differences(before, sight):
                 self._told(line)
-            self.sight, self._looked = sight, True
+            self._looked = True
+        else:
+            sight = self.sight
+        detail = self.detail
+        if self.started.is_set():
+            detail = await self._asker.look(sight, serving, time.monotonic())
+        self.sight, self.detail = sight, detail  # together: a picture of both is of one moment
         self._drawn()
 
     def _note_state(self, broker: BrokerProcess) -> None:
@@ -84,6 +100,10 @@ class Session:
         self._states[broker.id] = now
         if before is now:
             return
+        if now in (State.KILLED, State.FAILED):
+            self._unclean.add(broker.id)
+        elif now in (State.READY, State.STOPPED):
+            self._unclean.discard(broker.id)
         line = f"{broker} {_words(now)}"
         if now is State.READY and before is not State.PAUSED:
             line += f" on {broker.address} after {broker.ready_seconds:.2f} s, {megabytes(broker)}, pid {broker.pid}"
@@ -152,12 +172,23 @@ class Session:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def may_lead(self, partition: Partition) -> tuple[int, ...]:
+        """Its eligible leader replicas, without those that will not be eligible once they are back: whoever comes back
+        from an unclean stop leaves the in-sync and eligible sets."""
+        return tuple(each for each in self.detail.eligible.get(partition, ()) if each not in self._unclean)
+
+    def will_not_lead(self) -> list[int]:
+        """Brokers that were killed and hold replicas that are out of sync."""
+        shown = (state for key, state in self.sight.partitions.items() if key[0] not in self.sight.internal)
+        return sorted({each for state in shown for each in state.replicas if each not in state.in_sync} & self._unclean)
+
     def status(self) -> dict[str, Any]:
         """All that a view shows, as JSON has it."""
         return {
             "bootstrap": self.cluster.bootstrap,
             "store": self.cluster.store,
             "controller": self.sight.controller,
+            "will_not_lead": self.will_not_lead(),
             "brokers": [
                 {
                     "id": broker.id,
@@ -170,10 +201,47 @@ class Session:
                 for broker in self.cluster.brokers.values()
             ],
             "partitions": [
-                {"topic": topic, "partition": index, **state._asdict()}
+                {
+                    "topic": topic,
+                    "partition": index,
+                    "internal": topic in self.sight.internal,
+                    **state._asdict(),
+                    "eligible": self.may_lead((topic, index)),
+                    "offsets": self.detail.offsets.get((topic, index), Offsets())._asdict(),
+                    "records_per_second": round(self.detail.rates.get((topic, index), 0.0), 1),
+                }
                 for (topic, index), state in self.sight.partitions.items()
             ],
+            "groups": [self._group_status(group) for group in self.detail.groups],
         }
+
+    def _group_status(self, group: Group) -> dict[str, Any]:
+        owners = {key: member.client_id for member in group.members for key in member.partitions}
+        return {
+            "group": group.name,
+            "state": group.state,
+            "coordinator": group.coordinator,
+            "members": [member.client_id for member in group.members],
+            "partitions": [
+                {
+                    "topic": key[0],
+                    "partition": key[1],
+                    "member": owners.get(key),
+                    "offset": group.committed.get(key),
+                    "lag": group.lag(key, self.detail.offsets),
+                }
+                for key in group.partitions()
+            ],
+        }
+
+
+def killed_words(brokers: Sequence[int]) -> str:
+    """Why replicas on these brokers do not lead when they come back."""
+    which = f"broker {brokers[0]} was" if len(brokers) == 1 else f"brokers {', '.join(map(str, brokers))} were"
+    return (
+        f"{which} killed: after an unclean stop a replica that is out of sync is not eligible. "
+        "It will not lead before it has caught up with a leader."
+    )
 
 
 def megabytes(broker: BrokerProcess) -> str:

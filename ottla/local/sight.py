@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from ottla.client.connection import Connection
 from ottla.client.errors import ClientError
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
+from ottla.wire.tree import Message
+
+R = TypeVar("R", bound=Message)
 
 ANSWER_SECONDS: Final = 1.0
 NOBODY: Final = -1
@@ -21,6 +24,7 @@ class Replicas(NamedTuple):
     leader: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
+    leader_epoch: int = -1
 
 
 class Sight(NamedTuple):
@@ -32,6 +36,7 @@ class Sight(NamedTuple):
     partitions: dict[tuple[str, int], Replicas] = {}  # noqa: RUF012 (never written to)
     internal: frozenset[str] = frozenset()
     """Topics that the cluster keeps for itself."""
+    topic_ids: dict[bytes, str] = {}  # noqa: RUF012 (never written to)
 
 
 def differences(old: Sight, new: Sight) -> Iterator[str]:
@@ -86,14 +91,29 @@ class Watcher:
                 await self._forget(address)
         return None
 
+    async def call(self, address: str, request: Message, answer: type[R]) -> R:
+        """Ask this broker; ClientError or TimeoutError when it does not answer in time."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await self._call(address, request, answer)
+        except (ClientError, TimeoutError):
+            await self._forget(address)
+            raise
+
     async def _ask(self, address: str) -> Sight:
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        return seen(await self._call(address, request, MetadataResponse))
+
+    async def _call(self, address: str, request: Message, answer: type[R]) -> R:
         connection = self._connections.get(address)
-        if connection is None:
+        if connection is None or connection.lost is not None:
             host, _, port = address.rpartition(":")
             connection = await Connection.open(host, int(port), client_id="ottla-watch")
+            if (other := self._connections.get(address)) is not None and other.lost is None:
+                await connection.close()  # somebody else was quicker
+                connection = other
             self._connections[address] = connection
-        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-        return seen(await connection.call(request, MetadataResponse, timeout_s=ANSWER_SECONDS))
+        return await connection.call(request, answer, timeout_s=ANSWER_SECONDS)
 
     async def _forget(self, address: str) -> None:
         connection = self._connections.pop(address, None)
@@ -112,10 +132,11 @@ def seen(answer: MetadataResponse) -> Sight:
         brokers=tuple(sorted(broker.node_id for broker in answer.brokers)),
         partitions={
             (topic.name or "", each.partition_index): Replicas(
-                each.leader_id, tuple(each.replica_nodes), tuple(each.isr_nodes)
+                each.leader_id, tuple(each.replica_nodes), tuple(each.isr_nodes), each.leader_epoch
             )
             for topic in topics
             for each in sorted(topic.partitions, key=lambda partition: partition.partition_index)
         },
         internal=frozenset(topic.name or "" for topic in topics if topic.is_internal),
+        topic_ids={topic.topic_id: topic.name or "" for topic in topics},
     )
