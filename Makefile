@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	$(BIN)/python -m pip install --quiet
 
-.PHONY: help install demo demo-spark test test-spark check soak soak-spark bench interop-java interop-kafka interop-spark clean
+.PHONY: help install demo demo-spark test test-long test-spark check soak soak-spark bench interop-java interop-kafka interop-spark interop-ecosystem clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make demo-spark  actors from a PostgreSQL into topics, tables and files (downloads PySpark, 456 MB)"
 	@echo "make install   put the ottla command into $(BIN)"
 	@echo "make test      run the tests, with real clients, ZooKeeper, Spark and PostgreSQL (downloads PySpark, 456 MB)"
+	@echo "make test-long  the tests that take too long for make test: damaged files on both stores, many partitions, many clients"
 	@echo "make test-spark  all tests of Spark: those of make test, and whole pipelines that run twice and are killed"
 	@echo "make check     ruff, mypy --strict, import contracts, tidiness"
 	@echo "make soak      break clusters under load and transactions for MINUTES=60, and count what was lost"
@@ -23,25 +24,31 @@ help:
 	@echo "make interop-java   the Java client and Kafka's own tools on Ottla (needs Java, Maven and Maven Central)"
 	@echo "make interop-kafka  our client's tests on Apache Kafka (needs the same)"
 	@echo "make interop-spark  Spark's own Kafka connector on Ottla, ours on Apache Kafka, Parquet on HDFS (needs the same)"
+	@echo "make interop-ecosystem  Kafka Streams, Connect, MirrorMaker 2, Debezium, Flink and others on Ottla; ON=kafka ONLY=flink,streams"
 	@echo "make clean     remove $(VENV) and everything built; the data of brokers stays"
 
 $(BIN)/python:
 	@python=$$(PYTHON="$(PYTHON)" sh tools/preflight.sh) && "$$python" -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable .
+	@sh tools/tell.sh 'Installing Ottla.' env $(PIP) --editable .
 	@touch $@
 
 $(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[demo]'
+	@sh tools/tell.sh 'Installing Ottla and the client of the demo.' env $(PIP) --editable '.[demo]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[dev]'
+	@sh tools/tell.sh 'Installing Ottla and what its tests need.' env $(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-demo
 
 $(VENV)/.installed-spark: $(VENV)/.installed-dev
-	$(PIP) --editable '.[dev,spark,postgres,pgserver]'
+	@sh tools/tell.sh 'Installing PySpark, its drivers and a PostgreSQL (456 MB, once).' \
+		env $(PIP) --editable '.[dev,spark,postgres,pgserver]'
+	@touch $@
+
+$(VENV)/.installed-ecosystem: $(VENV)/.installed-dev
+	@sh tools/tell.sh 'Installing Ottla, what its tests need, and a PostgreSQL.' env $(PIP) --editable '.[dev,postgres,pgserver]'
 	@touch $@
 
 install: $(VENV)/.installed
@@ -54,12 +61,17 @@ demo: $(VENV)/.installed-demo
 	@if [ "$(SPARK)" = 0 ]; then $(BIN)/python -m demo; else $(BIN)/python -m examples.actors.second_act; fi
 
 demo-spark: $(VENV)/.installed-spark
-	$(BIN)/python -m examples.actors.demo
+	$(BIN)/python -m examples.actors
 
 # Hundreds of brokers are started: none of them should compile everything anew.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed-spark
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+
+test-long: export PYTHONDONTWRITEBYTECODE =
+test-long: $(VENV)/.installed-spark
+	$(BIN)/python -m pytest -q -m long tests
+	@echo "The long tests passed on $$(git describe --always --dirty)."
 
 test-spark: export PYTHONDONTWRITEBYTECODE =
 test-spark: $(VENV)/.installed-spark
@@ -83,7 +95,7 @@ check: $(VENV)/.installed-dev
 
 interop-java: $(VENV)/.installed-dev
 	$(BIN)/python -c "from bench.maven import kafka_jars; print(kafka_jars())"
-	$(BIN)/python -m pytest -q tests/interop/test_java.py
+	$(BIN)/python -m pytest -q tests/interop/test_java.py tests/interop/test_kafka_scripts.py
 
 interop-kafka: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.on_kafka
@@ -92,6 +104,12 @@ interop-spark: $(VENV)/.installed-spark
 	$(BIN)/python -m bench.spark_jars
 	$(BIN)/python -c "from bench.maven import kafka_jars; print(kafka_jars())"
 	SPARK_TESTS=interop $(BIN)/python -m pytest -q tests/spark/interop
+
+ON ?= ottla
+ONLY ?=
+
+interop-ecosystem: $(VENV)/.installed-ecosystem
+	$(BIN)/python -m tests.ecosystem --on '$(ON)' --only '$(ONLY)'
 
 bench: $(VENV)/.installed-spark
 	$(BIN)/python -m bench

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 CACHE = Path(__file__).resolve().parent.parent / ".bench"
@@ -12,6 +13,7 @@ CACHE = Path(__file__).resolve().parent.parent / ".bench"
 # The newest 4.x that the repository offers; a version range makes Maven look for it.
 KAFKA_RANGE = "[4.2.0,4.999]"
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
+FETCH_SECONDS = 600
 
 POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -49,30 +51,35 @@ def kafka_version(jars: Path) -> str | None:
     return None
 
 
-def kafka_jars() -> Path:
-    """The directory of Kafka's jars, filled by Maven the first time."""
-    home = CACHE / "kafka"
+def copy_dependencies(home: Path, pom: str, what: str, complete: Callable[[Path], bool]) -> Path:
+    """The directory of the jars that the POM asks for, filled by Maven unless it is complete."""
     jars = home / "jars"
-    if shutil.which("java") is None:
-        raise Unavailable("java is not installed (Apache Kafka 4 needs Java 17 or newer)")
-    if kafka_version(jars) is not None:
+    if complete(jars):
         return jars
     if shutil.which("mvn") is None:
-        raise Unavailable("mvn is not installed, so Apache Kafka's jars cannot be fetched")
+        raise Unavailable(f"mvn is not installed, so {what} cannot be fetched")
     home.mkdir(parents=True, exist_ok=True)
-    (home / "pom.xml").write_text(POM)
+    (home / "pom.xml").write_text(pom)
     fetching = home / "fetching"
     shutil.rmtree(fetching, ignore_errors=True)
-    options = ["-DincludeScope=runtime", f"-DoutputDirectory={fetching}"]
-    command = ["mvn", "-q", "-B", COPY_DEPENDENCIES, *options]
+    command = ["mvn", "-q", "-B", COPY_DEPENDENCIES, "-DincludeScope=runtime", f"-DoutputDirectory={fetching}"]
     try:
-        done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise Unavailable("mvn did not fetch Apache Kafka's jars within ten minutes") from None
-    if done.returncode != 0 or kafka_version(fetching) is None:
+        raise Unavailable(f"mvn did not fetch {what} within {FETCH_SECONDS // 60} minutes") from None
+    if done.returncode != 0 or not complete(fetching):
         reason = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
         said = " ".join(reason[:2]) or "no reason given"
-        raise Unavailable(f"mvn could not fetch Apache Kafka's jars: {said}")
+        raise Unavailable(f"mvn could not fetch {what}: {said}")
     shutil.rmtree(jars, ignore_errors=True)
     fetching.rename(jars)
     return jars
+
+
+def kafka_jars() -> Path:
+    """The directory of Kafka's jars, filled by Maven the first time."""
+    if shutil.which("java") is None:
+        raise Unavailable("java is not installed (Apache Kafka 4 needs Java 17 or newer)")
+    return copy_dependencies(
+        CACHE / "kafka", POM, "Apache Kafka's jars", lambda jars: kafka_version(jars) is not None
+    )

@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 # ApiVersions v0 with correlation id 1 and no client id: any broker answers it once it serves.
 API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff".replace(" ", ""))
-READY_TIMEOUT_S = 90.0
+READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.002
 

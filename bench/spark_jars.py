@@ -5,12 +5,10 @@ python -m bench.spark_jars
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from bench.maven import CACHE, COPY_DEPENDENCIES, Unavailable
+from bench.maven import CACHE, Unavailable, copy_dependencies
 
 HOME = CACHE / "spark"
 JARS = HOME / "jars"
@@ -64,20 +62,7 @@ def there(folder: Path = JARS) -> bool:
 def fetch() -> Path:
     if there():
         return JARS
-    if shutil.which("mvn") is None:
-        raise Unavailable("mvn is not installed, so Spark's Kafka connector and HDFS cannot be fetched")
-    HOME.mkdir(parents=True, exist_ok=True)
-    (HOME / "pom.xml").write_text(pom())
-    fetching = HOME / "fetching"
-    shutil.rmtree(fetching, ignore_errors=True)
-    command = ["mvn", "-q", "-B", COPY_DEPENDENCIES, "-DincludeScope=runtime", f"-DoutputDirectory={fetching}"]
-    done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode != 0 or not there(fetching):
-        reason = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line]
-        raise Unavailable(f"mvn could not fetch them: {' '.join(reason[:2]) or 'no reason given'}")
-    shutil.rmtree(JARS, ignore_errors=True)
-    fetching.rename(JARS)
-    return JARS
+    return copy_dependencies(HOME, pom(), "Spark's Kafka connector and HDFS", there)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """What the Spark cell measures, in a process of its own, because a session cannot be had twice:
 
-    python -m bench.spark_load BOOTSTRAP TOPIC SINK ROWS
+    python -m bench.spark_load plain|pipeline BOOTSTRAP TOPIC SINK ROWS
 
-Prints one JSON object. Spark's own connector is measured beside ours where its jars can be fetched.
+`plain`: a session as PySpark comes: reads, writes, micro-batches, a trickle. `pipeline`: one as `ottla pipeline` makes
+it: micro-batches and the trickle. Prints one JSON object. Spark's own connector is measured beside ours, in the same
+session and in turns, where its jars can be fetched.
 """
 
 from __future__ import annotations
@@ -12,34 +14,44 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from bench import spark_jars
 from bench.maven import Unavailable
 
 CORES = 2
-BATCHES = 12
+BATCH_ROWS = 500
+BATCHES = 45
+LEFT_OUT = 15
+"""Of these: the first ones, in which Spark compiles and workers start."""
+TURNS = 2
+TRICKLE_S = 20.0
+TRICKLE_PAUSE_S = 0.1
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.memory": "2g"}
+
+
+def connector_jars() -> dict[str, str]:
+    try:
+        jars = [str(jar) for jar in spark_jars.fetch().glob("*.jar") if "minicluster" not in jar.name]
+    except Unavailable as reason:
+        print(f"without Spark's own connector: {reason}", file=sys.stderr)
+        return {}
+    return {"spark.jars": ",".join(jars)}
 
 
 def session() -> Any:
+    """As PySpark comes."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master(f"local[{CORES}]").appName("bench")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
-    }
-    try:
-        jars = [str(jar) for jar in spark_jars.fetch().glob("*.jar") if "minicluster" not in jar.name]
-        settings["spark.jars"] = ",".join(jars)
-    except Unavailable as reason:
-        print(f"without Spark's own connector: {reason}", file=sys.stderr)
+    settings = {"spark.ui.enabled": "false", **LOOPBACK, **connector_jars()}
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -47,8 +59,19 @@ def session() -> Any:
     return spark
 
 
-def has_connector(spark: Any) -> bool:
-    return bool(spark.conf.get("spark.jars", ""))
+@contextmanager
+def pipeline_session(folder: Path) -> Iterator[Any]:
+    """As `ottla pipeline` makes it, with as many cores as the other."""
+    from ottla.spark.pipeline.session import checkpoint_settings
+    from ottla.spark.pipeline.session import session as made
+
+    settings = {**checkpoint_settings(str(folder)), **connector_jars(), "spark.master": f"local[{CORES}]"}
+    with made("bench", folder / "spark.log", None, {**settings, "spark.driver.memory": "2g"}) as spark:
+        yield spark
+
+
+def forms_of(spark: Any) -> dict[str, str]:
+    return {"ottla": "ottla", "connector": "kafka"} if spark.conf.get("spark.jars", "") else {"ottla": "ottla"}
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -67,49 +90,145 @@ class Job:
     def __init__(self, spark: Any, form: str, bootstrap: str) -> None:
         self._spark = spark
         self._form = form
+        self._bootstrap = bootstrap
         self._at = {"kafka.bootstrap.servers": bootstrap}
 
     def read(self, topic: str, **options: str) -> None:
         frame = self._spark.read.format(self._form).options(**self._at, subscribe=topic, **options).load()
         frame.write.format("noop").mode("overwrite").save()
 
-    def write(self, topic: str, rows: int) -> None:
-        frame = self._spark.range(0, rows, 1, CORES).selectExpr("cast(id as string) key", "lpad(id, 100, 'x') value")
+    def write(self, topic: str, rows: int, value_bytes: int) -> None:
+        values = f"lpad(id, {value_bytes}, 'x') value"
+        frame = self._spark.range(0, rows, 1, CORES).selectExpr("cast(id as string) key", values)
         writer = frame.write.format(self._form).options(**self._at, topic=topic)
         (writer.mode("append") if self._form == "ottla" else writer).save()
 
-    def overhead_ms(self, topic: str, rows: int) -> float:
-        """What a micro-batch of a few records takes, the first ones left out."""
+    def batches_ms(self, topic: str) -> list[float]:
+        """What micro-batches of so many rows take, out of a topic that has many more."""
         reader = self._spark.readStream.format(self._form).options(
-            **self._at, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(max(1, rows // 10_000))
+            **self._at, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH_ROWS)
         )
         with tempfile.TemporaryDirectory() as checkpoint:
             query = reader.load().writeStream.format("noop").option("checkpointLocation", checkpoint).start()
-            while len(query.recentProgress) < BATCHES:
+            while len(query.recentProgress) < BATCHES and query.isActive:
                 time.sleep(0.1)
             query.stop()
+            if query.exception() is not None:
+                raise query.exception()
             took = [each["durationMs"]["triggerExecution"] for each in query.recentProgress]
-        return float(statistics.median(took[BATCHES // 3 :]))
+        return [float(each) for each in took[LEFT_OUT:]]
+
+    def trickle_ms(self, source: str, sink: str, **options: str) -> list[float]:
+        """From one topic into another, a record every 100 ms: how long after it was sent each is in the sink."""
+        reader = self._spark.readStream.format(self._form).options(
+            **self._at, subscribe=source, startingOffsets="latest"
+        )
+        with tempfile.TemporaryDirectory() as checkpoint:
+            writer = reader.load().select("value").writeStream.format(self._form)
+            query = writer.options(**self._at, **options, topic=sink, checkpointLocation=checkpoint).start()
+            try:
+                took = Trickle(self._bootstrap, source, sink).run(lambda: query.isActive)
+            finally:
+                query.stop()
+            if query.exception() is not None:
+                raise query.exception()
+            return took
 
 
-def main(bootstrap: str, topic: str, sink: str, rows: int) -> dict[str, float]:
-    spark = session()
+class Trickle:
+    def __init__(self, bootstrap: str, source: str, sink: str) -> None:
+        self._bootstrap = bootstrap
+        self._source = source
+        self._sink = sink
+        self._over = threading.Event()
+
+    def _send(self) -> None:
+        from ottla import blocking
+
+        with blocking.Producer(self._bootstrap) as producer:
+            while not self._over.wait(TRICKLE_PAUSE_S):
+                producer.send(self._source, b"%d" % time.time_ns())
+
+    def run(self, active: Callable[[], bool]) -> list[float]:
+        from ottla import blocking
+
+        took: list[float] = []
+        config = {"auto.offset.reset": "latest", "isolation.level": "read_committed"}
+        with blocking.Consumer(self._sink, bootstrap_servers=self._bootstrap, config=config) as consumer:
+            consumer.getmany(timeout_ms=1000)
+            sender = threading.Thread(target=self._send)
+            sender.start()
+            first = None
+            while active() and (first is None or time.monotonic() < first + 1.5 * TRICKLE_S):
+                for records in consumer.getmany(timeout_ms=100).values():
+                    first = first or time.monotonic()
+                    if time.monotonic() > first + TRICKLE_S / 2:  # warm
+                        took += [(time.time_ns() - int(record.value)) / 1e6 for record in records]
+            self._over.set()
+            sender.join()
+        return took
+
+
+def p95(took: list[float]) -> float:
+    return statistics.quantiles(took, n=20)[-1]
+
+
+def measure_streams(spark: Any, bootstrap: str, topic: str, sink: str) -> dict[str, float]:
+    """Micro-batches and the trickle, in turns."""
+    forms = forms_of(spark)
+    jobs = {name: Job(spark, form, bootstrap) for name, form in forms.items()}
+    batches: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(TURNS):
+        for name, job in jobs.items():
+            batches[name] += job.batches_ms(topic)
     found: dict[str, float] = {}
-    forms = {"ottla": "ottla", "connector": "kafka"} if has_connector(spark) else {"ottla": "ottla"}
+    for name, took in batches.items():
+        found[f"{name}_batch_ms"] = statistics.median(took)
+        found[f"{name}_batch_p95_ms"] = p95(took)
+    for name, job in jobs.items():
+        plain = {"guarantee": "at_least_once"} if name == "ottla" else {}
+        trickled = job.trickle_ms(topic, sink, **plain)
+        found[f"{name}_trickle_ms"], found[f"{name}_trickle_p95_ms"] = statistics.median(trickled), p95(trickled)
+    trickled = jobs["ottla"].trickle_ms(topic, sink)
+    found["once_trickle_ms"], found["once_trickle_p95_ms"] = statistics.median(trickled), p95(trickled)
+    if "connector" in jobs:
+        found["batch_ratio"] = found["ottla_batch_ms"] / found["connector_batch_ms"]
+    return found
+
+
+def measure_plain(bootstrap: str, topic: str, sink: str, rows: int) -> dict[str, float]:
+    spark = session()
+    found = measure_streams(spark, bootstrap, topic, sink)
+    forms = forms_of(spark)
+    large = rows // 10
     for name, form in forms.items():
         job = Job(spark, form, bootstrap)
-        found[f"{name}_write_rows_s"] = rows / seconds(lambda job=job: job.write(sink, rows))  # type: ignore[misc]
+        found[f"{name}_write_rows_s"] = rows / seconds(lambda job=job: job.write(sink, rows, 100))  # type: ignore[misc]
+        found[f"{name}_write_1k_rows_s"] = large / seconds(
+            lambda job=job: job.write(sink, large, 1000)  # type: ignore[misc]
+        )
         found[f"{name}_read_rows_s"] = rows / seconds(lambda job=job: job.read(topic))  # type: ignore[misc]
-        found[f"{name}_batch_ms"] = job.overhead_ms(topic, rows)
     two = seconds(lambda: Job(spark, "ottla", bootstrap).read(topic, columns="key,value"))
     found["ottla_read_two_rows_s"] = rows / two
     if "connector" in forms:
         found["read_ratio"] = found["ottla_read_rows_s"] / found["connector_read_rows_s"]
         found["read_two_ratio"] = found["ottla_read_two_rows_s"] / found["connector_read_rows_s"]
         found["write_ratio"] = found["ottla_write_rows_s"] / found["connector_write_rows_s"]
+        found["write_1k_ratio"] = found["ottla_write_1k_rows_s"] / found["connector_write_1k_rows_s"]
     return found
 
 
+def measure_pipeline(bootstrap: str, topic: str, sink: str) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder, pipeline_session(Path(folder)) as spark:
+        found = measure_streams(spark, bootstrap, topic, sink)
+    return {f"pipeline_{name}": value for name, value in found.items()}
+
+
+def main(kind: str, bootstrap: str, topic: str, sink: str, rows: str) -> dict[str, float]:
+    if kind == "pipeline":
+        return measure_pipeline(bootstrap, topic, sink)
+    return measure_plain(bootstrap, topic, sink, int(rows))
+
+
 if __name__ == "__main__":
-    result = main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
-    print(json.dumps(result))
+    print(json.dumps(main(*sys.argv[1:])))

@@ -8,7 +8,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -24,10 +24,10 @@ SETTLE_TIMEOUT_S = 120.0
 
 
 class _OttlaMember(Ottla):
-    """One of several brokers on one embedded store, on the defaults."""
+    """One of several brokers on one embedded store."""
 
-    def __init__(self, number: int, store: Path) -> None:
-        super().__init__()
+    def __init__(self, number: int, store: Path, settings: Mapping[str, str]) -> None:
+        super().__init__(settings=settings)
         self._number = number
         self._store = store
 
@@ -36,14 +36,17 @@ class _OttlaMember(Ottla):
         return [
             sys.executable, "-m", "ottla", "serve", "--id", str(self._number), "--port", str(self.port),
             "--data", str(data), "--store", f"embedded:{self._store}",
+            *(f"--set={name}={value}" for name, value in self.settings.items()),
         ]  # fmt: skip
 
 
 class _KafkaMember(ApacheKafka):
-    """One of several combined KRaft nodes, on the distribution's defaults."""
+    """One of several combined KRaft nodes."""
 
-    def __init__(self, number: int, voters: str, controller_port: int) -> None:
-        super().__init__()
+    def __init__(
+        self, number: int, voters: str, controller_port: int, heap: str, settings: Mapping[str, str]
+    ) -> None:
+        super().__init__(heap=heap, settings=settings)
         self._number = number
         self._voters = voters
         self._controller_port = controller_port
@@ -72,10 +75,11 @@ class Leader(NamedTuple):
 
 
 class Trio:
-    """Started with `with`; the peer given says which kind."""
+    """Started with `with`; the peer given says which kind, and with which settings beyond the defaults."""
 
     def __init__(self, peer: Peer) -> None:
         self.name = peer.name
+        self._peer = peer
         self.members: dict[int, Peer] = {}
         self.ready_s = 0.0
         self._directory = Path()
@@ -98,11 +102,13 @@ class Trio:
         return self
 
     def _made(self) -> dict[int, Peer]:
-        if self.name == "ottla":
-            return {number: _OttlaMember(number, self._directory / "store.db") for number in BROKERS}
+        settings = self._peer.settings
+        if not isinstance(self._peer, ApacheKafka):
+            return {number: _OttlaMember(number, self._directory / "store.db", settings) for number in BROKERS}
+        heap = self._peer.heap
         ports = {number: free_port() for number in BROKERS}
         voters = ",".join(f"{number}@{HOST}:{port}" for number, port in ports.items())
-        return {number: _KafkaMember(number, voters, ports[number]) for number in BROKERS}
+        return {number: _KafkaMember(number, voters, ports[number], heap, settings) for number in BROKERS}
 
     def _await_brokers(self) -> None:
         deadline = time.monotonic() + SETTLE_TIMEOUT_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import confluent_kafka
@@ -58,7 +59,11 @@ def read_all(broker: BrokerProcess, topic: str, partition: int = 0, start: int =
 
 
 def segments(broker: BrokerProcess, topic: str, partition: int = 0) -> dict[str, int]:
-    return {path.name: path.stat().st_size for path in sorted((broker.data / f"{topic}-{partition}").glob("*.log"))}
+    sizes: dict[str, int] = {}
+    for path in sorted((broker.data / f"{topic}-{partition}").glob("*.log")):
+        with suppress(FileNotFoundError):  # it was deleted since it was listed
+            sizes[path.name] = path.stat().st_size
+    return sizes
 
 
 def cleaned_up_to(broker: BrokerProcess, topic: str, partition: int = 0) -> int:

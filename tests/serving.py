@@ -16,7 +16,10 @@ from ottla.cluster.ensemble import free_ports
 
 T = TypeVar("T")
 
-READY = re.compile(r"^ottla: broker (\d+) ready on ([^\s:]+):(\d+)(, \S+)*$", re.MULTILINE)
+READY = re.compile(
+    r'^(?:ottla: broker|\{"broker":) (\d+)(?: ready on |, "ready": \[")([^\s:]+):(\d+)(, \S+|[]",} ]+)*$', re.MULTILINE
+)
+"""As text, or as JSON."""
 COMPLAINT = re.compile(r"WARNING|ERROR|CRITICAL|Traceback|never retrieved|was destroyed|never awaited")
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -111,6 +114,12 @@ class BrokerProcess:
 
     def stderr_text(self) -> str:
         return self.stderr_path.read_text(errors="replace") if self.stderr_path.exists() else ""
+
+    def times_said(self, text: str) -> int:
+        """How often the log has a line with this text, those included that were only counted."""
+        lines = [line for line in self.stderr_text().splitlines() if text in line]
+        more = [re.search(r" \((once|\d+) more(?: times)? within \d+ s\)$", line) for line in lines]
+        return sum(1 if found is None else 1 if found[1] == "once" else int(found[1]) for found in more)
 
     def open_descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))

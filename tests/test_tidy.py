@@ -93,7 +93,7 @@ def python_files() -> list[Path]:
 
 
 def text_files() -> list[Path]:
-    return [path for path in tracked() if path.suffix not in (".png", ".svg", ".db")]
+    return [path for path in tracked() if path.suffix not in (".png", ".svg", ".db", ".gz")]
 
 
 def name_of(path: Path) -> str:

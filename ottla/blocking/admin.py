@@ -11,6 +11,7 @@ from ottla.client.admin import (
     ActiveProducer,
     ClusterDescription,
     ConfigEntry,
+    EligibleLeaders,
     GroupDescription,
     GroupListing,
     LogDir,
@@ -53,11 +54,17 @@ class Admin(Blocking[admin.Admin]):
     def delete_topics(self, names: Collection[str]) -> None:
         self._run(self._client.delete_topics(names))
 
-    def create_partitions(self, topic: str, total: int) -> None:
-        self._run(self._client.create_partitions(topic, total))
+    def create_partitions(self, topic: str, total: int, assignments: Sequence[Sequence[int]] | None = None) -> None:
+        self._run(self._client.create_partitions(topic, total, assignments))
 
     def describe_configs(self, kind: ResourceKind, name: str) -> list[ConfigEntry]:
         return self._run(self._client.describe_configs(kind, name))
+
+    def list_config_resources(self, kind: ResourceKind) -> list[str]:
+        return self._run(self._client.list_config_resources(kind))
+
+    def eligible_leaders(self, names: Collection[str]) -> dict[TopicPartition, EligibleLeaders] | None:
+        return self._run(self._client.eligible_leaders(names))
 
     def alter_configs(
         self, kind: ResourceKind, name: str, *, put: Mapping[str, str] | None = None, remove: Iterable[str] = ()

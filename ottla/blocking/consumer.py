@@ -169,9 +169,9 @@ class Consumer(Blocking[consumer.Consumer]):
 
     # Positions.
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
+    def seek(self, partition: TopicPartition, offset: int, *, until: int | None = None) -> None:
         self._put_back()
-        self._call(lambda: self._client.seek(partition, offset))
+        self._call(lambda: self._client.seek(partition, offset, until=until))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         self._put_back()

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from ottla.client.batches import (
+    MISNUMBERED,
     NOBODY,
     PRODUCER_EPOCH_MAX,
     Batch,
@@ -33,7 +34,6 @@ from ottla.client.batches import (
 from ottla.client.deliveries import (
     DELIVERED,
     DOUBTFUL,
-    MISNUMBERED,
     NO_OFFSET,
     TOO_LARGE,
     Delivered,
@@ -426,7 +426,7 @@ class Accumulator:
         details: Mapping[int, str] | None = None,
         hinted: bool = False,
     ) -> None:
-        queue.last_error = code
+        queue.refused(code, message)
         batch.doubtful = batch.doubtful or code in DOUBTFUL
         if code in STALE_ROUTE and not hinted:
             self._routing.refresh()
@@ -482,7 +482,7 @@ class Accumulator:
             deadline = queue.deadline
             if deadline is None or now < deadline:
                 continue
-            last = self._routing.obstacle(queue.topic, queue.partition, queue.last_error)
+            last = self._routing.obstacle(queue.topic, queue.partition, queue.last_error, queue.last_message)
             waited = f"not delivered within {self.settings.delivery_timeout_ms} ms"
             for batch in list(queue):
                 if batch.deadline <= now and not batch.given_up:

@@ -11,7 +11,16 @@ from __future__ import annotations
 from ottla.client.addresses import parse_bootstrap
 from ottla.client.admin_cluster import ClusterAdmin, ClusterDescription, LogDir, Reassignment, ReplicaOnDisk
 from ottla.client.admin_groups import GroupAdmin, GroupDescription, GroupListing, Member, PartitionLag
-from ottla.client.admin_topics import ConfigEntry, NewTopic, Partition, ResourceKind, Topic, TopicAdmin
+from ottla.client.admin_topics import (
+    ConfigEntry,
+    ConfigSynonym,
+    EligibleLeaders,
+    NewTopic,
+    Partition,
+    ResourceKind,
+    Topic,
+    TopicAdmin,
+)
 from ottla.client.admin_transactions import (
     ActiveProducer,
     TransactionAdmin,
@@ -24,6 +33,8 @@ __all__ = [
     "Admin",
     "ClusterDescription",
     "ConfigEntry",
+    "ConfigSynonym",
+    "EligibleLeaders",
     "GroupDescription",
     "GroupListing",
     "LogDir",

@@ -42,7 +42,7 @@ class AdminBase(Client):
     async def start(self) -> None:
         driver = await self._open()
         try:
-            await driver.start()
+            await driver.start(timeout_s=self._bootstrap_timeout_s)
         except BaseException:
             await self._not_started()
             raise
@@ -61,27 +61,26 @@ class AdminBase(Client):
     def _request_timeout_ms(self) -> int:
         return self._routing_settings.request_timeout_ms
 
-    async def _call(self, request: Message, answer: type[R], to: Broker = ANYBODY) -> R:
-        """A question that may be asked again: of somebody else, if one does not answer."""
+    async def _call(self, request: Message, answer: type[R], to: Broker | None = None) -> R:
+        """A question that may be asked again: of this broker, or of whoever can be asked. The controller comes first
+        then: other brokers may hear a little later of what it did for us just now."""
 
         async def ask() -> R:
-            return await self._driver.call(request, answer, to, timeout_s=self._request_timeout_s)
+            chosen = self._controller_or_anybody() if to is None else to
+            return await self._driver.call(request, answer, chosen, timeout_s=self._request_timeout_s)
 
         return await self._driver.insist(ask, timeout_s=self._timeout_s)
 
+    def _controller_or_anybody(self) -> Broker:
+        routing = self._driver.routing
+        controller = routing.brokers.get(routing.controller_id)
+        if controller is None or not routing.reachable(controller.node_id, self._driver.runtime.now()):
+            return ANYBODY
+        return controller
+
     async def _metadata(self, names: list[str] | None) -> MetadataResponse:
-        """Of the controller, if it can be asked: others may hear a little later of what it did for us just now."""
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-        driver, routing = self._driver, self._driver.routing
-
-        async def ask() -> MetadataResponse:
-            controller = routing.brokers.get(routing.controller_id)
-            reachable = controller is not None and routing.reachable(controller.node_id, driver.runtime.now())
-            to = controller if controller is not None and reachable else ANYBODY
-            return await driver.call(request, MetadataResponse, to, timeout_s=self._request_timeout_s)
-
-        answer = await driver.insist(ask, timeout_s=self._timeout_s)
+        answer = await self._call(MetadataRequest(topics=topics, allow_auto_topic_creation=False), MetadataResponse)
         raise_if(error_of(answer.error_code, "metadata"))
         return answer
 

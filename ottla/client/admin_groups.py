@@ -16,7 +16,7 @@ from ottla.client.group_offsets import (
     offsets_given,
 )
 from ottla.client.offset_queries import list_offsets
-from ottla.client.positions import LATEST
+from ottla.client.positions import EARLIEST, LATEST
 from ottla.client.routing import Broker
 from ottla.errors import BadFrame, ErrorCode
 from ottla.wire.schema import consumer_group_describe, describe_groups
@@ -51,6 +51,12 @@ class Member(NamedTuple):
     host: str
     instance_id: str | None
     partitions: tuple[TopicPartition, ...]
+    epoch: int | None = None
+    """Of the consumer protocol (KIP-848), as are the next two."""
+    target: tuple[TopicPartition, ...] | None = None
+    """What it is to have once everybody has given up what they are to give up."""
+    upgraded: bool | None = None
+    """Whether it speaks the consumer protocol in a group of that kind; None where a broker does not tell."""
 
 
 class GroupDescription(NamedTuple):
@@ -60,6 +66,8 @@ class GroupDescription(NamedTuple):
     assignor: str
     coordinator: int
     members: tuple[Member, ...]
+    epoch: int | None = None
+    assignment_epoch: int | None = None
 
 
 class PartitionLag(NamedTuple):
@@ -67,7 +75,7 @@ class PartitionLag(NamedTuple):
     """-1: nothing is."""
     end: int
     lag: int
-    """What is left to read; all there is, when nothing is committed."""
+    """What is left to read; all records there are, when nothing is committed."""
 
 
 class GroupAdmin(AdminBase):
@@ -159,21 +167,36 @@ class GroupAdmin(AdminBase):
         )
 
     async def group_lag(self, group_id: str) -> dict[TopicPartition, PartitionLag]:
-        """How far the group is behind, in every partition that it has committed or is reading now."""
+        """How far the group is behind, in every partition of the topics that it has committed for or is reading now:
+        a partition that nobody has committed for has all its records ahead."""
         committed = await self.group_offsets(group_id)
         described = await self._with_coordinator(group_id, self._described)
-        places = sorted({*committed, *(place for member in described.members for place in member.partitions)})
-        ends = await list_offsets(
+        assigned = {each.topic for member in described.members for each in member.partitions}
+        topics = await self._metadata(sorted({each.topic for each in committed} | assigned))
+        partitions = sorted(
+            TopicPartition(topic.name or "", part.partition_index)
+            for topic in topics.topics
+            if not topic.error_code
+            for part in topic.partitions
+        )
+        ends = await self._offsets_at(partitions, LATEST)
+        begins = await self._offsets_at([each for each in partitions if each not in committed], EARLIEST)
+        lags: dict[TopicPartition, PartitionLag] = {}
+        for each in partitions:
+            at = committed[each].offset if each in committed else -1
+            lags[each] = PartitionLag(at, ends[each], max(0, ends[each] - (at if at >= 0 else begins.get(each, 0))))
+        return lags
+
+    async def _offsets_at(self, partitions: Collection[TopicPartition], time: int) -> dict[TopicPartition, int]:
+        if not partitions:
+            return {}
+        found = await list_offsets(
             self._driver,
-            dict.fromkeys(places, LATEST),
+            dict.fromkeys(partitions, time),
             timeout_s=self._timeout_s,
             request_timeout_s=self._request_timeout_s,
         )
-        lags: dict[TopicPartition, PartitionLag] = {}
-        for place in places:
-            at = committed[place].offset if place in committed else -1
-            lags[place] = PartitionLag(at, ends[place].offset, max(0, ends[place].offset - max(0, at)))
-        return lags
+        return {each: at.offset for each, at in found.items()}
 
     # Coordinators.
 
@@ -227,16 +250,22 @@ def _consumer_group(group: consumer_group_describe.DescribedGroup, coordinator: 
             each.client_id,
             each.client_host,
             each.instance_id,
-            tuple(
-                TopicPartition(topic.topic_name, number)
-                for topic in each.assignment.topic_partitions
-                for number in topic.partitions
-            ),
+            _partitions(each.assignment),
+            each.member_epoch,
+            _partitions(each.target_assignment),
+            None if each.member_type < 0 else each.member_type > 0,
         )
         for each in group.members
     )
     return GroupDescription(
-        group.group_id, group.group_state, "consumer", group.assignor_name, coordinator.node_id, members
+        group.group_id, group.group_state, "consumer", group.assignor_name, coordinator.node_id, members,
+        group.group_epoch, group.assignment_epoch,
+    )  # fmt: skip
+
+
+def _partitions(assignment: consumer_group_describe.Assignment) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.topic_name, number) for topic in assignment.topic_partitions for number in topic.partitions
     )
 
 

@@ -8,12 +8,13 @@ from typing import Final, NamedTuple
 
 from ottla.client.admin_base import AdminBase, raise_if, raise_some
 from ottla.client.embedded import TopicPartition
-from ottla.client.errors import BadSetting, ClientError, error_of
+from ottla.client.errors import BadSetting, ClientError, NotUnderstood, error_of
 from ottla.client.offset_queries import OffsetAndTimestamp, list_offsets
 from ottla.client.positions import COMMITTED, EARLIEST, LATEST, UNCOMMITTED
-from ottla.client.routing import ANYBODY, Broker
+from ottla.client.routing import Broker
 from ottla.errors import ErrorCode
 from ottla.wire.schema.create_partitions import (
+    CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
@@ -37,17 +38,26 @@ from ottla.wire.schema.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from ottla.wire.schema.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsRequestCursor,
+    DescribeTopicPartitionsResponse,
+    TopicRequest,
+)
 from ottla.wire.schema.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from ottla.wire.schema.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from ottla.wire.schema.metadata import MetadataResponseTopic
 
 _SET: Final = 0
 _DELETE: Final = 1
 MAX_TIMESTAMP: Final = -3
+DEFAULT_SOURCE: Final = 5
+"""DescribeConfigs' number for a value that nobody has set."""
 _TIMES: Final = {"earliest": EARLIEST, "latest": LATEST, "max_timestamp": MAX_TIMESTAMP}
 
 
@@ -56,6 +66,8 @@ class ResourceKind(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    LOGGER = 8
+    """The loggers of a broker, whose levels are the settings."""
     GROUP = 32
 
 
@@ -86,6 +98,19 @@ class Topic(NamedTuple):
     partitions: tuple[Partition, ...]
 
 
+class EligibleLeaders(NamedTuple):
+    """Who may lead a partition without losing what was acknowledged, beside the in-sync replicas (KIP-966)."""
+
+    replicas: tuple[int, ...]
+    last_known: tuple[int, ...]
+
+
+class ConfigSynonym(NamedTuple):
+    source: int
+    name: str
+    value: str | None
+
+
 class ConfigEntry(NamedTuple):
     """A setting as the broker has it; `source` is DescribeConfigs' number, 1 being the topic's own."""
 
@@ -94,6 +119,12 @@ class ConfigEntry(NamedTuple):
     source: int
     read_only: bool
     sensitive: bool
+    documentation: str = ""
+    """What the broker says of it; empty where it says nothing."""
+    default: str | None = None
+    """What it is where nobody has set it, if the broker says so."""
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    """All the places that give it a value, the one that counts first."""
 
 
 class TopicAdmin(AdminBase):
@@ -114,6 +145,26 @@ class TopicAdmin(AdminBase):
                 described[name] = _topic(topic)
         raise_some("describe topics", errors, described)
         return described
+
+    async def eligible_leaders(self, names: Collection[str]) -> dict[TopicPartition, EligibleLeaders] | None:
+        """Of every partition of these topics; None where brokers do not tell."""
+        found: dict[TopicPartition, EligibleLeaders] = {}
+        request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name) for name in sorted(names)])
+        while True:
+            try:
+                answer = await self._call(request, DescribeTopicPartitionsResponse)
+            except NotUnderstood:
+                return None
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    found[TopicPartition(topic.name or "", part.partition_index)] = EligibleLeaders(
+                        tuple(part.eligible_leader_replicas or ()), tuple(part.last_known_elr or ())
+                    )
+            if answer.next_cursor is None:
+                return found
+            request.cursor = DescribeTopicPartitionsRequestCursor(
+                topic_name=answer.next_cursor.topic_name, partition_index=answer.next_cursor.partition_index
+            )
 
     async def create_topics(self, topics: Iterable[NewTopic | str], *, validate_only: bool = False) -> None:
         wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
@@ -143,10 +194,15 @@ class TopicAdmin(AdminBase):
             },
         )
 
-    async def create_partitions(self, topic: str, total: int) -> None:
-        """Grow a topic to `total` partitions."""
+    async def create_partitions(
+        self, topic: str, total: int, assignments: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """Grow a topic to `total` partitions. `assignments` names the replicas of each new one."""
+        replicas = None
+        if assignments is not None:
+            replicas = [CreatePartitionsAssignment(broker_ids=list(each)) for each in assignments]
         request = CreatePartitionsRequest(
-            topics=[CreatePartitionsTopic(name=topic, count=total, assignments=None)],
+            topics=[CreatePartitionsTopic(name=topic, count=total, assignments=replicas)],
             timeout_ms=self._request_timeout_ms,
         )
         answer = await self._at_controller(
@@ -158,19 +214,37 @@ class TopicAdmin(AdminBase):
     # Settings.
 
     async def describe_configs(self, kind: ResourceKind, name: str) -> list[ConfigEntry]:
-        """All settings of a topic or a broker, by name."""
+        """All settings of a topic, a broker, its loggers or a group, by name."""
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
         answer = await self._call(
-            DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse, await self._broker_for(kind, name)
+            DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=True),
+            DescribeConfigsResponse,
+            await self._broker_for(kind, name),
         )
         entries: list[ConfigEntry] = []
         for result in answer.results:
             raise_if(error_of(result.error_code, _called(kind, name), result.error_message))
             entries += [
-                ConfigEntry(each.name, each.value, each.config_source, each.read_only, each.is_sensitive)
+                ConfigEntry(
+                    each.name,
+                    each.value,
+                    each.config_source,
+                    each.read_only,
+                    each.is_sensitive,
+                    each.documentation or "",
+                    next((synonym.value for synonym in each.synonyms if synonym.source == DEFAULT_SOURCE), None),
+                    tuple(ConfigSynonym(same.source, same.name, same.value) for same in each.synonyms),
+                )
                 for each in result.configs
             ]
         return sorted(entries)
+
+    async def list_config_resources(self, kind: ResourceKind) -> list[str]:
+        """The names of all that have settings of this kind. NotUnderstood where brokers cannot tell."""
+        request = ListConfigResourcesRequest(resource_types=[kind])
+        answer = await self._call(request, ListConfigResourcesResponse)
+        raise_if(error_of(answer.error_code, "list config resources"))
+        return sorted(each.resource_name for each in answer.config_resources if each.resource_type == kind)
 
     async def alter_configs(
         self,
@@ -192,10 +266,10 @@ class TopicAdmin(AdminBase):
         for result in answer.responses:
             raise_if(error_of(result.error_code, _called(kind, name), result.error_message))
 
-    async def _broker_for(self, kind: ResourceKind, name: str) -> Broker:
+    async def _broker_for(self, kind: ResourceKind, name: str) -> Broker | None:
         """Only a broker itself knows its settings; topics are known to all."""
-        if kind is not ResourceKind.BROKER or not name:
-            return ANYBODY
+        if kind not in (ResourceKind.BROKER, ResourceKind.LOGGER) or not name:
+            return None
         try:
             number = int(name)
         except ValueError:

@@ -39,6 +39,10 @@ PRODUCER_EPOCH_MAX: Final = 2**15 - 1
 NO_SEQUENCE: Final = -1
 
 
+MISNUMBERED: Final = frozenset(
+    {ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id, ErrorCode.invalid_producer_epoch}
+)
+
 new_record: Final[Callable[[type[Record], tuple[object, ...]], Record]] = tuple.__new__
 """Makes a record without the detour over its own constructor: one or two are made for everything that is sent."""
 
@@ -174,6 +178,7 @@ class PartitionQueue:
         "gap",
         "identity",
         "last_error",
+        "last_message",
         "muted_until",
         "next_sequence",
         "partition",
@@ -201,6 +206,8 @@ class PartitionQueue:
         """The broker misses what the client has not: number anew when nothing is in flight."""
         self.muted_until = 0.0
         self.last_error = ErrorCode.none
+        """What the broker said last, since something was acknowledged; `last_message` in its own words."""
+        self.last_message: str | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         yield from self.sent
@@ -286,6 +293,11 @@ class PartitionQueue:
         self.acknowledged = True
         self.gap = False
         self.last_error = ErrorCode.none
+
+    def refused(self, code: ErrorCode, message: str | None) -> None:
+        """That a number is out of order follows from an earlier refusal, if there was one: that is what is wrong."""
+        if code not in MISNUMBERED or self.last_error is ErrorCode.none:
+            self.last_error, self.last_message = code, message
 
     def wait(self, batch: Batch) -> None:
         batch.state = BatchState.WAITING

@@ -39,6 +39,11 @@ class Client(ABC):
     def _timeout_s(self) -> float:
         return self._common.default_api_timeout_ms / 1000
 
+    @property
+    def _bootstrap_timeout_s(self) -> float:
+        given_ms = self._common.bootstrap_timeout_ms
+        return self._timeout_s if given_ms is None else given_ms / 1000
+
     async def _open(self) -> Driver:
         """The driver, not started yet."""
         if self._driver_or_none is not None:

@@ -18,7 +18,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from ottla import __version__
-from ottla.client.errors import ClientError, ConnectionLost, HungUp, NotUnderstood, TimedOut, Unreachable
+from ottla.client.errors import (
+    BUSY,
+    SILENT,
+    ClientError,
+    ConnectionLost,
+    HungUp,
+    NoAnswer,
+    NotUnderstood,
+    TimedOut,
+    Unreachable,
+)
 from ottla.client.routing import Versions
 from ottla.errors import BadFrame, ErrorCode
 from ottla.wire.frame import LENGTH_BYTES, framed, parse_response_header, read_length, request_header
@@ -36,7 +46,10 @@ CLOSE_TIMEOUT_S: Final = 1.0
 """So long a broker that does not read is waited for."""
 RESPONSE_BYTES_MAX: Final = 256 * 2**20
 TLS_ALERT: Final = b"\x15\x03"
+HTTP: Final = b"HTTP"
 """What a port that expects TLS may say to a request: an alert, version 3.something."""
+LARGE_BYTES: Final = 64 * 1024
+"""The parts of a larger request are not joined for the transport: to copy them takes longer than to write one more."""
 SCRATCH_BYTES: Final = 64 * 1024
 """An answer that is larger has a buffer of its own."""
 
@@ -178,7 +191,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._watch(deadline)
         header = request_header(request.API_KEY, version, correlation_id, self._client_id)
         assert self._transport is not None
-        self._transport.write(framed(header, encode(request, version)))
+        body = encode(request, version)
+        if len(body) < LARGE_BYTES:
+            self._transport.write(framed(header, body))
+        else:
+            self._transport.writelines(((len(header) + len(body)).to_bytes(LENGTH_BYTES, "big") + header, body))
 
     def _watch(self, deadline: float) -> None:
         if self._timer is not None:
@@ -193,7 +210,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         deadline = min(awaited.deadline for awaited in self._awaited)
         if deadline <= self._runtime.now():
-            self._lose(TimedOut(f"no answer from {self.address} in time"))
+            if self._versions is None:  # it never said a word
+                self._lose(NoAnswer(f"{self.address} {SILENT}"))
+            else:
+                self._lose(TimedOut(f"no answer from {self.address} in time", hint=BUSY))
         else:
             self._watch(deadline)
 
@@ -237,6 +257,8 @@ class Connection(asyncio.BufferedProtocol):
             if not LENGTH_BYTES <= length <= RESPONSE_BYTES_MAX:
                 if bytes(view[start : start + len(TLS_ALERT)]) == TLS_ALERT:
                     raise BadFrame("it speaks TLS")
+                if bytes(view[start : start + len(HTTP)]) == HTTP:
+                    raise BadFrame("it speaks HTTP")
                 raise BadFrame(f"an answer of {length} bytes")
             begin = start + LENGTH_BYTES
             if begin + length > filled:

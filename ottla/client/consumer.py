@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
@@ -26,10 +26,11 @@ from ottla.client.group_offsets import Given, GroupMetadata, OffsetAndMetadata, 
 from ottla.client.member import MemberSettings
 from ottla.client.offset_queries import OffsetAndTimestamp, list_offsets
 from ottla.client.options import ConsumerOptions
-from ottla.client.positions import EARLIEST, LATEST, ConsumerSettings
+from ottla.client.positions import EARLIEST, LATEST, NO_LIMIT, ConsumerSettings
 from ottla.client.routing import RoutingSettings
 from ottla.client.settings import ClientSettings, GroupSettings, Settings
 from ottla.client.subscription import RebalanceListener, Subscription
+from ottla.client.waits import Obstacle, of_partition
 from ottla.wire.records import Record
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Consumer(Client):
         self._ahead_place = TopicPartition("", -1)
         self._last: Mapping[TopicPartition, int] = {}
         """The first record of each partition in the last call."""
+        self._limited = False
+        """Something is not fetched from an offset on."""
         self._failure: NotDeserialized | None = None
         """Of a partition that the last call had no records of, while others had."""
         self.shelf: Shelf | None = None
@@ -81,12 +84,18 @@ class Consumer(Client):
         driver = await self._open()
         self._fetcher = Fetcher(driver.routing, self._consumer_settings)
         driver.attach(self._fetcher)
+        driver.explain(self._obstacles)
         try:
-            await driver.start()
+            await driver.start(timeout_s=self._bootstrap_timeout_s)
             self._subscription.start(driver, self._fetcher)
         except BaseException:
             await self._not_started()
             raise
+
+    def _obstacles(self, now: float) -> Iterator[Obstacle]:
+        for place in self._subscription.assigned():
+            if (found := of_partition(self._driver.routing, *place, now)) is not None:
+                yield found
 
     async def stop(self) -> None:
         """Commit (if that is automatic), leave the group, close."""
@@ -150,6 +159,7 @@ class Consumer(Client):
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord[Any, Any]:
         """The next record, as soon as there is one."""
+        self._limit_to({})
         self._last = {}
         self._subscription.polled()
         if not self._ahead or (partitions and self._ahead_place not in partitions):
@@ -169,6 +179,7 @@ class Consumer(Client):
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord[Any, Any]]]:
         """The records that have come, by partition; waits up to `timeout_ms` for the first."""
+        self._limit_to({})
         self._last = {}
         self._subscription.polled()
         limit = max_records or self._group_settings.max_poll_records
@@ -216,13 +227,14 @@ class Consumer(Client):
     ) -> dict[TopicPartition, list[pa.RecordBatch]]:
         """What `getmany` gives, as Arrow columns, and no object is made for a record: about `max_bytes` as they are
         stored, these columns (all but the headers, if none are named). Records from the offsets in `until` on are
-        passed over. Deserializers are not used. Needs `ottla[arrow]`."""
+        passed over, and are not fetched. Deserializers are not used. Needs `ottla[arrow]`."""
         from ottla.client import columns as arrow
 
         wanted = arrow.schema(columns)
         self._last = {}
         self._subscription.polled()
         self.put_back()
+        self._limit_to(until or {})
         limit = max_bytes or arrow.BYTES_MAX
         deadline = self._driver.runtime.now() + timeout_ms / 1000
         taken = await self._taken(lambda: arrow.take_pieces(self._fetcher, limit, partitions), deadline)
@@ -236,6 +248,13 @@ class Consumer(Client):
 
     async def __anext__(self) -> ConsumerRecord[Any, Any]:
         return await self.getone()
+
+    def _limit_to(self, until: Mapping[TopicPartition, int]) -> None:
+        """Fetch no further than this call reads, whatever the one before it said."""
+        if until or self._limited:
+            self._fetcher.limit(until)
+            self._limited = bool(until)
+            self._driver.wake()
 
     async def _take(
         self, limit: int, partitions: Collection[TopicPartition], deadline: float | None
@@ -297,11 +316,13 @@ class Consumer(Client):
 
     # Positions.
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
+    def seek(self, partition: TopicPartition, offset: int, *, until: int | None = None) -> None:
+        """`until`: as in `getmany_arrow`, for those who know now how far they will read."""
         if offset < 0:
             raise BadSetting(f"there is no offset {offset}")
         self._forget_ahead([partition])
-        self._fetcher.seek(TopicPartition(*partition), offset)
+        self._fetcher.seek(TopicPartition(*partition), offset, until=NO_LIMIT if until is None else until)
+        self._limited = self._limited or until is not None
         self._driver.wake()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -343,7 +364,7 @@ class Consumer(Client):
             self._subscription.check()
             await driver.changed(deadline)
             if driver.runtime.now() >= deadline:
-                raise ClientError(f"{partition}: its position was not found out in time", retriable=True)
+                raise driver.timed_out(f"{partition}: its position was not found out in time")
         return consumed.offset
 
     def highwater(self, partition: TopicPartition) -> int | None:

@@ -28,9 +28,6 @@ TOPIC_NAMES_UNTIL: Final = 12
 
 DELIVERED: Final = frozenset({ErrorCode.none, ErrorCode.duplicate_sequence_number})
 TOO_LARGE: Final = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
-MISNUMBERED: Final = frozenset(
-    {ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id, ErrorCode.invalid_producer_epoch}
-)
 DOUBTFUL: Final = frozenset(
     {
         ErrorCode.request_timed_out,

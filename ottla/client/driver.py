@@ -8,13 +8,15 @@ learned may be what another waits for. Many events within one turn of the loop c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ottla.client.connection import Reply
-from ottla.client.errors import ClientError, TimedOut, Unreachable, error_of
+from ottla.client.errors import BUSY, SILENT, ClientError, NoAnswer, TimedOut, Unreachable, error_of
 from ottla.client.network import Network
 from ottla.client.routing import ANYBODY, Broker, Routing, Send, Topic, backoff_s
+from ottla.client.waits import Obstacle, Waits, of_topics
 from ottla.errors import ErrorCode
 from ottla.wire.tree import Message
 
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
+log = logging.getLogger("ottla.client")
+
+LOOK_SECONDS: Final = 1.0
+"""How often it is looked what a client waits for, while it waits."""
+BROKERS: Final = "brokers"
 TIMER_STEP_S: Final = 0.001
 """A machine whose time has come and that has nothing to do is asked again after so long."""
 
@@ -55,6 +62,11 @@ class Driver:
         self._waiters: list[asyncio.Future[None]] = []
         self._failures: dict[int, ClientError] = {}
         """Why each broker that could not be spoken to last time could not."""
+        self.waits = Waits()
+        """Why nothing happens."""
+        self._sources: list[Callable[[float], Iterable[Obstacle]]] = [self._bootstrap_obstacles]
+        self._look_timer: Handle | None = None
+        self._calls = 0
         self._timer: Handle | None = None
         self._timer_at = 0.0
         self._closed = False
@@ -69,20 +81,32 @@ class Driver:
         """Called after every pump."""
         self._observers.append(look)
 
-    async def start(self) -> None:
-        """Until somebody has told what the cluster looks like. Unreachable when nobody of the list does."""
+    def explain(self, source: Callable[[float], Iterable[Obstacle]]) -> None:
+        """`source` says what a machine stands still for; it is asked about once a second."""
+        self._sources.append(source)
+
+    async def start(self, *, timeout_s: float) -> None:
+        """Bootstrap: until a broker has answered Metadata. One that cannot be reached may be starting, so the list is
+        tried again until `timeout_s` is over (0: every address once), as Kafka's clients do. The error says why each
+        address failed; it is raised at once when what answers there is no broker at all."""
+        deadline = self.runtime.now() + timeout_s if timeout_s > 0 else None
         self.wake()
         while self.routing.revision == 0:
             failures = [self._failures.get(broker.node_id) for broker in self.routing.bootstrap]
             known = [failure for failure in failures if failure is not None]
-            if len(known) == len(failures):
+            may_help = deadline is not None and any(failure.retriable for failure in known)
+            if len(known) == len(failures) and not may_help:
                 raise _one_of(known)
-            await self.changed()
+            if deadline is not None and self.runtime.now() >= deadline:
+                spoken = [failure for failure in known if not isinstance(failure, TimedOut)]
+                raise _one_of(spoken) if spoken else self._no_answer(timeout_s)
+            await self.changed(deadline)
 
     async def close(self) -> None:
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._look_timer):
+            if timer is not None:
+                timer.cancel()
         await self.network.close()
         self._tell_waiters()
 
@@ -116,6 +140,7 @@ class Driver:
                         act(action)
         for look in self._observers:
             look()
+        self._look_later()
         self._set_timer()
         if self._news:  # else whoever wakes the pump before it waits would be told of nothing, again and again
             self._news = False
@@ -150,6 +175,7 @@ class Driver:
             else:
                 assert to is not None
                 self._failures.pop(to.node_id, None)
+                self._heard(send.request, received)
                 machine.answered(send, received, self.runtime.now())
             self.announce()
 
@@ -163,6 +189,55 @@ class Driver:
         self._failures[to.node_id] = error
         if send.to is ANYBODY and error.code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
             self.routing.lost(to.node_id, self.runtime.now())
+
+    # Why they wait.
+
+    def timed_out(self, message: str) -> TimedOut:
+        """With all that is known of the reason."""
+        self.waits.look(self._obstacles(), self.runtime.now())
+        reasons = self.waits.reasons()
+        return TimedOut(f"{message}; {reasons}") if reasons else TimedOut(message, hint=BUSY)
+
+    def _explain(self, error: ClientError) -> None:
+        """Time is up: what is known of the reason, unless the error says it itself."""
+        reasons = self.waits.reasons()
+        if error.retriable and error.hint in (None, BUSY) and str(error).partition(": ")[2] not in reasons:
+            error.hint = reasons or error.hint
+
+    def _no_answer(self, timeout_s: float) -> NoAnswer:
+        silent = "; ".join(reason for _, reason in self._bootstrap_obstacles(self.runtime.now()))
+        return NoAnswer(f"no broker has answered within {timeout_s:g} s; {silent}")
+
+    def _heard(self, request: Message, response: Message) -> None:
+        self.waits.over(BROKERS)
+        self.waits.heard(request, response, self.runtime.now())
+
+    def _obstacles(self) -> Iterator[Obstacle]:
+        now = self.runtime.now()
+        for source in self._sources:
+            yield from source(now)
+        yield from of_topics(self.routing)
+
+    def _bootstrap_obstacles(self, now: float) -> Iterator[Obstacle]:
+        if self.routing.revision == 0:
+            for broker in self.routing.bootstrap:
+                error = self._failures.get(broker.node_id)
+                address = f"{broker.host}:{broker.port}"
+                silent = error is None or isinstance(error, TimedOut)
+                yield address, f"{address} {SILENT}" if silent else str(error)
+
+    def _look_later(self) -> None:
+        if self._look_timer is None and not self._closed:
+            self._look_timer = self.runtime.call_at(self.runtime.now() + LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._look_timer = None
+        if self._closed:
+            return
+        for reason in self.waits.look(self._obstacles(), self.runtime.now()):
+            log.warning("still trying: %s", reason)
+        if self._waiters or self._calls or self.waits:
+            self._look_later()
 
     # Those who wait.
 
@@ -195,6 +270,7 @@ class Driver:
         def noted(received: Message | ClientError) -> None:
             if not isinstance(received, ClientError):
                 self.routing.reached(to.node_id)
+                self._heard(send.request, received)
             elif received.code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
                 self._failures[to.node_id] = received
                 self.routing.lost(to.node_id, self.runtime.now())
@@ -205,7 +281,9 @@ class Driver:
 
     def _nobody(self) -> ClientError:
         known = list(self._failures.values())
-        return _one_of(known) if known else Unreachable("no broker can be reached")
+        error = _one_of(known) if known else Unreachable("no broker can be reached")
+        self.waits.note(BROKERS, str(error), self.runtime.now())
+        return error
 
     async def call(
         self,
@@ -228,7 +306,12 @@ class Driver:
                 future.set_result(received)
 
         self.ask(Send(request, to, timeout_s, version_max=version_max), reply)
-        received = await future
+        self._calls += 1
+        self._look_later()
+        try:
+            received = await future
+        finally:
+            self._calls -= 1
         assert isinstance(received, answer)
         return received
 
@@ -239,11 +322,16 @@ class Driver:
         attempts = 0
         while True:
             try:
-                return await work()
+                done = await work()
+                self.waits.over(f"insist {id(work)}")
+                return done
             except ClientError as error:
-                pause = backoff_s(attempts, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+                pause = backoff_s(attempts, settings.retry_backoff_ms, settings.retry_backoff_max_ms, error.code)
                 if not error.retriable or self._closed or self.runtime.now() + pause >= deadline:
+                    self._explain(error)
                     raise
+                if not self.waits:  # else it is known better what it is about
+                    self.waits.note(f"insist {id(work)}", str(error), self.runtime.now())
             attempts += 1
             await asyncio.sleep(pause)
 
@@ -258,7 +346,7 @@ class Driver:
                     raise refusal
                 if self.runtime.now() >= deadline:
                     error = error_of(self.routing.error(name), f"topic {name}")
-                    raise error or TimedOut(f"topic {name}: nobody told in time where it is")
+                    raise error or self.timed_out(f"topic {name}: nobody told in time where it is")
                 await self.changed(deadline)
         return topic
 

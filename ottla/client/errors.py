@@ -11,6 +11,8 @@ from typing import Final
 
 from ottla.errors import RETRIABLE, ErrorCode
 
+BUSY: Final = "The broker may be busy or paused; look at its log."
+"""What to say of a broker that did not answer in time, where nothing is known of the reason."""
 FATAL: Final = frozenset(
     {
         ErrorCode.invalid_producer_epoch,
@@ -71,12 +73,21 @@ class HungUp(ConnectionLost):
 
 
 class TimedOut(ClientError):
-    """A broker took longer than the client waits."""
+    """A broker took longer than the client waits. A message that has the reason needs no hint beside it."""
 
-    hint = "The broker may be busy or paused; look at its log."
-
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, code=ErrorCode.request_timed_out, retriable=True)
+        if hint is not None:
+            self.hint = hint
+
+
+SILENT: Final = "has not answered; is a Kafka broker there?"
+
+
+class NoAnswer(TimedOut):
+    """Something listens where a broker should, and says nothing."""
+
+    hint = "Another program may listen there, or a broker that hangs."
 
 
 class NotUnderstood(ClientError):
@@ -88,7 +99,7 @@ class NotUnderstood(ClientError):
 class UnknownTopic(ClientError):
     """There is no such topic. Not to be tried again: nothing will create it meanwhile."""
 
-    hint = "`ottla topics list` shows the topics there are."
+    hint = "`ottla topics list` shows the topics there are, `ottla topics create NAME` makes one."
     words = "there is no such topic"
 
 
@@ -144,6 +155,10 @@ _CLASSES: Final[dict[ErrorCode, type[ClientError]]] = {
 }
 
 
+UNTOLD: Final = (None, "", "This server does not host this topic-partition.")
+"""What brokers say beside a code when they have nothing to say: less than the words of our own."""
+
+
 def error_of(code: int, subject: str, message: str | None = None) -> ClientError | None:
     """The error that an error code in an answer stands for; None when it stands for success."""
     if code == ErrorCode.none:
@@ -153,6 +168,7 @@ def error_of(code: int, subject: str, message: str | None = None) -> ClientError
     except ValueError:
         return ClientError(f"{subject}: the broker answered with error {code}, which this release does not know")
     chosen = _CLASSES.get(known, ClientError)
-    words = message or chosen.words or known.name.replace("_", " ")
+    words = chosen.words if message in UNTOLD else message
+    words = words or message or known.name.replace("_", " ")
     retriable = known in RETRIABLE and chosen is ClientError
     return chosen(f"{subject}: {words}", code=known, retriable=retriable)

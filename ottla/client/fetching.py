@@ -13,15 +13,17 @@ The contract with the shell stands in `routing`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, error_of
-from ottla.client.fetch_sessions import SESSION_ERRORS, TOPIC_NAMES_UNTIL, FetchSession, Wanted
+from ottla.client.fetch_requests import FetchRequests
+from ottla.client.fetch_sessions import SESSION_ERRORS, Wanted
 from ottla.client.fetched import Fetched
 from ottla.client.positions import (
     COMMITTED,
     LATEST,
+    NO_LIMIT,
     ConsumerSettings,
     LogTruncated,
     OffsetOutOfRange,
@@ -45,9 +47,6 @@ from ottla.wire.schema.offset_for_leader_epoch import (
 )
 from ottla.wire.tree import ZERO_UUID, Message
 
-SHORT_WAIT_MS: Final = 20
-"""For partitions that have nothing new, while others of their broker have enough for now and will soon want more."""
-
 T = TypeVar("T")
 _Asked = dict[TopicPartition, tuple[Reading, int]]
 """Whom an answer is for, and the turn at which it was asked for."""
@@ -61,9 +60,7 @@ class Fetcher:
         self._routing = routing
         self._readings: dict[TopicPartition, Reading] = {}
         """In the order in which they are served: whoever gave records goes to the end."""
-        self._sessions: dict[int, FetchSession] = {}
-        self._fetching: set[int] = set()
-        """Brokers to which a fetch is out."""
+        self._requests = FetchRequests(self.settings)
         self._asked: dict[Send, _Asked] = {}
         self._decided_at = 0.0
         self._validates = True
@@ -92,8 +89,11 @@ class Fetcher:
     def assigned(self) -> list[TopicPartition]:
         return list(self._readings)
 
-    def seek(self, place: TopicPartition, offset: int, epoch: int = NO_EPOCH) -> None:
-        self._reading(place).seek(Position(offset, epoch))
+    def seek(self, place: TopicPartition, offset: int, epoch: int = NO_EPOCH, *, until: int = NO_LIMIT) -> None:
+        """`until`: fetch nothing from there on."""
+        reading = self._reading(place)
+        reading.seek(Position(offset, epoch))
+        reading.until = until
 
     def seek_to(self, place: TopicPartition, time: int) -> None:
         """To EARLIEST, LATEST, or the first record not older than a time in ms."""
@@ -107,6 +107,19 @@ class Fetcher:
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         for place in partitions:
             self._reading(place).paused = False
+
+    def limit(self, until: Mapping[TopicPartition, int]) -> None:
+        """Fetch nothing from these offsets on; of the other partitions whatever there is."""
+        for place, reading in self._readings.items():
+            reading.until = until.get(place, NO_LIMIT)
+
+    def abandon(self) -> list[Broker]:
+        """Wait no longer for fetches that were overtaken: the connections to these brokers are to be dropped."""
+        moot = {send for send, asked in self._asked.items() if all(map(self._overtaken, asked, asked.values()))}
+        abandoned = self._requests.abandon(moot)
+        for send in abandoned:
+            del self._asked[send]
+        return [send.to for send in abandoned]
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
         """Neither ask nor show anything of them until `release`; positions stay, and may be set."""
@@ -230,7 +243,7 @@ class Fetcher:
                 resets.setdefault(broker, []).append(reading)
             elif reading.state is State.VALIDATING:
                 validations.setdefault(broker, []).append(reading)
-            elif reading.state is State.READING and broker.node_id not in self._fetching:
+            elif reading.state is State.READING and not self._requests.is_out(broker.node_id):
                 fetches.setdefault(broker, []).append(reading)
         sends = [self._inquire(*each, lambda some: list_offsets(some, self.settings)) for each in resets.items()]
         sends += [self._inquire(*each, end_of_epoch) for each in validations.items()]
@@ -249,6 +262,8 @@ class Fetcher:
             yield max(reading.retry_at, self._routing.reachable_at(leader.node_id))
 
     def answered(self, send: Send, response: Message, now: float) -> None:
+        if send not in self._asked:
+            return  # it was abandoned
         asked = self._returned(send)
         self._routing.reached(send.to.node_id)
         if isinstance(response, FetchResponse):
@@ -268,11 +283,13 @@ class Fetcher:
                         self._epoch_ended(reading, end, now)
 
     def failed(self, send: Send, now: float, code: ErrorCode = ErrorCode.network_exception) -> None:
+        if send not in self._asked:
+            return
         asked = self._returned(send)
         if code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
             self._routing.lost(send.to.node_id, now)
         if isinstance(send.request, FetchRequest):
-            self._sessions[send.to.node_id].failed()
+            self._requests.session(send.to.node_id).failed()
         if isinstance(send.request, OffsetForLeaderEpochRequest) and code is ErrorCode.unsupported_version:
             self._validates = False
         for place in list(asked):
@@ -283,7 +300,7 @@ class Fetcher:
     def _returned(self, send: Send) -> _Asked:
         asked = self._asked.pop(send)
         if isinstance(send.request, FetchRequest):
-            self._fetching.discard(send.to.node_id)
+            self._requests.returned(send)
         else:
             for reading, turn in asked.values():
                 if reading.turn == turn:
@@ -293,9 +310,10 @@ class Fetcher:
     def _current(self, asked: _Asked, place: TopicPartition) -> Reading | None:
         """The partition that an answer is for, unless the answer was overtaken. Each is answered once."""
         reading, turn = asked.pop(place, (None, 0))
-        if reading is None or reading.turn != turn or self._readings.get(place) is not reading:
-            return None
-        return reading
+        return None if reading is None or self._overtaken(place, (reading, turn)) else reading
+
+    def _overtaken(self, place: TopicPartition, asked: tuple[Reading, int]) -> bool:
+        return self._readings.get(place) is not asked[0] or asked[0].turn != asked[1]
 
     # Where to ask.
 
@@ -303,6 +321,7 @@ class Fetcher:
         return (
             not reading.paused
             and reading.error is None
+            and reading.next.offset < reading.until
             and reading.buffered_bytes < self.settings.max_partition_fetch_bytes
         )
 
@@ -341,16 +360,14 @@ class Fetcher:
 
     # Questions about offsets.
 
-    def _ask(self, request: Message, broker: Broker, readings: Iterable[Reading], version_max: int | None = None
-             ) -> Send:  # fmt: skip
-        send = Send(request, broker, self.settings.request_timeout_ms / 1000, version_max=version_max)
-        self._asked[send] = {reading.place: (reading, reading.turn) for reading in readings}
-        return send
-
     def _inquire(self, broker: Broker, readings: list[Reading], question: Callable[[list[Reading]], Message]) -> Send:
         for reading in readings:
             reading.ask(self._routing.leader(*reading.place).epoch)
-        return self._ask(question(readings), broker, readings)
+        return self._asks(Send(question(readings), broker, self.settings.request_timeout_ms / 1000), readings)
+
+    def _asks(self, send: Send, readings: Iterable[Reading]) -> Send:
+        self._asked[send] = {reading.place: (reading, reading.turn) for reading in readings}
+        return send
 
     def _listed(self, reading: Reading, listed: ListOffsetsPartitionResponse, now: float) -> None:
         code = code_of(listed.error_code)
@@ -396,30 +413,16 @@ class Fetcher:
     # Fetches.
 
     def _fetch(self, broker: Broker, readings: list[Reading], *, waits: bool) -> Send:
-        settings = self.settings
         wanted: dict[TopicPartition, Wanted] = {}
         for reading in readings:
             known = self._routing.topic(reading.place.topic)
             topic_id = known.id if known is not None else ZERO_UUID
-            wanted[reading.place] = Wanted(
-                topic_id, reading.next.offset, reading.leader_epoch, settings.max_partition_fetch_bytes
-            )
-        session = self._sessions.get(broker.node_id)
-        if session is None:
-            session = self._sessions[broker.node_id] = FetchSession(enabled=settings.fetch_sessions)
-        request = FetchRequest(
-            max_wait_ms=settings.fetch_max_wait_ms if waits else min(settings.fetch_max_wait_ms, SHORT_WAIT_MS),
-            min_bytes=settings.fetch_min_bytes,
-            max_bytes=settings.fetch_max_bytes,
-            isolation_level=settings.isolation_level,
-            rack_id=settings.client_rack,
-        )
-        session.fill(request, wanted)
-        self._fetching.add(broker.node_id)
-        return self._ask(request, broker, readings, None if session.by_id else TOPIC_NAMES_UNTIL)
+            size = self._requests.sizes.bytes_for(reading, self.settings.max_partition_fetch_bytes)
+            wanted[reading.place] = Wanted(topic_id, reading.next.offset, reading.leader_epoch, size)
+        return self._asks(self._requests.build(broker, wanted, waits=waits), readings)
 
     def _fetched(self, node_id: int, asked: _Asked, response: FetchResponse, now: float) -> None:
-        session = self._sessions[node_id]
+        session = self._requests.session(node_id)
         code = code_of(response.error_code)
         names = session.names()
         session.answered(code, response.session_id)
@@ -467,6 +470,7 @@ class Fetcher:
         except Refused as refused:
             self._damaged(reading, refused, now)
             return False
+        self._requests.sizes.observe(reading.place.topic, fetched.next_offset - reading.next.offset, fetched.size)
         reading.buffer.append(fetched)
         reading.next = Position(fetched.next_offset, fetched.next_epoch)
         return True

@@ -98,9 +98,21 @@ class _Link:
             if reply is not None:
                 reply(error)
 
+    def drop(self) -> None:
+        if self.connection is not None:
+            self.connection.drop()
+        waiting, self._waiting = self._waiting, deque()
+        for _, reply in waiting:
+            if reply is not None:
+                reply(ConnectionLost("it was given up"))
+
     def _forget(self) -> None:
         if self._network.links.get(self._key) is self:
             del self._network.links[self._key]
+
+
+def _key(to: Broker, kind: type[Message]) -> tuple[str, int, Lane]:
+    return to.host, to.port, _LANES.get(kind, Lane.QUESTIONS)
 
 
 class Network:
@@ -119,11 +131,17 @@ class Network:
             if reply is not None:
                 reply(ConnectionLost("the client was stopped"))
             return
-        key = to.host, to.port, _LANES.get(type(send.request), Lane.QUESTIONS)
+        key = _key(to, type(send.request))
         link = self.links.get(key)
         if link is None:
             link = self.links[key] = _Link(self, key)
         link.send(send, reply)
+
+    def drop(self, to: Broker, kind: type[Message]) -> None:
+        """Give up what was sent of this kind, and whatever else is on the same connection."""
+        link = self.links.get(_key(to, kind))
+        if link is not None:
+            link.drop()
 
     async def close(self) -> None:
         self.closed = True

@@ -74,9 +74,13 @@ async def _by_leader(
     for place, at in times.items():
         topic = await driver.topic(place.topic, deadline)
         if place.partition not in topic.leaders:
+            # It may have been added just now, and whoever answered Metadata has not heard of it yet.
             driver.routing.refresh()
+            driver.wake()
             raise ClientError(
-                f"topic {place.topic} has no partition {place.partition}", code=ErrorCode.unknown_topic_or_partition
+                f"topic {place.topic} has no partition {place.partition}",
+                code=ErrorCode.unknown_topic_or_partition,
+                retriable=True,
             )
         broker = driver.routing.leading_broker(*place, driver.runtime.now())
         if broker is None:

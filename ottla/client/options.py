@@ -11,6 +11,7 @@ class ClientOptions(TypedDict, total=False):
     security_protocol: str
     socket_connection_setup_timeout_ms: int
     default_api_timeout_ms: int
+    bootstrap_timeout_ms: int | None
     metadata_max_age_ms: int
     metadata_max_idle_ms: int
     request_timeout_ms: int

@@ -4,6 +4,8 @@ A record with a key goes where every client of Kafka sends that key: murmur2 of 
 whether the partition has a leader or not. A record without one may go anywhere, and partitioners differ:
 - sticky fills a batch for one partition, then one for the next: few, large requests, evenly spread (KIP-480, KIP-794);
 - round_robin gives every record to the next partition, random to any;
+- shuffled_round_robin does as round_robin, but takes the partitions in an order that chance decides once per producer,
+  as Kafka's clients before 2.4 took them in no particular order;
 - hash treats no key like an empty one;
 - priority gives each priority a band of partitions of its own, so that urgent records do not queue behind others;
 - a function decides for itself.
@@ -128,6 +130,32 @@ class RoundRobin(_ByKey):
         return choice[turn % len(choice)]
 
 
+class ShuffledRoundRobin(_ByKey):
+    """Every partition in turn, in an order of this producer's own: partitions have ranks that its seed decides, so
+    the order stays while leaders come and go."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = Chance(seed)
+        self._ranks: dict[tuple[str, int], int] = {}
+        self._turns: dict[str, int] = {}
+        self._orders: dict[str, tuple[Sequence[int], list[int]]] = {}
+        """The partitions to choose from when they were last ordered, and their order."""
+
+    def _without_key(self, topic: Topic, choice: Sequence[int]) -> int:
+        known = self._orders.get(topic.name)
+        if known is None or known[0] != choice:
+            known = (choice, sorted(choice, key=lambda partition: self._rank(topic.name, partition)))
+            self._orders[topic.name] = known
+        turn = self._turns.get(topic.name, -1) + 1
+        self._turns[topic.name] = turn
+        return known[1][turn % len(choice)]
+
+    def _rank(self, topic: str, partition: int) -> int:
+        if (topic, partition) not in self._ranks:
+            self._ranks[topic, partition] = self._chance.below(1 << 64)
+        return self._ranks[topic, partition]
+
+
 class Random(_ByKey):
     def __init__(self, seed: int) -> None:
         self._chance = Chance(seed)
@@ -215,6 +243,7 @@ def partitioner_of(
     makers: dict[str, Callable[[], Partitioner]] = {
         "sticky": lambda: Sticky(seed, batch_size),
         "round_robin": RoundRobin,
+        "shuffled_round_robin": lambda: ShuffledRoundRobin(seed),
         "random": lambda: Random(seed),
         "hash": Hash,
         "priority": lambda: Priority(weights),

@@ -38,6 +38,9 @@ LATEST: Final = -1
 CONSUMER: Final = -1
 """The replica id of whoever is no broker."""
 
+NO_LIMIT: Final = 2**63 - 1
+"""Beyond every offset."""
+
 UNCOMMITTED: Final = 0
 COMMITTED: Final = 1
 
@@ -138,6 +141,7 @@ class Reading:
         "state",
         "topic_id",
         "turn",
+        "until",
     )
 
     def __init__(self, place: TopicPartition) -> None:
@@ -148,6 +152,8 @@ class Reading:
         """What the user gets next."""
         self.next = Position(-1)
         """What is fetched next: ahead of the position by what is buffered."""
+        self.until = NO_LIMIT
+        """Nothing is fetched from here on."""
         self.buffer: deque[Fetched] = deque()
         self.reset_to = LATEST
         self.paused = False

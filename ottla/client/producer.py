@@ -97,8 +97,9 @@ class Producer(Client):
                 driver, self._accumulator, self._settings.part(TransactionSettings), timeout_s=self._max_block_s
             )
         driver.attach(self._accumulator, self._tell)
+        driver.explain(self._accumulator.obstacles)
         try:
-            await driver.start()
+            await driver.start(timeout_s=self._bootstrap_timeout_s)
             if self._transactions is not None:
                 await self._transactions.init()
         except BaseException:
@@ -375,7 +376,7 @@ class Producer(Client):
         error = error_of(driver.routing.error(topic), f"topic {topic}")
         if error is None and partition is not None and driver.routing.topic(topic) is not None:
             error = ClientError(f"topic {topic} has no partition {partition}; {waited} for it")
-        raise error or TimedOut(f"topic {topic}: {waited} to be told where it is")
+        raise error or driver.timed_out(f"topic {topic}: {waited} to be told where it is")
 
     def _tell(self, action: Delivered | Undelivered) -> None:
         if isinstance(action, Delivered):

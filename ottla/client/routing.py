@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from ottla.client import reasons
 from ottla.client.errors import ClientError, NotUnderstood, error_of
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.schema.api_versions import ApiVersionsResponse
@@ -42,6 +43,11 @@ NO_EPOCH: Final = -1
 BACKOFF_DOUBLINGS_MAX: Final = 16
 FOR_EVER: Final = float("inf")
 GONE: Final = ErrorCode.unknown_topic_or_partition
+
+SETTLING: Final = frozenset({ErrorCode.concurrent_transactions, ErrorCode.unstable_offset_commit})
+"""The transaction before has been decided on, and its markers are being written: a matter of milliseconds."""
+SETTLING_MS: Final = 20
+"""After so long one asks again; Kafka's own producers do, too."""
 
 STALE_ROUTE: Final = frozenset(
     {
@@ -134,8 +140,9 @@ def code_of(number: int) -> ErrorCode:
         return ErrorCode.unknown_server_error
 
 
-def backoff_s(attempts: int, first_ms: int, max_ms: int) -> float:
+def backoff_s(attempts: int, first_ms: int, max_ms: int, code: ErrorCode = ErrorCode.none) -> float:
     """Doubling from the first. Without chance in it, so that a run can be repeated."""
+    first_ms = min(first_ms, SETTLING_MS) if code in SETTLING else first_ms
     return min(first_ms << min(attempts, BACKOFF_DOUBLINGS_MAX), max_ms) / 1000
 
 
@@ -187,7 +194,7 @@ class Routing:
         """Rises whenever something is known that was not; whoever keeps conclusions compares it."""
         self._topics: dict[str, Topic] = {}
         self._names: dict[bytes, str] = {}
-        self._errors: dict[str, ErrorCode] = {}
+        self.errors: dict[str, ErrorCode] = {}
         self.in_use: Callable[[], Iterable[str]] = tuple
         """Topics that the other machines have something to do with."""
         self._wanted: dict[str, float] = {}
@@ -226,18 +233,20 @@ class Routing:
         broker = self.brokers.get(self.leader(topic, partition).node_id)
         return broker if broker is not None and self.reachable(broker.node_id, now) else None
 
-    def obstacle(self, topic: str, partition: int, said: ErrorCode = ErrorCode.none) -> str:
+    def obstacle(
+        self, topic: str, partition: int, said: ErrorCode = ErrorCode.none, message: str | None = None
+    ) -> str:
         """What its leader said last, or why it could not be asked, for people."""
         if said not in (ErrorCode.none, ErrorCode.network_exception):
-            return said.name.replace("_", " ")
+            return reasons.reason(said, topic, message)
         leader = self.leader(topic, partition).node_id
         if leader == NO_NODE:
-            return "it has no leader; `ottla topics describe` shows which brokers have its replicas: start one of them"
+            return reasons.NO_LEADER.format(topic=topic)
         return f"its leader, broker {leader}, does not answer"
 
     def error(self, topic: str) -> ErrorCode:
         """Why nothing is known of the topic."""
-        return self._errors.get(topic, ErrorCode.none)
+        return self.errors.get(topic, ErrorCode.none)
 
     def heard_of(self, topic: str) -> bool:
         """Whether the topic is known, or was not found when somebody looked for it just now."""
@@ -257,14 +266,16 @@ class Routing:
         return rest.until if rest else 0.0
 
     def any_broker(self, now: float) -> Broker | None:
-        """Each in its turn; those of the bootstrap list when nobody else can be reached, or when all others were lost
-        since they were reached: who takes long to be given up is ready again before the last of them has failed."""
+        """Each in its turn, but one that was lost only while there is no other; those of the bootstrap list when nobody
+        else can be reached, or when all others were lost since they were reached: who takes long to be given up is
+        ready again before the last of them has failed."""
         known = list(self.brokers.values())
         if known and all(broker.node_id in self._resting for broker in known):
             ready = [broker for broker in (*self.bootstrap, *known) if self.reachable(broker.node_id, now)]
             return min(ready, key=self._failures, default=None)
         for brokers in (known, self.bootstrap):
-            ready = [broker for broker in brokers if self.reachable(broker.node_id, now)]
+            ready = [broker for broker in brokers if broker.node_id not in self._resting]
+            ready = ready or [broker for broker in brokers if self.reachable(broker.node_id, now)]
             if ready:
                 chosen = ready[self._turn % len(ready)]
                 self._turn += 1
@@ -310,7 +321,7 @@ class Routing:
 
     def forget(self, topic: str) -> None:
         self._wanted.pop(topic, None)
-        self._errors.pop(topic, None)
+        self.errors.pop(topic, None)
         if not self._want_all:
             known = self._topics.pop(topic, None)
             if known is not None:
@@ -452,9 +463,9 @@ class Routing:
         code = code_of(topic.error_code)
         if code is not ErrorCode.none:
             # What was known stays: a broker that has just started may not have heard of the topic yet.
-            self._errors[name] = code
+            self.errors[name] = code
             return
-        self._errors.pop(name, None)
+        self.errors.pop(name, None)
         before = self._topics.get(name)
         # An old version of Metadata tells no ids; that is no reason to forget one, or to take the topic for another.
         told = topic.topic_id if before is None or topic.topic_id != ZERO_UUID else before.id

@@ -30,6 +30,9 @@ class ClientSettings:
     security_protocol: str = "PLAINTEXT"
     socket_connection_setup_timeout_ms: int = 10_000
     default_api_timeout_ms: int = 60_000
+    bootstrap_timeout_ms: int | None = None
+    """How long a start waits for the first broker: `default_api_timeout_ms`, unless given; 0 tries each address once.
+    Not one of Kafka's."""
 
     def __post_init__(self) -> None:
         if self.security_protocol.upper() != "PLAINTEXT":
@@ -183,7 +186,13 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
             pass
     elif plain is str and isinstance(value, str):
         return value
-    raise BadSetting(f"{name} cannot be {value!r}: it is {_KINDS[plain]}")
+    raise BadSetting(f"{name} cannot be {value!r}: it is {_WORDS.get(name, _KINDS[plain])}")
 
 
 _KINDS: Final = {bool: "true or false", int: "a whole number", str: "a text"}
+_WORDS: Final = {
+    "acks": "all, 1 or 0",
+    "auto_offset_reset": "earliest, latest or none",
+    "isolation_level": "read_uncommitted or read_committed",
+}
+"""Of settings that are numbers here and words for everybody else."""

@@ -27,6 +27,7 @@ from ottla.client.group_offsets import GroupMetadata, GroupOffsets, OffsetAndMet
 from ottla.client.member import MemberSettings
 from ottla.client.settings import GroupSettings, Settings
 from ottla.errors import ErrorCode
+from ottla.wire.schema.fetch import FetchRequest
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -136,6 +137,8 @@ class Subscription:
                 self._group.unsubscribe()
         elif self._driver is not None:
             self._fetcher.assign([])
+            for broker in self._fetcher.abandon():
+                self._driver.network.drop(broker, FetchRequest)  # else it may hold up the next one
         self._mode = _Mode.NONE
 
     def _enter(self, mode: _Mode) -> None:

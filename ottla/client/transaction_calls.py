@@ -8,7 +8,7 @@ from typing import Final
 
 from ottla.client.accumulator import Accumulator
 from ottla.client.driver import Driver
-from ottla.client.errors import ClientError, TimedOut
+from ottla.client.errors import ClientError
 from ottla.client.group_offsets import GroupMetadata, Offsets
 from ottla.client.transactions import Done, Failed, OpenTransaction, Phase, Transactions, TransactionSettings
 from ottla.errors import ErrorCode
@@ -84,7 +84,8 @@ class TransactionCalls:
             async with asyncio.timeout(self._timeout_s):
                 await token
         except TimeoutError:
-            raise TimedOut(f"the transaction's coordinator did not answer within {self._timeout_s:g} s") from None
+            waited = f"the transaction's coordinator did not answer within {self._timeout_s:g} s"
+            raise self._driver.timed_out(waited) from None
 
     def _tell(self, action: Done | Failed) -> None:
         token = action.token

@@ -52,6 +52,7 @@ from ottla.wire.tree import Message
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
+RETRIES_BEFORE_LOOKUP: Final = 8  # refused so often in a row: who finds the coordinator may know what it lacks
 SECOND: Final = 2
 """The second version of the protocol."""
 
@@ -411,7 +412,8 @@ class Transactions:
         if code is not ErrorCode.none:
             self._settle(code, now)
             return
-        self._retries, self._abandoned = 0, False
+        if not isinstance(response, FindCoordinatorResponse):  # to be found is not to be served
+            self._retries, self._abandoned = 0, False
         self._granted(response)
 
     def _granted(self, response: Message) -> None:
@@ -448,13 +450,14 @@ class Transactions:
 
     def _settle(self, code: ErrorCode, now: float) -> None:
         """It was refused, or not answered: try again, break the transaction, or give up."""
-        if code in COORDINATOR_MOVED and self._asking is not None:
+        lasts = self._retries % RETRIES_BEFORE_LOOKUP == RETRIES_BEFORE_LOOKUP - 1
+        if self._asking is not None and (code in COORDINATOR_MOVED or lasts):
             self._coordinators.pop(self._asking, None)
         abandoned, self._abandoned = self._abandoned, False
         if code in RETRIABLE:
-            delay_s = backoff_s(self._retries, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
+            first_ms, max_ms = self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms
+            self._retry_at = now + backoff_s(self._retries, first_ms, max_ms, code)
             self._retries += 1
-            self._retry_at = now + delay_s
             return
         error = error_of(code, f"transactional id {self.settings.transactional_id}")
         assert error is not None

@@ -5,9 +5,10 @@ What is in such a batch is known only to whoever made it, who is told once of al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from ottla.client import waits
 from ottla.client.accumulator import Accumulator
 from ottla.client.batches import Batch
 from ottla.client.deliveries import RecordMetadata, Verdict, too_large
@@ -138,3 +139,11 @@ class WholeBatches(Accumulator):
         self.buffered_bytes += content.size
         shipment.add(content.count)
         return Verdict.ACCEPTED
+
+    def obstacles(self, now: float) -> Iterator[waits.Obstacle]:
+        """Why partitions that have records to send get on with none."""
+        for queue in self._busy.values():
+            told = queue.last_error, queue.last_message
+            found = waits.of_partition(self._routing, queue.topic, queue.partition, now, *told)
+            if found is not None:
+                yield found

@@ -54,6 +54,10 @@ class Access:
 
     def __init__(self, bootstrap_servers: str = "") -> None:
         self._bootstrap_servers = bootstrap_servers
+        self.made: list[str] = []
+        """Topics that were made by calls of this object, in order."""
+        self.shared = False
+        """Whether other tests use it, too: then topics that are made by writing to them are noted as well."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -72,11 +76,21 @@ class Access:
         configs = {key.replace("_", "."): str(value) for key, value in (config or {}).items()}
         with Admin(self.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(chosen, partitions, replication_factor or -1, configs)])
+        self.made.append(chosen)
         return Topic(chosen, self)
 
     def delete_topic(self, name: str) -> None:
         with Admin(self.bootstrap_servers) as admin:
             admin.delete_topics([str(name)])
+        if str(name) in self.made:
+            self.made.remove(str(name))
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Those of them that are still there."""
+        with Admin(self.bootstrap_servers) as admin:
+            there = {topic.name for topic in admin.list_topics()}
+            if left := [name for name in names if name in there]:
+                admin.delete_topics(left)
 
     def produce(
         self,
@@ -88,6 +102,10 @@ class Access:
     ) -> list[RecordMetadata]:
         """Write records, and return when they are there: values, or pairs of key and value. `settings` are those of a
         producer."""
+        if self.shared and str(topic) not in self.made:
+            with Admin(self.bootstrap_servers) as admin:
+                if str(topic) not in {each.name for each in admin.list_topics()}:
+                    self.made.append(str(topic))
         wanted = [records] if records is None or isinstance(records, bytes | str) else list(records)
         with Producer(self.bootstrap_servers, **settings) as producer:
             sent = []
@@ -116,9 +134,13 @@ class Access:
         return records
 
     def lag(self, group: str) -> dict[TopicPartition, int]:
-        """How many records a group has not read yet, by partition."""
+        """How many records a group has not read yet, in every partition of the topics that it reads or has committed
+        for."""
         with Admin(self.bootstrap_servers) as admin:
             return {place: each.lag for place, each in admin.group_lag(group).items()}
+
+    def forget_faults(self) -> None:
+        """Nothing was injected."""
 
     def inject(
         self, api: str, error: ErrorCode | int | str | None = None, times: int | None = 1, delay_ms: float = 0

@@ -15,6 +15,7 @@ from ottla.broker.status import Status
 from ottla.config import load_broker_config
 from ottla.errors import BadFrame, Fault
 from ottla.net.server import Connection, Pending, Reply, Serve, Server
+from ottla.net.streaming import Streamed
 from ottla.runtime.real import RealRuntime
 from ottla.testing.disk import UnsyncedDisk
 from ottla.testing.faults import Faults, Verdict
@@ -128,4 +129,6 @@ def _carry_out(verdict: Verdict, serve: Serve, connection: Connection, frame: me
 def _rewritten(verdict: Verdict, reply: Reply) -> Reply:
     if verdict.rewrite is None or reply is None:
         return reply
+    if isinstance(reply, Streamed):
+        return verdict.rewrite(reply.load())
     return verdict.rewrite(reply if isinstance(reply, bytes) else b"".join(reply))

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Collection
+from difflib import get_close_matches
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+import ottla.broker.handlers  # noqa: F401 (registers what is served)
+from ottla.broker.dispatch import served_apis
 from ottla.errors import ErrorCode
 from ottla.testing.refusals import needs_real_answer, refused, refused_in
 from ottla.wire.apis import APIS
 
 DISCONNECT: Final = "disconnect"
 """Instead of an error: the connection is closed, and the request is not carried out."""
+
+
+class UnusedFault(UserWarning):
+    """A fault was injected, and no request met it: the test shows nothing about it."""
 
 
 class Verdict(NamedTuple):
@@ -37,6 +45,10 @@ class Fault:
         self.left = times
         self.delay_s = delay_s
         self._owner = owner
+
+    def __str__(self) -> str:
+        what = f"delay_ms={self.delay_s * 1000:g}" if self.error is None else f"error={_name(self.error)!r}"
+        return f"inject({APIS[self.api_key].name!r}, {what})"
 
     def cancel(self) -> None:
         self._owner.remove(self)
@@ -73,10 +85,13 @@ class Faults:
         with self._guard:
             if fault in self._faults:
                 self._faults.remove(fault)
+        _tell_unused([fault])
 
     def clear(self) -> None:
+        """The test is over: those that were never met are told."""
         with self._guard:
-            self._faults.clear()
+            left, self._faults = self._faults, []
+        _tell_unused(left)
 
     def meet(self, frame: memoryview) -> Verdict | None:
         """What becomes of the request in `frame`, which comes without its length; None: nothing special."""
@@ -109,13 +124,54 @@ class Faults:
         return None
 
 
+NOT_SERVED: Final = frozenset(
+    """
+    LeaderAndIsr StopReplica UpdateMetadata ControlledShutdown SaslHandshake SaslAuthenticate DescribeAcls CreateAcls
+    DeleteAcls CreateDelegationToken RenewDelegationToken ExpireDelegationToken DescribeDelegationToken Vote
+    BeginQuorumEpoch EndQuorumEpoch DescribeQuorum UpdateFeatures Envelope FetchSnapshot BrokerRegistration
+    BrokerHeartbeat UnregisterBroker AllocateProducerIds ControllerRegistration GetTelemetrySubscriptions PushTelemetry
+    AssignReplicasToDirs ListConfigResources DescribeUserScramCredentials AlterUserScramCredentials AlterPartition
+    AlterReplicaLogDirs DescribeClientQuotas AlterClientQuotas AddRaftVoter RemoveRaftVoter UpdateRaftVoter
+    ShareGroupHeartbeat ShareGroupDescribe ShareFetch ShareAcknowledge InitializeShareGroupState ReadShareGroupState
+    WriteShareGroupState DeleteShareGroupState ReadShareGroupStateSummary DescribeShareGroupOffsets
+    AlterShareGroupOffsets DeleteShareGroupOffsets StreamsGroupHeartbeat StreamsGroupDescribe
+    """.lower().split()
+)
+"""APIs of Kafka. Those among them that are served are found first."""
+
+
+def _tell_unused(faults: Collection[Fault]) -> None:
+    for fault in faults:
+        if not fault.hits:
+            warnings.warn(
+                f"{fault} never fired: no client sent {APIS[fault.api_key].name} while it was there",
+                UnusedFault,
+                stacklevel=2,
+            )
+
+
+def _name(error: ErrorCode | str) -> str:
+    return error.name if isinstance(error, ErrorCode) else error
+
+
+def _near(name: str, known: Collection[str]) -> str:
+    return next(iter(get_close_matches(name, known, n=1)), "")
+
+
 def api_key_of(name: str) -> int:
-    """`Produce`, `produce`, `OffsetCommit`, `offset_commit`."""
+    """`Produce`, `produce`, `OffsetCommit`, `offset_commit`: an API that brokers serve to clients."""
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
-    known = {api.name.lower(): key for key, api in APIS.items()}
-    if plain not in known:
-        raise ValueError(f"there is no API {name!r}; there are {', '.join(api.name for api in APIS.values())}")
-    return known[plain]
+    served = {api.name.lower(): api for api in served_apis() if not api.between_brokers}
+    if plain in served:
+        return served[plain].key
+    names = {api.name.lower(): api.name for api in served.values()}
+    if plain in {api.name.lower() for api in APIS.values()}:
+        raise ValueError(f"{name} is not served to clients: no request would ever meet this fault")
+    if plain in NOT_SERVED:
+        raise ValueError(f"{name} is an API of Kafka that Ottla does not serve: no request would ever meet this fault")
+    near = _near(plain, names)
+    hint = f"; did you mean {names[near]!r}?" if near else f"; there are {', '.join(names.values())}"
+    raise ValueError(f"there is no API {name!r}{hint}")
 
 
 def error_of(error: ErrorCode | int | str | None) -> ErrorCode | str | None:
@@ -126,5 +182,7 @@ def error_of(error: ErrorCode | int | str | None) -> ErrorCode | str | None:
         return ErrorCode(error)
     name = error.lower().removeprefix("_")
     if name not in ErrorCode.__members__:
-        raise ValueError(f"there is no error {error!r}; for example 'not_leader_or_follower', or {DISCONNECT!r}")
+        near = _near(name, [*ErrorCode.__members__, DISCONNECT])
+        hint = f"did you mean {near!r}?" if near else f"for example 'not_leader_or_follower', or {DISCONNECT!r}"
+        raise ValueError(f"there is no error {error!r}; {hint}")
     return ErrorCode[name]

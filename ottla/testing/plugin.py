@@ -1,6 +1,7 @@
 """The pytest plugin: fixtures for code that talks to Kafka.
 
-    ottla_server    one broker for the whole run (of each xdist worker): quick, shared
+    ottla_server    one broker for the whole run (of each xdist worker): quick, shared; the topics that a test makes
+                    through it go with the test, those of a fixture with the fixture
     ottla_topic     a fresh topic on it for each test: a `str` with `.produce(...)`, `.consume(n)`
     ottla_broker    a fresh broker for each test, in this process, gone afterwards; `.inject(api, error=...)`
     ottla_cluster   three broker processes for each test, to be broken: `.kill_leader(topic)`, `.partition_network(...)`
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,7 +50,11 @@ def _marked(request: pytest.FixtureRequest) -> Mapping[str, Any]:
         unknown = mark.kwargs.keys() - KEYWORDS.keys()
         if unknown or mark.args:
             given = ", ".join(sorted(unknown)) or str(mark.args)
-            raise pytest.UsageError(f"@pytest.mark.ottla takes {', '.join(KEYWORDS)}, by name; not {given}")
+            from difflib import get_close_matches
+
+            near = [meant for name in sorted(unknown) for meant in get_close_matches(name, KEYWORDS, n=1)]
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise pytest.UsageError(f"@pytest.mark.ottla takes {', '.join(KEYWORDS)}, by name; not {given}{hint}")
         wanted = mark.kwargs | wanted
     return KEYWORDS | wanted
 
@@ -57,6 +62,9 @@ def _marked(request: pytest.FixtureRequest) -> Mapping[str, Any]:
 def _needs_own(request: pytest.FixtureRequest) -> None:
     if request.config.getoption(OPTION):
         pytest.skip(f"needs brokers of its own, and {OPTION} names another's")
+
+
+_SERVER = pytest.StashKey["Access"]()
 
 
 @pytest.fixture(scope="session")
@@ -72,22 +80,52 @@ def ottla_server(request: pytest.FixtureRequest) -> Iterator[Access]:
             pytest.skip(f"needs a broker of its own, and {OPTION} names another's")
 
     external = request.config.getoption(OPTION)
-    if external:
-        yield _Another(external)
+    started = None if external else Broker().start()
+    server = started or _Another(external)
+    server.shared = True
+    request.config.stash[_SERVER] = server
+    yield server
+    del request.config.stash[_SERVER]
+    if started is not None:
+        started.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """What a fixture of a module or a session makes on the shared broker goes with that fixture."""
+    if fixturedef.scope == "function" or fixturedef.argname == "ottla_server":
+        return (yield)
+    before = request.config.stash.get(_SERVER, None)
+    count = 0 if before is None else len(before.made)
+    result = yield
+    server = request.config.stash.get(_SERVER, None)
+    if server is not None and len(server.made) > count:
+        made, server.made[count:] = server.made[count:], []
+        fixturedef.addfinalizer(lambda: server.delete_topics(made))
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """What a test made on the shared broker goes with it; a fault that it left there and that never fired is told."""
+    yield
+    server = item.config.stash.get(_SERVER, None)
+    if server is None:
         return
-    with Broker() as broker:
-        yield broker
+    if server.made:
+        server.delete_topics(server.made)
+        server.made.clear()
+    server.forget_faults()
 
 
 @pytest.fixture
-def ottla_topic(ottla_server: Access, request: pytest.FixtureRequest) -> Iterator[Topic]:
+def ottla_topic(ottla_server: Access, request: pytest.FixtureRequest) -> Topic:
     """A topic that no other test uses. Its name tells whose it is."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:NAME_CHARACTERS_MAX].strip("-")
     name = f"{stem}-{uuid.uuid4().hex[:8]}"
-    topic = ottla_server.create_topic(name, _marked(request)["partitions"])
-    yield topic
-    if request.config.getoption(OPTION):
-        ottla_server.delete_topic(name)  # ours goes with the broker
+    return ottla_server.create_topic(name, _marked(request)["partitions"])
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import TracebackType
@@ -13,6 +11,7 @@ from ottla.blocking.thread import LoopThread
 from ottla.errors import ErrorCode
 from ottla.testing.access import Access
 from ottla.testing.faults import Fault, Faults
+from ottla.testing.leftovers import Scratch
 
 
 def settings_of(config: Mapping[str, Any] | None) -> dict[str, str]:
@@ -35,12 +34,14 @@ class Started(Access, ABC):
         self._settings = {**defaults, **settings_of(config)}
         self._faults = Faults()
         self._directory = ""
+        self._scratch: Scratch | None = None
         self._thread: LoopThread | None = None
 
     def start(self) -> Self:
         if self._thread is not None:
             raise RuntimeError(f"this {type(self).__name__.lower()} was started before; make another")
-        self._directory = tempfile.mkdtemp(prefix="ottla-test-")
+        self._scratch = Scratch()
+        self._directory = self._scratch.path
         self._thread = LoopThread(self.THREAD)
         try:
             self._begin(self._thread)
@@ -57,7 +58,9 @@ class Started(Access, ABC):
             self._end(self._thread)
         finally:
             self._thread.close()
-            shutil.rmtree(self._directory, ignore_errors=True)
+            if self._scratch is not None:
+                self._scratch.remove()
+            self._faults.clear()
 
     @abstractmethod
     def _begin(self, thread: LoopThread) -> None: ...
@@ -73,8 +76,12 @@ class Started(Access, ABC):
         times: int | None = 1,
         delay_ms: float = 0,
     ) -> Fault:
-        """Whichever broker is asked."""
+        """Whichever broker is asked. A fault that no request has met by the end is told as a warning, `UnusedFault`."""
         return self._faults.add(api, error, times, delay_ms)
+
+    def forget_faults(self) -> None:
+        """End all that were injected; those that never fired are told."""
+        self._faults.clear()
 
     def __enter__(self) -> Self:
         return self.start()

@@ -1,6 +1,6 @@
 """THE table of APIs: what each key is called, which versions are built, and how their frames look.
 
-The ranges are those of Apache Kafka 4.2, for all that will ever be built here. What a broker serves today is
+The ranges are those of Apache Kafka 4.3, for all that will ever be built here. What a broker serves today is
 what its handlers have registered; only that is advertised.
 """
 
@@ -61,6 +61,7 @@ ALTER_USER_SCRAM_CREDENTIALS: Final = 51
 ALTER_PARTITION: Final = 56
 DESCRIBE_CLUSTER: Final = 60
 DESCRIBE_PRODUCERS: Final = 61
+UNREGISTER_BROKER: Final = 64
 DESCRIBE_TRANSACTIONS: Final = 65
 LIST_TRANSACTIONS: Final = 66
 ALLOCATE_PRODUCER_IDS: Final = 67
@@ -139,7 +140,7 @@ _TABLE = (
     _api(DESCRIBE_CONFIGS, "DescribeConfigs", (1, 4), 4),
     _api(ALTER_CONFIGS, "AlterConfigs", (0, 2), 2),
     _api(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", (1, 2), 2),
-    _api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", (1, 4), 2),
+    _api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", (1, 5), 2),
     _api(SASL_AUTHENTICATE, "SaslAuthenticate", (0, 2), 2),
     _api(CREATE_PARTITIONS, "CreatePartitions", (0, 3), 2),
     _api(CREATE_DELEGATION_TOKEN, "CreateDelegationToken", (1, 3), 2),
@@ -160,6 +161,7 @@ _TABLE = (
     _api(ALTER_PARTITION, "AlterPartition", (3, 3), 2, between_brokers=True),
     _api(DESCRIBE_CLUSTER, "DescribeCluster", (0, 2), 0),
     _api(DESCRIBE_PRODUCERS, "DescribeProducers", (0, 0), 0),
+    _api(UNREGISTER_BROKER, "UnregisterBroker", (0, 0), 0),
     _api(DESCRIBE_TRANSACTIONS, "DescribeTransactions", (0, 0), 0),
     _api(LIST_TRANSACTIONS, "ListTransactions", (0, 2), 0),
     _api(ALLOCATE_PRODUCER_IDS, "AllocateProducerIds", (0, 0), 0, between_brokers=True),

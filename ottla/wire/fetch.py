@@ -10,7 +10,7 @@ import struct
 from typing import NamedTuple
 
 from ottla.errors import BadFrame
-from ottla.runtime import Buffer
+from ottla.runtime import Buffer, Source
 from ottla.wire.scan import compact_string, pack_uvarint, skip_tags, string, tags, uvarint
 
 FLEXIBLE_FROM = 12
@@ -54,7 +54,7 @@ class FetchRequest(NamedTuple):
 
 
 class PartitionFetched(NamedTuple):
-    """One partition's part of the answer. `records` is a buffer as it lies in the log."""
+    """One partition's part of the answer. `records` is a buffer as it lies in the log, or still there."""
 
     partition: int
     error: int = 0
@@ -63,7 +63,7 @@ class PartitionFetched(NamedTuple):
     log_start: int = -1
     aborted: list[tuple[int, int]] | None = None
     preferred_replica: int = -1
-    records: Buffer = b""
+    records: Buffer | Source = b""
     leader_id: int = -1
     leader_epoch: int = -1
     diverging: tuple[int, int] | None = None
@@ -215,12 +215,12 @@ def encode_response(
     *,
     session_id: int = 0,
     error: int = 0,
-) -> list[Buffer]:
-    """The body of the answer as buffers to be written one after another."""
+) -> list[Buffer | Source]:
+    """The body of the answer, to be written one after another."""
     flexible = version >= FLEXIBLE_FROM
     head = _HEAD_7.pack(0, error, session_id) if version >= 7 else b"\0\0\0\0"  # the first is the throttle time
     small = bytearray(head)
-    out: list[Buffer] = []
+    out: list[Buffer | Source] = []
     small += pack_uvarint(len(topics) + 1) if flexible else _INT.pack(len(topics))
     for topic, results in topics:
         if isinstance(topic, str):

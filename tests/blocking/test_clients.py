@@ -288,7 +288,7 @@ def test_a_record_may_be_taken_back_while_it_waits(broker: Served, topic):
 
 def test_errors_come_to_whoever_calls(broker: Served, topic):
     with pytest.raises(Unreachable):
-        Producer("127.0.0.1:1").start()
+        Producer("127.0.0.1:1", bootstrap_timeout_ms=0).start()
     producer = Producer(broker.bootstrap, max_block_ms=200)
     with pytest.raises(ClientError, match="comes first"):
         producer.send(topic, b"v")

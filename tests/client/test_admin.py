@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from ottla.client.admin import Admin, NewTopic, ResourceKind
@@ -50,6 +52,23 @@ def test_a_topic_is_only_checked_when_that_is_asked_for(broker: Served, fresh_na
                 await admin.describe_topics([name])
             await admin.create_topics([NewTopic(name, assignment={0: [1], 1: [1]})])
             assert len((await admin.describe_topics([name]))[name].partitions) == 2
+
+    run(scenario())
+
+
+def test_offsets_of_partitions_that_were_just_added_are_found(broker: Served, fresh_name):
+    """The client knew the topic with fewer partitions, and whoever answers Metadata may know it so for a while."""
+
+    async def scenario() -> None:
+        topic = fresh_name()
+        async with Admin(broker.bootstrap) as admin, Admin(broker.bootstrap) as other:
+            await other.create_topics([NewTopic(topic, 1)])
+            assert len(await admin.list_offsets({TopicPartition(topic, 0): "latest"})) == 1
+            adding = asyncio.create_task(admin.list_offsets({TopicPartition(topic, 3): "latest"}))
+            await asyncio.wait([adding], timeout=0.3)
+            assert not adding.done(), "a partition that is not there yet is asked for again"
+            await other.create_partitions(topic, 4)
+            assert (await adding)[TopicPartition(topic, 3)].offset == 0
 
     run(scenario())
 
@@ -160,5 +179,20 @@ def test_leaders_are_elected_and_partitions_moved(broker: Served, fresh_name):
             with pytest.raises(ClientError) as idle:
                 await admin.reassign({place: None})
             assert idle.value.code is ErrorCode.no_reassignment_in_progress
+
+    run(scenario())
+
+
+@pytest.mark.ottla(brokers=3)
+def test_the_configs_of_a_topic_can_be_read_right_after_it_was_created(ottla_cluster, fresh_name):
+    """Asked of the controller: more than half of these questions would meet a broker that has not heard of it yet."""
+
+    async def scenario() -> None:
+        async with Admin(ottla_cluster.bootstrap_servers) as admin:
+            for _ in range(20):
+                name = fresh_name()
+                await admin.create_topics([NewTopic(name, 1, 1, {"retention.ms": "5000"})])
+                entries = await admin.describe_configs(ResourceKind.TOPIC, name)
+                assert {each.name: each.value for each in entries}["retention.ms"] == "5000"
 
     run(scenario())

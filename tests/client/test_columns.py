@@ -200,3 +200,36 @@ def test_rows_without_a_key_are_dealt_out_as_the_partitioner_says():
     assert set(dealt("hash", 9)) == {partition_of_key(b"", 4)}
     with pytest.raises(BadSetting, match="one by one"):
         dealt("priority", 1)
+
+
+def test_neither_a_range_nor_what_was_left_holds_up_the_next_one(broker, fresh_name):
+    """A fetch beyond the end of a partition waits at its broker: a minute here, and the test for less."""
+    name = fresh_name()
+    one, other = TopicPartition(name, 0), TopicPartition(name, 1)
+
+    async def scenario() -> None:
+        async with Admin(broker.bootstrap) as admin:
+            await admin.create_topics([NewTopic(name, 2)])
+        async with Producer(broker.bootstrap) as producer:
+            rows = pa.table({"value": [b"v"] * 20, "to": [0, 1] * 10})
+            assert await (await producer.send_arrow(name, rows, partition="to")) == 20
+        consumer = Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="none", fetch_max_wait_ms=60_000)
+        async with asyncio.timeout(30), consumer:
+            for place, start, end in ((one, 0, 10), (other, 0, 4), (one, 3, 10), (other, 4, 10)):
+                consumer.assign([place])
+                consumer.seek(place, start, until=end)
+                offsets: list[int] = []
+                while await consumer.position(place) < end:
+                    taken = await consumer.getmany_arrow(timeout_ms=1000, columns=["offset"], until={place: end})
+                    offsets += [offset for batch in taken.get(place, ()) for offset in batch["offset"].to_pylist()]
+                assert offsets == list(range(start, end))
+                consumer.unsubscribe()
+            consumer.assign([one])
+            consumer.seek(one, 10)
+            assert await consumer.getmany(timeout_ms=200) == {}  # a fetch waits now
+            consumer.unsubscribe()
+            consumer.assign([other])
+            consumer.seek(other, 9)
+            assert (await consumer.getone()).offset == 9
+
+    asyncio.run(scenario())

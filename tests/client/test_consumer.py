@@ -123,6 +123,7 @@ def test_offsets_are_found_by_end_and_by_time(broker: Served, fresh_name):
             consumer.assign([full])
             await consumer.seek_to_time(now - 1500)
             assert (await consumer.getone()).offset == 2
+        async with Consumer(bootstrap_servers=broker.bootstrap, default_api_timeout_ms=500) as consumer:
             with pytest.raises(ClientError, match="no partition 9"):
                 await consumer.end_offsets([TopicPartition(topic, 9)])
 

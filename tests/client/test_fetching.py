@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.fetching import SHORT_WAIT_MS, Fetcher
+from ottla.client.fetch_requests import SHORT_WAIT_MS
+from ottla.client.fetching import Fetcher
 from ottla.client.positions import (
     COMMITTED,
     EARLIEST,
@@ -54,7 +55,8 @@ TIMES = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
 class ConsumerScenario(Scenario):
     """Offsets follow an @. `fetch 1 t0@5 s2/1 -t1` goes to broker 1, is the request 1 of session 2, forgets t1;
-    without the s it opens a session. `soon`: it wants to be answered soon, whether there is something or not."""
+    without the s it opens a session. `soon`: it wants to be answered soon, whether there is something or not. `t0@5/9`:
+    nine bytes at most, not as many as the settings allow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,6 +93,22 @@ class ConsumerScenario(Scenario):
         at, position = self.where(word)
         assert position is not None
         self.machine.seek(at, *position)
+
+    def do_range(self, word: str, until: str) -> None:
+        """Go there, and read no further than that."""
+        at, position = self.where(word)
+        assert position is not None
+        self.machine.seek(at, *position, until=int(until))
+
+    def do_limit(self, *words: str) -> None:
+        self.machine.limit({self.where(word)[0]: int(until) for word, until in options(words).items()})
+
+    def do_abandon(self, *nodes: str) -> None:
+        """These brokers are to be disconnected; what was out to them fails."""
+        assert [str(broker.node_id) for broker in self.machine.abandon()] == list(nodes)
+        for node in nodes:
+            machine, send = self.take(FetchRequest, node)
+            machine.failed(send, self.now)
 
     def do_seek_to(self, word: str, time: str) -> None:
         self.machine.seek_to(TopicPartition(*partition_named(word)), TIMES[time] or 0 if time in TIMES else int(time))
@@ -200,7 +218,10 @@ class ConsumerScenario(Scenario):
             return f"end {node} {' '.join(words)}"
         assert isinstance(request, FetchRequest)
         for fetched in request.topics:
-            words += [f"{fetched.topic}{wanted.partition}@{wanted.fetch_offset}" for wanted in fetched.partitions]
+            for wanted in fetched.partitions:
+                limit = wanted.partition_max_bytes
+                size = "" if limit == self.machine.settings.max_partition_fetch_bytes else f"/{limit}"
+                words.append(f"{fetched.topic}{wanted.partition}@{wanted.fetch_offset}{size}")
         if request.session_id:
             words.append(f"s{request.session_id}/{request.session_epoch}")
         for gone in request.forgotten_topics_data:

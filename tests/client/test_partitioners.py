@@ -43,7 +43,11 @@ def test_keys_are_hashed_as_other_clients_do(key):
     assert murmur2(key) == murmur2_of_another_client(key)
 
 
-@given(st.binary(max_size=20), st.integers(1, 50), st.sampled_from(["sticky", "round_robin", "random", "hash"]))
+@given(
+    st.binary(max_size=20),
+    st.integers(1, 50),
+    st.sampled_from(["sticky", "round_robin", "shuffled_round_robin", "random", "hash"]),
+)
 def test_a_key_always_goes_to_the_same_partition_even_if_nobody_leads_it(key, count, name):
     chosen = partitioner_of(name).choose(topic(count, without_leader=tuple(range(count))), Record(key=key))
     assert chosen == partition_of_key(key, count)
@@ -70,6 +74,30 @@ def test_round_robin_takes_every_partition_in_turn_that_has_a_leader():
     assert [robin.choose(topic(3), PLAIN) for _ in range(5)] == [0, 1, 2, 0, 1]
     robin = partitioner_of("round_robin")
     assert [robin.choose(topic(3, without_leader=(1,)), PLAIN) for _ in range(4)] == [0, 2, 0, 2]
+
+
+def test_shuffled_round_robin_takes_every_partition_in_turn_in_an_order_that_its_seed_decides():
+    def order(seed: int, count: int) -> list[int]:
+        robin = partitioner_of("shuffled_round_robin", seed=seed)
+        first = [robin.choose(topic(count), PLAIN) for _ in range(count)]
+        assert [robin.choose(topic(count), PLAIN) for _ in range(count)] == first
+        assert sorted(first) == list(range(count))
+        return first
+
+    assert order(7, 13) == order(7, 13) != order(8, 13)
+    assert order(7, 1) == [0]
+    ascending = [seed for seed in range(100) if order(seed, 13)[:7] == sorted(order(seed, 13)[:7])]
+    assert ascending == [], "one seed in 5040 has the first seven ascending"
+
+
+def test_shuffled_round_robin_keeps_its_order_when_a_partition_loses_its_leader():
+    robin = partitioner_of("shuffled_round_robin", seed=7)
+    before = [robin.choose(topic(5), PLAIN) for _ in range(5)]
+    lost = before[2]
+    after = [robin.choose(topic(5, without_leader=(lost,)), PLAIN) for _ in range(4)]
+    left = [partition for partition in before if partition != lost]
+    at = left.index(after[0])
+    assert after == left[at:] + left[:at]
 
 
 def test_random_repeats_with_its_seed_and_reaches_every_partition():
@@ -122,7 +150,7 @@ def test_a_function_decides_for_itself():
 
 
 def test_an_unknown_name_is_refused_with_those_there_are():
-    with pytest.raises(BadSetting, match="sticky, round_robin, random, hash, priority"):
+    with pytest.raises(BadSetting, match="sticky, round_robin, shuffled_round_robin, random, hash, priority"):
         partitioner_of("stciky")
 
 

@@ -8,10 +8,9 @@ import pytest
 
 from ottla.client.admin import Admin
 from ottla.client.consumer import Consumer
-from ottla.client.errors import ClientError, TimedOut, UnknownTopic, Unreachable
+from ottla.client.errors import ClientError, TimedOut, UnknownTopic
 from ottla.client.partitioners import partition_of_key
 from ottla.client.producer import Producer
-from ottla.cluster.ensemble import free_ports
 from ottla.errors import ErrorCode
 from tests.client.clients import create, read, run, until, write
 from tests.conftest import Served, StartBroker
@@ -99,35 +98,6 @@ def test_one_record_leaves_when_its_time_is_up_without_a_flush(broker: Served, f
         async with Producer(broker.bootstrap, linger_ms=30) as producer:
             sent = await producer.send(topic, b"v")
             assert (await asyncio.wait_for(sent, 10)).offset == 0
-
-    run(scenario())
-
-
-def test_what_could_not_start_can_be_started_again(start_broker: StartBroker):
-    port = free_ports(1)[0]
-
-    async def scenario() -> None:
-        address = f"127.0.0.1:{port}"
-        producer = Producer(address)
-        consumer = Consumer("t", bootstrap_servers=address, auto_offset_reset="earliest")
-        for client in (producer, consumer):
-            with pytest.raises(Unreachable):
-                await client.start()
-        start_broker(port=port)
-        async with producer, consumer:
-            await producer.send_and_wait("t", b"at last")
-            assert (await consumer.getone()).value == b"at last"
-
-    run(scenario())
-
-
-def test_nobody_to_start_from_is_unreachable():
-    async def scenario() -> None:
-        with pytest.raises(Unreachable, match="Connection refused") as refused:
-            await Producer("127.0.0.1:1,localhost:1").start()
-        assert refused.value.retriable
-        assert not refused.value.fatal
-        assert refused.value.hint
 
     run(scenario())
 

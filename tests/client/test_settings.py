@@ -74,6 +74,7 @@ def test_isolation_and_strategy_have_kafkas_words():
         (lambda: Consumer(goup_id="g"), "did you mean 'group_id'"),  # type: ignore[call-arg]
         (lambda: Consumer(group_protocol="modern"), "group_protocol"),  # type: ignore[arg-type]
         (lambda: Consumer(enable_auto_commit="maybe"), "true or false"),  # type: ignore[arg-type]
+        (lambda: Consumer(config={"isolation.level": "committed"}), "it is read_uncommitted or read_committed"),
         (lambda: Consumer().subscribe(pattern="a.*"), "needs a group_id"),
         (lambda: Consumer("t").assign([]), "either subscribes or assigns"),
     ],

@@ -81,7 +81,7 @@ def test_the_server_of_these_tests_speaks_tls(tls_port):
 def test_a_client_that_meets_tls_is_told_what_to_look_at(tls_port):
     async def scenario() -> None:
         with pytest.raises(HungUp, match="closed the connection before it said anything") as refused:
-            async with Admin(f"127.0.0.1:{tls_port}"):
+            async with Admin(f"127.0.0.1:{tls_port}", default_api_timeout_ms=1000):
                 pass
         assert "expect TLS?" in str(refused.value.hint)
 

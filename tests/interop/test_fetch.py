@@ -84,14 +84,18 @@ def test_an_offset_at_the_end_is_an_empty_answer_and_one_beyond_an_error(connect
     assert (at_end["error_code"], at_end["high_watermark"]) == (0, 3)
     assert not at_end["records"]
     for beyond in (4, 1_000_000):
-        assert fetch(connection, topic, beyond)["error_code"] == OFFSET_OUT_OF_RANGE
+        answer = fetch(connection, topic, beyond)
+        assert (answer["error_code"], answer["aborted_transactions"]) == (OFFSET_OUT_OF_RANGE, None)
 
 
 def test_what_is_not_there_is_named_by_an_error(connection, topic):
-    assert fetch(connection, "no-such-topic")["error_code"] == UNKNOWN_TOPIC_OR_PARTITION
-    assert fetch(connection, topic, partition=17)["error_code"] == UNKNOWN_TOPIC_OR_PARTITION
-    answer = connection.call("fetch", 13, **fetch_fields(topic, topic_id=uuid.uuid4()))
-    assert answer["responses"][0]["partitions"][0]["error_code"] == UNKNOWN_TOPIC_ID
+    by_id = connection.call("fetch", 13, **fetch_fields(topic, topic_id=uuid.uuid4()))
+    for answer, code in (
+        (fetch(connection, "no-such-topic"), UNKNOWN_TOPIC_OR_PARTITION),
+        (fetch(connection, topic, partition=17), UNKNOWN_TOPIC_OR_PARTITION),
+        (by_id["responses"][0]["partitions"][0], UNKNOWN_TOPIC_ID),
+    ):
+        assert (answer["error_code"], answer["aborted_transactions"]) == (code, [])
 
 
 def test_a_stale_or_future_leader_epoch_is_refused(connection, topic):

@@ -98,6 +98,9 @@ def test_partitions_are_told_by_their_leaders_and_sums_over_all_brokers_are_righ
         assert page.get("kafka_topic_partition_current_offset", **of) == 10
         assert page.get("kafka_topic_partition_oldest_offset", **of) == 0
         assert all(page.get("ottla_log_bytes", **of) for page in told.values()), "every copy has a size"
+    for page in told.values():
+        assert page.get("ottla_damaged_partitions") == page.get("ottla_scrub_found_total", kind="damaged") == 0
+        assert 0 <= page.get("ottla_scrub_progress_ratio") <= 1
     assert sum(page.total("ottla_controller") for page in told.values()) == 1
 
 

@@ -196,13 +196,68 @@ def test_listening_beyond_loopback_prints_one_warning(start_broker):
     assert "without authentication" in warnings[0]
 
 
-def test_the_log_can_be_json(start_broker):
-    broker = start_broker("--log-format", "json")
+def test_with_json_every_line_is_json_the_ready_line_and_the_last_included(start_broker):
+    broker = start_broker("--log-format", "json", "--id", "5")
+    second = serve("--log-format", "json", "--id", "5", "--port", "0", "--data", str(broker.data))
     broker.stop()
     lines = broker.stderr_text().splitlines()
     assert lines, "the broker logs its start and its stop"
     for line in lines:
         assert isinstance(json.loads(line), dict)
+    assert json.loads(broker.stdout_path.read_text()) == {"broker": 5, "ready": [broker.bootstrap]}
+    assert second.returncode == 1
+    *_, last = map(json.loads, second.stderr.splitlines())
+    assert "another broker is running on" in last["message"]
+    wrong = serve("--log-format", "json", "--set", "no.such.setting=1")
+    assert wrong.returncode == 2
+    assert "no.such.setting" in json.loads(wrong.stderr)["message"]
+
+
+def test_the_log_tells_of_the_start_of_what_was_recovered_and_of_the_stop(start_broker):
+    broker = start_broker("--id", "4")
+    with Connection(broker) as connection:
+        connection.call("metadata", 9, topics=[{"name": "told"}], allow_auto_topic_creation=True)
+        wait_for(lambda: produce(connection, "told", batch())["error_code"] == 0, "the new topic")
+    wait_for(lambda: "topic told created" in broker.stderr_text(), "the line that tells of it")
+    broker.kill()
+    broker.start()
+    assert broker.stop() == 0
+    lines = broker.stderr_text().splitlines()
+    assert all(re.match(r"\S+Z \[broker 4\] [A-Z]+ ottla", line) for line in lines), lines
+    assert lines[-1].endswith("broker 4 has stopped, its logs are closed cleanly")
+    said = [line.split(" ", 5)[5] for line in lines]
+    before = said[: said.index("topic told created: 1 partition, 1 replica each")]
+    assert not [line for line in before if line.startswith("scrub")], "there was nothing to read"
+    cluster_id = re.search(r"cluster.id=(\S+)", (broker.data / "meta.properties").read_text())
+    assert cluster_id is not None
+    expected = [
+        rf"Ottla \S+, broker 4 is starting: data directory {broker.data}, store embedded:{broker.data}/store.db",
+        rf"cluster id {cluster_id[1]}: 0 topics with 0 partitions, brokers alive: none",
+        r"no logs here yet",
+        r"broker 4 is controller, epoch 1",
+        rf"broker 4 is listening on PLAINTEXT://{broker.bootstrap}",
+        rf"broker 4 joined the cluster: {broker.bootstrap}, broker epoch 1",
+        r"topic told created: 1 partition, 1 replica each",
+        rf"Ottla \S+, broker 4 is starting: data directory {broker.data}, store .*",
+        rf"cluster id {cluster_id[1]}: 1 topics with 1 partitions, brokers alive: .*",
+        r"the last stop was not clean: 1 logs opened in \S+ s, 1 checked, [1-9]\d* bytes read, 0 bytes cut",
+        r"broker 4 is controller, epoch 2",
+        rf"broker 4 is listening on PLAINTEXT://{broker.bootstrap}",
+        r"broker 4 is stopping \(SIGTERM\)",
+        r"broker 4 has stopped, its logs are closed cleanly",
+    ]
+    rest = iter(said)
+    for pattern in expected:
+        assert any(re.fullmatch(pattern, line) for line in rest), f"{pattern} in its place among {said}"
+
+
+def test_debug_adds_connections_and_changes(start_broker):
+    broker = start_broker("--log-level", "debug")
+    with Connection(broker) as connection:
+        connection.call("api_versions", 0)
+    broker.stop()
+    assert "DEBUG ottla.net connection from 127.0.0.1 on PLAINTEXT" in broker.stderr_text()
+    assert "DEBUG ottla.cluster.view change 0: BrokerRegistered(" in broker.stderr_text()
 
 
 def test_start_up_is_quick_and_memory_small(start_broker):

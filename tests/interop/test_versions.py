@@ -11,7 +11,7 @@ from tests.interop.raw import Connection, batch, fetch_fields, header_v1, produc
 
 UNSUPPORTED_VERSION = 35
 
-# The ranges of Apache Kafka 4.2 for what is built; Produce says 0 and means 3.
+# The ranges of Apache Kafka 4.3 for what is built; Produce says 0 and means 3.
 SERVED = {
     "produce": (0, 0, 13),
     "fetch": (1, 4, 18),
@@ -25,18 +25,33 @@ SERVED = {
     "offset_for_leader_epoch": (23, 2, 4),
     "describe_configs": (32, 1, 4),
     "alter_configs": (33, 0, 2),
-    "describe_log_dirs": (35, 1, 4),
+    "alter_replica_log_dirs": (34, 1, 2),
+    "describe_log_dirs": (35, 1, 5),
     "create_partitions": (37, 0, 3),
+    "create_delegation_token": (38, 1, 3),
+    "renew_delegation_token": (39, 1, 2),
+    "expire_delegation_token": (40, 1, 2),
+    "describe_delegation_token": (41, 1, 3),
     "incremental_alter_configs": (44, 0, 1),
+    "describe_client_quotas": (48, 0, 1),
+    "alter_client_quotas": (49, 0, 1),
+    "describe_user_scram_credentials": (50, 0, 0),
     "describe_cluster": (60, 0, 2),
+    "unregister_broker": (64, 0, 0),
+    "list_config_resources": (74, 0, 1),
     "describe_topic_partitions": (75, 0, 0),
 }
 PRODUCE_ACCEPTED_MIN = 3
+REFUSED = {"describe_delegation_token", "unregister_broker"}
+"""Answered with an error, by Apache Kafka as well where nothing is set up for them."""
+NEGATIVE_TIMES = {"create_delegation_token", "renew_delegation_token", "expire_delegation_token"}
+"""Their refusals say -1 for a time, as those of Apache Kafka do, and kio reads no such time: see `tests/broker`."""
 BETWEEN_BROKERS = {4, 5, 6, 7, 27, 56, 58, 67}
 
 SPOKEN = [
     (api, version)
     for api, (_, low, high) in SERVED.items()
+    if api not in NEGATIVE_TIMES
     for version in range(PRODUCE_ACCEPTED_MIN if api == "produce" else low, high + 1)
 ]
 
@@ -77,7 +92,14 @@ def request_fields(api: str, topic: str, topic_id: Any) -> dict[str, Any]:
         },
         "describe_configs": {"resources": [{**resource, "configuration_keys": None}]},
         "alter_configs": {"resources": [{**resource, "configs": [{"name": "retention.ms", "value": "1000"}]}]},
+        "alter_replica_log_dirs": {"dirs": []},
         "describe_log_dirs": {"topics": None},
+        "describe_delegation_token": {"owners": None},
+        "describe_client_quotas": {"components": [], "strict": False},
+        "alter_client_quotas": {"entries": [], "validate_only": True},
+        "describe_user_scram_credentials": {"users": None},
+        "unregister_broker": {"broker_id": 4711},
+        "list_config_resources": {"resource_types": []},
         "create_partitions": {
             "topics": [{"name": topic, "count": 2, "assignments": None}],
             "timeout": 10_000,
@@ -103,6 +125,16 @@ def error_codes(answer: Any) -> list[int]:
     return []
 
 
+def error_messages(answer: Any) -> list[str | None]:
+    """Every error message anywhere in an answer."""
+    if isinstance(answer, dict):
+        own = [answer["error_message"]] if "error_message" in answer else []
+        return own + [text for value in answer.values() for text in error_messages(value)]
+    if isinstance(answer, list):
+        return [text for item in answer for text in error_messages(item)]
+    return []
+
+
 def advertised(broker: Served) -> dict[int, tuple[int, int]]:
     with Connection(broker) as connection:
         answer = connection.call("api_versions", 3, client_software_name="raw", client_software_version="1")
@@ -117,8 +149,6 @@ def topic_id_of(connection: Connection, topic: str) -> Any:
 def test_the_advertised_ranges_are_those_of_kafka(broker):
     ranges = advertised(broker)
     for api, (key, low, high) in SERVED.items():
-        if EXTERNAL and api == "describe_log_dirs":
-            continue  # a newer Kafka has one version more
         assert ranges.get(key) == (low, high), api
 
 
@@ -132,8 +162,10 @@ def test_every_advertised_version_is_spoken(broker, topic, api, version):
     with Connection(broker) as connection:
         topic_id = topic_id_of(connection, topic)
         answer = connection.call(api, version, **request_fields(api, topic, topic_id))
-    assert set(error_codes(answer)) <= {0}, answer
+    assert api in REFUSED or set(error_codes(answer)) <= {0}, answer
     assert answer.get("throttle_time", 0) == 0
+    if api not in REFUSED:
+        assert set(error_messages(answer)) <= {None}, "where nothing went wrong, nothing is said"
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

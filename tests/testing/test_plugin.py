@@ -87,7 +87,7 @@ def pytest_run(directory: Path, files: dict[str, str], *arguments: str) -> str:
 def test_fixtures_serve_a_users_tests_side_by_side(tmp_path):
     output = pytest_run(tmp_path, {"users": USERS_TESTS, "orders": readme_example(), "misuse": MISUSE}, "-n", "2")
     assert "9 passed, 1 error" in output, output
-    assert "@pytest.mark.ottla takes brokers, config, partitions, by name; not borkers" in output
+    assert "@pytest.mark.ottla takes brokers, config, partitions, by name; not borkers; did you mean brokers?" in output
 
 
 def test_the_same_tests_run_on_another_cluster(tmp_path):
@@ -124,3 +124,57 @@ def test_the_fixture_for_clusters_gives_what_the_mark_says(ottla_cluster):
 
 def test_broker_and_topic_are_there_in_this_run_too(ottla_broker, ottla_topic):
     assert ottla_broker.bootstrap_servers != ottla_topic.bootstrap_servers
+
+
+TOPICS_THAT_GO = """
+import pytest
+from ottla.blocking import Admin
+
+def topics(server):
+    with Admin(server.bootstrap_servers) as admin:
+        return {topic.name for topic in admin.list_topics()}
+
+@pytest.fixture(scope="module")
+def shared(ottla_server):
+    return ottla_server.create_topic("shared")
+
+@pytest.fixture
+def own(ottla_server):
+    return ottla_server.create_topic("own")
+
+def test_makes_topics(ottla_server, shared, own):
+    ottla_server.create_topic("made")
+    ottla_server.produce("written", b"x")
+    assert topics(ottla_server) == {"shared", "own", "made", "written"}
+
+def test_finds_only_what_its_module_has_made(ottla_server, shared):
+    assert topics(ottla_server) == {"shared"}
+"""
+NEXT_MODULE = """
+from ottla.blocking import Admin
+
+def test_finds_nothing(ottla_server):
+    with Admin(ottla_server.bootstrap_servers) as admin:
+        assert admin.list_topics() == []
+
+def test_leaves_a_fault_that_never_fires(ottla_server):
+    ottla_server.inject("Fetch", error="not_leader_or_follower")
+"""
+
+
+def test_topics_go_with_the_test_and_unused_faults_are_told(tmp_path):
+    output = pytest_run(tmp_path, {"a": TOPICS_THAT_GO, "b": NEXT_MODULE}, "-p", "no:randomly")
+    assert "4 passed, 1 warning" in output, output
+    assert "inject('Fetch', error='not_leader_or_follower') never fired" in output
+
+
+def test_the_lag_counts_partitions_that_nobody_committed_for(ottla_server):
+    topic = ottla_server.create_topic(partitions=2)
+    topic.produce([b"a", b"b"], partition=0)
+    topic.produce([b"c"], partition=1)
+    from ottla.blocking import Admin
+    from ottla.client.embedded import TopicPartition
+
+    with Admin(ottla_server.bootstrap_servers) as admin:
+        admin.alter_group_offsets("half", {TopicPartition(topic, 0): 1})
+    assert ottla_server.lag("half") == {(topic, 0): 1, (topic, 1): 1}

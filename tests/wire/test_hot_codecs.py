@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.errors import BadFrame
+from ottla.net.streaming import Streamed
 from ottla.wire import fetch, produce
 from ottla.wire.fetch import PartitionFetched
 from ottla.wire.messages import decode, encode
@@ -134,8 +135,8 @@ def test_fetch_answers_are_those_of_kio(version):
             ],
         ),
     ]
-    buffers = fetch.encode_response(version, results, session_id=77)
-    tree = read_back(b"".join(buffers), FetchResponse, version)
+    parts = fetch.encode_response(version, results, session_id=77)
+    tree = read_back(Streamed(parts).load(), FetchResponse, version)
     one, two = tree.responses[0].partitions
     assert (one.high_watermark, one.last_stable_offset, one.records) == (9, 8, b"r" * 300)
     assert two.records == b""

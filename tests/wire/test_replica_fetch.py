@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.errors import BadFrame
+from ottla.net.streaming import Streamed
 from ottla.wire import fetch, messages
 from ottla.wire.fetch import FetchPartition, PartitionFetched
 from ottla.wire.replica_fetch import VERSION, Wanted, decode_response, encode_request
@@ -42,19 +43,17 @@ def test_an_answer_is_what_the_leader_sent():
         PartitionFetched(1, 6, leader_id=2, leader_epoch=9),
         PartitionFetched(2, 0, 10, 10, 1, [(1, 2), (3, 4)], -1, b"", diverging=(3, 44)),
     ]
-    data = b"".join(bytes(part) for part in fetch.encode_response(VERSION, [(T, sent)], session_id=77))
+    data = Streamed(fetch.encode_response(VERSION, [(T, sent)], session_id=77)).load()
     answer = decode_response(memoryview(data))
     assert (answer.error, answer.session_id) == (0, 77)
     first, second, third = (fetched for topic, fetched in answer.partitions if topic == T)
-    assert (bytes(first.records), first.high_watermark, first.log_start) == (b"records", 10, 1)
+    assert (first.records, first.high_watermark, first.log_start) == (b"records", 10, 1)
     assert second.error == 6
     assert third.diverging == (3, 44)
 
 
 def test_an_answer_that_is_cut_short_is_none():
-    data = b"".join(
-        bytes(part) for part in fetch.encode_response(VERSION, [(T, [PartitionFetched(0, records=b"abc")])])
-    )
+    data = Streamed(fetch.encode_response(VERSION, [(T, [PartitionFetched(0, records=b"abc")])])).load()
     for size in range(len(data) - 2):  # what is missing at the very end are empty tags
         with pytest.raises(BadFrame):
             decode_response(memoryview(data[:size]))

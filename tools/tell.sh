@@ -1,0 +1,27 @@
+#!/bin/sh
+# Runs a command that says nothing for long, and says every two seconds that it still runs: tell.sh WORDS COMMAND...
+words=$1
+shift
+echo "$words"
+line='  still at it after %s s\n'
+end=''
+if [ -t 1 ]; then # in one line, again and again
+    line='\r  still at it after %s s'
+    end='\r\033[K'
+fi
+"$@" &
+command=$!
+trap 'kill "$command" 2> /dev/null' INT TERM
+(
+    passed=0
+    while sleep 2 && kill -0 "$command" 2> /dev/null; do
+        passed=$((passed + 2))
+        printf "$line" "$passed"
+    done
+) &
+ticking=$!
+wait "$command"
+status=$?
+kill "$ticking" 2> /dev/null
+printf "$end"
+exit "$status"
