@@ -251,7 +251,7 @@ class Ring:
             consumer.close()
 
     def read(self, topic: str, bootstrap: str = "") -> list[Record]:
-        """Everything that is committed, in the order of each partition."""
+        """Everything that is committed, one partition after the other, each in the order in which it came."""
         consumer = self._reader(bootstrap)
         got: list[Record] = []
         try:
@@ -271,7 +271,7 @@ class Ring:
                         got.append(Record(message.partition(), message.offset(), key, value))
         finally:
             consumer.close()
-        return got
+        return sorted(got, key=lambda record: record.partition)
 
     def settled(
         self, topic: str, count: int, bootstrap: str = "", seconds: float = PATIENCE_S,
