@@ -268,7 +268,11 @@ async def _print(
                 break
             taken = poll.result()
             for records in taken.values():
-                out.writelines(map(wanted.shown, records))  # one that cannot be shown comes behind the others
+                shown: list[bytes] = []
+                try:
+                    shown.extend(map(wanted.shown, records))
+                finally:  # one that cannot be shown comes behind the others
+                    out.write(b"".join(shown))
                 printed += len(records)
             out.flush()
             idle_ms = 0 if taken else idle_ms + wait_ms

@@ -20,6 +20,7 @@ from ottla.cli.kafka_scripts.options import (
     ToolFailure,
     UsageFailure,
     apart,
+    cannot_parse,
     check_choice,
     missing_argument,
     pairs_of,
@@ -73,7 +74,7 @@ class Printed:
 @click.option("--group", metavar="ID")
 @click.option("--partition", type=Number())
 @click.option("--offset", help="earliest, latest, or a number; with --partition.")
-@click.option("--max-messages", type=Number())
+@click.option("--max-messages", metavar="Integer")
 @click.option("--timeout-ms", type=Number())
 @click.option("--isolation-level", metavar="LEVEL")
 @click.option("--formatter", "name", default=DEFAULT, metavar="CLASS", help=f"How records are printed: {DEFAULT}.")
@@ -103,7 +104,7 @@ def console_consumer(
     group: str | None,
     partition: int | None,
     offset: str | None,
-    max_messages: int | None,
+    max_messages: str | None,
     timeout_ms: int | None,
     isolation_level: str | None,
     name: str,
@@ -140,7 +141,7 @@ def console_consumer(
         group=group,
         partitions=() if partition is None else (partition,),
         offset=place,
-        count=None if max_messages in (None, -1) else max_messages,
+        count=_count(max_messages, told),
         until_end=False,
         idle_ms=timeout_ms if timeout_ms is not None and timeout_ms >= 0 else None,
         shown=printed,
@@ -231,6 +232,16 @@ def _passing(target: Target) -> tuple[str, Target]:
     """A group of this run only, which commits nothing, as Kafka's tool has one."""
     settings = {"enable.auto.commit": "false", **target.settings}
     return f"console-consumer-{random.randrange(GROUPS_MAX)}", target._replace(settings=settings)
+
+
+def _count(text: str | None, told: bool) -> int | None:
+    """None if there is no end. What is no number is found out late, as by Kafka's tool."""
+    try:
+        return None if text is None or int(text) == -1 else int(text)
+    except ValueError:
+        _report(0, told)
+        message = cannot_parse(str(text), "max-messages")
+        raise ToolFailure(f"joptsimple.OptionArgumentConversionException: {message}") from None
 
 
 def _java(pattern: str | None) -> str | None:
