@@ -95,7 +95,7 @@ check: $(VENV)/.installed-dev
 
 interop-java: $(VENV)/.installed-dev
 	$(BIN)/python -c "from bench.maven import kafka_jars; print(kafka_jars())"
-	$(BIN)/python -m pytest -q tests/interop/test_java.py tests/interop/test_kafka_scripts.py
+	$(BIN)/python -m pytest -q tests/interop/test_java.py tests/interop/test_kafka_scripts.py tests/interop/test_kafka_console.py
 
 interop-kafka: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.on_kafka

@@ -47,6 +47,8 @@ class Wanted:
     idle_ms: int | None
     """Give up after so long without a record."""
     shown: formats.Rendered
+    pattern: str | None = None
+    """Of names of topics, in place of `topics`; it takes a group."""
 
 
 @click.command("consume")
@@ -184,6 +186,8 @@ def consume(wanted: Wanted, target: Target, out: IO[bytes], value_deserializer: 
         )
     except BadSetting as bad:
         raise misused(bad) from None
+    if wanted.pattern is not None:
+        return run(_consume(wanted, [], consumer, out))
     topics = administer(target._replace(settings={}), lambda admin: admin.describe_topics(wanted.topics))
     places = _places(wanted, topics)
     lost = [place for place in without_leader(topics.values()) if place in places]
@@ -198,7 +202,7 @@ async def _consume(wanted: Wanted, places: list[TopicPartition], consumer: Consu
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with consumer:
         if wanted.group is not None and where(wanted.offset)[0] != "stored":
-            consumer.subscribe(list(wanted.topics))
+            consumer.subscribe(list(wanted.topics), pattern=wanted.pattern)
         else:
             consumer.assign(places)
             await _seek(consumer, places, wanted.offset)
@@ -264,7 +268,11 @@ async def _print(
                 break
             taken = poll.result()
             for records in taken.values():
-                out.write(b"".join(map(wanted.shown, records)))
+                shown: list[bytes] = []
+                try:
+                    shown.extend(map(wanted.shown, records))
+                finally:  # one that cannot be shown comes behind the others
+                    out.write(b"".join(shown))
                 printed += len(records)
             out.flush()
             idle_ms = 0 if taken else idle_ms + wait_ms

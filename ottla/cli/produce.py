@@ -196,9 +196,10 @@ def produce(
     *,
     prompt: str = "",
     partitioner: str = "sticky",
+    sync: bool = False,
     **settings: object,
 ) -> Counter[int]:
-    """Write them; how many went to each partition. The first that fails ends it."""
+    """Write them, one after the other if `sync`; how many went to each partition. The first that fails ends it."""
     try:
         producer = Producer(
             target.bootstrap, config=target.config(**_patience(target), **settings), partitioner=partitioner
@@ -218,7 +219,7 @@ def produce(
                     timestamp_ms=record.timestamp_ms,
                 )
                 sent.add_done_callback(outcome)
-                if outcome.errors:
+                if outcome.errors or (sync and sent.exception() is not None):
                     break
     except ClientError as error:
         raise failure_of([error]) from None

@@ -15,8 +15,8 @@ import click
 
 SCRIPTS: Final = {
     "kafka-topics.sh": "topics:kafka_topics",
-    "kafka-console-producer.sh": "console:console_producer",
-    "kafka-console-consumer.sh": "console:console_consumer",
+    "kafka-console-producer.sh": "console_producer:console_producer",
+    "kafka-console-consumer.sh": "console_consumer:console_consumer",
     "kafka-consumer-groups.sh": "consumer_groups:kafka_consumer_groups",
     "kafka-configs.sh": "configs:kafka_configs",
     "kafka-get-offsets.sh": "get_offsets:kafka_get_offsets",

@@ -10,6 +10,7 @@ import click
 
 from ottla.cli.failure import Failure
 from ottla.cli.kafka_scripts.options import (
+    NO_CONTROLLERS,
     Script,
     ToolFailure,
     administer,
@@ -30,6 +31,17 @@ KINDS: Final = {
     "groups": ResourceKind.GROUP,
 }
 NOT_HERE: Final = ("clients", "users", "ips", "client-metrics")
+ABSENT: Final = {
+    "client": "clients",
+    "client_defaults": "clients",
+    "user": "users",
+    "user_defaults": "users",
+    "ip": "ips",
+    "ip_defaults": "ips",
+    "client_metrics": "client-metrics",
+}
+"""Options that name an entity of a type that is not here."""
+NO_QUOTAS: Final = "this cluster has no quotas, users or client metrics to describe or alter yet"
 ENTITY_TYPES: Final = "topics, clients, users, brokers, ips, client-metrics, groups, broker-loggers"
 SOURCES: Final = {
     1: "DYNAMIC_TOPIC_CONFIG",
@@ -55,6 +67,7 @@ COMMA: Final = re.compile(r",(?=[^\]]*(?:\[|$))")
     "client-metrics or group",
 )
 @click.option("--bootstrap-server")
+@click.option("--bootstrap-controller", help=NO_CONTROLLERS)
 @click.option("--describe", is_flag=True)
 @click.option("--alter", is_flag=True)
 @click.option("--all", "everything", is_flag=True)
@@ -66,6 +79,13 @@ COMMA: Final = re.compile(r",(?=[^\]]*(?:\[|$))")
 @click.option("--broker-defaults", is_flag=True)
 @click.option("--broker-logger")
 @click.option("--group")
+@click.option("--client", help=NO_QUOTAS)
+@click.option("--client-defaults", is_flag=True, help=NO_QUOTAS)
+@click.option("--user", help=NO_QUOTAS)
+@click.option("--user-defaults", is_flag=True, help=NO_QUOTAS)
+@click.option("--ip", help=NO_QUOTAS)
+@click.option("--ip-defaults", is_flag=True, help=NO_QUOTAS)
+@click.option("--client-metrics", help=NO_QUOTAS)
 @click.option("--add-config", metavar="NAME=VALUE,NAME=[V1,V2],...")
 @click.option("--add-config-file", metavar="FILE")
 @click.option("--delete-config", "deleted", multiple=True, metavar="NAME,...")
@@ -73,6 +93,7 @@ COMMA: Final = re.compile(r",(?=[^\]]*(?:\[|$))")
 @click.option("--command-config", "file", metavar="FILE")
 def kafka_configs(
     bootstrap_server: str | None,
+    bootstrap_controller: str | None,
     describe: bool,
     alter: bool,
     everything: bool,
@@ -89,11 +110,16 @@ def kafka_configs(
     deleted: tuple[str, ...],
     force: bool,
     file: str | None,
+    **absent: str | bool | None,
 ) -> None:
     """Describe and alter settings."""
     action = one_action({"describe": describe, "alter": alter})
     changes = {"add-config": add_config, "add-config-file": add_config_file, "delete-config": deleted}
     refuse_together({"describe": describe}, {name: bool(given) for name, given in changes.items()})
+    if bootstrap_server is not None and bootstrap_controller is not None:
+        raise ToolFailure("Only one of --bootstrap-server or --bootstrap-controller can be specified")
+    if bootstrap_controller is not None:
+        raise ToolFailure(NO_CONTROLLERS)
     if bootstrap_server is None:
         raise ToolFailure("Either --bootstrap-server or --bootstrap-controller must be specified.")
     short = [
@@ -102,6 +128,7 @@ def kafka_configs(
         *([("brokers", ALL_BROKERS)] if broker_defaults else []),
         *([("broker-loggers", broker_logger)] if broker_logger is not None else []),
         *([("groups", group)] if group is not None else []),
+        *((ABSENT[each], str(given)) for each, given in absent.items() if given),
     ]
     kinds = [*types, *(kind for kind, _ in short)]
     if doubled := [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]:
@@ -109,6 +136,8 @@ def kafka_configs(
     if short and (types or names or entity_default):
         raise ToolFailure("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
     kind, name = short[0] if short else _entity(types, names, entity_default)
+    if kind in NOT_HERE:
+        raise ToolFailure(f"{kind}: {NO_QUOTAS}")
     if kind in ("brokers", "broker-loggers") and name and not name.isdecimal():
         raise ToolFailure(f"The entity name for {kind} must be a valid integer broker id, but it is: {name}")
     if describe and entity_default and kind == "topics":
@@ -145,8 +174,10 @@ def _entity(types: Sequence[str], names: Sequence[str], default: bool) -> tuple[
     if not types:
         raise ToolFailure("At least one entity type must be specified")
     kind = types[0]
-    if kind in NOT_HERE or len(types) > 1:
-        raise ToolFailure(f"{kind}: this cluster has no quotas, users or client metrics to describe or alter yet")
+    if len(types) > 1:
+        raise ToolFailure(f"{kind}: {NO_QUOTAS}")
+    if kind in NOT_HERE:
+        return kind, None
     if kind not in KINDS:
         raise ToolFailure(
             f"Invalid entity type {kind}, the entity type must be one of {ENTITY_TYPES} "

@@ -21,9 +21,12 @@ from ottla.config.properties import parse_properties
 from ottla.errors import ErrorCode
 
 T = TypeVar("T")
+Given = TypeVar("Given", str | None, tuple[str, ...])
 
 KAFKA_VERSION: Final = "4.3.1"
 """Of the tools whose options, output and exit status these have."""
+NO_CONTROLLERS: Final = "here every broker takes administration: say --bootstrap-server"
+"""In place of --bootstrap-controller."""
 MISSING = "-"
 """What Kafka's tables have where there is no value."""
 
@@ -203,6 +206,30 @@ def pairs_of(texts: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
+def apart(one: str, first: Given, other: str, second: Given) -> Given:
+    """An option that goes by two names: either may be given, both may not."""
+    if first and second:
+        raise UsageFailure(f"Options --{one} and --{other} cannot be specified together.")
+    return first or second
+
+
+def check_choice(value: str, setting: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ToolFailure(
+            f"org.apache.kafka.common.config.ConfigException: Invalid value {value} for configuration {setting}: "
+            f"String must be one of: {', '.join(choices)}"
+        )
+
+
+def properties_of(file: str, missing: Failure) -> dict[str, str]:
+    """What a properties file says; `missing` is raised if it cannot be read."""
+    try:
+        with open(file, encoding="utf-8") as lines:
+            return dict(parse_properties(lines.read()))
+    except OSError:
+        raise missing from None
+
+
 def target_of(*servers: str | None, settings: tuple[str, ...] = (), file: str | None = None) -> Target:
     """Where to, by whichever name the option had."""
     bootstrap = next((each for each in servers if each), None)
@@ -217,11 +244,7 @@ def target_of(*servers: str | None, settings: tuple[str, ...] = (), file: str | 
         ) from None
     given: dict[str, str] = {}
     if file is not None:
-        try:
-            with open(file, encoding="utf-8") as lines:
-                given = dict(parse_properties(lines.read()))
-        except OSError:
-            raise ToolFailure(f"{file}\njava.nio.file.NoSuchFileException: {file}") from None
+        given = properties_of(file, ToolFailure(f"{file}\njava.nio.file.NoSuchFileException: {file}"))
     return Target(bootstrap, given | pairs_of(settings))
 
 

@@ -10,6 +10,7 @@ import click
 
 from ottla.cli.failure import Failure
 from ottla.cli.kafka_scripts.options import (
+    NO_CONTROLLERS,
     Number,
     Script,
     ToolFailure,
@@ -81,6 +82,7 @@ def _wrong(message: str) -> ToolFailure:
     unreadable=_wrong,
 )
 @click.option("--bootstrap-server")
+@click.option("--bootstrap-controller", help=NO_CONTROLLERS)
 @click.option("--generate", is_flag=True)
 @click.option("--execute", is_flag=True)
 @click.option("--verify", is_flag=True)
@@ -99,6 +101,7 @@ def _wrong(message: str) -> ToolFailure:
 @click.option("--command-config", "file", metavar="FILE")
 def kafka_reassign_partitions(
     bootstrap_server: str | None,
+    bootstrap_controller: str | None,
     generate: bool,
     execute: bool,
     verify: bool,
@@ -118,6 +121,10 @@ def kafka_reassign_partitions(
 ) -> None:
     """Move partitions to other brokers."""
     action = one_action({"generate": generate, "execute": execute, "verify": verify, "cancel": cancel, "list": list_})
+    if bootstrap_server is not None and bootstrap_controller is not None:
+        raise UsageFailure("Please don't specify both --bootstrap-server and --bootstrap-controller")
+    if bootstrap_controller is not None:
+        raise _wrong(NO_CONTROLLERS)
     if bootstrap_server is None:
         raise UsageFailure("Please specify either --bootstrap-server or --bootstrap-controller")
     _check(action, click.get_current_context())

@@ -44,6 +44,10 @@ COLLIDING = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "
     "To avoid issues it is best to use either, but not both."
 )
+NO_LONGER = (
+    "delete-config option is no longer supported and deprecated since version 4.0. "
+    "The config will be fully removed in future releases."
+)
 
 
 LARGEST_FACTOR = 32767
@@ -103,6 +107,7 @@ def _unparsed(_: str, message: str) -> Failure:
 @click.option("--replication-factor", type=Number())
 @click.option("--replica-assignment", metavar="0:1:2,0:1:2,...")
 @click.option("--config", "configs", multiple=True, metavar="NAME=VALUE")
+@click.option("--delete-config", "unheeded", multiple=True, help="No longer supported; kafka-configs.sh has it.")
 @click.option("--if-not-exists", is_flag=True)
 @click.option("--if-exists", is_flag=True)
 @click.option("--exclude-internal", is_flag=True)
@@ -126,6 +131,7 @@ def kafka_topics(
     replication_factor: int | None,
     replica_assignment: str | None,
     configs: tuple[str, ...],
+    unheeded: tuple[str, ...],
     if_not_exists: bool,
     if_exists: bool,
     exclude_internal: bool,
@@ -138,6 +144,8 @@ def kafka_topics(
     file: str | None,
 ) -> None:
     """Create, list, describe, alter and delete topics."""
+    if unheeded:
+        click.echo(NO_LONGER, err=True)
     actions = {"list": list_, "describe": describe, "create": create, "alter": alter, "delete": delete}
     action = _check(click.get_current_context().params, actions)
     target = target_of(bootstrap_server, file=file)
