@@ -114,6 +114,10 @@ def verify_checkpoints(
     except Fault as fault:
         findings.append(Finding(f"{directory}/{checkpoints.META_PROPERTIES}", str(fault), "as it says"))
     points, high = told.get(checkpoints.RECOVERY_POINTS, {}), told.get(checkpoints.HIGH_WATERMARKS, {})
+    mark = checkpoints.read_clean_shutdown(disk, directory)
+    for closed in (mark.logs if mark is not None else None) or ():
+        key = closed.topic, closed.partition
+        points[key] = max(points.get(key, 0), closed.end)
     starts, cleaned = told.get(checkpoints.LOG_STARTS, {}), told.get(checkpoints.CLEANED, {})
     by_partition = {
         key: Told(Evidence(points.get(key, 0), high.get(key, 0)), starts.get(key, 0), cleaned.get(key, 0) > 0)

@@ -223,8 +223,15 @@ def empty(directory: Path) -> None:
         path.unlink()
 
 
+def remove_all_traces(data: Path) -> None:
+    shutil.rmtree(data / f"{TOPIC}-0")
+    for path in data.glob("*-checkpoint"):
+        path.unlink()
+
+
 LOSSES: dict[str, Callable[[Path], object]] = {
     "directory removed": lambda data: shutil.rmtree(data / f"{TOPIC}-0"),
+    "directory removed with all checkpoints": lambda data: remove_all_traces(data),
     "directory emptied": lambda data: empty(data / f"{TOPIC}-0"),
     "active segment removed": lambda data: segments(data)[-1].unlink(),
     "active segment emptied": lambda data: segments(data)[-1].write_bytes(b""),

@@ -54,8 +54,15 @@ def replace(directory: Path, make: Callable[[Path], object]) -> None:
     make(directory)
 
 
+def remove_all_traces(data: Path) -> None:
+    """Of the partition, and of what checkpoints tell of it."""
+    shutil.rmtree(data / f"{TOPIC}-0")
+    remove(*data.glob("*-checkpoint"))
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "directory removed": lambda data: shutil.rmtree(data / f"{TOPIC}-0"),
+    "directory removed with all checkpoints": remove_all_traces,
     "directory emptied": lambda data: replace(data / f"{TOPIC}-0", Path.mkdir),
     "directory replaced by a file": lambda data: replace(data / f"{TOPIC}-0", Path.touch),
     "active segment emptied": lambda data: logs(data)[-1].write_bytes(b""),
