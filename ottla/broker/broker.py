@@ -377,7 +377,7 @@ class Broker:
             case c.PartitionChanged():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
-                    self._partition_changed(topic, change.partition)
+                    self.take_up(topic, change.partition)
             case c.BrokerRegistered():
                 if change.id == self.id and change.incarnation == self.cluster.incarnation:
                     self.replicas.registered(change.epoch)
@@ -402,7 +402,7 @@ class Broker:
         for partition in self.replicas.configure(topic):
             self.syncing.look_at(partition)
 
-    def _partition_changed(self, topic: Topic, index: int) -> None:
+    def take_up(self, topic: Topic, index: int) -> None:
         partition = self.replicas.host_partition(topic, index)
         if partition is not None:
             self.replication.follow(partition)

@@ -37,6 +37,8 @@ TOGETHER_FROM = 50
 CHECKPOINTS = (
     checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANED,
 )  # fmt: skip
+EVIDENCE = (checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS)
+"""Which of them tell that a log held something."""
 WRITTEN_ATOMICALLY = (*CHECKPOINTS, checkpoints.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN, scrub_schedule.FILE_NAME)
 UNFINISHED = ".tmp"
 """What is left of a file whose writer was killed."""
@@ -68,6 +70,7 @@ class Replicas:
         self._known: dict[str, dict[Key, int]] = {name: {} for name in CHECKPOINTS}  # of logs not opened yet
         self._left: dict[str, str] = {}
         self._clean = False
+        self._forgot = False
         self._closed: dict[Key, checkpoints.ClosedLog] = {}  # as the clean stop before this start left them
         self.broker_epoch = NO_EPOCH
         """The registration of this broker; nothing is led before there is one, nor what was led under another."""
@@ -114,6 +117,7 @@ class Replicas:
         checked batch by batch, which may take longer than a session with the store lasts: so it is done beside the
         loop, a few logs at a time. Nobody may be served from here before it is done."""
         self._clean = mark is not None
+        self._forgot = mark is None or mark.logs is None
         self._closed = {} if mark is None else _of_these_topics(mark.logs or (), image)
         await self._runtime.offload(self._look_through, image)
         here = [
@@ -125,6 +129,7 @@ class Replicas:
         for start in range(0, len(here), LOGS_AT_ONCE):
             some = here[start : start + LOGS_AT_ONCE]
             for partition in await self._runtime.offload(self._opened, some):
+                partition.forgot = self._forgot
                 self._take_in(partition)
             for topic, index in some:
                 self.host_partition(topic, index)
@@ -140,8 +145,10 @@ class Replicas:
             self._written[name] = self._handed_out[name] = found
             # What is said of others would be believed of a log that begins under such a name one day.
             self._known[name] = {key: offset for key, offset in found.items() if key in here}
-        points = self._known[checkpoints.RECOVERY_POINTS]
+        self._forgot = self._forgot and not any(map(self._written.get, EVIDENCE))
+        points, starts = self._known[checkpoints.RECOVERY_POINTS], self._known[checkpoints.LOG_STARTS]
         points.update((key, max(closed.end, points.get(key, 0))) for key, closed in self._closed.items())
+        starts.update((key, max(closed.start, starts.get(key, 0))) for key, closed in self._closed.items())
         try:
             self.write_checkpoints()
         except StorageFault as fault:  # tried again by the first log for which it matters
@@ -156,7 +163,7 @@ class Replicas:
         neither log nor metadata: it is lost. One that was dropped is still there under another name as long as
         checkpoints tell of it."""
         told = set(self._closed)
-        for name in (checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS):
+        for name in EVIDENCE:
             told.update(key for key, offset in self._read_checkpoint(name).items() if offset > 0)
         now = set(self._disk.listdir(self._data_dir))
         lost = set()
@@ -329,6 +336,7 @@ class Replicas:
         )
         checkpointed = self._known[checkpoints.HIGH_WATERMARKS].get(key, 0)
         partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
+        partition.end_known = key in self._closed
         opened.on_refused = lambda fault: self.on_write_refused(partition, fault)
         return partition
 
