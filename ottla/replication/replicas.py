@@ -18,7 +18,7 @@ from ottla.cluster.layout import id_text
 from ottla.config.topic import TopicConfig
 from ottla.errors import Fault, Refused, StorageFault
 from ottla.log import checkpoints, manifest, scrub_schedule
-from ottla.log.damage import DAMAGED_SUFFIX, set_directories_aside
+from ottla.log.damage import DAMAGED_SUFFIX, NOT_KNOWN, set_directories_aside
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.in_sync import NO_EPOCH
 from ottla.replication.partition import NO_LEADER, Partition
@@ -316,6 +316,7 @@ class Replicas:
             recovery_point=self._known[checkpoints.RECOVERY_POINTS].get(key, 0),
             log_start=self._known[checkpoints.LOG_STARTS].get(key, 0),
             high_watermark=self._known[checkpoints.HIGH_WATERMARKS].get(key, 0),
+            closed_start=self._closed[key].start if key in self._closed else NOT_KNOWN,
             cleaned=self._known[checkpoints.CLEANED].get(key, 0),
             clean=self._clean,
             topic_id=topic.id,
