@@ -58,7 +58,7 @@ class Partition:
         self.doubt: Doubt | None = None
         """While it is to lead, and must not before it has heard of the others."""
         self.end_known = False
-        """The log ends where it ended when its broker stopped, and that is known for certain."""
+        """The log ends where it ended when its broker stopped, and that is known for certain; or it has led since."""
         self.forgot = False
         """Nothing in the data directory tells what any log held."""
         self.leader_id = NO_LEADER
@@ -131,6 +131,7 @@ class Partition:
         if self.leads and (begins or not led):
             self.log.assign_epoch(state.leader_epoch)
             self.epoch_start = self.log.log_end
+            self.end_known, self.forgot = True, False
             self.followers = {}
         if self.leads:
             others = [replica for replica in self.replicas if replica != self.broker_id]

@@ -298,7 +298,7 @@ class Replicas:
         as their leader refuses producers what the real one would take, in words that are final."""
         self._expelled = True
         for partition in self:
-            if partition.leads:
+            if partition.leads or partition.doubt is not None:
                 partition.step_down()
                 partition.wake()
 
@@ -309,6 +309,7 @@ class Replicas:
         if path in self._left:  # what another partition left there is not this one's
             self._disk.rename(path, self._left[path])
             del self._left[path]
+        closed = self._closed.pop(key, None)
         opened = PartitionLog.open(
             self._disk,
             path,
@@ -316,7 +317,7 @@ class Replicas:
             recovery_point=self._known[checkpoints.RECOVERY_POINTS].get(key, 0),
             log_start=self._known[checkpoints.LOG_STARTS].get(key, 0),
             high_watermark=self._known[checkpoints.HIGH_WATERMARKS].get(key, 0),
-            closed_start=self._closed[key].start if key in self._closed else NOT_KNOWN,
+            closed_start=NOT_KNOWN if closed is None else closed.start,
             cleaned=self._known[checkpoints.CLEANED].get(key, 0),
             clean=self._clean,
             topic_id=topic.id,
@@ -337,7 +338,7 @@ class Replicas:
         )
         checkpointed = self._known[checkpoints.HIGH_WATERMARKS].get(key, 0)
         partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
-        partition.end_known = key in self._closed
+        partition.end_known = closed is not None
         opened.on_refused = lambda fault: self.on_write_refused(partition, fault)
         return partition
 
