@@ -168,10 +168,10 @@ class Broker:
         self.events.joined()
         self._configure()
         mark = checkpoints.take_clean_shutdown(disk, self.data_dir)
-        await self._open_logs(clean=mark is not None)
+        await self._open_logs(mark)
         damaged = self.replicas.damaged()
-        if len(damaged) > DAMAGED_NAMED_MAX:
-            mark, damaged = None, ()
+        if mark is None or len(damaged) > DAMAGED_NAMED_MAX:
+            mark = checkpoints.CleanShutdown()
         self.cluster.on_expelled(self.replicas.expelled)
         self.cluster.on_replaced(self._replaced)
         for listener in self.config.endpoints:
@@ -186,8 +186,8 @@ class Broker:
                 self.id,
                 [Endpoint(e.name, e.advertised_host, e.advertised_port, e.protocol) for e in endpoints],
                 self.config.broker_rack,
-                *(mark or checkpoints.CleanShutdown()),
-                damaged,
+                *mark[:2],
+                damaged[:DAMAGED_NAMED_MAX],
             )
         )
         await self._confirm_erased()
@@ -212,11 +212,11 @@ class Broker:
                 min_in_sync.NAME, mine, ours, min_in_sync.NAME, mine,
             )  # fmt: skip
 
-    async def _open_logs(self, *, clean: bool) -> None:
+    async def _open_logs(self, mark: checkpoints.CleanShutdown | None) -> None:
         """As the image has them; it may move on meanwhile, and what it was told in that time is made up for."""
         loaded, began = self.image, self.runtime.now()
-        await self.replicas.load(loaded, clean=clean)
-        self.events.recovered(self.runtime.now() - began, clean=clean)
+        await self.replicas.load(loaded, mark)
+        self.events.recovered(self.runtime.now() - began, clean=mark is not None)
         self.cluster.subscribe(self._changed)
         self.cluster.subscribe(self.events.changed)
         now = self.image
@@ -243,7 +243,7 @@ class Broker:
         if clean := await self.runtime.offload(self.replicas.close):
             me = self.cluster.registration
             assert me is not None
-            mark = checkpoints.CleanShutdown(me.epoch, me.clean_since)
+            mark = checkpoints.CleanShutdown(me.epoch, me.clean_since, self.replicas.logs())
             checkpoints.write_clean_shutdown(self.runtime.disk, self.data_dir, mark)
         if self._status is not None:
             await self._status.close()
@@ -377,7 +377,7 @@ class Broker:
             case c.PartitionChanged():
                 topic = new.topic_by_id(change.topic_id)
                 if topic is not None:
-                    self._partition_changed(topic, change.partition)
+                    self.take_up(topic, change.partition)
             case c.BrokerRegistered():
                 if change.id == self.id and change.incarnation == self.cluster.incarnation:
                     self.replicas.registered(change.epoch)
@@ -402,7 +402,7 @@ class Broker:
         for partition in self.replicas.configure(topic):
             self.syncing.look_at(partition)
 
-    def _partition_changed(self, topic: Topic, index: int) -> None:
+    def take_up(self, topic: Topic, index: int) -> None:
         partition = self.replicas.host_partition(topic, index)
         if partition is not None:
             self.replication.follow(partition)

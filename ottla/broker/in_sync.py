@@ -16,6 +16,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, Fault, Refused
+from ottla.replication.doubt import resolve
 from ottla.replication.in_sync import UNKNOWN, Proposal
 from ottla.replication.partition import Partition
 from ottla.wire.schema.alter_partition import (
@@ -70,7 +71,7 @@ class InSyncSets:
 
     def leave(self, partition: Partition) -> None:
         """Its log was found damaged: it must not be elected, and not lead if another can."""
-        if partition.leads:
+        if _decides(partition):
             self._propose(partition)
         else:
             self._leaving[partition] = None
@@ -79,11 +80,24 @@ class InSyncSets:
     def look_at_all(self) -> None:
         """A broker has registered: its replicas may have come far enough before we knew that it is there."""
         for partition in self._broker.replicas:
-            if partition.leads:
+            if _decides(partition):
                 self.look_at(partition)
 
     def _propose(self, partition: Partition) -> None:
-        if partition.propose(self._runtime.now(), self._lag_s_max, self._able):
+        if partition.doubt is not None:
+            self._resolve(partition)
+        elif partition.propose(self._runtime.now(), self._lag_s_max, self._able):
+            self._wanted[partition] = None
+            self._news.set()
+
+    def _resolve(self, partition: Partition) -> None:
+        image = self._broker.image
+        leads = resolve(partition, self._runtime.now(), self._lag_s_max, self._able, image.brokers.__contains__)
+        topic = image.topic_by_id(partition.topic_id)
+        if leads and topic is not None:
+            log.warning("%s: no other replica shows what is missing: broker %d leads", partition, self._broker.id)
+            self._broker.take_up(topic, partition.index)
+        elif partition.proposed is not None:
             self._wanted[partition] = None
             self._news.set()
 
@@ -105,7 +119,7 @@ class InSyncSets:
                 try:
                     if late:
                         partition.forgive()  # it was us who stood still
-                    elif partition.followers:
+                    elif partition.followers or partition.doubt is not None:
                         self._propose(partition)
                 except Exception as failure:  # a mistake with one must not leave the followers of all others unseen
                     log.error("the followers of %s cannot be looked at", partition, exc_info=failure)
@@ -114,7 +128,7 @@ class InSyncSets:
         while True:
             await self._news.wait()
             self._news.clear()
-            self._wanted = {p: None for p in self._wanted if p.leads and p.proposed is not None}
+            self._wanted = {p: None for p in self._wanted if _decides(p) and p.proposed is not None}
             self._leaving = {p: None for p in self._leaving if _leaves(p)}
             if not self._wanted and not self._leaving:
                 continue
@@ -177,8 +191,12 @@ class InSyncSets:
         }
 
 
+def _decides(partition: Partition) -> bool:
+    return partition.leads or partition.doubt is not None
+
+
 def _leaves(partition: Partition) -> bool:
-    return partition.log.damage is not None and not partition.leads and partition.counts_as_whole
+    return partition.log.damage is not None and not _decides(partition) and partition.counts_as_whole
 
 
 def _without_itself(partition: Partition) -> Proposal:

@@ -3,7 +3,7 @@
 In the data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint`,
 `replication-offset-checkpoint` (high watermarks) and `cleaner-offset-checkpoint`, one line per partition;
 `meta.properties` (whose directory this is); `.kafka_cleanshutdown` (present only between a
-clean stop and the next start; KIP-966 keeps the broker epoch in it, `cleanSince` is ours). In a partition's directory:
+clean stop and the next start; KIP-966 keeps the broker epoch in it, the rest is ours). In a partition's directory:
 `partition.metadata` (which topic id it belongs to) and `leader-epoch-checkpoint`.
 
 All are replaced atomically. A damaged one is a Fault that names the file and says what may be done about it:
@@ -17,7 +17,9 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from crc32c import crc32c
 
 from ottla.errors import Fault
 from ottla.runtime import Disk, File
@@ -187,18 +189,30 @@ def write_meta_properties(disk: Disk, directory: str, properties: Mapping[str, s
     disk.write_atomic(f"{directory}/{META_PROPERTIES}", text.encode())
 
 
+class ClosedLog(NamedTuple):
+    """Where the log of a partition began and ended. The topic's id is text: another topic may have its name by now."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+
+
 class CleanShutdown(NamedTuple):
     """`epoch` is the registration under which the broker stopped, `since` the oldest since which every stop was clean.
-    -1 where the mark does not say."""
+    -1 where the mark does not say. `logs`: all that have held anything. So nothing that is lost between a clean
+    stop and the next start is taken for empty, whatever else is lost with it; None where the mark does not say."""
 
     epoch: int = -1
     since: int = -1
+    logs: tuple[ClosedLog, ...] | None = None
 
 
 def write_clean_shutdown(disk: Disk, directory: str, mark: CleanShutdown) -> None:
     """The last thing a clean stop writes."""
-    content = json.dumps({"version": 0, "brokerEpoch": mark.epoch, "cleanSince": mark.since})
-    disk.write_atomic(f"{directory}/{CLEAN_SHUTDOWN}", content.encode())
+    said = {"version": 0, "brokerEpoch": mark.epoch, "cleanSince": mark.since, "logs": mark.logs or ()}
+    disk.write_atomic(f"{directory}/{CLEAN_SHUTDOWN}", json.dumps({**said, "crc": _crc(said)}).encode())
 
 
 def take_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
@@ -206,16 +220,32 @@ def take_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
 
     Taking removes it, durably and before anything is written, so that a crash from here on counts as one.
     """
-    path = f"{directory}/{CLEAN_SHUTDOWN}"
+    mark = read_clean_shutdown(disk, directory)
+    if mark is not None:
+        disk.remove(f"{directory}/{CLEAN_SHUTDOWN}")
+        disk.sync_dir(directory)
+    return mark
+
+
+def read_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
+    """Says nothing (-1) where it cannot be believed: where its checksum is wrong; and where it does not name the logs,
+    as those of other releases, and the recovery points that every clean stop writes are gone."""
     try:
-        data = disk.read(path)
+        data = disk.read(f"{directory}/{CLEAN_SHUTDOWN}")
     except FileNotFoundError:
         return None
-    disk.remove(path)
-    disk.sync_dir(directory)
     try:
         said = json.loads(data)
         epoch = int(said["brokerEpoch"] if "brokerEpoch" in said else said["broker_epoch"])
-        return CleanShutdown(epoch, int(said.get("cleanSince", epoch)))
+        mark = CleanShutdown(epoch, int(said.get("cleanSince", epoch)))
+        if "crc" not in said and "logs" not in said:
+            return mark if disk.exists(f"{directory}/{RECOVERY_POINTS}") else CleanShutdown()
+        if said.pop("crc") != _crc(said):
+            return CleanShutdown()
+        return mark._replace(logs=tuple(ClosedLog(*each) for each in said["logs"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return CleanShutdown()  # as an older Kafka writes it: empty
+
+
+def _crc(said: Mapping[str, Any]) -> int:
+    return int(crc32c(json.dumps(said, sort_keys=True).encode()))

@@ -57,11 +57,16 @@ class Damage(NamedTuple):
         return limit
 
 
+NOT_KNOWN = -1
+
+
 class Evidence(NamedTuple):
     """What checkpoints of the data directory say of a log."""
 
     recovery_point: int = 0
     high_watermark: int = 0
+    closed_start: int = NOT_KNOWN
+    """Where it started when this release closed it, if that was the last thing that happened to it."""
 
 
 def note(log: PartitionLog, ranges: Iterable[Range]) -> None:
@@ -78,14 +83,19 @@ def trim(log: PartitionLog) -> None:
         log.damage = log.damage._replace(missing=inside) if inside else None
 
 
-def missing_segments(log: PartitionLog, segments: list[Segment], *, clean: bool, notes: list[str]) -> list[Range]:
+def missing_segments(
+    log: PartitionLog, segments: list[Segment], evidence: Evidence, *, clean: bool, notes: list[str]
+) -> list[Range]:
     """What the manifest claims and the files have not. A file that is longer than claimed is cut back, and what was
     behind kept aside."""
     manifest = log.manifest.latest
     if manifest is None:
-        return between_segments(log, segments, {}, notes) if clean else []
+        found = between_segments(log, segments, {}, notes) if clean else []
+        if segments and 0 <= evidence.closed_start < segments[0].base_offset:
+            found.append((evidence.closed_start, segments[0].base_offset))
+        return found
     by_base = {segment.base_offset: segment for segment in segments}
-    found: list[Range] = list(manifest.missing)
+    found = list(manifest.missing)
     claims = [*manifest.segments, *([manifest.active] if manifest.active is not None else [])]
     for claim in claims:
         if not claim.size:

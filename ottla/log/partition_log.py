@@ -23,9 +23,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from ottla.errors import ErrorCode, Refused, StorageFault
-from ottla.log import claims, recovery, truncation
+from ottla.log import claims, rebuilding, recovery, truncation
 from ottla.log.checkpoints import write_partition_metadata
-from ottla.log.damage import Damage, Evidence, set_directories_aside, trim
+from ottla.log.damage import NOT_KNOWN, Damage, Evidence, set_directories_aside, trim
 from ottla.log.epochs import EpochsFile, LeaderEpochs
 from ottla.log.log_config import LogConfig
 from ottla.log.manifest import ManifestFile
@@ -77,7 +77,7 @@ class PartitionLog:
             disk,
             path,
             self.producers,
-            lambda base: recovery.rebuild_transactions(self, base),
+            lambda base: rebuilding.rebuild_transactions(self, base),
             lambda base: claims.holds_aborted(self, base),
         )
         self.snapshots = Snapshots(disk, path)
@@ -105,13 +105,14 @@ class PartitionLog:
         recovery_point: int = 0,
         log_start: int = 0,
         high_watermark: int = 0,
+        closed_start: int = NOT_KNOWN,
         cleaned: int = 0,
         clean: bool = False,
         topic_id: bytes | None = None,
         now_ms: int,
     ) -> PartitionLog:
         """Load what is there, repair it unless it was closed cleanly; `log.recovery` says what was done."""
-        evidence = Evidence(recovery_point, high_watermark)
+        evidence = Evidence(recovery_point, high_watermark, closed_start)
         aside: list[str] = []
         while True:
             log = cls(disk, path, config)

@@ -31,12 +31,11 @@ from ottla.log.cleaned_transactions import AbortedTransaction
 from ottla.log.damage import DAMAGED_SUFFIX, Evidence
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.producers import Producers
+from ottla.log.rebuilding import check_transaction_indexes, load_producers, reload_producers
 from ottla.log.scan import headers, whole
 from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, Segment, file_stem
 from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
 from ottla.log.transaction_index import TransactionIndexDamaged, decode, write
-from ottla.log.transactions import Transactions
 from ottla.runtime import Disk
 from ottla.wire.batch import BatchHeader
 
@@ -80,7 +79,7 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         log.transactions.look_for(base)
     missing = [
         (max(start, log_start), end)
-        for start, end in damage.missing_segments(log, segments, clean=clean, notes=notes)
+        for start, end in damage.missing_segments(log, segments, evidence, clean=clean, notes=notes)
         if end > log_start
     ]
     log.adopt(segments or [Segment(log.disk, log.path, log_start, created_ms=now_ms)])
@@ -118,7 +117,7 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         reload_producers(log, now_ms)
     newest = log.snapshots.offsets[-1:]
     log.snapshots.prune([*(segment.base_offset for segment in log.segments), *newest])
-    _check_transaction_indexes(log, clean)
+    check_transaction_indexes(log, evidence, clean=clean)
     claims.rebuild(log)
 
 
@@ -157,69 +156,6 @@ def header_at(segment: Segment, position: int) -> BatchHeader:
     for _, header in headers(segment.log, position, segment.size):
         return header
     raise Refused(ErrorCode.corrupt_message, f"{segment.log.path} has no whole batch at {position}")
-
-
-def reload_producers(log: PartitionLog, now_ms: int) -> None:
-    """The producers as of the log end: the newest snapshot, and the headers behind it."""
-    _load_producers(log, log.producers, log.transactions, log.log_end, now_ms)
-
-
-def _load_producers(log: PartitionLog, producers: Producers, transactions: Transactions, end: int, now_ms: int) -> None:
-    """The producers as of `end`, and what they had open."""
-    start = log.snapshots.load(producers, end, now_ms)
-    if start < log.segments[0].base_offset:
-        producers.close_transactions()  # their markers may have been in segments that are gone by now
-    transactions.load()
-    if start >= end:
-        return
-    for segment in log.segments[max(bisect_right(log.segments, start, key=_base_offset) - 1, 0) :]:
-        if segment.base_offset >= end or not segment.size:
-            continue
-        position = max(segment.find(start), 0) if start > segment.base_offset else 0
-        for at, header in headers(segment.log, position, segment.size):
-            if header.producer_id >= 0 and start <= header.base_offset < end:
-                batch = segment.log.pread(header.size, at) if header.is_control else b""
-                transactions.replay(header, batch, now_ms)
-
-
-def rebuild_transactions(log: PartitionLog, base_offset: int) -> None:
-    """The index of a segment's aborted transactions cannot be read: the segment tells what was in it."""
-    rewrite_transactions(log, base_offset)
-    log.transactions.look_for(base_offset)
-
-
-def rewrite_transactions(log: PartitionLog, base_offset: int) -> None:
-    """The file of it, that is; may run in a thread."""
-    producers = Producers(log.config.producer_ids_max)
-    reader = Transactions(log.disk, log.path, producers)
-    _load_producers(log, producers, reader, base_offset, now_ms=0)
-    reader.begin_again(base_offset)
-    segment = log.segments[bisect_right(log.segments, base_offset, key=_base_offset) - 1]
-    for _, header, batch in whole(segment.log, 0, segment.size):
-        if header.producer_id >= 0:
-            reader.record(header, batch, header.base_offset, 0, segment_base=base_offset)
-    reader.finish(base_offset)
-
-
-def _check_transaction_indexes(log: PartitionLog, clean: bool) -> None:
-    """What was aborted must not be shown: an index that is not as the manifest has it is made anew from the log. Those
-    of segments that were just read are, already."""
-    claimed = log.manifest.latest
-    if claimed is None:
-        return
-    here = {segment.base_offset for segment in log.segments if segment.base_offset <= log.recovery_point}
-    told = [*claimed.segments, *([claimed.active] if clean and claimed.active is not None else [])]
-    for claim in told:
-        if claim.base_offset not in here:
-            continue
-        path = file_stem(log.path, claim.base_offset) + INDEX_SUFFIX
-        known = log.transactions.has_index(claim.base_offset)
-        if not known and claim.txnindex_crc == manifest.NO_CRC:
-            continue
-        if manifest.file_crc(log.disk, path) != claim.txnindex_crc:
-            rebuild_transactions(log, claim.base_offset)
-            note = f"{path} was not what its manifest says: rebuilt from the log"
-            log.recovery = log.recovery._replace(notes=(*log.recovery.notes, note))
 
 
 def _base_offset(segment: Segment) -> int:
@@ -410,7 +346,7 @@ class _Repair:
         self._next_offset = start
         self._told_epochs = dict(log.epochs.entries)
         log.epochs.truncate_from_end(start)
-        _load_producers(log, log.producers, log.transactions, start, self._now_ms)
+        load_producers(log, log.producers, log.transactions, start, self._now_ms)
         log.snapshots.truncate(start)
 
     def _check(self, segment: Segment, following: int) -> str | None:

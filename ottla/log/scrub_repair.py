@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
-from ottla.log import damage, recovery
+from ottla.log import damage, rebuilding
 from ottla.log.damage import DAMAGED_SUFFIX
 from ottla.log.index import OffsetIndex, TimeIndex
 from ottla.log.manifest import NO_CRC, SegmentClaim, claim_of, file_crc
@@ -105,7 +105,7 @@ def rebuild_derived(log: PartitionLog, segment: Segment, wrong: Sequence[str], t
     if any(not path.endswith(TXNINDEX_SUFFIX) for path in wrong):
         _rebuild_indexes(log, segment)
     if any(path.endswith(TXNINDEX_SUFFIX) for path in wrong):
-        recovery.rewrite_transactions(log, segment.base_offset)
+        rebuilding.rewrite_transactions(log, segment.base_offset)
     following = log.segment_after(segment)
     if following is None:
         return

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from ottla.errors import StorageFault
-from ottla.log import recovery
+from ottla.log import rebuilding, recovery
 from ottla.log.damage import trim
 from ottla.log.segment import Segment
 
@@ -75,7 +75,7 @@ def settle(log: PartitionLog, now_ms: int) -> None:
         log.active.log.sync()
     log.snapshots.truncate(log.log_end)
     log.transactions.truncate(log.log_end)
-    recovery.reload_producers(log, now_ms)
+    rebuilding.reload_producers(log, now_ms)
     log.epochs_file.save(log.epochs)
     log.disk.sync_dir(log.path)
     log.failure = None
@@ -83,7 +83,7 @@ def settle(log: PartitionLog, now_ms: int) -> None:
 
 def _refused(log: PartitionLog, fault: StorageFault, now_ms: int) -> None:
     log.fail(fault)
-    recovery.reload_producers(log, now_ms)  # whoever repeats what was cut must not hear that it is there
+    rebuilding.reload_producers(log, now_ms)  # whoever repeats what was cut must not hear that it is there
 
 
 def _drop_last(log: PartitionLog) -> None:

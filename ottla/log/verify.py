@@ -21,7 +21,7 @@ from crc32c import crc32c
 
 from ottla.errors import Fault, Refused
 from ottla.log import checkpoints, manifest
-from ottla.log.damage import Evidence
+from ottla.log.damage import NOT_KNOWN, Evidence
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import NO_EPOCH, LeaderEpochs
 from ottla.log.index import IndexDamaged, OffsetIndex, TimeIndex
@@ -114,13 +114,22 @@ def verify_checkpoints(
     except Fault as fault:
         findings.append(Finding(f"{directory}/{checkpoints.META_PROPERTIES}", str(fault), "as it says"))
     points, high = told.get(checkpoints.RECOVERY_POINTS, {}), told.get(checkpoints.HIGH_WATERMARKS, {})
+    mark = checkpoints.read_clean_shutdown(disk, directory)
+    began = {}
+    for closed in (mark.logs if mark is not None else None) or ():
+        key = closed.topic, closed.partition
+        points[key], began[key] = max(points.get(key, 0), closed.end), closed.start
     starts, cleaned = told.get(checkpoints.LOG_STARTS, {}), told.get(checkpoints.CLEANED, {})
     by_partition = {
-        key: Told(Evidence(points.get(key, 0), high.get(key, 0)), starts.get(key, 0), cleaned.get(key, 0) > 0)
+        key: Told(
+            Evidence(points.get(key, 0), high.get(key, 0), began.get(key, NOT_KNOWN)),
+            starts.get(key, 0),
+            cleaned.get(key, 0) > 0,
+        )
         for key in {*points, *high, *starts, *cleaned}
     }
     for (topic, index), said in sorted(by_partition.items()):
-        end, path = max(said.evidence), f"{directory}/{topic}-{index}"
+        end, path = max(said.evidence[:2]), f"{directory}/{topic}-{index}"
         if end <= said.log_start or _is_partition(disk, path):
             continue
         what = f"it is missing or empty, and checkpoints say that it holds offsets up to {end - 1}"
@@ -191,6 +200,10 @@ class _Verification:
         if self._manifest is not None:
             claims = against_manifest(self._disk, self._path, self._manifest, sizes, finished=self._finished)
             self._findings += claims
+        elif bases and 0 <= self._told.evidence.closed_start < bases[0]:
+            start, path = self._told.evidence.closed_start, f"{file_stem(self._path, bases[0])}.log"
+            what = f"offsets {start}..{bases[0] - 1} before it are missing: the log started at {start}"
+            self._found(path, what, AT_START, records=True, offset=start)
         for at, base in enumerate(bases):
             following = bases[at + 1] if at + 1 < len(bases) else _OFFSET_MAX
             self._segment(base, following)

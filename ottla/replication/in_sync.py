@@ -87,6 +87,25 @@ def complete_followers(partition: Partition, able: Callable[[int, int], bool]) -
     }
 
 
+def in_sync_wanted(
+    partition: Partition, now: float, lag_s_max: float, able: Callable[[int, int], bool]
+) -> set[int]:
+    """Who should be in sync, as the leader sees it. Only those who are able, under the registration they fetched with,
+    are asked for: whoever is gone, or about to go, would be waited for in vain, and what a broker had before it came
+    back need not be what it has."""
+    log = partition.log
+    if log.damage is not None and (complete := complete_followers(partition, able)):
+        return complete
+    wanted = {partition.broker_id}
+    for replica, follower in partition.followers.items():
+        if replica in partition.in_sync:
+            if not follower.lags(log.log_end, now, lag_s_max):
+                wanted.add(replica)
+        elif follower.heard and partition.caught_up(follower) and able(replica, follower.epoch):
+            wanted.add(replica)
+    return wanted
+
+
 class Proposal(NamedTuple):
     """A new in-sync set, put to the controller. Each replica with the registration it is known by."""
 

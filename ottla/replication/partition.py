@@ -28,7 +28,8 @@ from ottla.log.slice import Slice
 from ottla.log.transactions import Guard
 from ottla.replication.admission import AppendPolicy
 from ottla.replication.delayed import Appended, TailWatcher, Waiter, Watcher
-from ottla.replication.in_sync import NO_EPOCH, UNKNOWN, Follower, Proposal, complete_followers, parting_of, too_few
+from ottla.replication.doubt import Doubt, doubt_of
+from ottla.replication.in_sync import NO_EPOCH, UNKNOWN, Follower, Proposal, in_sync_wanted, parting_of, too_few
 from ottla.replication.turned_away import Behind, TurnedAway
 from ottla.wire import batch
 
@@ -40,8 +41,9 @@ ACKS_ALL = -1
 class Partition:
     __slots__ = (
         "_enough", "_looks_closer", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "broker_id",
-        "eligible", "epoch_start", "followers", "high_watermark", "in_sync", "index", "leader_epoch", "leader_id",
-        "leads", "log", "partition_epoch", "proposed", "replicas", "tail_watchers", "topic", "topic_id", "watchers",
+        "doubt", "eligible", "end_known", "epoch_start", "followers", "forgot", "high_watermark", "in_sync", "index",
+        "leader_epoch", "leader_id", "leads", "log", "partition_epoch", "proposed", "replicas", "tail_watchers",
+        "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +55,12 @@ class Partition:
         self.broker_id = broker_id
         self.log = log
         self.leads = False
+        self.doubt: Doubt | None = None
+        """While it is to lead, and must not before it has heard of the others."""
+        self.end_known = False
+        """The log ends where it ended when its broker stopped, and that is known for certain; or it has led since."""
+        self.forgot = False
+        """Nothing in the data directory tells what any log held."""
         self.leader_id = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.partition_epoch = NO_EPOCH
@@ -116,11 +124,14 @@ class Partition:
         self.eligible = tuple(state.eligible)
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
-        self.leads = state.leader == self.broker_id if leads is None else leads
+        leads = state.leader == self.broker_id if leads is None else leads
+        doubt = doubt_of(self, self.in_sync, state.leader_epoch) if begins else self.doubt
+        self.leads = leads and doubt is None
         self._count_in_sync()
         if self.leads and (begins or not led):
             self.log.assign_epoch(state.leader_epoch)
             self.epoch_start = self.log.log_end
+            self.end_known, self.forgot = True, False
             self.followers = {}
         if self.leads:
             others = [replica for replica in self.replicas if replica != self.broker_id]
@@ -133,12 +144,14 @@ class Partition:
         self._unite()
         if not self.leads:
             self.step_down()
+            self.doubt = doubt if leads else None
         self.advance()
         self.wake()
 
     def step_down(self) -> None:
         """Whoever waits for a record to be committed has to ask the next leader."""
         self.leads = False
+        self.doubt = None
         waiters, self._waiters = self._waiters, deque()
         for _, waiter in waiters:
             waiter.lost(self)
@@ -318,28 +331,14 @@ class Partition:
         return follower.log_end >= self.high_watermark and follower.log_end >= self.epoch_start
 
     def propose(self, now: float, lag_s_max: float, able: Callable[[int, int], bool]) -> bool:
-        """Whether the in-sync set should be another one; `proposed` says which. One change at a time. Only those who
-        are able, under the registration they fetched with, are asked for: whoever is gone, or about to go, would be
-        waited for in vain, and what a broker had before it came back need not be what it has."""
+        """Whether the in-sync set should be another one; `proposed` says which. One change at a time."""
         if not self.leads or self.proposed is not None:
             return False
-        if self.log.damage is not None and (complete := complete_followers(self, able)):
-            self.proposed = tuple(replica for replica in self.replicas if replica in complete)
-            self._unite()  # nothing is committed from now on that one of them lacks
-            return True
-        log_end = self.log.log_end
-        wanted = {self.broker_id}
-        for replica, follower in self.followers.items():
-            if replica in self.in_sync:
-                if not follower.lags(log_end, now, lag_s_max):
-                    wanted.add(replica)
-            elif follower.heard and self.caught_up(follower) and able(replica, follower.epoch):
-                wanted.add(replica)
-        proposed = tuple(replica for replica in self.replicas if replica in wanted)
+        wanted = in_sync_wanted(self, now, lag_s_max, able)
         if wanted == set(self.in_sync):
             return False
-        self.proposed = proposed
-        self._unite()
+        self.proposed = tuple(replica for replica in self.replicas if replica in wanted)
+        self._unite()  # nothing is committed from now on that one of them lacks
         return True
 
     @property
@@ -358,8 +357,10 @@ class Partition:
         in_sync = []
         for replica in self.proposed:
             follower = self.followers.get(replica)
-            known = follower is not None and follower.epoch >= 0
-            in_sync.append((replica, follower.epoch if follower is not None and known else epoch_of(replica)))
+            known = UNKNOWN if follower is None else follower.epoch
+            if self.doubt is not None:
+                known = self.doubt.registration(replica)
+            in_sync.append((replica, known if known >= 0 else epoch_of(replica)))
         return Proposal(self.topic_id, self.index, self.leader_epoch, self.partition_epoch, tuple(in_sync))
 
     def withdraw(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
 
@@ -18,12 +18,11 @@ from ottla.cluster.layout import id_text
 from ottla.config.topic import TopicConfig
 from ottla.errors import Fault, Refused, StorageFault
 from ottla.log import checkpoints, manifest, scrub_schedule
-from ottla.log.damage import DAMAGED_SUFFIX, set_directories_aside
-from ottla.log.log_config import LogConfig
+from ottla.log.damage import DAMAGED_SUFFIX, NOT_KNOWN, set_directories_aside
 from ottla.log.partition_log import PartitionLog
-from ottla.replication.admission import AppendPolicy
 from ottla.replication.in_sync import NO_EPOCH
 from ottla.replication.partition import NO_LEADER, Partition
+from ottla.replication.topic_settings import append_policy, log_config
 from ottla.runtime import Runtime
 
 log = logging.getLogger("ottla.replicas")
@@ -38,6 +37,8 @@ TOGETHER_FROM = 50
 CHECKPOINTS = (
     checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANED,
 )  # fmt: skip
+EVIDENCE = (checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS)
+"""Which of them tell that a log held something."""
 WRITTEN_ATOMICALLY = (*CHECKPOINTS, checkpoints.META_PROPERTIES, checkpoints.CLEAN_SHUTDOWN, scrub_schedule.FILE_NAME)
 UNFINISHED = ".tmp"
 """What is left of a file whose writer was killed."""
@@ -69,6 +70,8 @@ class Replicas:
         self._known: dict[str, dict[Key, int]] = {name: {} for name in CHECKPOINTS}  # of logs not opened yet
         self._left: dict[str, str] = {}
         self._clean = False
+        self._forgot = False
+        self._closed: dict[Key, checkpoints.ClosedLog] = {}  # as the clean stop before this start left them
         self.broker_epoch = NO_EPOCH
         """The registration of this broker; nothing is led before there is one, nor what was led under another."""
         self._expelled = False
@@ -101,11 +104,21 @@ class Replicas:
 
     # Opening.
 
-    async def load(self, image: Image, *, clean: bool) -> None:
-        """Open what is on disk. After a stop that was not clean, what was not synced is checked batch by batch, which
-        may take longer than a session with the store lasts: so it is done beside the loop, a few logs at a time.
-        Nobody may be served from here before it is done."""
-        self._clean = clean
+    def logs(self) -> tuple[checkpoints.ClosedLog, ...]:
+        """Of all that have ever held anything."""
+        return tuple(
+            checkpoints.ClosedLog(p.topic, id_text(p.topic_id), p.index, p.log.log_start, p.log.log_end)
+            for p in self
+            if p.log.log_end
+        )
+
+    async def load(self, image: Image, mark: checkpoints.CleanShutdown | None) -> None:
+        """Open what is on disk. `mark` is of the clean stop before; None: there was none. Then what was not synced is
+        checked batch by batch, which may take longer than a session with the store lasts: so it is done beside the
+        loop, a few logs at a time. Nobody may be served from here before it is done."""
+        self._clean = mark is not None
+        self._forgot = mark is None or mark.logs is None
+        self._closed = {} if mark is None else _of_these_topics(mark.logs or (), image)
         await self._runtime.offload(self._look_through, image)
         here = [
             (topic, index)
@@ -116,6 +129,7 @@ class Replicas:
         for start in range(0, len(here), LOGS_AT_ONCE):
             some = here[start : start + LOGS_AT_ONCE]
             for partition in await self._runtime.offload(self._opened, some):
+                partition.forgot = self._forgot
                 self._take_in(partition)
             for topic, index in some:
                 self.host_partition(topic, index)
@@ -131,6 +145,10 @@ class Replicas:
             self._written[name] = self._handed_out[name] = found
             # What is said of others would be believed of a log that begins under such a name one day.
             self._known[name] = {key: offset for key, offset in found.items() if key in here}
+        self._forgot = self._forgot and not any(map(self._written.get, EVIDENCE))
+        points, starts = self._known[checkpoints.RECOVERY_POINTS], self._known[checkpoints.LOG_STARTS]
+        points.update((key, max(closed.end, points.get(key, 0))) for key, closed in self._closed.items())
+        starts.update((key, max(closed.start, starts.get(key, 0))) for key, closed in self._closed.items())
         try:
             self.write_checkpoints()
         except StorageFault as fault:  # tried again by the first log for which it matters
@@ -141,20 +159,22 @@ class Replicas:
                 disk.rmtree(f"{directory}/{name}")
 
     def _without_directory(self, names: list[str], here: set[Key], image: Image) -> set[Key]:
-        """Partitions that must have a log, as checkpoints say, and have no directory, or one that holds neither log nor
-        metadata: it is lost. One that was dropped is still there under another name as long as checkpoints tell of
-        it."""
-        told: set[Key] = set()
-        for name in (checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS):
+        """Partitions that must have a log, as a clean stop or checkpoints say, and have no directory, or one that holds
+        neither log nor metadata: it is lost. One that was dropped is still there under another name as long as
+        checkpoints tell of it."""
+        told = set(self._closed)
+        for name in EVIDENCE:
             told.update(key for key, offset in self._read_checkpoint(name).items() if offset > 0)
         now = set(self._disk.listdir(self._data_dir))
         lost = set()
         for topic, index in told - here:
             known, directory = image.topic(topic), f"{topic}-{index}"
-            if known is None or index >= len(known.partitions) or (directory in names and directory not in now):
-                continue  # or it was another topic's, and is set aside by now
-            aside = any(name.startswith(f"{directory}.") and name.endswith((DELETED, STRAY)) for name in names)
-            if self._broker_id in known.partitions[index].replicas and not aside:
+            states = () if known is None else known.partitions[index : index + 1]
+            if not states or self._broker_id not in states[0].replicas:
+                continue
+            aside = directory in names and directory not in now  # it was another topic's
+            aside |= any(name.startswith(f"{directory}.") and name.endswith((DELETED, STRAY)) for name in names)
+            if (topic, index) in self._closed or not aside:
                 lost.add((topic, index))
                 if directory in now and not self._disk.listdir(f"{self._data_dir}/{directory}"):
                     self._quarantine(directory)
@@ -278,7 +298,7 @@ class Replicas:
         as their leader refuses producers what the real one would take, in words that are final."""
         self._expelled = True
         for partition in self:
-            if partition.leads:
+            if partition.leads or partition.doubt is not None:
                 partition.step_down()
                 partition.wake()
 
@@ -289,6 +309,7 @@ class Replicas:
         if path in self._left:  # what another partition left there is not this one's
             self._disk.rename(path, self._left[path])
             del self._left[path]
+        closed = self._closed.pop(key, None)
         opened = PartitionLog.open(
             self._disk,
             path,
@@ -296,6 +317,7 @@ class Replicas:
             recovery_point=self._known[checkpoints.RECOVERY_POINTS].get(key, 0),
             log_start=self._known[checkpoints.LOG_STARTS].get(key, 0),
             high_watermark=self._known[checkpoints.HIGH_WATERMARKS].get(key, 0),
+            closed_start=NOT_KNOWN if closed is None else closed.start,
             cleaned=self._known[checkpoints.CLEANED].get(key, 0),
             clean=self._clean,
             topic_id=topic.id,
@@ -316,6 +338,7 @@ class Replicas:
         )
         checkpointed = self._known[checkpoints.HIGH_WATERMARKS].get(key, 0)
         partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
+        partition.end_known = closed is not None
         opened.on_refused = lambda fault: self.on_write_refused(partition, fault)
         return partition
 
@@ -437,46 +460,12 @@ def _offset_for(name: str, partition: Partition) -> int:
     return partition.high_watermark
 
 
+def _of_these_topics(logs: Iterable[checkpoints.ClosedLog], image: Image) -> dict[Key, checkpoints.ClosedLog]:
+    """Those of topics that are still there."""
+    topics = {topic.name: id_text(topic.id) for topic in image.topics.values()}
+    return {(each.topic, each.partition): each for each in logs if topics.get(each.topic) == each.topic_id}
+
+
 def _partition_of(name: str) -> Key | None:
     topic, dash, index = name.rpartition("-")
     return (topic, int(index)) if dash and topic and index.isdigit() else None
-
-
-def log_config(config: TopicConfig, producer_ids_max: int) -> LogConfig:
-    return LogConfig(
-        segment_bytes=config.segment_bytes,
-        segment_ms=min(config.segment_ms, config.max_compaction_lag_ms) if config.compact else config.segment_ms,
-        segment_jitter_ms=config.segment_jitter_ms,
-        segment_index_bytes=config.segment_index_bytes,
-        index_interval_bytes=config.index_interval_bytes,
-        retention_ms=config.retention_ms,
-        retention_bytes=config.retention_bytes,
-        delete_retention_ms=config.delete_retention_ms,
-        file_delete_delay_ms=config.file_delete_delay_ms,
-        cleanup_delete=config.delete,
-        cleanup_compact=config.compact,
-        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
-        min_compaction_lag_ms=config.min_compaction_lag_ms,
-        max_compaction_lag_ms=config.max_compaction_lag_ms,
-        flush_messages=config.flush_messages,
-        flush_ms=config.flush_ms,
-        producer_ids_max=producer_ids_max,
-    )
-
-
-def append_policy(config: TopicConfig, index: int, broker_id: int) -> AppendPolicy:
-    throttled = ("*", f"{index}:{broker_id}")
-    codecs = {"producer": None, "uncompressed": "none"}
-    return AppendPolicy(
-        bytes_max=config.max_message_bytes,
-        in_sync_min=config.min_insync_replicas,
-        log_append_time=config.message_timestamp_type == "LogAppendTime",
-        timestamp_before_ms_max=config.message_timestamp_before_max_ms,
-        timestamp_after_ms_max=config.message_timestamp_after_max_ms,
-        keys_required=config.compact,
-        validate_records=config.record_validation == "full",
-        codec=codecs.get(config.compression_type, config.compression_type),
-        synced=config.flush_messages == 1,
-        leader_throttled=any(each in throttled for each in config.leader_replication_throttled_replicas),
-        follower_throttled=any(each in throttled for each in config.follower_replication_throttled_replicas),
-    )

@@ -11,6 +11,7 @@ from ottla.log.manifest import FILE_NAME as MANIFEST
 from ottla.log.segment import file_stem
 from ottla.log.transaction_index import SUFFIX as TXNINDEX_SUFFIX
 from ottla.replication.partition import Partition
+from ottla.replication.replicas import CHECKPOINTS
 from ottla.sim.cluster import DATA
 from ottla.sim.disk import SimDisk
 from ottla.wire.batch import batches
@@ -22,6 +23,8 @@ MAGIC_AT: Final = 16
 EXTENDED_BYTES: Final = 90
 ABORTED_CHANCE: Final = 0.3
 """That it is an index of aborted transactions, where there is one."""
+ALL_TRACES_CHANCE: Final = 0.5
+"""That a partition that is lost is lost with all that checkpoints tell of it."""
 
 _LEFT_OVER: Final = (".damaged", ".tmp", ".cleaned", ".deleted", ".swap")
 _ACTS: Final = ("removed", "emptied", "cut", "extended", "flipped")
@@ -35,6 +38,10 @@ def damage_a_file(disk: SimDisk, random: Random) -> str:
     directory = random.choice(directories)
     if random.random() < 0.1:
         disk.rmtree(f"{DATA}/{directory}")
+        if random.random() < ALL_TRACES_CHANCE:
+            for name in CHECKPOINTS:
+                disk.remove(f"{DATA}/{name}")
+            return f"{directory} was removed with all checkpoints"
         return f"{directory} was removed"
     names = _files(disk, directory)
     logs = [name for name in names if name.endswith(".log")]

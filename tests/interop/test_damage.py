@@ -54,8 +54,15 @@ def replace(directory: Path, make: Callable[[Path], object]) -> None:
     make(directory)
 
 
+def remove_all_traces(data: Path) -> None:
+    """Of the partition, and of what checkpoints tell of it."""
+    shutil.rmtree(data / f"{TOPIC}-0")
+    remove(*data.glob("*-checkpoint"))
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "directory removed": lambda data: shutil.rmtree(data / f"{TOPIC}-0"),
+    "directory removed with all checkpoints": remove_all_traces,
     "directory emptied": lambda data: replace(data / f"{TOPIC}-0", Path.mkdir),
     "directory replaced by a file": lambda data: replace(data / f"{TOPIC}-0", Path.touch),
     "active segment emptied": lambda data: logs(data)[-1].write_bytes(b""),
@@ -156,6 +163,38 @@ def test_a_copy_that_lost_something_is_made_anew_from_those_that_did_not(tmp_pat
         for broker in cluster.brokers.values():
             wait_for(partial(begins_with, broker.data, whole), "the copies to be equal", 30)
         assert "is damaged" in cluster[3].log.read_text()
+
+
+LAST_LEADER_DAMAGES: dict[str, Callable[[Path], object]] = {
+    "directory removed": DAMAGES["directory removed"],
+    "directory removed with all checkpoints": remove_all_traces,
+    "disk lost": shutil.rmtree,
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("damaged_first", [True, False], ids=["first", "last"])
+@pytest.mark.parametrize("what", LAST_LEADER_DAMAGES)
+def test_a_last_leader_that_was_killed_and_lost_its_log_lets_one_lead_that_has_more(
+    tmp_path, store, what, damaged_first
+):
+    with LocalCluster(tmp_path / "brokers", 3, ensemble=store) as cluster:
+        cluster.start()
+        kept = Kept(cluster, 3)
+        kept.write()
+        kept.await_in_sync()
+        for number in (1, 2):
+            cluster[number].stop()
+        cluster[3].kill()
+        whole = content(cluster[1].data)
+        LAST_LEADER_DAMAGES[what](cluster[3].data)
+        for number in (3, 1, 2) if damaged_first else (1, 2, 3):
+            cluster[number].start()
+        kept.await_in_sync()
+        assert kept.read(0, COUNT)[0] == kept.written
+        assert kept.write(1) == COUNT
+        for broker in cluster.brokers.values():
+            wait_for(partial(begins_with, broker.data, whole), "the copies to be equal", 30)
 
 
 def flip(path: Path, at: int) -> None:

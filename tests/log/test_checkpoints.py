@@ -107,10 +107,10 @@ def test_damaged_meta_properties_are_a_fault(directory):
 
 def test_a_clean_stop_is_believed_once(directory):
     assert checkpoints.take_clean_shutdown(disk, directory) is None
-    mark = checkpoints.CleanShutdown(epoch=42, since=40)
+    mark = checkpoints.CleanShutdown(42, 40, (checkpoints.ClosedLog("orders", "an id", 3, 12, 561),))
     checkpoints.write_clean_shutdown(disk, directory, mark)
-    expected = b'{"version": 0, "brokerEpoch": 42, "cleanSince": 40}'
-    assert disk.read(f"{directory}/.kafka_cleanshutdown") == expected
+    expected = b'{"version": 0, "brokerEpoch": 42, "cleanSince": 40, "logs": [["orders", "an id", 3, 12, 561]], "crc": '
+    assert disk.read(f"{directory}/.kafka_cleanshutdown").startswith(expected)
     assert checkpoints.take_clean_shutdown(disk, directory) == mark
     assert checkpoints.take_clean_shutdown(disk, directory) is None
 
@@ -122,8 +122,27 @@ def test_an_old_kafka_s_empty_clean_shutdown_file_counts(directory):
 
 @pytest.mark.parametrize("content", ['{"version":0,"brokerEpoch":7}', '{"version": "0", "broker_epoch": "7"}'])
 def test_a_mark_that_says_less_was_clean_since_the_stop_it_marks(directory, content):
+    put(directory, checkpoints.RECOVERY_POINTS, "0\n0\n")
     put(directory, checkpoints.CLEAN_SHUTDOWN, content)
     assert checkpoints.take_clean_shutdown(disk, directory) == checkpoints.CleanShutdown(7, 7)
+
+
+def test_a_mark_that_names_no_logs_is_not_believed_without_recovery_points(directory):
+    put(directory, checkpoints.CLEAN_SHUTDOWN, '{"version":0,"brokerEpoch":7}')
+    assert checkpoints.take_clean_shutdown(disk, directory) == checkpoints.CleanShutdown(-1, -1)
+
+
+def test_a_mark_with_any_bit_flipped_says_nothing(directory):
+    mark = checkpoints.CleanShutdown(42, 40, (checkpoints.ClosedLog("orders", "an id", 3, 12, 561),))
+    checkpoints.write_clean_shutdown(disk, directory, mark)
+    path = f"{directory}/{checkpoints.CLEAN_SHUTDOWN}"
+    whole = disk.read(path)
+    for bit in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        disk.write_atomic(path, bytes(data))
+        said = checkpoints.take_clean_shutdown(disk, directory)
+        assert said in (checkpoints.CleanShutdown(), mark), data  # a blank that is another kind of blank
 
 
 @pytest.mark.parametrize("content", ["[]", "7", '{"version":0}', '{"brokerEpoch":[]}'])

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from ottla.errors import ErrorCode, Refused
 from ottla.log.accept_loss import accept_loss
+from ottla.log.damage import NOT_KNOWN
 from ottla.log.log_config import LogConfig
 from ottla.log.manifest import FILE_NAME
 from ottla.log.partition_log import PartitionLog
 from ottla.log.quarantine import quarantine
+from ottla.log.retention import retain
 from ottla.sim.disk import SimDisk
 from ottla.wire import marker as markers
 from ottla.wire.batch import batches, read_header
@@ -42,10 +44,11 @@ def closed(random: Random | None = None) -> tuple[SimDisk, list[bytes], int, lis
     return disk, sent, log.log_end, aborted
 
 
-def opened(disk: SimDisk, end: int, *, clean: bool = True) -> PartitionLog:
+def opened(disk: SimDisk, end: int, *, clean: bool = True, closed_start: int = NOT_KNOWN) -> PartitionLog:
     return PartitionLog.open(
-        disk, PATH, CONFIG, recovery_point=end, high_watermark=end, clean=clean, topic_id=bytes(range(16)), now_ms=NOW
-    )
+        disk, PATH, CONFIG, recovery_point=end, high_watermark=end, closed_start=closed_start, clean=clean,
+        topic_id=bytes(range(16)), now_ms=NOW,
+    )  # fmt: skip
 
 
 def served(log: PartitionLog) -> dict[int, bytes]:
@@ -199,3 +202,41 @@ def test_a_loss_that_is_accepted_becomes_a_gap(victim):
         assert again.log_start == missing[0][1]
     assert accept_loss(disk, PATH) == ()
     assert len(sent) == 24
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data())
+def test_any_file_that_is_lost_with_the_manifest_is_made_good_or_named(data):
+    """Where the mark of the clean stop names the log."""
+    disk, sent, end, aborted = closed()
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    name = data.draw(st.sampled_from(disk.listdir(PATH)))
+    if data.draw(st.booleans()) or not name.endswith((".log", ".txnindex")):
+        disk.remove(f"{PATH}/{name}")
+    else:
+        disk.write_atomic(f"{PATH}/{name}", b"")
+    log = opened(disk, end, closed_start=0)
+    assert (log.log_start, log.log_end) == (0, end)
+    expected = {read_header(batch).base_offset: batch for batch in sent}
+    seen = served(log)
+    assert all(seen[offset] == expected[offset] for offset in seen)
+    lost = expected.keys() - seen.keys()
+    assert bool(lost) == (log.damage is not None) == name.endswith(".log")
+    if log.damage is None:
+        assert log.transactions.aborted(0, end) == aborted
+    else:
+        assert all(any(start <= offset < stop for start, stop in log.damage.missing) for offset in lost)
+
+
+def test_a_log_that_starts_where_its_first_segment_was_deleted_is_whole():
+    disk, _, end, _ = closed()
+    log = opened(disk, end, closed_start=0)
+    log.raise_log_start(log.segments[2].base_offset)
+    start = log.log_start
+    for segment in retain(log, NOW, end):
+        segment.unlink()
+    log.close()
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    again = opened(disk, end, closed_start=start)
+    assert again.damage is None
+    assert (again.log_start, again.log_end) == (start, end)

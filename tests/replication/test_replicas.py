@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from ottla.cluster.image import Topic
+from ottla.cluster.layout import id_text
 from ottla.cluster.model import Partition as State
 from ottla.config.load import load_broker_config
 from ottla.config.topic import resolve
 from ottla.errors import Refused, StorageFault
-from ottla.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets
+from ottla.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, CleanShutdown, ClosedLog, read_offsets
 from ottla.replication.partition import ACKS_ALL
 from ottla.replication.replicas import CHECKPOINTS, Replicas
 from ottla.runtime.disk import RealDisk
@@ -36,7 +37,7 @@ def replicas(disk: SimDisk) -> Replicas:
     return start(disk)
 
 
-def start(disk, *topics, data=DATA, clean=False, tombstones=()):
+def start(disk, *topics, data=DATA, clean=False, logs=None, tombstones=()):
     config = load_broker_config(flags={"log.dirs": data})
 
     async def offload(act, *args):
@@ -47,7 +48,7 @@ def start(disk, *topics, data=DATA, clean=False, tombstones=()):
     made.registered(EPOCH)
     by_name = {each.name: each for each in topics}
     image: Any = SimpleNamespace(topics={each.id: each for each in topics}, topic=by_name.get, tombstones=tombstones)
-    asyncio.run(made.load(image, clean=clean))
+    asyncio.run(made.load(image, CleanShutdown(1, 1, logs) if clean else None))
     return made
 
 
@@ -300,3 +301,43 @@ def test_a_topic_id_that_was_damaged_is_restored_from_the_manifest(replicas, dis
     assert again is not None
     assert (again.log.log_end, again.log.damage) == (1, None)
     assert disk.read(path) == whole
+
+
+def lose(replicas: Replicas, disk: SimDisk) -> tuple[ClosedLog, ...]:
+    """A record is written, and after a clean stop the partition is lost, and all that checkpoints tell of it."""
+    replicas.host(topic())
+    partition = replicas.get("orders", 0)
+    assert partition is not None
+    partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
+    assert replicas.close()
+    disk.rmtree(f"{DATA}/orders-0")
+    for name in CHECKPOINTS:
+        disk.remove(f"{DATA}/{name}")
+    return replicas.logs()
+
+
+@pytest.mark.parametrize("beside", [None, "orders-0.older-stray", "orders-0"])
+def test_a_partition_that_is_lost_with_all_checkpoints_is_damaged_and_goes_on_where_it_ended(replicas, disk, beside):
+    ends = lose(replicas, disk)
+    if beside is not None:
+        disk.mkdir(f"{DATA}/{beside}")
+    again = start(disk, topic(), clean=True, logs=ends)
+    assert again.damaged() == ((id_text(topic().id), 0),)
+    log = again.get("orders", 0).log
+    assert (log.log_end, log.damage.missing) == (1, ((0, 1),))
+    assert again.close()
+    assert start(disk, topic(), clean=True, logs=again.logs()).damaged() != ()
+
+
+def test_a_topic_that_takes_the_name_of_one_that_was_lost_is_not_damaged(replicas, disk):
+    ends = lose(replicas, disk)
+    again = start(disk, namesake(topic()), clean=True, logs=ends)
+    assert again.damaged() == ()
+    assert again.get("orders", 0).log.log_end == 0
+
+
+def test_a_partition_that_was_never_written_to_is_not_damaged(replicas, disk):
+    replicas.host(topic())
+    assert replicas.close()
+    assert replicas.logs() == ()
+    assert start(disk, topic(), clean=True, logs=()).damaged() == ()

@@ -146,3 +146,85 @@ def test_a_broker_leaves_the_sets_of_the_partition_that_is_damaged_and_of_no_oth
     stage.write(3)
     assert stage.world.failures == []
     stage.world.end()
+
+
+class LastLeader(Stage):
+    """One partition that one replica may acknowledge alone. Brokers 1 and 2 are stopped, so that broker 3 is all that
+    is in sync; then it goes, and loses files."""
+
+    def __init__(self, *, clean: bool) -> None:
+        self.world = World(1)
+        self.cluster = SimCluster(self.world, 3, {**SETTINGS, "replica.lag.time.max.ms": "8000"})
+        self.cluster.start()
+        assert self.world.run(lambda: all(node.ready for node in self.cluster.nodes), 30)
+        self.client = self.world.process("client")
+        configs = {"min.insync.replicas": "1"}
+        self.world.run_in(self.client, create_topic(self.client, self.cluster, 1, 3, configs))
+        self.run(5)
+        self.index = 0
+        self.write(10)
+        self.run(1)
+        for broker_id in (1, 2):
+            self.stop(broker_id)
+        if clean:
+            self.stop(3)
+        else:
+            self.node(3).kill()
+            self.run(10)
+        assert self.partition.in_sync == (3,)
+        self.disk = self.world.machine("broker-3").disk
+        self.path = f"{DATA}/{TOPIC}-0/{0:020d}.log"
+        self.whole = self.world.machine("broker-1").disk.read(self.path)
+
+    def stop(self, broker_id):
+        self.node(broker_id).stop()
+        assert self.world.run(lambda: not self.node(broker_id).running, 60)
+
+    def come_back(self, *broker_ids):
+        for broker_id in broker_ids:
+            self.node(broker_id).start()
+            assert self.world.run(lambda: self.node(broker_id).ready, 60)  # noqa: B023
+
+    def lose(self, what):
+        self.disk.rmtree(f"{DATA}/{TOPIC}-0")
+        for name in self.disk.listdir(DATA):
+            path = f"{DATA}/{name}"
+            if what == "everything" and self.disk.is_directory(path):
+                self.disk.rmtree(path)
+            elif what == "everything" or (what == "checkpoints" and name.endswith("-checkpoint")):
+                self.disk.remove(path)
+
+    def all_is_there(self):
+        self.become_in_sync(60)
+        for each in self.cluster.nodes:
+            assert self.world.machine(each.name).disk.read(self.path)[: len(self.whole)] == self.whole
+        self.write(3)
+        assert self.world.failures == []
+        self.world.end()
+
+
+@pytest.mark.parametrize("order", [(3, 1, 2), (1, 2, 3)], ids=["first", "last"])
+@pytest.mark.parametrize("what", ["partition", "checkpoints", "everything"])
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_a_last_leader_that_lost_files_lets_one_lead_that_has_more(clean, what, order):
+    stage = LastLeader(clean=clean)
+    stage.lose(what)
+    stage.come_back(*order)
+    assert stage.world.run(lambda: stage.partition.leader in (1, 2), 20)
+    stage.all_is_there()
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_a_last_leader_that_lost_files_leads_if_no_other_is_there(clean):
+    """Without waiting, if it is known where its log ended."""
+    stage = LastLeader(clean=clean)
+    stage.lose("partition")
+    stage.come_back(3)
+    replica = stage.node(3).broker.replicas.get(TOPIC, 0)
+    assert stage.world.run(lambda: replica.leads, 2 if clean else 15)
+    end = replica.log.log_end
+    stage.write(1)
+    assert replica.log.log_end == end + 1
+    assert end == 10 or not clean, "an offset is given twice"
+    assert stage.world.failures == []
+    stage.world.end()

@@ -65,17 +65,17 @@ def _note_progress(broker: Broker, message: FetchRequest) -> None:
     for topic, partitions in message.topics:
         for wanted in partitions:
             partition = broker.replicas.get(topic, wanted.partition)
-            if partition is None or not partition.leads or wanted.leader_epoch != partition.leader_epoch:
+            if partition is None or wanted.leader_epoch != partition.leader_epoch:
                 continue  # it is told when the partition's turn comes
-            with suppress(Refused):
-                partition.fetched_by(
-                    message.replica_id,
-                    message.replica_epoch,
-                    wanted.offset,
-                    wanted.last_fetched_epoch,
-                    wanted.log_start,
-                )
+            last_epoch, start = wanted.last_fetched_epoch, wanted.log_start
+            has = message.replica_id, message.replica_epoch, wanted.offset, last_epoch, start
+            if partition.doubt is not None:
+                partition.doubt.hear(*has)
                 broker.in_sync.look_at(partition)
+            elif partition.leads:
+                with suppress(Refused):
+                    partition.fetched_by(*has)
+                    broker.in_sync.look_at(partition)
 
 
 def _refusal(request: Request, message: FetchRequest, code: ErrorCode) -> Reply:

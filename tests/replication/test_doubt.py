@@ -1,0 +1,131 @@
+"""A last leader in doubt waits for the others, and lets one lead that has what is missing."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from ottla.cluster.model import Partition as State
+from ottla.errors import ErrorCode, Refused
+from ottla.log import damage
+from ottla.log.log_config import LogConfig
+from ottla.log.partition_log import PartitionLog
+from ottla.replication.admission import AppendPolicy
+from ottla.replication.doubt import Doubt, Position, resolve
+from ottla.replication.partition import ACKS_ALL, Partition
+from ottla.sim.disk import SimDisk
+from tests.replication.test_partition import NOW_MS, batch
+
+WAIT = 30.0
+
+
+def nobody(replica: int) -> bool:
+    return False
+
+
+def everybody(replica: int, epoch: int = 0) -> bool:
+    return True
+
+
+def verdict(doubt, now=0.0, *, able=everybody, alive=everybody):
+    return doubt.verdict([2, 3], now, WAIT, able, alive)
+
+
+def test_the_one_that_has_most_leads_with_all_that_are_like_it():
+    doubt = Doubt(Position(4, 10), 5, wait_for_all=True)
+    doubt.hear(2, 7, 12, 4, 0)
+    assert verdict(doubt) is None
+    doubt.hear(3, 7, 14, 4, 0)
+    assert verdict(doubt) == (3,)
+    doubt.hear(2, 7, 14, 4, 0)
+    assert verdict(doubt) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "log_start"),
+    [(9, 4, 0), (12, 3, 0), (12, 4, 6)],
+    ids=["ends before", "an older reign", "lacks the same"],
+)
+def test_who_does_not_reach_what_is_proven_does_not_lead(offset, epoch, log_start):
+    doubt = Doubt(Position(4, 10), 5, wait_for_all=True)
+    for replica in (2, 3):
+        doubt.hear(replica, 7, offset, epoch, log_start)
+    assert verdict(doubt) == ()
+
+
+def test_only_those_that_are_alive_are_waited_for_if_the_end_is_known():
+    doubt = Doubt(Position(4, 10), 5, wait_for_all=False)
+    assert verdict(doubt) is None
+    assert verdict(doubt, alive=nobody) == ()
+    assert verdict(doubt, WAIT) == ()
+
+
+def test_all_are_waited_for_if_it_is_not_but_not_for_ever():
+    doubt = Doubt(Position(4, 10), 5, wait_for_all=True)
+    doubt.hear(2, 7, 12, 4, 0)
+    assert verdict(doubt, alive=nobody) is None
+    assert verdict(doubt, WAIT, alive=nobody) == (2,)
+
+
+def test_what_a_broker_had_before_it_registered_anew_does_not_count():
+    doubt = Doubt(Position(4, 10), 5, wait_for_all=False)
+    doubt.hear(2, 7, 12, 4, 0)
+    doubt.hear(2, 6, 14, 4, 0)
+    assert doubt.registration(2) == 7
+    gone = lambda replica, epoch: epoch != 7  # noqa: E731
+    assert verdict(doubt, able=gone) is None
+    assert verdict(doubt, WAIT, able=gone) == ()
+
+
+def doubtful(**state) -> Partition:
+    log = PartitionLog.open(SimDisk(Random(1)), "/t-0", LogConfig(), now_ms=NOW_MS)
+    partition = Partition("t", bytes(16), 0, 1, log, AppendPolicy())
+    partition.become(State((1, 2, 3), 1, 0, (1,), 0))
+    partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
+    damage.note(partition.log, [(0, 1)])
+    partition.end_known = False  # as after a kill
+    partition.become(State((1, 2, 3), 1, 1, (1,), 1)._replace(**state))
+    return partition
+
+
+def test_clients_and_followers_are_turned_away_meanwhile():
+    partition = doubtful()
+    assert partition.doubt is not None
+    for act in (lambda: partition.append(batch(b"b"), ACKS_ALL, NOW_MS), lambda: partition.check_leads(1)):
+        with pytest.raises(Refused) as refused:
+            act()
+        assert refused.value.code is ErrorCode.not_leader_or_follower
+    assert partition.log.log_end == 1
+
+
+def test_whoever_has_it_is_proposed_under_the_registration_it_was_heard_under():
+    partition = doubtful()
+    assert partition.doubt is not None
+    for replica in (2, 3):
+        partition.doubt.hear(replica, 7, 1, 0, 0)
+    assert not resolve(partition, 0.0, WAIT, everybody, everybody)
+    assert partition.proposal(lambda replica: 8).in_sync == ((2, 7), (3, 7))
+    partition.withdraw()
+    assert partition.doubt is not None
+
+
+def test_it_leads_if_nobody_has_it_and_its_state_is_taken_up_again():
+    partition = doubtful()
+    assert resolve(partition, 0.0, WAIT, everybody, nobody) is False
+    assert resolve(partition, WAIT, WAIT, everybody, nobody)
+    partition.become(State((1, 2, 3), 1, 1, (1,), 1))
+    assert partition.leads
+    assert partition.append(batch(b"b"), ACKS_ALL, NOW_MS).base_offset == 1
+
+
+@pytest.mark.parametrize("state", [{"in_sync": (1, 2)}, {"eligible": (2,)}, {"replicas": (1,)}], ids=str)
+def test_there_is_no_doubt_where_the_controller_knows_of_another_or_there_is_none(state):
+    assert doubtful(**state).leads
+
+
+def test_it_ends_with_the_reign():
+    partition = doubtful()
+    partition.become(State((1, 2, 3), 2, 2, (2,), 2))
+    assert partition.doubt is None
+    assert not partition.leads
