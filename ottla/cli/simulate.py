@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import sys
@@ -85,6 +86,8 @@ def _run(
     began = time.monotonic()
     show = partial(click.echo, err=not told) if trace else None
     outcome = simulate(seed, minutes, brokers=brokers, only=only or None, show=show, detail=detail)
+    gc.unfreeze()  # brokers freeze what they load for good; these are gone
+    gc.collect()
     if not told:
         return outcome
     counts = outcome.counts
