@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection
 from random import Random
 from typing import Final
 
+from ottla.errors import StorageFault
 from ottla.sim.cluster import DATA, Node, SimCluster
 from ottla.sim.damage import MAGIC_AT, SCRUB_PASSES, damage_a_file, flip_a_bit
 from ottla.sim.disk import UNLIMITED, SimDisk
@@ -217,7 +218,11 @@ class Faults:
                 self._world.kernel.call_later(1.0, undo)  # it has not stopped yet
                 return
             if not node.running:
-                self._say(f"{node.name}: {damage_a_file(self._world.machine(node.name).disk, self._random)}")
+                try:
+                    done = damage_a_file(self._world.machine(node.name).disk, self._random)
+                except StorageFault as fault:  # it is full, or broken, at the same time
+                    done = f"files could not all be damaged: {fault}"
+                self._say(f"{node.name}: {done}")
                 node.damaged()
             node.start()
 
