@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from ottla.spark.exactly_once import Identity, NotRepeatable, Part
 from ottla.spark.fencing import DECISIONS_PREFIX
 from ottla.spark.options import WriteOptions
 from ottla.spark.sink import OttlaStreamWriter, OttlaWriter, Plan
+from ottla.spark.source import OttlaDataSource
 from tests.spark.conftest import Create
 from tests.spark.test_fencing import plan_of, rows
 from tests.spark.test_prefetch import reader_of
@@ -132,16 +134,44 @@ def test_what_a_worker_has_imported_is_not_looked_through_after_each_use(monkeyp
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
     options = WriteOptions(kafka={"bootstrap.servers": "127.0.0.1:1"}, topic="t", promise="at_least_once")
     plan = Plan(options, ("value",))
-    monkeypatch.setattr(workers, "_settled", False)
+    monkeypatch.setattr(workers, "_uses", 0)
     pickle.dumps(OttlaWriter(plan))
     assert not frozen, "a batch's writer may be made in a program that is not ours"
     pickle.dumps(OttlaStreamWriter(plan))
     assert len(frozen) == 1
-    monkeypatch.setattr(workers, "_settled", False)
     with pytest.raises(AssertionError, match="writers write in tasks"):
         OttlaWriter(plan).write(iter(()))
     assert len(frozen) == 2
-    monkeypatch.setattr(workers, "_settled", False)
-    for batch in range(2):
+    monkeypatch.setattr(workers, "_uses", 0)
+    for batch in range(5):
         OttlaStreamWriter(plan).commit([], batch)
-    assert len(frozen) == 3, "once for each process"
+    assert len(frozen) == 4, "in the first uses of a process"
+
+
+def test_after_its_first_uses_a_worker_has_little_left_to_look_through(spark, broker, create: Create, tmp_path):
+    """In the workers of Spark itself: what has been imported by then depends on its version."""
+    topic, seen = create(1), tmp_path / "seen"
+
+    class CountingWriter(OttlaWriter):
+        def write(self, iterator: Any) -> Any:
+            with seen.open("a") as file:
+                file.write(f"{os.getpid()} {len(gc.get_objects())}\n")
+            return OttlaWriter.write(self, iterator)
+
+    class Counting(OttlaDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "counting"
+
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            return CountingWriter(OttlaDataSource.writer(self, schema, overwrite)._plan)
+
+    spark.dataSource.register(Counting)
+    for version in range(5):
+        writer = spark.range(0, 1, 1, 1).selectExpr("cast(id as string) value").write.format("counting").mode("append")
+        writer = writer.option("kafka.bootstrap.servers", broker.bootstrap)
+        writer.options(topic=topic, txnAppId=topic, txnVersion=str(version)).save()
+    uses = [tuple(map(int, line.split())) for line in seen.read_text().splitlines()]
+    (_, first), (_, last) = uses[0], uses[-1]
+    assert {worker for worker, _ in uses} == {uses[0][0]}, "Spark uses a worker again"
+    assert last < 5_000 < first, uses
