@@ -164,7 +164,8 @@ def test_after_its_first_uses_a_worker_has_little_left_to_look_through(spark, br
             return "counting"
 
         def writer(self, schema: Any, overwrite: bool) -> Any:
-            return CountingWriter(OttlaDataSource.writer(self, schema, overwrite)._plan)
+            made: Any = OttlaDataSource.writer(self, schema, overwrite)
+            return CountingWriter(made._plan)
 
     spark.dataSource.register(Counting)
     for version in range(5):
