@@ -155,6 +155,11 @@ class Producer(Blocking[producer.Producer]):
             raise
         self._run(self._after_queue(self._client.commit_or_abort))
 
+    def init_transactions(self) -> None:
+        """Take over the transactional id anew, outside a transaction. `start` has done so; another producer may have it
+        by now, and after `hand_over_transaction` it is needed."""
+        self._run(self._client.init_transactions())
+
     def begin_transaction(self) -> None:
         self._run(self._client.begin_transaction())
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 from ottla.client.client import Client
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, ConnectionLost, Several, TimedOut, error_of
+from ottla.client.group_offsets import GroupOffsets
 from ottla.client.options import ClientOptions
 from ottla.client.routing import ANYBODY, NO_NODE, Broker, RoutingSettings
 from ottla.client.settings import ClientSettings, Settings
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Message)
 K = TypeVar("K")
+T = TypeVar("T")
 
 PARTS: Final = (ClientSettings, RoutingSettings)
+REMEMBERED_MAX: Final = 100
+"""So many coordinators are remembered, for those who ask for the same again and again."""
 
 
 class AdminBase(Client):
@@ -38,6 +42,9 @@ class AdminBase(Client):
         **settings: Unpack[ClientOptions],
     ) -> None:
         super().__init__(Settings(bootstrap_servers, config, settings, PARTS), runtime, auto_create=False)
+        self._coordinators: dict[str, Broker] = {}
+        """Of transactional ids."""
+        self._groups: dict[str, GroupOffsets] = {}
 
     async def start(self) -> None:
         driver = await self._open()
@@ -130,6 +137,14 @@ class _InDoubt(Exception):
     def __init__(self, error: ClientError) -> None:
         super().__init__(error)
         self.error = error
+
+
+def remember(known: dict[str, T], name: str, value: T) -> None:
+    """Those that were used last."""
+    known.pop(name, None)
+    known[name] = value
+    while len(known) > REMEMBERED_MAX:
+        del known[next(iter(known))]
 
 
 def raise_if(error: ClientError | None) -> None:

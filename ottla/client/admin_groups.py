@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple, TypeVar
 
-from ottla.client.admin_base import AdminBase, raise_some
+from ottla.client.admin_base import AdminBase, raise_some, remember
 from ottla.client.embedded import PROTOCOL_TYPE, TopicPartition, decode_assignment
 from ottla.client.errors import ClientError, NotUnderstood, error_of
 from ottla.client.group_offsets import (
@@ -201,9 +201,12 @@ class GroupAdmin(AdminBase):
     # Coordinators.
 
     def _offsets(self, group_id: str) -> GroupOffsets:
-        return GroupOffsets(
+        """With the coordinator that it was last found at."""
+        offsets = self._groups.get(group_id) or GroupOffsets(
             self._driver, group_id, timeout_s=self._timeout_s, request_timeout_s=self._request_timeout_s
         )
+        remember(self._groups, group_id, offsets)
+        return offsets
 
     async def _with_coordinator(self, group_id: str, work: Callable[[str, Broker], Awaitable[T]]) -> T:
         async def attempt() -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from ottla.client.admin_base import AdminBase, raise_if, raise_some
+from ottla.client.admin_base import AdminBase, raise_if, raise_some, remember
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, error_of
 from ottla.client.group_offsets import find_coordinator
@@ -187,7 +187,9 @@ class TransactionAdmin(AdminBase):
         )
 
         async def end() -> None:
-            coordinator = await find_coordinator(self._driver, name, self._request_timeout_s, TRANSACTION)
+            coordinator = self._coordinators.pop(name, None) or await find_coordinator(
+                self._driver, name, self._request_timeout_s, TRANSACTION
+            )
             answer = await self._driver.call(
                 request,
                 EndTxnResponse,
@@ -196,6 +198,7 @@ class TransactionAdmin(AdminBase):
                 version_max=None if transaction.version >= SECOND else END_VERSION_MAX,
             )
             raise_if(error_of(answer.error_code, f"transactional id {name}"))
+            remember(self._coordinators, name, coordinator)
 
         await self._driver.insist(end, timeout_s=self._timeout_s)
 

@@ -240,6 +240,11 @@ class Producer(Client):
                 await self.abort_transaction()
             raise
 
+    async def init_transactions(self) -> None:
+        """Take over the transactional id anew, outside a transaction. `start` has done so; another producer may have it
+        by now, and after `hand_over_transaction` it is needed."""
+        await self._transactional().init()
+
     async def begin_transaction(self) -> None:
         self._transactional().begin()
 
@@ -248,8 +253,9 @@ class Producer(Client):
         await self._transactional().commit()
 
     async def hand_over_transaction(self) -> OpenTransaction:
-        """Deliver everything, and leave it to `Admin.end_transaction` whether it counts. This producer is done then;
-        the transaction waits for as long as its timeout says, or until there is another producer with this id."""
+        """Deliver everything, and leave it to `Admin.end_transaction` whether it counts. The transaction waits for as
+        long as its timeout says, or until a producer takes over its id: another one, or this one with
+        `init_transactions`, which it needs before the next."""
         await self.flush()
         return self._transactional().hand_over()
 

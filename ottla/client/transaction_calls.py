@@ -46,7 +46,8 @@ class TransactionCalls:
         self._driver.wake()
 
     async def init(self) -> None:
-        self._agree()
+        if self._machine.phase in (Phase.NEW, Phase.READY, Phase.HANDED_OVER):
+            self._agree()
         await self._done(self._machine.init)
 
     def begin(self) -> None:

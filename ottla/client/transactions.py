@@ -4,7 +4,7 @@
                                  ▲               │                  │ something failed
                                  │               ▼ something failed ▼
                                  └──ABORTING ◄── BROKEN ◄───────────┘          anything ──fenced──► FAILED
-                                                 OPEN ──hand over──► HANDED_OVER
+                                                 OPEN ──hand over──► HANDED_OVER ──init──► STARTING
 
 Who speaks: the producer with the coordinator of its transactional id (InitProducerId, AddPartitionsToTxn,
 AddOffsetsToTxn, EndTxn) and, for the offsets of a group, with that group's coordinator (TxnOffsetCommit).
@@ -185,13 +185,14 @@ class Transactions:
 
     def agree(self, version: int) -> None:
         """Which version of the protocol is spoken from now on."""
-        assert self.phase in (Phase.NEW, Phase.READY), "versions change between transactions"
+        assert self.phase in (Phase.NEW, Phase.READY, Phase.HANDED_OVER), "versions change between transactions"
         self.version = version
         self._accumulator.produce_version_max = None if version >= SECOND else PRODUCE_VERSION_MAX
 
     def init(self, token: object) -> None:
         """Take over the transactional id: whoever had it before is fenced, and its transaction aborted."""
-        self._check(Phase.NEW)
+        self._check(self.phase if self.phase in (Phase.READY, Phase.HANDED_OVER) else Phase.NEW)
+        self._accumulator.identify(NOBODY)
         self.phase, self._token = Phase.STARTING, token
 
     def begin(self) -> None:
@@ -293,12 +294,11 @@ class Transactions:
 
     def _init(self) -> None:
         known = self._accumulator.identity
-        has_one = known is not NOBODY
         request = InitProducerIdRequest(
             transactional_id=self.settings.transactional_id,
             transaction_timeout_ms=self.settings.transaction_timeout_ms,
-            producer_id=known.producer_id if has_one else -1,
-            producer_epoch=known.epoch if has_one else -1,
+            producer_id=known.producer_id,
+            producer_epoch=known.epoch,
         )
         self._ask(request, TRANSACTION, self.settings.transactional_id)
 

@@ -27,7 +27,39 @@ ADMIN_SETTINGS: Final = frozenset(
 FETCH_BYTES: Final = 8 * 2**20
 """Of a partition with one request, where the options do not say: tasks read much, and one partition at a time."""
 
+TRANSACTIONAL_MAX: Final = 4
+"""So many producers with transactional ids are kept: each has connections, and a worker may see many tasks."""
+
 _kept: dict[tuple[object, ...], Any] = {}
+_transactional: dict[tuple[object, ...], Transactional] = {}
+
+
+class Transactional:
+    """A producer that has a transactional id for itself, until somebody else takes it over."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._settings = dict(settings)
+        self._is_new = True
+        self.decided: int | None = None
+        """What was last committed with it, if nobody else can have committed since."""
+        self.producer = self._started()
+
+    def take_over(self) -> Producer:
+        """From now on nobody else has the id, and what was begun with it is decided."""
+        if not self._is_new:
+            self.producer.init_transactions()
+        self._is_new, self.decided = False, None
+        return self.producer
+
+    def renew(self) -> None:
+        """With another producer, after this one has failed."""
+        self.producer.stop()
+        self._is_new, self.producer = True, self._started()
+
+    def _started(self) -> Producer:
+        producer = Producer(config=self._settings)
+        producer.start()
+        return producer
 
 
 @contextmanager
@@ -48,6 +80,24 @@ def consumer(kafka: Mapping[str, str]) -> Iterator[Consumer]:
 def producer(kafka: Mapping[str, str]) -> Iterator[Producer]:
     with _client(Producer, kafka, lambda: new_producer(kafka)) as client:
         yield client
+
+
+@contextmanager
+def transactional(kafka: Mapping[str, str], transactional_id: str) -> Iterator[Transactional]:
+    """One that was kept may have lost its id to somebody else: `take_over` has it for certain."""
+    settings = {**kafka, "transactional.id": transactional_id}
+    key = (os.getpid(), *sorted(settings.items()))
+    kept = _transactional.pop(key, None)
+    if kept is None:
+        kept = Transactional(settings)
+    try:
+        yield kept
+    except BaseException:
+        kept.producer.stop()
+        raise
+    _transactional[key] = kept
+    while len(_transactional) > TRANSACTIONAL_MAX:
+        _transactional.pop(next(iter(_transactional))).producer.stop()
 
 
 def new_consumer(kafka: Mapping[str, str]) -> Consumer:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from ottla.blocking import Producer
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.group_offsets import OffsetAndMetadata
@@ -53,6 +53,7 @@ FRESH_S: Final = 3600
 """No broker forgets offsets sooner: of a decision that is younger, all markers are there."""
 ENDING_MAX: Final = 8
 """So many transactions are ended at a time."""
+log = logging.getLogger(__name__)
 
 
 class Identity(NamedTuple):
@@ -149,13 +150,14 @@ def write(plan: Any, identity: Identity, task: int, batches: Iterator[pa.RecordB
 
     group = identity.group(task)
     place = marker_place(plan)
-    producer = Producer(config={"transaction.timeout.ms": TIMEOUT_MS, **plan.options.kafka, "transactional.id": group})
-    producer.start()  # from now on nobody else writes for this task, and what was begun is decided
-    try:
-        marker = _marker(plan, group, place)
-        if marker is not None and marker.offset > identity.version:
-            return Part(task, _passed(identity, task, marker, batches), None)
-        _check(plan, identity, task, place, marker)
+    with clients.transactional({"transaction.timeout.ms": TIMEOUT_MS, **plan.options.kafka}, group) as kept:
+        producer = kept.take_over()
+        decided = Decision.known(plan, identity, place)
+        if decided is None or decided.version >= identity.version:  # else nothing of this version was committed
+            marker = _marker(plan, group, place)
+            if marker is not None and marker.offset > identity.version:
+                return Part(task, _passed(identity, task, marker, batches), None)
+            _check(plan, identity, task, place, marker, decided)
         producer.begin_transaction()
         try:
             content = _Counted()
@@ -166,8 +168,6 @@ def write(plan: Any, identity: Identity, task: int, batches: Iterator[pa.RecordB
         except BaseException:
             producer.abort_transaction()
             raise
-    finally:
-        producer.stop()
 
 
 def marker_place(plan: Sent) -> TopicPartition:
@@ -210,9 +210,15 @@ _OTHERWISE: Final = (
 )
 
 
-def _check(plan: Sent, identity: Identity, task: int, place: TopicPartition, marker: OffsetAndMetadata | None) -> None:
+def _check(
+    plan: Sent,
+    identity: Identity,
+    task: int,
+    place: TopicPartition,
+    marker: OffsetAndMetadata | None,
+    decided: Decision | None,
+) -> None:
     """Whether it is certain that this task has not written this version: nobody commits what was not decided on."""
-    decided = Decision.known(plan, identity, place)
     if decided is not None and decided.version > identity.version:
         raise NotRepeatable(
             f"batch {identity.version} of {identity.app_id} was written before, without task {task}: {_OTHERWISE}"
@@ -222,7 +228,7 @@ def _check(plan: Sent, identity: Identity, task: int, place: TopicPartition, mar
     if decided is None:
         certain = identity.version == 0
     else:
-        certain = decided.version < identity.version or marker is not None or decided.fresh
+        certain = marker is not None or decided.fresh
     if not certain:
         raise NotRepeatable(_unknown(identity, identity.decisions if decided is None else identity.group(task), place))
 
@@ -305,23 +311,38 @@ def _open(parts: Iterable[Part]) -> list[OpenTransaction]:
 
 
 def decide(plan: Sent, identity: Identity, parts: Sequence[Part]) -> None:
-    place = marker_place(plan)
-    name = identity.decisions
+    """Who has made the decision before this one, and has not been fenced since, need not ask what was decided."""
     new = Decision.of(identity, parts)
     left = len(_open(parts))
-    producer = Producer(config={**plan.options.kafka, "transactional.id": name})
-    producer.start()  # another driver of this query cannot decide any more
-    try:
-        known = Decision.known(plan, identity, place)
-        if known is not None and known.version >= identity.version:
-            _compare(identity, known, new, left)
-            return
-        if left < len(parts) and not plan.options.writes_unmarked:
-            raise NotRepeatable(_unknown(identity, name, place))  # some were committed, but the decision is gone
-        with producer.transaction():
-            producer.send_offsets_to_transaction({place: (identity.version + 1, new.note())}, name)
-    finally:
-        producer.stop()
+    with clients.transactional(plan.options.kafka, identity.decisions) as kept:
+        if kept.decided == identity.version - 1 and left == len(parts):
+            try:
+                _record(plan, identity, new, kept)
+                return
+            except ClientError as error:
+                log.info("%s: another driver decides, or none could be heard: %s", identity.decisions, error)
+                kept.renew()
+        _decide_anew(plan, identity, new, left, kept)
+
+
+def _decide_anew(plan: Sent, identity: Identity, new: Decision, left: int, kept: clients.Transactional) -> None:
+    place = marker_place(plan)
+    kept.take_over()  # another driver of this query cannot decide any more
+    known = Decision.known(plan, identity, place)
+    if known is not None and known.version >= identity.version:
+        _compare(identity, known, new, left)
+        return
+    if left < new.tasks and not plan.options.writes_unmarked:
+        # Some were committed, but the decision is gone.
+        raise NotRepeatable(_unknown(identity, identity.decisions, place))
+    _record(plan, identity, new, kept)
+
+
+def _record(plan: Sent, identity: Identity, new: Decision, kept: clients.Transactional) -> None:
+    kept.decided = None
+    with kept.producer.transaction() as producer:
+        producer.send_offsets_to_transaction({marker_place(plan): (new.version + 1, new.note())}, identity.decisions)
+    kept.decided = new.version
 
 
 def _compare(identity: Identity, known: Decision, new: Decision, left: int) -> None:
@@ -336,7 +357,9 @@ def _compare(identity: Identity, known: Decision, new: Decision, left: int) -> N
 
 
 def end(plan: Sent, transactions: Sequence[OpenTransaction], *, committed: bool) -> None:
-    with clients.admin(plan.options.kafka) as admin, ThreadPoolExecutor(ENDING_MAX) as pool:
+    if not transactions:
+        return
+    with clients.admin(plan.options.kafka) as admin, ThreadPoolExecutor(min(ENDING_MAX, len(transactions))) as pool:
         ends = [pool.submit(admin.end_transaction, each, committed=committed) for each in transactions]
     failed = [end.exception() for end in ends if end.exception() is not None]
     if failed:

@@ -18,6 +18,7 @@ from ottla.client.positions import OffsetOutOfRange
 from ottla.spark import clients
 from ottla.spark.offsets import Range
 from ottla.spark.options import ReadOptions
+from ottla.spark.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,8 +36,11 @@ class DataLost(Exception):
 
 
 def read(options: ReadOptions, parts: Iterable[Range]) -> Generator[pa.RecordBatch]:
-    for part in parts:
-        yield from _read_range(options, part)
+    try:
+        for part in parts:
+            yield from _read_range(options, part)
+    finally:
+        settle()
 
 
 def _read_range(options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:

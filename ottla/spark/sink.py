@@ -22,6 +22,7 @@ from ottla.spark import clients, exactly_once, fencing
 from ottla.spark.border import short_tracebacks
 from ottla.spark.exactly_once import Identity, Part
 from ottla.spark.options import BadOption, WriteOptions, tell_notes
+from ottla.spark.workers import settle, settling
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,6 +167,7 @@ def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
 class OttlaWriter(_Writer, DataSourceArrowWriter):
     """Writes once."""
 
+    @settling
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         task = _task()
         options = self._plan.options
@@ -198,6 +200,12 @@ class OttlaWriter(_Writer, DataSourceArrowWriter):
 class OttlaStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes one batch after another, each exactly once unless told otherwise."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        settle()  # only a worker plans a stream
+        return state
+
+    @settling
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         task = _task()
         options = self._plan.options
@@ -208,6 +216,7 @@ class OttlaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         assert batch is not None, "and the id of the batch"
         return self._write(iterator, task, Identity(options.app_id or query, int(batch)))
 
+    @settling
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._commit(messages)
 

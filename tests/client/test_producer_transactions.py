@@ -201,3 +201,29 @@ def test_a_transaction_that_is_handed_over_is_ended_by_somebody_else(broker: Ser
         assert await committed(broker, topic, 1) == [b"0"]
 
     run(scenario())
+
+
+def test_a_producer_that_has_handed_over_takes_its_id_over_for_the_next_transaction(broker: Served, fresh_name):
+    async def scenario() -> None:
+        topic = fresh_name()
+        await create(broker.bootstrap, topic)
+        async with Producer(broker.bootstrap, transactional_id=topic) as producer, Admin(broker.bootstrap) as admin:
+            for number, outcome in enumerate((True, False, None, True)):
+                await producer.begin_transaction()
+                await producer.send(topic, b"%d" % number)
+                handed = await producer.hand_over_transaction()
+                if outcome is not None:  # else it is aborted as the id is taken over
+                    await admin.end_transaction(handed, committed=outcome)
+                with pytest.raises(ClientError, match="somebody else ends"):
+                    await producer.begin_transaction()
+                await producer.init_transactions()
+            async with Producer(broker.bootstrap, transactional_id=topic):
+                pass
+            await producer.init_transactions()  # also outside a transaction, when another one may have the id
+            async with producer.transaction():
+                await producer.send(topic, b"last")
+                with pytest.raises(ClientError, match="inside a transaction"):
+                    await producer.init_transactions()
+        assert await committed(broker, topic, 3) == [b"0", b"3", b"last"]
+
+    run(scenario())

@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from ottla.spark.border import short_tracebacks
 from ottla.spark.connectors.options import check_columns, sink_options
 from ottla.spark.options import BadOption
+from ottla.spark.workers import settling
 
 PROGRESS: Final = "ottla_progress"
 STAGED: Final = "ottla_staged"
@@ -144,6 +145,7 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
 
 @short_tracebacks
 class PostgresStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    @settling
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
@@ -152,6 +154,7 @@ class PostgresStreamWriter(_Writer, DataSourceStreamArrowWriter):
             raise BadOption("Spark does not say which query and batch this is")
         return stage(self._plan, self._plan.app_id or query, int(batch), context.partitionId(), iterator)
 
+    @settling
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._commit(messages)
 
@@ -161,6 +164,7 @@ class PostgresStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 @short_tracebacks
 class PostgresWriter(_Writer, DataSourceArrowWriter):
+    @settling
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
