@@ -204,9 +204,13 @@ def proven_end(log: PartitionLog, evidence: Evidence, log_end: int, *, clean: bo
 
 
 def go_on_behind(log: PartitionLog, missing: tuple[Range, ...], end: int, now_ms: int) -> None:
-    """The log has lost these offsets, and goes on where the highest proof says that it ended."""
-    if log.log_end < end or not log.disk.exists(log.path):
+    """The log has lost these offsets, and goes on where the highest proof says that it ended. The loss is in the manifest
+    before anything is written that looks like a log that has always begun there."""
+    ends_early = log.log_end < end or not log.disk.exists(log.path)
+    if ends_early:
         log.make_directory()
+    log.manifest.lose(missing, log_start=log.log_start, topic_id=log.topic_id)
+    if ends_early:
         kept = [segment for segment in log.segments if segment.size]
         fresh = Segment(log.disk, log.path, end, created_ms=now_ms)
         fresh.create()

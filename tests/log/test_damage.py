@@ -69,6 +69,17 @@ def served(log: PartitionLog) -> dict[int, bytes]:
     return seen
 
 
+def check_damage_is_remembered(disk: SimDisk, log: PartitionLog, end: int) -> None:
+    """The process is killed before it has written anything, and nothing else tells of the loss any more. Recovery may
+    find a flipped bit besides."""
+    again = opened(disk, end, clean=False)
+    assert (again.log_start, again.log_end) == (log.log_start, log.log_end)
+    if log.damage is not None:
+        assert again.damage is not None
+        for start, stop in log.damage.missing:
+            assert any(first <= start and stop <= last for first, last in again.damage.missing)
+
+
 @settings(deadline=None, max_examples=400)
 @given(data=st.data())
 def test_any_one_file_that_is_damaged_is_made_good_or_named(data):
@@ -100,6 +111,7 @@ def test_any_one_file_that_is_damaged_is_made_good_or_named(data):
         assert all(any(start <= offset < stop for start, stop in log.damage.missing) for offset in lost)
     if log.damage is None:
         assert log.transactions.aborted(0, end) == aborted
+    check_damage_is_remembered(disk, log, end)
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
@@ -114,6 +126,7 @@ def test_a_log_that_lost_something_goes_on_where_it_ended(victim, clean):
     log = opened(disk, end, clean=clean)
     assert log.damage is not None
     assert (log.log_start, log.log_end) == (0, end)
+    check_damage_is_remembered(disk, log, end)
     missing = log.damage.missing
     append(log, [b"more"])
     assert log.log_end == end + 1
@@ -226,6 +239,7 @@ def test_any_file_that_is_lost_with_the_manifest_is_made_good_or_named(data):
         assert log.transactions.aborted(0, end) == aborted
     else:
         assert all(any(start <= offset < stop for start, stop in log.damage.missing) for offset in lost)
+    check_damage_is_remembered(disk, log, end)
 
 
 def test_a_log_that_starts_where_its_first_segment_was_deleted_is_whole():
