@@ -82,10 +82,13 @@ def close(log: PartitionLog, written: Collection[str]) -> None:
         stem = file_stem(log.path, segment.base_offset)
         if claim is None or claim.index_crc == NO_CRC or any(path.startswith(stem) for path in written):
             _sync_indexes(segment)
-            claim = claim_of(log.disk, log.path, segment.base_offset, end, segment.size)
+            txnindex_crc = log.transactions.index_crc(segment.base_offset)
+            claim = claim_of(log.disk, log.path, segment.base_offset, end, segment.size, txnindex_crc)
         claims.append(claim)
     _restore_epochs(log)
-    active = claim_of(log.disk, log.path, log.active.base_offset, log.log_end, log.active.size)
+    last = log.active
+    txnindex_crc = log.transactions.index_crc(last.base_offset)
+    active = claim_of(log.disk, log.path, last.base_offset, log.log_end, last.size, txnindex_crc)
     if active != old.active:
         _sync_indexes(log.active)
     manifest = old._replace(

@@ -221,11 +221,14 @@ def file_crc(disk: Disk, path: str) -> int:
         return NO_CRC
 
 
-def claim_of(disk: Disk, directory: str, base_offset: int, end_offset: int, size: int) -> SegmentClaim:
-    """A segment whose files are on the device, as they are. Reads the derived ones."""
+def claim_of(
+    disk: Disk, directory: str, base_offset: int, end_offset: int, size: int, txnindex_crc: int | None = None
+) -> SegmentClaim:
+    """A segment whose files are on the device, as they are. Reads the derived ones, but for what is known without."""
     stem = file_stem(directory, base_offset)
     crcs = [file_crc(disk, f"{stem}.{kind}") for kind in _DERIVED]
-    return SegmentClaim(base_offset, end_offset, size, *crcs)
+    claim = SegmentClaim(base_offset, end_offset, size, *crcs)
+    return claim if txnindex_crc is None else claim._replace(txnindex_crc=txnindex_crc)
 
 
 class ManifestFile:

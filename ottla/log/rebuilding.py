@@ -64,10 +64,14 @@ def check_transaction_indexes(log: PartitionLog, evidence: Evidence, *, clean: b
     """What was aborted must not be shown: an index that is not as the manifest has it is made anew from the log. Those
     of segments that were just read are, already."""
     claimed = log.manifest.latest
-    if claimed is None:
-        if evidence.closed_start != NOT_KNOWN:
-            _rebuild_without_manifest(log)
-        return
+    if claimed is not None:
+        _rebuild_what_differs(log, claimed, clean=clean)
+    elif evidence.closed_start != NOT_KNOWN:
+        _rebuild_without_manifest(log)
+    log.transactions.keep_index(log.active.base_offset)
+
+
+def _rebuild_what_differs(log: PartitionLog, claimed: manifest.Manifest, *, clean: bool) -> None:
     here = {segment.base_offset for segment in log.segments if segment.base_offset <= log.recovery_point}
     told = [*claimed.segments, *([claimed.active] if clean and claimed.active is not None else [])]
     for claim in told:

@@ -20,7 +20,11 @@ class SyncJob:
     __slots__ = ("_files", "_log", "_sealed", "epochs", "made_files", "offset", "truncations")
 
     def __init__(
-        self, log: PartitionLog, offset: int, files: list[tuple[Segment, Unsynced]], sealed: list[tuple[Segment, int]]
+        self,
+        log: PartitionLog,
+        offset: int,
+        files: list[tuple[Segment, Unsynced]],
+        sealed: list[tuple[Segment, int, int | None]],
     ) -> None:
         self._log = log
         self._files = files
@@ -65,8 +69,8 @@ class SyncJob:
     def _claim(self, log: PartitionLog) -> None:
         """The segments were sealed, and now the device has them: the manifest may name them."""
         claims = [
-            claim_of(log.disk, log.path, segment.base_offset, end, segment.size)
-            for segment, end in self._sealed
+            claim_of(log.disk, log.path, segment.base_offset, end, segment.size, txnindex_crc)
+            for segment, end, txnindex_crc in self._sealed
             if not segment.deleted
         ]
         log.manifest.add(
@@ -80,7 +84,7 @@ class SyncJob:
 def prepare(log: PartitionLog, offset: int) -> SyncJob:
     """What makes the log durable up to `offset`, which is its end or the start of its active segment."""
     files: list[tuple[Segment, Unsynced]] = []
-    sealed: list[tuple[Segment, int]] = []
+    sealed: list[tuple[Segment, int, int | None]] = []
     if log.made_files and log.topic_id is not None and log.disk.exists(log.path):
         files.append((log.active, Unsynced(partition_metadata(log.disk, log.path), passing=True)))
     ends = [*(segment.base_offset for segment in log.segments[1:]), log.log_end]
@@ -97,6 +101,6 @@ def prepare(log: PartitionLog, offset: int) -> SyncJob:
             if segment is not log.active:
                 segment.seal()
                 written += segment.unsynced_indexes()
-                sealed.append((segment, following))
+                sealed.append((segment, following, log.transactions.index_crc(segment.base_offset)))
         files += [(segment, file) for file in written]
     return SyncJob(log, offset, files, sealed)

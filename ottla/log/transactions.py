@@ -23,11 +23,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from ottla.errors import ErrorCode, Refused
 from ottla.log.cleaned_transactions import AbortedTransaction
+from ottla.log.manifest import NO_CRC
 from ottla.log.producers import NO_EPOCH, NO_OFFSET, Producers
 from ottla.log.segment import file_stem
-from ottla.log.transaction_index import SUFFIX, TransactionIndex, TransactionIndexDamaged, write
+from ottla.log.transaction_index import SUFFIX, TransactionIndex, TransactionIndexDamaged, encode, write
 from ottla.log.unsynced import Unsynced
 from ottla.runtime import Buffer, Disk
 from ottla.wire import marker as markers
@@ -150,6 +153,21 @@ class Transactions:
     def has_index(self, base_offset: int) -> bool:
         """Whether transactions that were aborted ended in the segment."""
         return base_offset in self._indexes
+
+    def keep_index(self, base_offset: int) -> None:
+        """Have the entries of the last segment in memory: no manifest claims its file while it is written to."""
+        for _ in self._entries_from(base_offset):
+            return
+
+    def index_crc(self, base_offset: int) -> int | None:
+        """What the manifest may claim of a segment's index: the checksum of the entries in memory, which no damage to
+        the file reaches. None: they are not in memory."""
+        index = self._indexes.get(base_offset)
+        if index is None:
+            return NO_CRC
+        if not index.loaded:
+            return None
+        return crc32c(encode(index.entries)) if index.entries else NO_CRC
 
     def adopt(self, bases: Sequence[int]) -> None:
         """These are the log's segments from now on, by base offset."""

@@ -254,3 +254,30 @@ def test_a_log_that_starts_where_its_first_segment_was_deleted_is_whole():
     again = opened(disk, end, closed_start=start)
     assert again.damage is None
     assert (again.log_start, again.log_end) == (start, end)
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["since it was written", "found at the start"])
+@pytest.mark.parametrize("closed_first", [False, True], ids=["sealed", "closed"])
+def test_an_index_of_aborted_transactions_that_rots_before_it_is_claimed_is_not_believed(restarted, closed_first):
+    """The manifest claims what the log knows, not what the file says by then."""
+    disk, _, end, _ = closed()
+    log = opened(disk, end)
+    append(log, [b"in doubt"], epoch=3, producer_id=1, sequence=8, transactional=True)
+    data, header = markers.build(1, 0, Marker(False, coordinator_epoch=3), NOW)
+    log.append(memoryview(data), header, leader_epoch=3, now_ms=NOW)
+    aborted, end = log.transactions.aborted(0, log.log_end), log.log_end
+    if restarted:
+        log.close()
+        log = opened(disk, end)
+    disk.flip_bit(f"{PATH}/{log.active.base_offset:020d}.txnindex", 4)
+    if closed_first:
+        log.close()
+    else:
+        while len(log.segments) < 12:
+            append(log, [b"more"], epoch=3)
+        job = log.prepare_sync()
+        assert job is not None
+        job.run()
+        log.finish_sync(job)
+    again = opened(disk, log.log_end, clean=closed_first)
+    assert again.transactions.aborted(0, again.log_end) == aborted
