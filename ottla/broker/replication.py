@@ -11,6 +11,7 @@ from ottla.cluster.image import NO_BROKER
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log import checkpoints
 from ottla.log.segment import Segment
+from ottla.replication.doubt import WHOLE_WAIT_SECONDS
 from ottla.replication.follower import Following, Link, Settings
 from ottla.replication.partition import Partition
 from ottla.replication.throttle import Throttle
@@ -82,6 +83,10 @@ class Replication:
             else:  # what it lets go of must not be counted on, and it must not be elected without it
                 self._broker.in_sync.leave(partition)
         self._following.follow(partition, leader if elsewhere else None)
+        if partition.doubt is not None:
+            runtime, look_at = self._broker.runtime, self._broker.in_sync.look_at
+            runtime.call_soon(look_at, partition)
+            runtime.call_at(runtime.now() + WHOLE_WAIT_SECONDS, look_at, partition)
 
     def _copy_anew(self, partition: Partition) -> None:
         damage = partition.log.damage

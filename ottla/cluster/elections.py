@@ -18,8 +18,8 @@ leaves both sets (KIP-903, KIP-966). So does one whose log was found damaged, of
                                           an in-sync replica, another one before the same one again;
                                           an eligible one;
                                           any replica, if the topic has unclean.leader.election.enable;
-                                          the last leader, if nobody is left in either set; one whose log is
-                                          damaged asks the others first (`replication.doubt`)
+                                          the last leader, if nobody is left in either set; one that may have lost
+                                          something asks the others first (`replication.doubt`)
     none of them alive                 -> nobody leads, leader_epoch + 1, and both sets wait
 
 While somebody leads, replicas that are gone or drain leave the in-sync set, except the leader itself. While fewer than

@@ -204,7 +204,7 @@ def proven_end(log: PartitionLog, evidence: Evidence, log_end: int, *, clean: bo
 
 
 def go_on_behind(log: PartitionLog, missing: tuple[Range, ...], end: int, now_ms: int) -> None:
-    """The log has lost these offsets, and goes on where the highest proof says that it ended. The loss is in the manifest
+    """The log has lost these offsets, and goes on where the highest proof says that it ended. The manifest has the loss
     before anything is written that looks like a log that has always begun there."""
     ends_early = log.log_end < end or not log.disk.exists(log.path)
     if ends_early:

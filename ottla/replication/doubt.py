@@ -1,17 +1,17 @@
-"""A last leader in doubt: its log is damaged, or lost with all that tells of it, and nobody is in sync or eligible.
+"""A last leader in doubt: nobody is in sync or eligible, and its own log may have lost something (KIP-966).
 
 Pure.
 
-The controller knows no log ends, so it names the last leader again. That one does not lead yet: it turns clients and
-followers away, and learns from what the followers ask for what they have. Nobody is cut meanwhile, and nothing is
-appended that could contradict them. It ends when it has heard of all others that it waits for, or in
-`replica.lag.time.max.ms`:
-    another one reaches what is proven here, in leader epoch and log end, and has what is missing  -> the one that has
-                                                                              most leads, with all that are like it
-    nobody does                                                            -> it leads: the rule for one replica holds
+The controller knows no log ends, so it names the last leader again. One that was not stopped cleanly may have lost the
+end of its log; one whose log is damaged, or lost with all that tells of it, has. It does not lead yet: it turns clients
+and followers away, and learns from what the followers ask for what they have. Nobody is cut meanwhile, and nothing is
+appended that could contradict them. It ends when it has heard of all others that it waits for, or in time:
+    another one reaches what is proven here, in leader epoch and log end, and has what is missing (where nothing is
+    known to be missing: has more)            -> the one that has most leads, with all that are like it
+    nobody does                               -> it leads: the rule for one replica holds
 
-It waits for those that are alive. Where it was not stopped cleanly the others may have more than is proven here: then
-it waits for all of them.
+It waits for those that are alive. A damaged one that was not stopped cleanly waits for all of them, for
+`replica.lag.time.max.ms`: the others may have more than is proven here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Partition
+
+
+WHOLE_WAIT_SECONDS = 5.0
+"""For those that are alive and not heard of, where nothing is known to be missing: they may be cut off."""
 
 
 class Position(NamedTuple):
@@ -37,13 +41,14 @@ class Heard(NamedTuple):
 
 
 class Doubt:
-    __slots__ = ("_all", "_first", "_heard", "_proven", "_since")
+    __slots__ = ("_all", "_first", "_heard", "_proven", "_since", "_whole")
 
-    def __init__(self, proven: Position, first: int, *, wait_for_all: bool) -> None:
-        """`first`: the first offset that is missing."""
+    def __init__(self, proven: Position, first: int, *, wait_for_all: bool, whole: bool = False) -> None:
+        """`first`: the first offset that another one must have; `whole`: nothing is known to be missing here."""
         self._proven = proven
         self._first = first
         self._all = wait_for_all
+        self._whole = whole
         self._heard: dict[int, Heard] = {}
         self._since: float | None = None
 
@@ -65,6 +70,8 @@ class Doubt:
             self._since = now
         awaited = [replica for replica in others if self._all or alive(replica)]
         present = {replica: heard for replica, heard in self._heard.items() if able(replica, heard.broker_epoch)}
+        if self._whole:
+            wait_s_max = min(wait_s_max, WHOLE_WAIT_SECONDS)
         if now - self._since < wait_s_max and not present.keys() >= set(awaited):
             return None
         complete = {
@@ -72,6 +79,7 @@ class Doubt:
             for replica, heard in present.items()
             if heard.position.epoch >= self._proven.epoch
             and heard.position.end >= self._proven.end
+            and not (self._whole and heard.position == self._proven)
             and 0 <= heard.log_start <= self._first
         }
         best = max(complete.values(), default=None)
@@ -80,15 +88,16 @@ class Doubt:
 
 def doubt_of(partition: Partition, in_sync: tuple[int, ...], leader_epoch: int) -> Doubt | None:
     """Whether this replica, which is to lead, is one whose word would not do: nobody else is said to have what was
-    acknowledged, and its own log is known to lack something, or everything."""
+    acknowledged, and its own log lacks something, or everything, or may lack the end."""
     log, damage = partition.log, partition.log.damage
     if in_sync != (partition.broker_id,) or partition.eligible or len(partition.replicas) == 1:
         return None
-    if damage is None and not (partition.forgot and leader_epoch > 0 and log.log_end == log.log_start == 0):
+    lost = damage is not None or (partition.forgot and leader_epoch > 0 and log.log_end == log.log_start == 0)
+    if not lost and (partition.end_known or partition.last_leader != partition.broker_id):
         return None
     proven = Position(log.epochs.epoch_of(log.log_end - 1), log.log_end)
     first = log.log_start if damage is None else damage.missing[0][0]
-    return Doubt(proven, first, wait_for_all=not partition.end_known)
+    return Doubt(proven, first, wait_for_all=lost and not partition.end_known, whole=not lost)
 
 
 def resolve(

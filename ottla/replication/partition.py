@@ -42,8 +42,8 @@ class Partition:
     __slots__ = (
         "_enough", "_looks_closer", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "broker_id",
         "doubt", "eligible", "end_known", "epoch_start", "followers", "forgot", "high_watermark", "in_sync", "index",
-        "leader_epoch", "leader_id", "leads", "log", "partition_epoch", "proposed", "replicas", "tail_watchers",
-        "topic", "topic_id", "watchers",
+        "last_leader", "leader_epoch", "leader_id", "leads", "log", "partition_epoch", "proposed", "replicas",
+        "tail_watchers", "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +57,8 @@ class Partition:
         self.leads = False
         self.doubt: Doubt | None = None
         """While it is to lead, and must not before it has heard of the others."""
+        self.last_leader = NO_LEADER
+        """Who led last, as of the state before this one."""
         self.end_known = False
         """The log ends where it ended when its broker stopped, and that is known for certain; or it has led since."""
         self.forgot = False
@@ -126,6 +128,7 @@ class Partition:
         self.leader_epoch = state.leader_epoch
         leads = state.leader == self.broker_id if leads is None else leads
         doubt = doubt_of(self, self.in_sync, state.leader_epoch) if begins else self.doubt
+        self.last_leader = state.last_leader
         self.leads = leads and doubt is None
         self._count_in_sync()
         if self.leads and (begins or not led):

@@ -12,7 +12,7 @@ from ottla.log import damage
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.admission import AppendPolicy
-from ottla.replication.doubt import Doubt, Position, resolve
+from ottla.replication.doubt import WHOLE_WAIT_SECONDS, Doubt, Position, resolve
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.sim.disk import SimDisk
 from tests.replication.test_partition import NOW_MS, batch
@@ -76,6 +76,38 @@ def test_what_a_broker_had_before_it_registered_anew_does_not_count():
     gone = lambda replica, epoch: epoch != 7  # noqa: E731
     assert verdict(doubt, able=gone) is None
     assert verdict(doubt, WAIT, able=gone) == ()
+
+
+def test_where_nothing_is_known_to_be_missing_only_one_that_has_more_leads():
+    doubt = Doubt(Position(4, 10), 0, wait_for_all=False, whole=True)
+    doubt.hear(2, 7, 10, 4, 0)
+    assert verdict(doubt) is None
+    doubt.hear(3, 7, 9, 4, 0)
+    assert verdict(doubt) == ()
+    doubt.hear(3, 7, 11, 4, 0)
+    assert verdict(doubt) == (3,)
+
+
+def test_where_nothing_is_known_to_be_missing_it_waits_only_for_those_that_are_alive_and_not_for_long():
+    assert verdict(Doubt(Position(4, 10), 0, wait_for_all=False, whole=True), alive=nobody) == ()
+    doubt = Doubt(Position(4, 10), 0, wait_for_all=False, whole=True)
+    assert verdict(doubt) is None
+    assert verdict(doubt, WHOLE_WAIT_SECONDS) == ()
+
+
+def last_leader_back(*, end_known: bool, led_last: int = 1) -> Partition:
+    log = PartitionLog.open(SimDisk(Random(1)), "/t-0", LogConfig(), now_ms=NOW_MS)
+    partition = Partition("t", bytes(16), 0, 1, log, AppendPolicy())
+    partition.end_known = end_known
+    partition.become(State((1, 2, 3), -1, 0, (), 0, last_leader=led_last))
+    partition.become(State((1, 2, 3), 1, 1, (1,), 1))
+    return partition
+
+
+def test_a_last_leader_that_was_killed_asks_the_others_first():
+    assert last_leader_back(end_known=False).doubt is not None
+    assert last_leader_back(end_known=True).leads
+    assert last_leader_back(end_known=False, led_last=2).leads, "an unclean election is the operator's decision"
 
 
 def doubtful(**state) -> Partition:
