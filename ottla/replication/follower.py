@@ -282,13 +282,24 @@ class Follower:
             await self._around.was_cut(partition, dropped)
         else:
             assert isinstance(fetched.records, memoryview)
+            if fetched.records:
+                partition.watermark_known = False  # how far that is committed the leader knows before us
             dropped = partition.replicate(fetched.records, fetched.high_watermark, fetched.log_start, now_ms)
             if dropped:
                 await self._around.was_cut(partition, dropped)
 
     def _tell_cut(self, partition: Partition, before: int, committed: int) -> None:
+        """What was committed the leader of the time knew. We do if it was us; and if we are in sync the one who leads
+        now was, too, so it has all of it. Else, after a `kill -9` or with records of another, we know only a part."""
         after = partition.log.log_end
-        if after >= committed:
+        if after >= committed and not (partition.watermark_known or partition.broker_id in partition.in_sync):
+            log.warning(
+                "%s: cut from %d to %d, as broker %d has it: it is not known whether records that acks=all acknowledged "
+                "are concerned. They are if broker %d, or one that led before it, was elected without them: then the "
+                "log of the controller says `unclean election`",
+                partition, before, after, self.leader_id, self.leader_id,
+            )  # fmt: skip
+        elif after >= committed:
             log.info(
                 "%s: cut from %d to %d, as broker %d has it: what was cut was not committed, so nothing that acks=all "
                 "acknowledged is concerned", partition, before, after, self.leader_id,

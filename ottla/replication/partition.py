@@ -43,7 +43,7 @@ class Partition:
         "_enough", "_looks_closer", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "broker_id",
         "doubt", "eligible", "end_known", "epoch_start", "followers", "forgot", "high_watermark", "in_sync", "index",
         "last_leader", "leader_epoch", "leader_id", "leads", "log", "partition_epoch", "proposed", "replicas",
-        "tail_watchers", "topic", "topic_id", "watchers",
+        "tail_watchers", "topic", "topic_id", "watchers", "watermark_known",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +61,8 @@ class Partition:
         """Who led last, as of the state before this one."""
         self.end_known = False
         """The log ends where it ended when its broker stopped, and that is known for certain; or it has led since."""
+        self.watermark_known = False
+        """The high watermark is the leader's own, or that of a clean stop, and nothing was taken from others since."""
         self.forgot = False
         """Nothing in the data directory tells what any log held."""
         self.leader_id = NO_LEADER
@@ -134,7 +136,8 @@ class Partition:
         if self.leads and (begins or not led):
             self.log.assign_epoch(state.leader_epoch)
             self.epoch_start = self.log.log_end
-            self.end_known, self.forgot = True, False
+            self.end_known = self.watermark_known = True
+            self.forgot = False
             self.followers = {}
         if self.leads:
             others = [replica for replica in self.replicas if replica != self.broker_id]

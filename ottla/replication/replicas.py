@@ -338,7 +338,7 @@ class Replicas:
         )
         checkpointed = self._known[checkpoints.HIGH_WATERMARKS].get(key, 0)
         partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
-        partition.end_known = closed is not None
+        partition.end_known = partition.watermark_known = closed is not None
         opened.on_refused = lambda fault: self.on_write_refused(partition, fault)
         return partition
 

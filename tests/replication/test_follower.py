@@ -177,20 +177,31 @@ class AroundCut(Around):
         pass
 
 
+NOTHING = "what was cut was not committed, so nothing that acks=all acknowledged is concerned"
+CONCERNED = "records that acks=all acknowledged are concerned, offsets 3 to 3 were committed"
+NOT_KNOWN = "it is not known whether records that acks=all acknowledged are concerned. They are if broker 2"
+
+
 @pytest.mark.parametrize(
-    ("committed", "level", "said"),
+    ("committed", "in_sync", "known", "level", "said"),
     [
-        (3, "INFO", "what was cut was not committed, so nothing that acks=all acknowledged is concerned"),
-        (4, "WARNING", "records that acks=all acknowledged are concerned, offsets 3 to 3 were committed"),
+        (3, (1, 2), True, "INFO", NOTHING),
+        (4, (1, 2), True, "WARNING", CONCERNED),
+        (3, (2,), True, "INFO", NOTHING),  # it led until now
+        (3, (2,), False, "WARNING", NOT_KNOWN),  # killed: the high watermark is that of a checkpoint
+        (3, (1, 2), False, "INFO", NOTHING),  # the one who leads was elected among those in sync, as we are
+        (4, (2,), False, "WARNING", CONCERNED),
     ],
 )
-def test_a_cut_says_whether_anything_acknowledged_is_concerned(partition, caplog, committed, level, said):
+def test_a_cut_says_whether_anything_acknowledged_is_concerned(
+    partition, caplog, committed, in_sync, known, level, said
+):
     async def test():
         p = partition()
         for value in (b"a", b"b", b"c", b"d", b"e"):
             p.append(batch(value), 1, NOW_MS)
-        p.become(leading(in_sync=(1, 2), epoch=1, leader=2)._replace(partition_epoch=1))
-        p.high_watermark = committed
+        p.become(leading(in_sync=in_sync, epoch=1, leader=2)._replace(partition_epoch=1, replicas=(1, 2)))
+        p.high_watermark, p.watermark_known = committed, known
         runtime = RealRuntime()
         follower = Follower(2, runtime, AroundCut(Leader()), Settings(broker_id=1))
         fetched = PartitionFetched(0, 0, 0, 0, 0, None, -1, memoryview(b""), diverging=(0, 3))
@@ -203,6 +214,30 @@ def test_a_cut_says_whether_anything_acknowledged_is_concerned(partition, caplog
     (record,) = (record for record in caplog.records if "cut from 5 to 3, as broker 2 has it" in record.getMessage())
     assert record.levelname == level
     assert said in record.getMessage()
+
+
+def test_how_far_the_records_of_another_leader_are_committed_is_not_known_for_certain(partition):
+    async def test():
+        p = partition()
+        p.append(batch(b"a"), 1, NOW_MS)
+        p.become(leading(in_sync=(1, 2), epoch=1, leader=2)._replace(partition_epoch=1))
+        runtime = RealRuntime()
+        follower = Follower(2, runtime, AroundCut(Leader()), Settings(broker_id=1))
+
+        def fetched(records):
+            return PartitionFetched(0, 0, 1, 0, 0, None, -1, memoryview(records))
+
+        await follower._take_one(p, fetched(b""))
+        assert p.watermark_known, "it led, and has taken nothing since"
+        sent = bytearray(batch(b"b"))
+        sent[:8] = p.log.log_end.to_bytes(8, "big")
+        await follower._take_one(p, fetched(sent))
+        assert p.log.log_end == 2
+        assert not p.watermark_known
+        await follower.stop()
+        await runtime.close()
+
+    run(test)
 
 
 class LeaderLost(Leader):
