@@ -93,6 +93,22 @@ class Housekeeping:
                 self.unlink_later(dropped, partition.log.config.file_delete_delay_ms)
                 self._broker.replication.follow(partition)  # whose leader sends readers here, and has to know
 
+    async def make_room(self, partitions: list[Partition]) -> None:
+        """The disk is full: what has had its time in these logs goes at once."""
+        for partition in partitions:
+            try:
+                await self._prove_start(partition, self._runtime.wall_ms())
+                dropped = partition.log.retain(self._runtime.wall_ms(), partition.high_watermark)
+                for segment in dropped:
+                    await self._runtime.offload(segment.unlink)
+            except (Fault, Refused) as failure:
+                log.error("%s: old segments are not dropped: %s", partition, failure)
+                continue
+            if dropped:
+                count = f"{len(dropped)} segment{'' if len(dropped) == 1 else 's'}"
+                log.info("%s: dropped %s to make room, log start is %d", partition, count, partition.log.log_start)
+                self._broker.replication.follow(partition)
+
     async def _prove_start(self, partition: Partition, now_ms: int) -> None:
         """A file loses its name only when the manifest says where the log starts without it."""
         start = start_after(partition.log, now_ms, partition.high_watermark) or partition.log.log_start

@@ -19,6 +19,8 @@ from ottla.cli.output import print_json, print_table
 from ottla.cli.quantities import moment_ms
 from ottla.client.admin import Admin
 from ottla.client.embedded import TopicPartition
+from ottla.client.errors import ClientError
+from ottla.errors import ErrorCode
 
 
 @click.command("delete-records")
@@ -80,7 +82,7 @@ def delete_records(
                 wanted = at[each].offset
             cuts.append((each, starts[each].offset, min(max(wanted, starts[each].offset), end)))
         if execute:
-            await admin.delete_records({each: cut for each, start, cut in cuts if cut > start})
+            await _delete(admin, {each: cut for each, start, cut in cuts if cut > start})
         return cuts
 
     cuts = administer(target, work)
@@ -98,6 +100,18 @@ def delete_records(
         click.echo(f"deleted: {sum(cut - start for _, start, cut in cuts):,} records")
     else:
         click.echo("nothing was changed; --execute does it")
+
+
+async def _delete(admin: Admin, before: dict[TopicPartition, int]) -> None:
+    try:
+        await admin.delete_records(before)
+    except ClientError as error:
+        if error.code is ErrorCode.kafka_storage_error:
+            error.hint = (
+                "The records cannot be read any more, but the disk of the leader has no room to write that down: after "
+                "a restart they may be back. Make room there, then ask again."
+            )
+        raise
 
 
 def _check_reached(before_offset: int, ends: dict[TopicPartition, int], *, named: bool) -> None:

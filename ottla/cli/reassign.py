@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections.abc import Mapping, Sequence
 from typing import IO, Any, Final
 
 import click
@@ -15,8 +17,11 @@ from ottla.cli.output import Progress, commas, print_json, print_table, quiet_op
 from ottla.cli.spreading import Moves, spread
 from ottla.client.admin import Admin, Reassignment
 from ottla.client.embedded import TopicPartition
+from ottla.client.waits import Waits
 
 LOOK_SECONDS: Final = 0.2
+WHY_SECONDS: Final = 1.0
+"""How often it is looked why a move stands still."""
 
 
 @click.group("reassign", cls=Suggesting)
@@ -117,36 +122,76 @@ def start(plan_file: IO[str] | None, moves: tuple[str, ...], wait: bool, target:
 
 async def _until_moved(admin: Admin, places: list[TopicPartition]) -> None:
     bar = Progress("moving partitions", len(places))
+    waits, asked_at = Waits(), time.monotonic()
     try:
         while left := await admin.list_reassignments(places):
             bar.reached(len(places) - len(left))
+            if (now := time.monotonic()) - asked_at >= WHY_SECONDS:
+                asked_at = now
+                why = await _obstacles(admin, left)
+                for place in places:
+                    if place not in why:
+                        waits.over(str(place))
+                for reason in waits.look(((str(place), f"{place} {reason}") for place, reason in why.items()), now):
+                    click.echo(f"ottla: still trying: {reason}", err=True)
             await asyncio.sleep(LOOK_SECONDS)
         bar.reached(len(places))
     finally:
         bar.close()
 
 
+async def _obstacles(admin: Admin, moves: Mapping[TopicPartition, Reassignment]) -> dict[TopicPartition, str]:
+    """Why moves stand still, as far as it is known."""
+    alive = {broker.node_id for broker in (await admin.describe_cluster()).brokers}
+    topics = await admin.describe_topics(sorted({place.topic for place in moves}))
+    found = {TopicPartition(name, each.partition): each for name, topic in topics.items() for each in topic.partitions}
+    why: dict[TopicPartition, str] = {}
+    for place, move in sorted(moves.items()):
+        now = found.get(place)
+        if now is not None and now.leader < 0:
+            holders = now.in_sync or [each for each in now.replicas if each not in move.adding]
+            why[place] = f"has no leader to copy it from; start {_one_of(holders)}"
+        elif gone := [each for each in move.adding if each not in alive]:
+            missing = f"broker {gone[0]} is" if len(gone) == 1 else f"brokers {commas(gone)} are"
+            why[place] = f"waits for where it moves to: {missing} not alive; start, or `ottla reassign cancel {place}`"
+    return why
+
+
+def _one_of(brokers: Sequence[int]) -> str:
+    return f"broker {brokers[0]}" if len(brokers) == 1 else f"one of the brokers {commas(brokers)}"
+
+
 @command.command("status")
 @cluster_options
 @json_option
 def status(target: Target, as_json: bool) -> None:
-    """Show the moves that are under way.
+    """Show the moves that are under way, and what those wait for that stand still.
 
     \b
     Example:
       ottla reassign status
     """
-    found: dict[TopicPartition, Reassignment] = administer(target, lambda admin: admin.list_reassignments())
+
+    async def ask(admin: Admin) -> tuple[dict[TopicPartition, Reassignment], dict[TopicPartition, str]]:
+        moves = await admin.list_reassignments()
+        return moves, await _obstacles(admin, moves) if moves else {}
+
+    found, why = administer(target, ask)
     if as_json:
-        print_json([place._asdict() | move._asdict() for place, move in sorted(found.items())])
+        rows = [place._asdict() | move._asdict() | {"why": why.get(place)} for place, move in sorted(found.items())]
+        print_json(rows)
     elif not found:
         click.echo("nothing is moving")
     else:
-        rows = [
-            (place, commas(move.replicas), commas(move.adding) or "-", commas(move.removing) or "-")
-            for place, move in sorted(found.items())
-        ]
-        print_table(("PARTITION", "REPLICAS", "ADDING", "REMOVING"), rows)
+        print_table(
+            ("PARTITION", "REPLICAS", "ADDING", "REMOVING"),
+            [
+                (place, commas(move.replicas), commas(move.adding) or "-", commas(move.removing) or "-")
+                for place, move in sorted(found.items())
+            ],
+        )
+        for place, reason in why.items():
+            click.echo(f"{place} {reason}")
 
 
 @command.command("cancel")

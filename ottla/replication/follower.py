@@ -294,8 +294,8 @@ class Follower:
         after = partition.log.log_end
         if after >= committed and not (partition.watermark_known or partition.broker_id in partition.in_sync):
             log.warning(
-                "%s: cut from %d to %d, as broker %d has it: it is not known whether records that acks=all acknowledged "
-                "are concerned. They are if broker %d, or one that led before it, was elected without them: then the "
+                "%s: cut from %d to %d, as broker %d has it: it is not known whether records that acks=all "
+                "acknowledged are concerned. They are if broker %d, or one that led before it, was elected without them: then the "
                 "log of the controller says `unclean election`",
                 partition, before, after, self.leader_id, self.leader_id,
             )  # fmt: skip

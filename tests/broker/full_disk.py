@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from ottla.broker.broker import Broker
 from ottla.errors import StorageFault
 from ottla.replication.partition import Partition
 
@@ -30,3 +32,16 @@ def fill_disk(partition: Partition) -> FullFile:
     file = FullFile(partition.log.active.log)
     partition.log.active.log = file
     return file
+
+
+def refuse_checkpoints(broker: Broker, name: str, *, while_: Callable[[], bool]) -> None:
+    """The disk has no room for this checkpoint file for as long as a condition holds."""
+    disk: Any = broker.runtime.disk
+    write = disk.write_atomic
+
+    def refusing(path: str, data: bytes) -> None:
+        if path.endswith(name) and while_():
+            raise StorageFault(f"cannot write {path}: {FULL}")
+        write(path, data)
+
+    disk.write_atomic = refusing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicSpec
@@ -21,6 +22,8 @@ from ottla.wire.schema.list_offsets import (
     ListOffsetsTopic,
 )
 from tests.broker.clustered import Client, brokers, run, until
+from tests.broker.full_disk import refuse_checkpoints
+from tests.broker.test_traffic import METRICS, page
 from tests.replication.test_partition import batch
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -123,5 +126,43 @@ def test_who_waits_for_a_deletion_hears_that_another_broker_leads(tmp_path):
             await until(lambda: partition.log.log_start == 2)
             await leader.cluster.drain()
             assert await waiting == (ErrorCode.not_leader_or_follower, -1)
+
+    run(test)
+
+
+def test_a_full_disk_is_an_error_of_the_partition_and_the_connection_stays(tmp_path):
+    async def test():
+        async with brokers(tmp_path, 1, **METRICS) as (broker,):
+            partition = await led(broker, 1)
+            for value in (b"a", b"b", b"c"):
+                partition.append(batch(value, timestamp=(now_ms := broker.runtime.wall_ms())), 1, now_ms)
+            full = True
+            refuse_checkpoints(broker, "log-start-offset-checkpoint", while_=lambda: full)
+            async with Client.to(broker) as client:
+                assert await deleted(client, 2, 1000) == (ErrorCode.kafka_storage_error, -1)
+                full = False
+                assert await deleted(client, 2, 1000) == (ErrorCode.none, 2)
+            told = await page(broker)
+            assert told['ottla_errors_total{api="DeleteRecords",error="KAFKA_STORAGE_ERROR"}'] == 1
+
+    run(test)
+
+
+def test_on_a_full_disk_the_files_of_what_was_deleted_go_at_once_and_make_room(tmp_path):
+    async def test():
+        async with brokers(tmp_path, 1, log_segment_bytes="1048576") as (broker,):
+            partition = await led(broker, 1)
+            for value in (b"a", b"b", b"c"):
+                partition.append(batch(value, timestamp=(now_ms := broker.runtime.wall_ms())), 1, now_ms)
+                partition.log.roll(broker.runtime.wall_ms())
+            directory = Path(partition.log.path)
+
+            def full() -> bool:
+                return len([*directory.glob("*.log*")]) > 2
+
+            refuse_checkpoints(broker, "log-start-offset-checkpoint", while_=full)
+            async with Client.to(broker) as client:
+                assert await deleted(client, 2, 1000) == (ErrorCode.none, 2)
+            assert partition.log.segments[0].base_offset == 2
 
     run(test)

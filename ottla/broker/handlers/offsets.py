@@ -159,14 +159,31 @@ async def delete_records(broker: Broker, message: DeleteRecordsRequest, request:
                 result.error_code = refused.code
             results.append(result)
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-    write = broker.replicas.checkpoint(LOG_STARTS)
-    if write is not None:
-        await broker.runtime.offload(write)
-    for deletion in begun:  # followers are told no log start that is not in the manifest
-        await broker.runtime.offload(deletion.partition.log.prove_start, deletion.offset)
-        deletion.partition.wake()
-    await _followed(broker, begun, deadline)
+    if await _write_down(broker, begun):
+        await _followed(broker, begun, deadline)
     return DeleteRecordsResponse(topics=topics)
+
+
+async def _write_down(broker: Broker, begun: list[Deletion]) -> bool:
+    """Whether the new starts are on disk. A full one has room again when the files of what was deleted are gone."""
+    fault: StorageFault | None = None
+    for again in (False, True):
+        if again:
+            await broker.housekeeping.make_room([deletion.partition for deletion in begun])
+        try:
+            write = broker.replicas.checkpoint(LOG_STARTS)
+            if write is not None:
+                await broker.runtime.offload(write)
+            for deletion in begun:  # followers are told no log start that is not in the manifest
+                await broker.runtime.offload(deletion.partition.log.prove_start, deletion.offset)
+                deletion.partition.wake()
+            return True
+        except StorageFault as refused:
+            fault = refused
+    logger.error("DeleteRecords: where the logs start now cannot be written down (KAFKA_STORAGE_ERROR): %s", fault)
+    for deletion in begun:
+        deletion.result.error_code = ErrorCode.kafka_storage_error
+    return False
 
 
 def _delete(
