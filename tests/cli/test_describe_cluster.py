@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from ottla.cli.describe_cluster import BrokerStatus, ClusterStatus, _named, _print
@@ -47,3 +50,29 @@ def test_a_full_disk_is_flagged(capsys):
 def test_partitions_of_internal_topics_are_named_last():
     internal = [TopicPartition("__consumer_offsets", number) for number in range(50)]
     assert "51: orders-1, __consumer_offsets-0, " in _named([*internal, TopicPartition("orders", 1)])
+
+
+@pytest.mark.ottla(brokers=2)
+def test_a_move_that_stands_still_says_whom_to_start(ottla_cluster):
+    ottla_cluster.create_topic("orders", partitions=2, replication_factor=1).produce([b"x"] * 10)
+    ottla = Ottla(ottla_cluster.bootstrap_servers)
+    parts = ottla.json("topics", "describe", "orders")[0]["partitions"]
+    (place,) = [f"orders-{part['partition']}" for part in parts if part["leader"] == 2]
+    ottla_cluster.kill(2)
+    wait_for(lambda: ottla.json("cluster")["offline"], "the partition to be without a leader", 30)
+    command = [sys.executable, "-m", "ottla", "reassign", "start", "--move", f"{place}=1", "--wait", "--quiet"]
+    moving = subprocess.Popen(
+        [*command, "-b", ottla.bootstrap], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert moving.stderr is not None
+        why = f"{place} has no leader to copy it from; start broker 2"
+        assert moving.stderr.readline() == f"ottla: still trying: {why}\n"
+        assert ottla("reassign", "status").splitlines()[-1] == why
+        assert ottla.json("reassign", "status")[0]["why"] == why.partition(" ")[2]
+        ottla_cluster.restart(2)
+        told, _ = moving.communicate(timeout=60)
+        assert (moving.returncode, told) == (0, f"moved {place} to 1\n")
+    finally:
+        moving.kill()
+        moving.wait()
