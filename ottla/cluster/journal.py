@@ -1,7 +1,8 @@
 """The journal: what changed in the cluster, in sentences for its operators. Pure.
 
 Changes of a short while are told together: two images are compared, and what happened to many partitions alike is one
-line. The order of the lines is that of cause and effect: brokers, topics, leaders, in-sync sets, reassignments.
+line. The order of the lines is that of cause and effect: brokers, topics, leaders, in-sync sets, reassignments. What
+happened to topics before a broker came or went is told before that.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ class _Moved(NamedTuple):
     new: Partition
 
 
+_TOPIC_CHANGES: Final = (c.TopicCreated, c.TopicDeleted, c.PartitionsAdded, c.TopicConfigChanged)
+
+Born = dict[tuple[bytes, int], Partition]
+"""The first states of partitions that had none in the old image, by topic id and number."""
+
+
 class Journal:
     """Changes since the last lines."""
 
@@ -38,26 +45,40 @@ class Journal:
         self._in_sync_min = in_sync_min
         self._old: Image | None = None
         self._unclean: set[str] = set()
+        self._born: Born = {}
+        self._earlier: list[Event] = []
+        self._topics_changed = False
         self._stopping: set[tuple[int, int]] = set()  # brokers that were draining, with their epochs
 
     def note(self, old: Image, change: c.Change) -> None:
         """The image was `old` before this change, and perhaps others."""
+        if isinstance(change, c.BrokerRegistered | c.BrokerGone) and self._topics_changed:
+            self._earlier += self._gathered(old)
         if self._old is None:
             self._old = old
+        self._topics_changed |= isinstance(change, _TOPIC_CHANGES)
         if isinstance(change, c.BrokerRegistered) and change.draining:
             self._stopping.add((change.id, change.epoch))
         if not isinstance(change, c.PartitionChanged) or (topic := old.topic_by_id(change.topic_id)) is None:
             return
-        if change.partition < len(topic.partitions) and is_unclean(topic.partitions[change.partition], change):
-            self._unclean.add(_name(topic, change.partition))
+        if change.partition < len(topic.partitions):
+            was = topic.partitions[change.partition]
+            if not was.has_state:
+                self._born[topic.id, change.partition] = change.applied_to(was)
+            elif is_unclean(was, change):
+                self._unclean.add(_name(topic, change.partition))
 
     def events(self, new: Image) -> list[Event]:
         """All that happened, up to this image."""
-        old, unclean = self._old, self._unclean
-        self._old, self._unclean = None, set()
+        earlier, self._earlier = self._earlier, []
+        return earlier + self._gathered(new)
+
+    def _gathered(self, new: Image) -> list[Event]:
+        old, unclean, born = self._old, self._unclean, self._born
+        self._old, self._unclean, self._born, self._topics_changed = None, set(), {}, False
         if old is None or old is new:
             return []
-        moved = list(_moved(old, new))
+        moved = list(_moved(old, new, born))
         stopping = {broker for broker, _ in self._stopping}
         self._stopping = {(live.id, live.epoch) for live in new.brokers.values() if live.draining}
         return [
@@ -66,7 +87,7 @@ class Journal:
             *_settings(old, new),
             *_leaders(old, new, moved, unclean, stopping),
             *_in_sync(new, moved, stopping),
-            *_acceptance(old, new, self._in_sync_min, stopping),
+            *_acceptance(old, new, born, self._in_sync_min, stopping),
             *_reassigned(moved),
         ]
 
@@ -83,15 +104,25 @@ def _name(topic: Topic, index: int) -> str:
     return f"{topic.name}-{index}"
 
 
-def _moved(old: Image, new: Image) -> Iterator[_Moved]:
-    """Partitions that were there before and have another state."""
+def _pairs_of(before: Topic | None, topic: Topic, born: Born) -> Iterator[tuple[int, Partition, Partition]]:
+    """Each partition as it was, in the old image or when it began, and as it is."""
+    known = before.partitions if before is not None and before.id == topic.id else ()
+    for index, now in enumerate(topic.partitions):
+        was = known[index] if index < len(known) else None
+        if was is None or not was.has_state:
+            was = born.get((topic.id, index), was)
+        if was is not None:
+            yield index, was, now
+
+
+def _moved(old: Image, new: Image, born: Born) -> Iterator[_Moved]:
+    """Partitions that have another state than before."""
     for name, topic in new.topics.items():
         before = old.topics.get(name)
-        if before is None or before is topic or before.id != topic.id:
-            continue
-        for index, (was, now) in enumerate(zip(before.partitions, topic.partitions, strict=False)):
-            if was is not now and was != now:
-                yield _Moved(_name(topic, index), was, now)
+        if before is not topic:
+            for index, was, now in _pairs_of(before, topic, born):
+                if was is not now and was != now:
+                    yield _Moved(_name(topic, index), was, now)
 
 
 def _listed(names: Iterable[object]) -> str:
@@ -253,21 +284,23 @@ def _in_sync(new: Image, moved: list[_Moved], stopping: set[int]) -> Iterator[Ev
 
 
 def _acceptance(
-    old: Image, new: Image, in_sync_min: Callable[[Topic], int], stopping: set[int]
+    old: Image, new: Image, born: Born, in_sync_min: Callable[[Topic], int], stopping: set[int]
 ) -> Iterator[Event]:
-    """Whether acks=all is taken: in-sync sets change, and so does the setting."""
+    """Whether acks=all is taken: in-sync sets change, and so does the setting. A new partition is expected to take it."""
     short: list[str] = []
     enough: list[str] = []
     gone: set[int] = set()
     for name, topic in new.topics.items():
         before = old.topics.get(name)
-        if before is None or before is topic or before.id != topic.id:
+        if before is topic:
             continue
-        least_before, least = in_sync_min(before), in_sync_min(topic)
-        for index, (was, now) in enumerate(zip(before.partitions, topic.partitions, strict=False)):
-            if (was is now and least == least_before) or not was.has_state or not now.has_state:
+        least = in_sync_min(topic)
+        least_before = least if before is None or before.id != topic.id else in_sync_min(before)
+        for index, was, now in _pairs_of(before, topic, born):
+            new_one = (topic.id, index) in born
+            if (was is now and least == least_before and not new_one) or not was.has_state or not now.has_state:
                 continue
-            refused_before = len(was.in_sync) < min(least_before, len(now.replicas))
+            refused_before = not new_one and len(was.in_sync) < min(least_before, len(now.replicas))
             refused = len(now.in_sync) < min(least, len(now.replicas))
             if refused and not refused_before:
                 short.append(_name(topic, index))

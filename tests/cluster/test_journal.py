@@ -186,3 +186,42 @@ def test_a_reassignment_begins_and_ends():
     ]
     cancelled = c.PartitionChanged(ORDERS, 0, 1, 1, (1, 2, 3), 2, 1, (1, 1, 1), replicas=(1, 2, 3))
     assert told(moving, cancelled) == [(INFO, "orders-0: reassignment cancelled, the replicas are 1, 2, 3")]
+
+
+NEW = b"new".ljust(16)
+
+
+def new_topic(leader: int, in_sync: tuple[int, ...], epoch: int, replicas: tuple[int, ...]) -> c.PartitionChanged:
+    partition = Partition(replicas, leader, epoch, in_sync, epoch, 1, in_sync_epochs=(1,) * len(in_sync))
+    return c.partition_changed(NEW, 0, partition, None)
+
+
+LEFT = "broker 3 left the cluster: its session ended (killed, hung, or cut off from the store)"
+LEADERLESS = "new-0 has no leader, broker 3 led: no broker is alive that has all acknowledged records (3); start one of them"
+
+
+def test_a_loss_right_after_the_creation_of_a_topic_is_told_and_in_order():
+    created = [c.TopicCreated(NEW, "new", ((3,),), {}), new_topic(3, (3,), 0, (3,))]
+    lost = new_topic(NO_BROKER, (3,), 1, (3,))
+    creation = (INFO, "topic new created: 1 partition, 1 replica each")
+    events = told(cluster(0), *created, c.BrokerGone(3, 3), lost, in_sync_min=1)
+    assert events == [creation, (INFO, LEFT), (WARNING, LEADERLESS)]
+    events = told(cluster(0), c.BrokerGone(3, 3), *created, lost, in_sync_min=1)
+    assert events == [(INFO, LEFT), creation, (WARNING, LEADERLESS)]
+
+
+def test_too_few_replicas_in_sync_right_after_the_creation_of_a_topic_are_told():
+    created = [c.TopicCreated(NEW, "new", ((1, 2, 3),), {}), new_topic(1, (1, 2, 3), 0, (1, 2, 3))]
+    gone = [c.BrokerGone(2, 2), c.BrokerGone(3, 3)]
+    refused = (WARNING, "new-0: fewer replicas in sync than min.insync.replicas, acks=all is refused")
+    assert told(cluster(0), *created, *gone, new_topic(1, (1,), 1, (1, 2, 3)))[-1] == refused
+    assert told(cluster(0), *gone, *created, new_topic(1, (1,), 1, (1, 2, 3)))[-1] == refused
+    assert told(cluster(0), *gone, created[0], new_topic(1, (1,), 0, (1, 2, 3)))[-1] == refused
+
+
+def test_partitions_that_were_added_and_lose_their_leader_at_once_are_told():
+    added = c.PartitionsAdded(ORDERS, 1, ((3,),))
+    first, lost = (state(1, leader, (3,), epoch) for leader, epoch in ((3, 0), (NO_BROKER, 1)))
+    events = told(cluster(), added, first, c.BrokerGone(3, 3), lost, in_sync_min=1)
+    assert events[0] == (INFO, "topic orders has 2 partitions now, 1 more")
+    assert events[-1] == (WARNING, LEADERLESS.replace("new-0", "orders-1"))
