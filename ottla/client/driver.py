@@ -16,7 +16,7 @@ from ottla.client.connection import Reply
 from ottla.client.errors import BUSY, SILENT, ClientError, NoAnswer, TimedOut, Unreachable, error_of
 from ottla.client.network import Network
 from ottla.client.routing import ANYBODY, Broker, Routing, Send, Topic, backoff_s
-from ottla.client.waits import Obstacle, Waits, of_topics
+from ottla.client.waits import Obstacle, Unanswered, Waits, of_topics
 from ottla.errors import ErrorCode
 from ottla.wire.tree import Message
 
@@ -64,6 +64,7 @@ class Driver:
         """Why each broker that could not be spoken to last time could not."""
         self.waits = Waits()
         """Why nothing happens."""
+        self._unanswered = Unanswered()
         self._sources: list[Callable[[float], Iterable[Obstacle]]] = [self._bootstrap_obstacles]
         self._look_timer: Handle | None = None
         self._calls = 0
@@ -165,9 +166,12 @@ class Driver:
     def _send(self, machine: Machine, send: Send) -> None:
         to = send.to if send.to is not ANYBODY else self.routing.any_broker(self.runtime.now())
 
+        number = self._sends(to, send)
+
         def reply(received: Message | ClientError) -> None:
             if self._closed:
                 return
+            self._returned(number, received)
             if isinstance(received, ClientError):
                 if to is not None:
                     self._note_lost(to, send, received)
@@ -184,6 +188,19 @@ class Driver:
         else:
             self.network.send(send, to, reply if send.awaited else None)
 
+    def _sends(self, to: Broker | None, send: Send) -> int:
+        """A number under which it is waited for. While no broker has answered, those of the bootstrap list are named."""
+        if to is None or not send.awaited or self.routing.revision == 0:
+            return 0
+        self._look_later()
+        return self._unanswered.sent(to, send.request, self.runtime.now())
+
+    def _returned(self, number: int, received: Message | ClientError) -> None:
+        if isinstance(received, ClientError):
+            self._unanswered.over(number)
+        else:
+            self._unanswered.answered(number, self.waits, self.runtime.now())
+
     def _note_lost(self, to: Broker, send: Send, error: ClientError) -> None:
         """A machine that asked ANYBODY cannot say who it was that did not answer."""
         self._failures[to.node_id] = error
@@ -194,6 +211,7 @@ class Driver:
 
     def timed_out(self, message: str) -> TimedOut:
         """With all that is known of the reason."""
+        self._unanswered.look(self.waits, self.runtime.now())
         self.waits.look(self._obstacles(), self.runtime.now())
         reasons = self.waits.reasons()
         return TimedOut(f"{message}; {reasons}") if reasons else TimedOut(message, hint=BUSY)
@@ -234,9 +252,10 @@ class Driver:
         self._look_timer = None
         if self._closed:
             return
+        self._unanswered.look(self.waits, self.runtime.now())
         for reason in self.waits.look(self._obstacles(), self.runtime.now()):
             log.warning("still trying: %s", reason)
-        if self._waiters or self._calls or self.waits:
+        if self._waiters or self._calls or self.waits or self._unanswered:
             self._look_later()
 
     # Those who wait.
@@ -267,7 +286,10 @@ class Driver:
             self.runtime.call_soon(reply, self._nobody())
             return
 
+        number = self._sends(to, send)
+
         def noted(received: Message | ClientError) -> None:
+            self._returned(number, received)
             if not isinstance(received, ClientError):
                 self.routing.reached(to.node_id)
                 self._heard(send.request, received)

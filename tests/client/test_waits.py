@@ -18,11 +18,14 @@ from ottla.client.consumer import Consumer
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BUSY, SILENT, ClientError, NotUnderstood, TimedOut, UnknownTopic
 from ottla.client.producer import Producer
-from ottla.client.waits import AGAIN_SECONDS, FORGOTTEN_SECONDS, PATIENCE_SECONDS, Waits
+from ottla.client.routing import Broker as Node
+from ottla.client.waits import AGAIN_SECONDS, FORGOTTEN_SECONDS, PATIENCE_SECONDS, Unanswered, Waits
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
+from ottla.wire.schema.fetch import FetchRequest
 from ottla.wire.schema.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.wire.schema.metadata import MetadataRequest
 from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
@@ -68,6 +71,38 @@ def test_reasons_name_what_mends_them():
     said = reasons.reason(ErrorCode.not_enough_replicas, "orders", "1 in sync")
     assert said.startswith("not enough replicas: 1 in sync; `ottla topics describe orders`")
     assert reasons.reason(ErrorCode.request_timed_out, "orders") == "request timed out"
+
+
+def test_a_broker_that_does_not_answer_is_told_until_it_does():
+    machine, unanswered = Waits(), Unanswered()
+    broker = Node(3, "here", 9092)
+    fetch = FetchRequest(max_wait_ms=2000)
+    number = unanswered.sent(broker, fetch, 0.0)
+    told = []
+    for at in range(1, 12):
+        unanswered.look(machine, float(at))
+        told += [(at, each) for each in machine.look([], float(at))]
+    why = "broker 3 at here:9092 does not answer (Fetch): it hangs, is paused or busy, or waits for others"
+    assert told == [(7, f"{why}; look at its log")], "after the time that it may wait, and the patience"
+    unanswered.over(number)  # given up: it is asked again
+    number = unanswered.sent(broker, fetch, 12.0)
+    again = unanswered.sent(broker, MetadataRequest(), 12.0)
+    for at in range(12, 60):
+        unanswered.look(machine, float(at))
+        assert machine.look([], float(at)) == [], "it was told within this minute"
+    unanswered.answered(again, machine, 60.0)
+    assert machine, "one is still owed"
+    unanswered.answered(number, machine, 60.0)
+    assert not machine
+
+
+def test_what_is_wrong_with_many_partitions_is_told_once():
+    machine = Waits()
+    obstacles = [(f"orders-{n}", f"orders-{n}: no leader") for n in range(5)] + [("topic x", "topic x: unknown")]
+    assert machine.look(obstacles, 0.0) == []
+    told = ["5 partitions (orders-0, orders-1, orders-2, and 2 more): no leader", "topic x: unknown"]
+    assert machine.look(obstacles, PATIENCE_SECONDS) == told
+    assert machine.reasons() == "; ".join(told)
 
 
 # Whole clients.
@@ -264,6 +299,29 @@ def test_a_port_that_is_no_broker_is_named(tmp_path, warnings):
     run(test)
 
 
+@pytest.mark.ottla(brokers=1)
+def test_a_broker_that_hangs_is_named_by_clients_that_were_connected(ottla_cluster, warnings):
+    async def test():
+        address = ottla_cluster.bootstrap_servers
+        async with Producer(address) as producer, Admin(address) as admin:
+            await producer.send_and_wait("orders", b"a")
+            await admin.list_topics()
+            async with Consumer("orders", bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
+                assert (await consumer.getone()).value == b"a"
+                reading = asyncio.create_task(consumer.getone())
+                await asyncio.sleep(0.7)
+                assert not warnings(), "a fetch may wait for records"
+                with ottla_cluster.paused(1):
+                    writing = asyncio.create_task(producer.send_and_wait("orders", b"b"))
+                    asking = asyncio.create_task(admin.list_topics())
+                    for api in ("Produce", "Fetch", "Metadata"):
+                        await until(said(warnings, f"broker 1 at {address} does not answer ({api})", "look at its log"))
+                await asyncio.gather(writing, asking)
+                assert (await reading).value == b"b"
+
+    run(test)
+
+
 # Commands.
 
 OWN_LIMITS = pytest.param([], marks=pytest.mark.long, id="the limits of the commands")
@@ -394,6 +452,8 @@ MESSAGES = [
     *(code.name.replace("_", " ") for code in reasons._MENDED_BY),
     *(code.name.upper() for code in reasons._MENDED_BY),
     "its leader, broker",
+    "it hangs, is paused or busy, or waits for others; look at its log",
+    "the other members of the group have to join first, or it hangs",
     "cannot be made yet: it needs",
     "fewer than min.insync.replicas=2 (from transaction.state.log.min.isr)",
 ]
