@@ -45,7 +45,8 @@ PATIENCE_SECONDS_MAX: Final = 30.0
 """However long a client says it will wait, it is told after this time."""
 _NOT_CONTROLLER: Final = "This is not the correct controller for this cluster."
 _TOO_LATE: Final = "The controller did not answer in time."
-_IN_DOUBT: Final = "The store of the cluster did not answer: whether this was done is not known. Ask again."
+_IN_DOUBT: Final = "did not answer: whether this was done is not known"
+_NOT_DONE: Final = "does not answer, so there is no controller, and nothing was done"
 _REPEATABLE: Final = frozenset(
     {
         apis.ALTER_CONFIGS,
@@ -70,7 +71,7 @@ def by_controller(handler: TreeHandler) -> Forwarded:
             raise
         except Fault as fault:
             log.warning("%s: %s", request.route.api.name, fault)
-            raise Refused(ErrorCode.request_timed_out, _IN_DOUBT) from fault
+            raise Refused(ErrorCode.request_timed_out, _of_store(broker, _IN_DOUBT)) from fault
 
     @wraps(handler)
     async def answered(broker: Broker, message: Message, request: Request) -> Response:
@@ -81,6 +82,16 @@ def by_controller(handler: TreeHandler) -> Forwarded:
         return await here(broker, message, request)
 
     return answered
+
+
+def _of_store(broker: Broker, what: str) -> str:
+    """With its name, and what can be done about it."""
+    store = broker.config.ottla_store
+    if store.startswith("zookeeper:"):
+        mends = f"Start ZooKeeper again, or look at its log and at the network between it and broker {broker.id}"
+    else:
+        mends = f"Look at its disk, and at the log of broker {broker.id}"
+    return f"The store of the cluster ({store}) {what}. {mends}; then ask again."
 
 
 class _Errand:
@@ -101,8 +112,12 @@ class _Errand:
                     return await self._here(self._broker, self._message, self._request)
                 return await self._sent_on()
             except Refused as refused:
-                if refused.code != ErrorCode.not_controller or self._left_s <= 0:
+                if refused.code != ErrorCode.not_controller:
                     raise
+                if self._left_s <= 0:
+                    if self._broker.cluster.in_touch:
+                        raise
+                    raise Refused(ErrorCode.request_timed_out, _of_store(self._broker, _NOT_DONE)) from refused
             except PeerLost as lost:
                 may_repeat = isinstance(lost, Unreached) or self._message.API_KEY in _REPEATABLE
                 if not may_repeat or self._left_s <= 0:

@@ -30,6 +30,8 @@ log = logging.getLogger("ottla.cluster.zookeeper")
 RESTART_SECONDS: Final = 1.0
 REFUSED_SECONDS: Final = 5.0
 """How long to rest before another client is started; the second when ZooKeeper refused our authentication."""
+TELL_SECONDS: Final = 3.0
+"""A start that waits for ZooKeeper says so after this time."""
 
 Changed = Callable[[SessionState], None]
 
@@ -241,14 +243,27 @@ class ZooKeeperSession:
 
     async def _until_connected(self) -> None:
         seconds = self._options.connection_timeout_ms / 1000
+        told = self._runtime.call_at(self._runtime.now() + TELL_SECONDS, self._say_waiting, seconds)
         try:
             async with asyncio.timeout(seconds):
                 await self._connected.wait()
         except TimeoutError:
-            reason = f" ({self._client.reason})" if self._client.reason else ""
             raise Fault(
-                f"no ZooKeeper answers at {self._address.hosts} within {seconds:g} s{reason}: is it running there?"
+                f"no ZooKeeper answers at {self._address.hosts} within {seconds:g} s{self._why}: is it running there?"
             ) from None
+        finally:
+            told.cancel()
+
+    def _say_waiting(self, seconds: float) -> None:
+        log.warning(
+            "still trying: no ZooKeeper answers at %s yet%s; the broker waits %g s for it "
+            "(zookeeper.connection.timeout.ms). Is it running there?",
+            self._address.hosts, self._why, seconds,
+        )  # fmt: skip
+
+    @property
+    def _why(self) -> str:
+        return f" ({self._client.reason})" if self._client.reason else ""
 
     def _put_down(self) -> None:
         """The loop hangs: end the session. In the watchdog's thread."""

@@ -179,6 +179,37 @@ def test_topics_that_cannot_be_made_now_are_asked_for_again(tmp_path):
     run(test)
 
 
+def test_a_store_that_does_not_answer_is_named_with_what_to_do(tmp_path):
+    async def asked(broker: Broker, timeout_ms: int = 10_000) -> tuple[int, str | None]:
+        async with Client.to(broker) as client:
+            answer = await client.call(creation("t", timeout_ms=timeout_ms), CreateTopicsResponse, 7)
+            return answer.topics[0].error_code, answer.topics[0].error_message
+
+    async def out_of_reach(*_: object, **__: object) -> list[TopicResult]:
+        raise Fault("the store is out of reach")
+
+    async def test() -> None:
+        async with brokers(tmp_path, 1) as (broker,):
+            broker.cluster.create_topics = out_of_reach  # type: ignore[method-assign]
+            code, words = await asked(broker)
+            store = f"The store of the cluster (embedded:{tmp_path}/store.db)"
+            doubt = "did not answer: whether this was done is not known. Look at its disk, and at the log of broker 1"
+            assert (code, words) == (ErrorCode.request_timed_out, f"{store} {doubt}; then ask again.")
+            object.__setattr__(broker.config, "ottla_store", "zookeeper:here:2181/ottla")
+            code, words = await asked(broker)
+            assert words is not None
+            assert words.startswith("The store of the cluster (zookeeper:here:2181/ottla) did not answer: whether")
+            assert "Start ZooKeeper again, or look at its log and at the network between it and broker 1" in words
+            refuse_all(broker)
+            broker.cluster.__class__.in_touch = False  # type: ignore[misc, method-assign, assignment]
+            code, words = await asked(broker, timeout_ms=200)
+            assert code == ErrorCode.request_timed_out
+            assert words is not None
+            assert "does not answer, so there is no controller, and nothing was done. Start ZooKeeper again" in words
+
+    run(test)
+
+
 def test_a_topic_is_specified_alike_here_and_there():
     spec = TopicSpec("t", 2, 3, [(0, (1, 2)), (1, (2, 3))], {"retention.ms": "1", "cleanup.policy": None})
     made = forwarding._creatable(spec)
