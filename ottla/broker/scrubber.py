@@ -105,14 +105,13 @@ class Scrubber:
         """One partition, or the pause between two passes."""
         await self._count()
         schedule = self._schedule
+        if not schedule.total_bytes and not schedule.has_read:
+            await self._wait(min(LOOK_SECONDS, self._interval_s))  # nothing is on the device for certain yet
+            schedule.begin_anew(self._runtime.now())
+            return
         key = schedule.next_partition(sorted((p.topic, p.index) for p in self._broker.replicas))
         if key is None:
-            level = logging.INFO if schedule.ratio > 0 else logging.DEBUG  # where nothing was read nothing is told
-            pause = schedule.finish(self._interval_s, self._runtime.now(), self._runtime.wall_ms())
-            self.passes += 1
-            log.log(level, "scrub: pass %d is over, %d damaged stretches found so far", schedule.passes, self.damaged)
-            await self._save()
-            await self._wait(pause)
+            await self._finish()
             return
         partition = self._broker.replicas.get(*key)
         while partition is not None and not partition.log.dropped:
@@ -132,6 +131,17 @@ class Scrubber:
             schedule.done((*key, base))
         schedule.done_with(key)
         await asyncio.sleep(0)
+
+    async def _finish(self) -> None:
+        schedule = self._schedule
+        if not schedule.has_read:
+            schedule.begin_anew(self._runtime.now())
+            return
+        pause = schedule.finish(self._interval_s, self._runtime.now(), self._runtime.wall_ms())
+        self.passes += 1
+        log.info("scrub: pass %d is over, %d damaged stretches found so far", schedule.passes, self.damaged)
+        await self._save()
+        await self._wait(pause)
 
     async def _count(self) -> None:
         now = self._runtime.now()

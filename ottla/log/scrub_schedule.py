@@ -6,7 +6,8 @@ has come to is one cursor, which survives a restart (`FILE_NAME` in the data dir
 order would never be read by a broker that is restarted every day. Only time in which the broker runs counts. A file
 that is damaged, or of another release, costs one pass that begins again.
 
-A segment that appears before the cursor has its turn in the next pass.
+A segment that appears before the cursor has its turn in the next pass. To have come to the end and to have read nothing,
+because nothing is on the device for certain yet, is no pass: the next one begins soon.
 """
 
 from __future__ import annotations
@@ -110,6 +111,16 @@ class Schedule:
         rate = max(self.total_bytes, self._progress.read_bytes, 1) / interval_s  # there may be more than was counted
         self._free_at = max(self._free_at, now - CATCH_UP_SECONDS) + size / rate
         return max(self._free_at - now, 0.0)
+
+    @property
+    def has_read(self) -> bool:
+        return self._progress.read_bytes > 0
+
+    def begin_anew(self, now: float) -> None:
+        """Nothing could be read so far: that was no pass, and no time of one."""
+        self._progress = Progress(self._progress.passes, self._progress.finished_ms)
+        self._since = self._free_at = now
+        self.total_bytes = 0  # to be counted again
 
     def finish(self, interval_s: float, now: float, wall_ms: int) -> float:
         """The pass is over, and the next one begins. How long it is until then, so that one takes an interval."""

@@ -101,3 +101,13 @@ def test_what_was_not_counted_keeps_nobody_waiting_for_longer_than_an_interval()
 def test_the_status_is_read_as_it_was_written():
     assert status_of(status_text({"progress": "0.420", "passes": 3})) == {"progress": "0.420", "passes": "3"}
     assert status_of("") == {}
+
+
+def test_what_read_nothing_is_no_pass():
+    schedule = Schedule(Progress(3, 1234), 0.0)
+    assert whole_pass(schedule, {("a", 0): []}) == []
+    assert not schedule.has_read
+    schedule.begin_anew(50.0)
+    assert schedule.progress(60.0) == Progress(3, 1234, elapsed_s=10.0)
+    schedule.read(SEGMENT_COST_BYTES, WEEK_S, 60.0)
+    assert schedule.has_read
