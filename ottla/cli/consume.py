@@ -32,6 +32,8 @@ from ottla.client.errors import BadSetting
 
 POLL_MS: Final = 500
 BATCH_MAX: Final = 2000
+NOTES_MAX: Final = 5
+"""Partitions of which it is told one by one that they start later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Wanted:
     shown: formats.Rendered
     pattern: str | None = None
     """Of names of topics, in place of `topics`; it takes a group."""
+    resets: bool = False
+    """An offset that is not there is a matter of auto.offset.reset, as it is for Kafka's command, and no error."""
 
 
 @click.command("consume")
@@ -205,7 +209,7 @@ async def _consume(wanted: Wanted, places: list[TopicPartition], consumer: Consu
             consumer.subscribe(list(wanted.topics), pattern=wanted.pattern)
         else:
             consumer.assign(places)
-            await _seek(consumer, places, wanted.offset)
+            await _seek(consumer, places, wanted)
         ends = await _ends(consumer, places) if wanted.until_end else None
         return await _print(wanted, consumer, out, ends, stop)
 
@@ -220,8 +224,8 @@ def _places(wanted: Wanted, topics: Mapping[str, Topic]) -> list[TopicPartition]
     return places
 
 
-async def _seek(consumer: Consumer, places: list[TopicPartition], offset: str) -> None:
-    kind, number = where(offset)
+async def _seek(consumer: Consumer, places: list[TopicPartition], wanted: Wanted) -> None:
+    kind, number = where(wanted.offset)
     if kind == "stored":
         return  # a consumer of a group begins where the group has come to
     if kind == "beginning":
@@ -230,18 +234,30 @@ async def _seek(consumer: Consumer, places: list[TopicPartition], offset: str) -
         await consumer.seek_to_end(*places)
     elif kind == "time":
         await consumer.seek_to_time(number, *places)
+    elif kind == "at" and wanted.resets:
+        for place in places:
+            consumer.seek(place, number)
     elif kind == "at":
+        begins = await consumer.beginning_offsets(places)
+        _tell_deleted({place: begin for place, begin in begins.items() if begin > number})
         for place, end in (await consumer.end_offsets(places)).items():
             if number > end:
                 raise Failure(
                     f"{place} ends at offset {end}: there is no offset {number} yet",
                     hint="Say a smaller number, -o end for what comes next, or -p for another partition.",
                 )
-            consumer.seek(place, number)
+            consumer.seek(place, max(number, begins[place]))
     else:
         begins = await consumer.beginning_offsets(places)
         for place, end in (await consumer.end_offsets(places)).items():
             consumer.seek(place, max(begins[place], end - number))
+
+
+def _tell_deleted(begins: dict[TopicPartition, int]) -> None:
+    for place, begin in sorted(begins.items())[:NOTES_MAX]:
+        click.echo(f"ottla: {place} starts at offset {begin}: what was before is deleted", err=True)
+    if len(begins) > NOTES_MAX:
+        click.echo(f"ottla: and so do {len(begins) - NOTES_MAX} partitions more", err=True)
 
 
 async def _ends(consumer: Consumer, places: list[TopicPartition]) -> dict[TopicPartition, int]:

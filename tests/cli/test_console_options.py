@@ -12,9 +12,11 @@ from ottla.cli.cluster import Target
 from ottla.cli.kafka_scripts import coordinator_formatters as coordinators
 from ottla.cli.kafka_scripts import formatters
 from ottla.cli.kafka_scripts.deserializers import PACKAGE, deserializer, fraction
+from ottla.cli.kafka_scripts.hash_order import hash_order, table_size
 from ottla.cli.kafka_scripts.line_reader import LineReader
-from ottla.cli.kafka_scripts.options import ToolFailure
+from ottla.cli.kafka_scripts.options import ToolFailure, kafkas_words
 from ottla.client.consumer_records import ConsumerRecord
+from ottla.client.errors import NotUnderstood
 from ottla.coordinator import records, transaction_records
 from ottla.coordinator.record_values import ClassicGroupMember, GroupMetadataValue
 from tests.cli.shell import Shell
@@ -285,3 +287,31 @@ def test_controllers_are_asked_through_brokers(shell):
     for command in ("kafka-configs.sh --describe --topic t", "kafka-reassign-partitions.sh --list"):
         done = shell.run(f"bin/{command} --bootstrap-controller {shell.bootstrap} 2>&1")
         assert (done.returncode, "say --bootstrap-server" in done.stdout) == (1, True)
+
+
+def test_topics_and_settings_come_in_the_order_of_javas_hash_table():
+    kafkas = ["aa", "b2", "zeta", "alpha", "payments", "t_1", "Zed", "orders", "long-name-of-a-topic", "with.dots"]
+    assert hash_order(sorted(kafkas), table_size(len(kafkas))) == kafkas, "as Kafka's own tool printed them"
+    assert [table_size(count) for count in (0, 1, 2, 3, 8, 9)] == [1, 1, 2, 4, 8, 16]
+    assert hash_order(["😀", "a"], 16) == ["a", "😀"]
+
+
+def test_settings_are_described_in_kafkas_order(shell):
+    configs = "max.message.bytes=1000 cleanup.policy=compact retention.ms=5 flush.ms=9 compression.type=lz4"
+    given = " ".join(f"--config {each}" for each in configs.split())
+    kafka_topics = f"bin/kafka-topics.sh --bootstrap-server {shell.bootstrap} --topic in-order"
+    done = shell.run(f"{kafka_topics} --create --config min.insync.replicas=1 {given} && {kafka_topics} --describe")
+    order = "compression.type=lz4,min.insync.replicas=1,cleanup.policy=compact,flush.ms=9,retention.ms=5,max.message.bytes=1000"
+    assert f"\tConfigs: {order}\n" in done.stdout
+
+
+def test_an_offset_beyond_the_end_is_no_error_for_kafkas_consumer(shell):
+    address = f"--bootstrap-server {shell.bootstrap} --topic beyond"
+    consume = f"bin/kafka-console-consumer.sh {address} --partition 0 --offset 500 --timeout-ms 300"
+    done = shell.run(f"bin/kafka-topics.sh {address} --create && {consume}")
+    assert (done.returncode, done.stderr) == (0, "Processed a total of 0 messages\n")
+
+
+def test_a_port_that_speaks_http_is_named():
+    error = NotUnderstood("127.0.0.1:8080 does not speak Kafka's protocol: it speaks HTTP")
+    assert kafkas_words(error) == str(error)

@@ -165,3 +165,12 @@ def test_nobody_there_is_worth_another_try():
         assert result.exit_code == 75, result.output
         assert "cannot connect to 127.0.0.1:1: Connection refused" in result.output
         assert "-b HOST:PORT" in result.output
+
+
+def test_records_that_are_deleted_are_not_passed_over_in_silence(ottla, topic):
+    for word in ("a", "b", "c"):
+        ottla("produce", topic, "-p", "1", given=f"{word}\n")
+    ottla("topics", "delete-records", topic, "-p", "1", "--before-offset", "2", "--execute")
+    done = ottla.run("consume", topic, "-p", "1", "-o", "0", "-e")
+    told = f"ottla: {topic}-1 starts at offset 2: what was before is deleted\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "c\n", told)

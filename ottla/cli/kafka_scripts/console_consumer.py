@@ -146,6 +146,7 @@ def console_consumer(
         idle_ms=timeout_ms if timeout_ms is not None and timeout_ms >= 0 else None,
         shown=printed,
         pattern=_java(include),
+        resets=True,
     )
     _consume(wanted, target, printed, told)
 

@@ -16,7 +16,7 @@ from ottla.cli.failure import Failure, Guarded, Misused
 from ottla.cli.kafka_scripts.descriptions import DESCRIPTIONS
 from ottla.client.addresses import parse_bootstrap
 from ottla.client.admin import Admin
-from ottla.client.errors import BadSetting, ClientError, TimedOut, Unreachable
+from ottla.client.errors import BadSetting, ClientError, NotUnderstood, TimedOut, Unreachable
 from ottla.config.properties import parse_properties
 from ottla.errors import ErrorCode
 
@@ -269,8 +269,9 @@ def administer(
 
 def kafkas_words(error: ClientError) -> str:
     """What Kafka's own client says of this error: the broker's words, or those that it has for the code."""
-    if isinstance(error, (Unreachable, TimedOut)):
-        return str(error)
+    speaks = not isinstance(error, NotUnderstood) or error.code is ErrorCode.unsupported_version
+    if isinstance(error, (Unreachable, TimedOut)) or not speaks:
+        return str(error)  # they name who it is about
     return WORDS.get(error.code) or str(error).partition(": ")[2] or str(error)
 
 

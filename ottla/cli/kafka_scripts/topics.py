@@ -9,6 +9,7 @@ from typing import NamedTuple
 import click
 
 from ottla.cli.failure import Failure
+from ottla.cli.kafka_scripts.hash_order import TABLE_SIZE_MIN, hash_order, table_size
 from ottla.cli.kafka_scripts.options import (
     InvalidRegex,
     Number,
@@ -285,9 +286,12 @@ async def _describe(admin: Admin, topics: Sequence[Topic], reports: Reports) -> 
     describes_topics = not (
         reports.under_replicated or reports.unavailable or reports.under_min_isr or reports.at_min_isr
     )
-    for topic in topics:
-        settings = await admin.describe_configs(ResourceKind.TOPIC, topic.name)
-        own = [each for each in settings if each.source != DEFAULT_SOURCE]
+    for name in hash_order(names, table_size(len(names))):
+        topic = next(each for each in topics if each.name == name)
+        settings = await admin.describe_configs(ResourceKind.TOPIC, name)
+        entries = {each.name: each for each in settings}
+        ordered = [entries[each] for each in hash_order(list(entries), TABLE_SIZE_MIN)]
+        own = [each for each in ordered if each.source != DEFAULT_SOURCE]
         if describes_topics and (own or not reports.overridden):
             click.echo(_topic_line(topic, own, moves))
         if reports.overridden:

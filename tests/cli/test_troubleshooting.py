@@ -1,0 +1,64 @@
+"""The page of messages: what brokers, commands and test helpers say is found there by its text."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import ottla
+
+PACKAGE = Path(ottla.__file__).parent
+PAGE = PACKAGE.parent / "docs" / "troubleshooting.md"
+
+MESSAGES = [
+    "listens on all interfaces, so clients must be told an address",
+    "no ZooKeeper answers at ",
+    "out of touch with ZooKeeper (",
+    ": the cluster stays as it is until it is back",
+    "in touch with ZooKeeper",
+    "did not answer: whether this was done is not known",
+    "does not answer, so there is no controller, and nothing was done",
+    "No replica is alive",
+    " is not in sync, not there or about to stop",
+    ", but no such broker is registered",
+    ": there is no offset ",
+    " lies behind its end",
+    " has no partition ",
+    " are free: make room",
+    "Cannot update ",
+    " dynamically: set it where the broker is started, and restart it",
+    " for all brokers at once: name a broker",
+    " never fired: no client sent ",
+    " is not served to clients: no request would ever meet this fault",
+    " is damaged: ",
+    "are missing",
+    "it is not known whether records that acks=all acknowledged are concerned",
+    "where the logs start now cannot be written down",
+    "The records cannot be read any more, but the disk of the leader has no room to write that down",
+    " to make room",
+    "has no leader to copy it from; start ",
+    "waits for where it moves to: ",
+    ": what was before is deleted",
+    "fewer replicas in sync than min.insync.replicas, acks=all is refused",
+    "unclean election, the new leader was not in sync",
+]
+"""What does not vary in them."""
+
+
+@cache
+def texts_of_the_code() -> str:
+    texts = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        texts += [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return "\0".join(texts)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_the_page_has_the_message_as_the_code_has_it(message):
+    assert message in texts_of_the_code(), "it is said otherwise now: so should the page"
+    page = " ".join(PAGE.read_text().split())
+    assert message.strip() in page
