@@ -132,6 +132,7 @@ class Follower:
         pause = RECONNECT_SECONDS_MIN
         failures, since = 0, 0.0
         while True:
+            told = True
             try:
                 self._link = await self._around.open_link(self.leader_id)
                 if failures:
@@ -139,13 +140,14 @@ class Follower:
                 pause, failures, self._heard_at = RECONNECT_SECONDS_MIN, 0, self._runtime.now()
                 self._plan.begin()
                 await self._fetch(self._link)
+                told = False  # registered anew: to begin again is nothing to tell
             except (Fault, Refused, BadFrame) as failure:
                 log.info("following broker %d: %s; trying again", self.leader_id, failure)
             except Exception as failure:  # whatever it was, nobody else would ever follow that broker
                 log.error("following broker %d failed; trying again", self.leader_id, exc_info=failure)
             if not failures:  # a broker that was paused notices only when it goes on
                 since = self._runtime.now() if self._heard_at is None else self._heard_at
-            failures += 1
+            failures += told
             if self._link is not None:
                 self._link.close()
                 self._link = None
@@ -295,8 +297,8 @@ class Follower:
         if after >= committed and not (partition.watermark_known or partition.broker_id in partition.in_sync):
             log.warning(
                 "%s: cut from %d to %d, as broker %d has it: it is not known whether records that acks=all "
-                "acknowledged are concerned. They are if broker %d, or one that led before it, was elected without them: then the "
-                "log of the controller says `unclean election`",
+                "acknowledged are concerned. They are if broker %d, or one that led before it, was elected without "
+                "them: then the log of the controller says `unclean election`",
                 partition, before, after, self.leader_id, self.leader_id,
             )  # fmt: skip
         elif after >= committed:

@@ -13,7 +13,10 @@ from ottla.replication.follower import Follower, Settings
 from ottla.replication.partition import Partition
 from ottla.replication.throttle import Throttle
 from ottla.runtime.real import RealRuntime
+from ottla.wire import messages
 from ottla.wire.fetch import PartitionFetched
+from ottla.wire.replica_fetch import VERSION
+from ottla.wire.schema.fetch import FetchResponse
 from tests.broker.clustered import brokers, run, until
 from tests.replication.test_partition import NOW_MS, batch, leading, partition
 
@@ -273,3 +276,25 @@ def test_a_pause_counts_as_time_without_the_leader(partition, caplog):
     run(test)
     (said,) = (each.getMessage() for each in caplog.records if "following broker 2 again" in each.getMessage())
     assert float(said.removeprefix("following broker 2 again, after ").removesuffix(" s")) >= 24
+
+
+def test_beginning_again_because_this_broker_registered_anew_is_not_told(partition, caplog):
+    async def test():
+        p = partition()
+        p.become(leading(in_sync=(1, 2), epoch=1, leader=2)._replace(partition_epoch=1))
+        runtime, leader = RealRuntime(), LeaderLost()
+        around = AroundCut(leader)
+        around.synced.set()
+        follower = Follower(2, runtime, around, Settings(broker_id=1))
+        follower.add(p)
+        await until(lambda: leader.answers)
+        around.broker_epoch += 1
+        answer = messages.encode(FetchResponse(), VERSION)
+        leader.answers[0].set_result(memoryview(answer))
+        await until(lambda: len(leader.answers) > 1)
+        await follower.stop()
+        await runtime.close()
+
+    caplog.set_level(logging.INFO)
+    run(test)
+    assert not [each.getMessage() for each in caplog.records if "again" in each.getMessage()]
