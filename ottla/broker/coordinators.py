@@ -149,7 +149,7 @@ class Coordinator(Generic[M]):
         elif result.code == ErrorCode.invalid_replication_factor:
             self.unmade = (
                 f"{self.topic} cannot be made yet: it needs {spec.replication_factor} brokers (the cluster has "
-                f"{len(self._broker.image.brokers)}). Start more, or all with {self._replication_setting}=1."
+                f"{len(self._broker.image.brokers)}). Start more, or all with --set {self._replication_setting}=1."
             )
             if self._awaiting_brokers:
                 return  # said before, and asked for all the time

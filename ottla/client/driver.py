@@ -189,7 +189,7 @@ class Driver:
             self.network.send(send, to, reply if send.awaited else None)
 
     def _sends(self, to: Broker | None, send: Send) -> int:
-        """A number under which it is waited for. While no broker has answered, those of the bootstrap list are named."""
+        """A number under which it is waited for. Before any broker has answered the bootstrap list is what is named."""
         if to is None or not send.awaited or self.routing.revision == 0:
             return 0
         self._look_later()

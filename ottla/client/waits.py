@@ -3,8 +3,8 @@
 Reasons come from three sides. Answers with an error after which the client tries again are noted as they come, by what
 they are about, until an answer without one comes. What the machines stand still for (no leader, no such topic) is
 looked at every second while anybody waits, and so are the requests that a broker has not answered (`Unanswered`). A
-reason that has held for `PATIENCE_SECONDS` is told once, and again every minute. What holds for many partitions alike is
-told of them together.
+reason that has held for `PATIENCE_SECONDS` is told once, and again every minute. What holds for many partitions alike
+is told of them together.
 """
 
 from __future__ import annotations
@@ -35,17 +35,21 @@ NAMED_MAX: Final = 3
 _NO_WARNING: Final = (None, "", "NONE")
 """What FindCoordinator says beside an address when all is well: ours nothing, Apache Kafka's the name of the code."""
 
+COORDINATOR: Final = "coordinator of "
+
 Obstacle = tuple[str, str]
 """What it is about, and what is wrong with it."""
 
 
 class _Wait:
-    __slots__ = ("last", "reason", "since", "told_at")
+    __slots__ = ("last", "reason", "since", "told_at", "vague")
 
     def __init__(self, reason: str, since: float) -> None:
         self.reason = reason
         self.since = self.last = since
         self.told_at: float | None = None
+        self.vague = False
+        """It says that a coordinator is not available, which FindCoordinator may have told better."""
 
     def is_due(self, now: float) -> bool:
         """It has lasted, it was met more than once, and nobody was told lately."""
@@ -69,6 +73,9 @@ class Waits:
             wait = self._waits[about] = _Wait(reason, now if since is None else since)
         wait.last, wait.reason = now, reason
 
+    def _known_better(self, wait: _Wait) -> bool:
+        return wait.vague and any(about.startswith(COORDINATOR) for about in self._waits)
+
     def over(self, about: str) -> None:
         self._waits.pop(about, None)
 
@@ -78,7 +85,7 @@ class Waits:
             assert isinstance(request, FindCoordinatorRequest)
             found = response.coordinators[0] if response.coordinators else response
             key = request.coordinator_keys[0] if request.coordinator_keys else request.key
-            about, code, message = f"coordinator of {key}", code_of(found.error_code), found.error_message
+            about, code, message = f"{COORDINATOR}{key}", code_of(found.error_code), found.error_message
         elif (answered := getattr(response, "error_code", None)) is not None:
             code, message = code_of(answered), getattr(response, "error_message", None)
             about = type(response).__name__.removesuffix("Response")
@@ -88,6 +95,7 @@ class Waits:
             self.note(about, f"{about}: {message}", now)  # it is there, and writes nothing down
         elif code in RETRIABLE:
             self.note(about, f"{about}: {reasons.reason(code, '', message)}", now)
+            self._waits[about].vague = code is ErrorCode.coordinator_not_available and not about.startswith(COORDINATOR)
         else:
             self.over(about)
 
@@ -100,14 +108,16 @@ class Waits:
         for about, wait in list(self._waits.items()):
             if now - wait.last > FORGOTTEN_SECONDS:
                 del self._waits[about]
-            elif wait.is_due(now):
+            elif wait.is_due(now) and not self._known_better(wait):
                 wait.told_at = now
                 told.append((about, wait.reason))
         return together(told)[:TOLD_MAX]
 
     def reasons(self) -> str:
         """For an error message: all that is waited for, or nothing."""
-        known = together((about, wait.reason) for about, wait in self._waits.items())
+        known = together(
+            (about, wait.reason) for about, wait in self._waits.items() if not self._known_better(wait)
+        )
         return "; ".join(known[:TOLD_MAX])
 
 

@@ -25,6 +25,7 @@ from ottla.errors import ErrorCode
 from ottla.testing import Broker
 from ottla.wire.schema.fetch import FetchRequest
 from ottla.wire.schema.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.wire.schema.metadata import MetadataRequest
 from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
 
@@ -65,6 +66,20 @@ def test_an_answer_is_noted_with_the_brokers_own_words_until_another_comes():
     kafkas = Coordinator(key="g", node_id=1, error_message="NONE")
     machine.heard(request, FindCoordinatorResponse(coordinators=[kafkas]), 3.0)
     assert machine.reasons() == ""
+
+
+def test_a_coordinator_that_is_not_available_is_told_by_who_knows_why():
+    machine = Waits()
+    found = FindCoordinatorRequest(coordinator_keys=["t"])
+    refused = InitProducerIdResponse(error_code=ErrorCode.coordinator_not_available)
+    for at in (0.0, 1.0, PATIENCE_SECONDS):
+        machine.heard(InitProducerIdRequest(), refused, at)
+    assert "InitProducerId: coordinator not available; " in machine.reasons(), "nobody knows more"
+    warned = Coordinator(key="t", node_id=1, error_message="1 of 3 replicas in sync")
+    for at in (0.0, 1.0, PATIENCE_SECONDS):
+        machine.heard(found, FindCoordinatorResponse(coordinators=[warned]), at)
+    assert machine.reasons() == "coordinator of t: 1 of 3 replicas in sync"
+    assert machine.look([], PATIENCE_SECONDS) == ["coordinator of t: 1 of 3 replicas in sync"]
 
 
 def test_reasons_name_what_mends_them():
@@ -374,7 +389,7 @@ def test_a_command_tells_on_standard_error_and_at_the_end(monkeypatch):
         arguments = ["-b", broker.bootstrap_servers, "-X", "default.api.timeout.ms=1500"]
         done = CliRunner().invoke(cli, ["groups", "describe", "g", *arguments])
     needs = "__consumer_offsets cannot be made yet: it needs 3 brokers (the cluster has 1)"
-    mends = "Start more, or all with offsets.topic.replication.factor=1."
+    mends = "Start more, or all with --set offsets.topic.replication.factor=1."
     assert done.exit_code == 75
     assert done.stdout == ""
     first, *_, last = done.stderr.splitlines()
