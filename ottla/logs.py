@@ -248,6 +248,12 @@ class JsonLines(logging.Formatter):
         return json.dumps(event, ensure_ascii=False)
 
 
+def event(level: int, logger: str, message: str) -> dict[str, str]:
+    """The fields of an event of this moment, for a line that has others, too."""
+    record = logging.LogRecord(logger, level, "", 0, message, None, None)
+    return {"timestamp": _timestamp(record), "level": record.levelname, "logger": logger, "message": message}
+
+
 def _stamp(record: logging.LogRecord, moment: float) -> None:
     record.created, record.msecs = moment, moment % 1 * 1000
 

@@ -17,7 +17,7 @@ from ottla.cluster.ensemble import free_ports
 T = TypeVar("T")
 
 READY = re.compile(
-    r'^(?:ottla: broker|\{"broker":) (\d+)(?: ready on |, "ready": \[")([^\s:]+):(\d+)(, \S+|[]",} ]+)*$', re.MULTILINE
+    r'^(?:ottla: broker|\{"broker":) (\d+)(?: ready on |, "ready": \[")([^\s:]+):(\d+)(, \S+|".*\})*$', re.MULTILINE
 )
 """As text, or as JSON."""
 COMPLAINT = re.compile(r"WARNING|ERROR|CRITICAL|Traceback|never retrieved|was destroyed|never awaited")

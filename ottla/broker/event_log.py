@@ -7,12 +7,13 @@ level DEBUG. What happens at the same time is told together (`ottla.cluster.jour
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Final
 
 from ottla import __version__, logs
 from ottla.cluster import changes as c
 from ottla.cluster.image import Image
-from ottla.cluster.journal import Journal
+from ottla.cluster.journal import Journal, count
 from ottla.runtime import Handle
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ cluster_log = logging.getLogger("ottla.cluster")
 
 GATHER_SECONDS: Final = 0.2
 """So long changes are gathered before they are told. A failover of thousands of partitions takes many commits."""
+
+
+def _absolute(store: str) -> str:
+    kind, _, where = store.partition(":")
+    return f"{kind}:{os.path.abspath(where)}" if kind == "embedded" and where else store
 
 
 class EventLog:
@@ -37,14 +43,14 @@ class EventLog:
         config = self._broker.config
         log.info(
             "Ottla %s, broker %d is starting: data directory %s, store %s",
-            __version__, self._broker.id, self._broker.data_dir, config.ottla_store,
+            __version__, self._broker.id, os.path.abspath(self._broker.data_dir), _absolute(config.ottla_store),
         )  # fmt: skip
 
     def joined(self) -> None:
         image = self._broker.image
         log.info(
-            "cluster id %s: %d topics with %d partitions, brokers alive: %s",
-            image.cluster_id, len(image.topics), image.partition_count(),
+            "cluster id %s: %s with %s, brokers alive: %s",
+            image.cluster_id, count(len(image.topics), "topic"), count(image.partition_count(), "partition"),
             ", ".join(map(str, sorted(image.brokers))) or "none",
         )  # fmt: skip
 
@@ -55,11 +61,11 @@ class EventLog:
         if not found:
             log.info("no logs here yet")
         elif clean and not checked:
-            log.info("the last stop was clean: %d logs opened in %.1f s", len(found), seconds)
+            log.info("the last stop was clean: %s opened in %.1f s", count(len(found), "log"), seconds)
         else:
             log.info(
-                "the last stop was %s: %d logs opened in %.1f s, %d checked, %d bytes read, %d bytes cut",
-                "clean" if clean else "not clean", len(found), seconds, len(checked),
+                "the last stop was %s: %s opened in %.1f s, %d checked, %d bytes read, %d bytes cut",
+                "clean" if clean else "not clean", count(len(found), "log"), seconds, len(checked),
                 sum(each.checked_bytes for each in checked), sum(each.cut_bytes for each in checked),
             )  # fmt: skip
 

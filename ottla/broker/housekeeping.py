@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from ottla.cluster.journal import count
 from ottla.errors import Fault, Refused
 from ottla.log import checkpoints
 from ottla.log.retention import start_after
@@ -89,7 +90,8 @@ class Housekeeping:
                 continue
             partition.log.release_memory(partition.high_watermark)
             if dropped:
-                log.info("%s: dropped %d segments, log start is %d", partition, len(dropped), partition.log.log_start)
+                went = count(len(dropped), "segment")
+                log.info("%s: dropped %s, log start is %d", partition, went, partition.log.log_start)
                 self.unlink_later(dropped, partition.log.config.file_delete_delay_ms)
                 self._broker.replication.follow(partition)  # whose leader sends readers here, and has to know
 
@@ -105,8 +107,8 @@ class Housekeeping:
                 log.error("%s: old segments are not dropped: %s", partition, failure)
                 continue
             if dropped:
-                count = f"{len(dropped)} segment{'' if len(dropped) == 1 else 's'}"
-                log.info("%s: dropped %s to make room, log start is %d", partition, count, partition.log.log_start)
+                went = count(len(dropped), "segment")
+                log.info("%s: dropped %s to make room, log start is %d", partition, went, partition.log.log_start)
                 self._broker.replication.follow(partition)
 
     async def _prove_start(self, partition: Partition, now_ms: int) -> None:

@@ -124,7 +124,7 @@ def command(
         if form != "json":
             raise
         hint = getattr(failure, "hint", None)
-        logs.set_up(log_level, form)
+        logs.set_up(log_level, form, broker=broker_id)
         log.critical("%s", failure.message if hint is None else f"{failure.message} {hint}")
         sys.exit(failure.exit_code)
 
@@ -160,7 +160,7 @@ def _serve(
     if form == "json":
         logs.take_all()
     _announce(config)
-    sys.exit(_run(config, as_json=as_json or form == "json"))
+    sys.exit(_run(config, form, as_json=as_json or form == "json"))
 
 
 def _check_store(url: str) -> None:
@@ -177,20 +177,25 @@ def _check_store(url: str) -> None:
         raise Misused(f"ottla.store: {url!r} is no store: use embedded:PATH or zookeeper:HOST:PORT[,...][/chroot]")
 
 
-def _run(config: BrokerConfig, *, as_json: bool) -> int:
+def _run(config: BrokerConfig, form: str, *, as_json: bool) -> int:
     from ottla.broker.main import run
 
     def ready(listeners: list[Listener]) -> None:
         """One line: whoever has started this waits for it."""
         addresses = [listener.address for listener in listeners]
         if as_json:
-            print_json_line({"broker": config.broker_id, "ready": addresses})
+            said = f"broker {config.broker_id} ready on {', '.join(addresses)}"
+            event = logs.event(logging.INFO, log.name, said)
+            print_json_line({"broker": config.broker_id, "ready": addresses} | event)
         else:
             click.echo(f"ottla: broker {config.broker_id} ready on {', '.join(addresses)}")
 
     try:
         return run(config, ready)
     except Fault as fault:
+        if form == "json":  # in the name of the broker
+            log.critical("%s", fault)
+            return Failure.exit_code
         raise Failure(str(fault)) from None
 
 

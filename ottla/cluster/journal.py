@@ -131,8 +131,8 @@ def _listed(names: Iterable[object]) -> str:
     return ", ".join(listed[:NAMED_MAX]) + more
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _subject(names: list[str]) -> str:
@@ -183,19 +183,19 @@ def _topics(old: Image, new: Image) -> Iterator[Event]:
     if deleted:
         yield _info(f"{_topic_names(deleted)} deleted")
     if len(created) > NAMED_MAX:
-        count = _count(sum(len(topic.partitions) for topic in created), "partition")
-        yield _info(f"{_topic_names([topic.name for topic in created])} created: {count} in all")
+        in_all = count(sum(len(topic.partitions) for topic in created), "partition")
+        yield _info(f"{_topic_names([topic.name for topic in created])} created: {in_all} in all")
     else:
         for topic in created:
             replicas = len(topic.partitions[0].replicas) if topic.partitions else 0
-            counts = f"{_count(len(topic.partitions), 'partition')}, {_count(replicas, 'replica')} each"
+            counts = f"{count(len(topic.partitions), 'partition')}, {count(replicas, 'replica')} each"
             yield _info(f"topic {topic.name} created: {counts}")
     for topic in new.topics.values():
         before = old.topics.get(topic.name)
         if before is None or before is topic or before.id != topic.id:
             continue
         if (more := len(topic.partitions) - len(before.partitions)) > 0:
-            yield _info(f"topic {topic.name} has {_count(len(topic.partitions), 'partition')} now, {more} more")
+            yield _info(f"topic {topic.name} has {count(len(topic.partitions), 'partition')} now, {more} more")
         if topic.configs != before.configs:
             yield _info(f"topic {topic.name}: settings are now {_pairs(topic.configs.items())}")
 
@@ -286,7 +286,7 @@ def _in_sync(new: Image, moved: list[_Moved], stopping: set[int]) -> Iterator[Ev
 def _acceptance(
     old: Image, new: Image, born: Born, in_sync_min: Callable[[Topic], int], stopping: set[int]
 ) -> Iterator[Event]:
-    """Whether acks=all is taken: in-sync sets change, and so does the setting. A new partition is expected to take it."""
+    """Whether acks=all is taken: in-sync sets change, and so does the setting. Of a new partition it is expected."""
     short: list[str] = []
     enough: list[str] = []
     gone: set[int] = set()

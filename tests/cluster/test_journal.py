@@ -197,11 +197,12 @@ def new_topic(leader: int, in_sync: tuple[int, ...], epoch: int, replicas: tuple
 
 
 LEFT = "broker 3 left the cluster: its session ended (killed, hung, or cut off from the store)"
-LEADERLESS = "new-0 has no leader, broker 3 led: no broker is alive that has all acknowledged records (3); start one of them"
+WHY = "no broker is alive that has all acknowledged records (3); start one of them"
+LEADERLESS = f"new-0 has no leader, broker 3 led: {WHY}"
 
 
 def test_a_loss_right_after_the_creation_of_a_topic_is_told_and_in_order():
-    created = [c.TopicCreated(NEW, "new", ((3,),), {}), new_topic(3, (3,), 0, (3,))]
+    created: list[c.Change] = [c.TopicCreated(NEW, "new", ((3,),), {}), new_topic(3, (3,), 0, (3,))]
     lost = new_topic(NO_BROKER, (3,), 1, (3,))
     creation = (INFO, "topic new created: 1 partition, 1 replica each")
     events = told(cluster(0), *created, c.BrokerGone(3, 3), lost, in_sync_min=1)
@@ -211,8 +212,8 @@ def test_a_loss_right_after_the_creation_of_a_topic_is_told_and_in_order():
 
 
 def test_too_few_replicas_in_sync_right_after_the_creation_of_a_topic_are_told():
-    created = [c.TopicCreated(NEW, "new", ((1, 2, 3),), {}), new_topic(1, (1, 2, 3), 0, (1, 2, 3))]
-    gone = [c.BrokerGone(2, 2), c.BrokerGone(3, 3)]
+    created: list[c.Change] = [c.TopicCreated(NEW, "new", ((1, 2, 3),), {}), new_topic(1, (1, 2, 3), 0, (1, 2, 3))]
+    gone: list[c.Change] = [c.BrokerGone(2, 2), c.BrokerGone(3, 3)]
     refused = (WARNING, "new-0: fewer replicas in sync than min.insync.replicas, acks=all is refused")
     assert told(cluster(0), *created, *gone, new_topic(1, (1,), 1, (1, 2, 3)))[-1] == refused
     assert told(cluster(0), *gone, *created, new_topic(1, (1,), 1, (1, 2, 3)))[-1] == refused

@@ -22,7 +22,6 @@ pytest.importorskip("kazoo", reason="kazoo is not installed: pip install 'ottla[
 
 from kazoo.client import KazooClient
 
-from ottla.cluster import zookeeper_session
 from ottla.cluster.zookeeper_store import ZooKeeperStore
 
 SHORT = ZooKeeperOptions(session_timeout_ms=2_000, connection_timeout_ms=10_000)
@@ -351,19 +350,6 @@ def test_a_broker_that_was_stopped_while_zookeeper_was_away_comes_back_without_w
         assert not (tmp_path / SESSION_FILE).exists()
 
     run(test)
-
-
-def test_a_start_that_waits_for_zookeeper_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(zookeeper_session, "TELL_SECONDS", 0.2)
-
-    async def test(runtime):
-        with pytest.raises(Fault, match="no ZooKeeper answers"):
-            await ZooKeeperStore.open("127.0.0.1:1", runtime, ZooKeeperOptions(connection_timeout_ms=500))
-
-    run(test)
-    (told,) = [each.getMessage() for each in caplog.records if "still trying" in each.getMessage()]
-    assert told.startswith("still trying: no ZooKeeper answers at 127.0.0.1:1 yet (")
-    assert told.endswith("the broker waits 0.5 s for it (zookeeper.connection.timeout.ms). Is it running there?")
 
 
 def test_nobody_there_is_told_within_the_connection_timeout():

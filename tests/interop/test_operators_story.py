@@ -155,7 +155,7 @@ def test_the_logs_alone_tell_what_happened_in_order_and_in_few_lines(tmp_path: P
         rf"broker {killed} left the cluster: its session ended \(killed, hung, or cut off from the store\)",
         rf"bulk-0 has leader \d, broker {killed} led: broker {killed} left|leader \d, broker {killed} led: broker",
         rf"broker {killed} is starting",
-        r"the last stop was not clean: \d+ logs opened in .*, \d+ checked",
+        r"the last stop was not clean: \d+ logs? opened in .*, \d+ checked",
         rf"broker {killed} joined the cluster",
         rf"replica {killed} of .* is in sync",
         rf"broker {paused} left the cluster: its session ended",

@@ -204,7 +204,11 @@ def test_with_json_every_line_is_json_the_ready_line_and_the_last_included(start
     assert lines, "the broker logs its start and its stop"
     for line in lines:
         assert isinstance(json.loads(line), dict)
-    assert json.loads(broker.stdout_path.read_text()) == {"broker": 5, "ready": [broker.bootstrap]}
+    ready = json.loads(broker.stdout_path.read_text())
+    assert (ready["broker"], ready["ready"]) == (5, [broker.bootstrap])
+    assert set(ready) == {"broker", "ready", *json.loads(lines[0])}, "it has what every line has"
+    assert (ready["level"], ready["message"]) == ("INFO", f"broker 5 ready on {broker.bootstrap}")
+    assert all(json.loads(line)["broker"] == 5 for line in (*lines, *second.stderr.splitlines()))
     assert second.returncode == 1
     *_, last = map(json.loads, second.stderr.splitlines())
     assert "another broker is running on" in last["message"]
@@ -239,8 +243,8 @@ def test_the_log_tells_of_the_start_of_what_was_recovered_and_of_the_stop(start_
         rf"broker 4 joined the cluster: {broker.bootstrap}, broker epoch 1",
         r"topic told created: 1 partition, 1 replica each",
         rf"Ottla \S+, broker 4 is starting: data directory {broker.data}, store .*",
-        rf"cluster id {cluster_id[1]}: 1 topics with 1 partitions, brokers alive: .*",
-        r"the last stop was not clean: 1 logs opened in \S+ s, 1 checked, [1-9]\d* bytes read, 0 bytes cut",
+        rf"cluster id {cluster_id[1]}: 1 topic with 1 partition, brokers alive: .*",
+        r"the last stop was not clean: 1 log opened in \S+ s, 1 checked, [1-9]\d* bytes read, 0 bytes cut",
         r"broker 4 is controller, epoch 2",
         rf"broker 4 is listening on PLAINTEXT://{broker.bootstrap}",
         r"broker 4 is stopping \(SIGTERM\)",
