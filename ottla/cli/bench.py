@@ -162,7 +162,7 @@ async def _produced(producer: Producer, topic: str, records: int, size: int, rat
                 break
         await producer.flush()
         seconds = clock() - began
-        bar.close()
+        bar.finish()
     if failures:
         raise failures[0]
     return Measured(records, records * size, seconds, latencies)
@@ -215,7 +215,7 @@ async def _consumed(consumer: Consumer, topic: str, records: int, arrow: bool) -
                 size += more_bytes
                 last = time.perf_counter()
                 bar.reached(read)
-        bar.close()
+        bar.finish()
     return Measured(read, size, max(last - began, 1e-9))
 
 
@@ -270,5 +270,5 @@ async def _round_trips(producer: Producer, consumer: Consumer, topic: str, recor
             latencies.append((time.perf_counter() - sent) * 1000)
             bar.reached(number)
         seconds = time.perf_counter() - began
-        bar.close()
+        bar.finish()
     return Measured(records, records * size, seconds, latencies)

@@ -87,7 +87,11 @@ def delete_records(
 
     cuts = administer(target, work)
     if as_json:
-        rows = [each._asdict() | {"log_start": start, "delete_before": cut} for each, start, cut in cuts]
+        rows = [
+            each._asdict()
+            | {"log_start_before": start, "log_start": cut if execute else start, "delete_before": cut}
+            for each, start, cut in cuts
+        ]
         print_json({"topic": name, "executed": execute, "partitions": rows})
         return
     print_table(

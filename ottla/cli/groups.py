@@ -8,7 +8,7 @@ from ottla.cli.cluster import Target, administer, cluster_options, failure_of, j
 from ottla.cli.completion import group_names, topic_names
 from ottla.cli.failure import Misused, Suggesting
 from ottla.cli.offset_reset import Aim, Change, aim_of, parse_selection, planned
-from ottla.cli.output import alarming, print_json, print_table
+from ottla.cli.output import alarming, print_json, print_table, printable
 from ottla.client.admin import Admin, GroupDescription, PartitionLag
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
@@ -80,7 +80,7 @@ async def _described(admin: Admin, names: list[str]) -> tuple[list[tuple[GroupDe
 
 def _print_group(group: GroupDescription, lags: Lags) -> None:
     total = sum(each.lag for each in lags.values())
-    click.echo(f"group {group.group_id}")
+    click.echo(f"group {printable(group.group_id)}")
     click.echo(f"  state        {group.state}")
     click.echo(f"  protocol     {group.kind}" + (f", assignor {group.assignor}" if group.assignor else ""))
     click.echo(f"  coordinator  broker {group.coordinator}")

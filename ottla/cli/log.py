@@ -154,10 +154,13 @@ def _accept_loss(disk: RealDisk, path: str, *, quiet: bool) -> tuple[Range, ...]
         bar.reached(done)
 
     try:
-        return accept_loss(disk, path, reached)
+        given_up = accept_loss(disk, path, reached)
+        if bar is not None:
+            bar.finish()
     finally:
         if bar is not None:
             bar.close()
+    return given_up
 
 
 LOOKS: Final = 3
@@ -199,7 +202,7 @@ def _verified(directory: str, findings: list[Finding], notes: list[str], *, quie
             finished = False
             checked = confirmed(checked, _look(disk, path, told_of(told, path), finished, running, lambda size: None))
         yield checked
-    bar.close()
+    bar.finish()
 
 
 def _look(disk: RealDisk, path: str, told: Told, finished: bool, running: bool, read: Callable[[int], None]) -> Checked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -27,12 +28,24 @@ def print_json_line(value: object) -> None:
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns as wide as they need to be, two blanks apart. click takes the colours away where no terminal is."""
-    lines = [tuple(header), *(tuple(str(cell) for cell in row) for row in rows)]
+    lines = [tuple(header), *(tuple(printable(str(cell)) for cell in row) for row in rows)]
     widths = [max(len(click.unstyle(line[column])) for line in lines) for column in range(len(header))]
     for number, line in enumerate(lines):
         padded = (cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(line, widths, strict=True))
         text = "  ".join(padded).rstrip()
         click.echo(click.style(text, bold=True) if number == 0 else text)
+
+
+_COLOURS: Final = re.compile(r"(\x1b\[[0-9;]*m)")
+_ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    9: "\\t", 10: "\\n", 13: "\\r"
+}  # fmt: skip
+
+
+def printable(text: str) -> str:
+    """Names come from others: a control character in one is shown, not obeyed. Colours are ours."""
+    parts = _COLOURS.split(text)
+    return "".join(part if number % 2 else part.translate(_ESCAPES) for number, part in enumerate(parts))
 
 
 def alarming(value: object, alarm: bool) -> str:
@@ -95,6 +108,11 @@ class Progress:
         if self._shown and self._bar is None and time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_EVERY_S
             click.echo(f"{self._label}: {self._done:,} of {self._total:,}", err=True)
+
+    def finish(self) -> None:
+        """All is done, whatever was counted."""
+        self.reached(self._total)
+        self.close()
 
     def close(self) -> None:
         bar, self._bar = self._bar, None

@@ -37,6 +37,8 @@ class ClientError(Exception):
     """The parts that succeeded, with what was found about them."""
     words: str | None = None
     """What to say when the broker sends a code and no message."""
+    said: str | None = None
+    """What the broker said, or we in its place, without what it is about."""
 
     def __init__(
         self, message: str, *, code: ErrorCode = ErrorCode.unknown_server_error, retriable: bool = False
@@ -171,4 +173,7 @@ def error_of(code: int, subject: str, message: str | None = None) -> ClientError
     words = chosen.words if message in UNTOLD else message
     words = words or message or known.name.replace("_", " ")
     retriable = known in RETRIABLE and chosen is ClientError
-    return chosen(f"{subject}: {words}", code=known, retriable=retriable)
+    named = words.lower().startswith(f"{subject.lower()} ")  # no need to name it twice
+    error = chosen(f"{subject}: {words[len(subject) + 1 :] if named else words}", code=known, retriable=retriable)
+    error.said = words
+    return error

@@ -6,8 +6,8 @@ has come to is one cursor, which survives a restart (`FILE_NAME` in the data dir
 order would never be read by a broker that is restarted every day. Only time in which the broker runs counts. A file
 that is damaged, or of another release, costs one pass that begins again.
 
-A segment that appears before the cursor has its turn in the next pass. To have come to the end and to have read nothing,
-because nothing is on the device for certain yet, is no pass: the next one begins soon.
+A segment that appears before the cursor has its turn in the next pass. To have come to the end and to have read
+nothing, because nothing is on the device for certain yet, is no pass: the next one begins soon.
 """
 
 from __future__ import annotations

@@ -91,5 +91,5 @@ def test_a_reset_goes_to_one_place(ottla, group, aim):
 def test_a_group_is_deleted(ottla, group):
     assert ottla("groups", "delete", group) == f"deleted group {group}\n"
     told = ottla("groups", "describe", group, status=1)
-    assert f"group {group}: " in told
+    assert f"group {group}: not found." in told
     assert "`ottla groups list`" in told

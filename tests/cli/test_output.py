@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import subprocess
@@ -14,7 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ottla.cli.output import Progress, quiet_option
+from ottla.cli.output import Progress, alarming, print_table, printable, quiet_option
 
 
 @click.command()
@@ -71,3 +72,22 @@ def test_an_interrupted_bar_shows_the_cursor_again():
 
 def test_short_work_shows_nothing():
     assert CliRunner().invoke(work).output == ""
+
+
+def test_a_bar_ends_with_all_of_it(monkeypatch):
+    """Also where what was counted falls short: records from 0 on, or files that shrank."""
+    drawn = io.StringIO()
+    drawn.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", drawn)
+    bar = Progress("reading", 100)
+    bar.reached(99)
+    bar.finish()
+    assert drawn.getvalue().rstrip("\x1b[?25h\n").rstrip().endswith("100%")
+
+
+def test_control_characters_in_names_are_shown_and_not_obeyed(capsys):
+    assert printable("a\nb\x1b[2Jc\x7f\x9b") == "a\\nb\\x1b[2Jc\\x7f\\x9b"
+    red = alarming("x", True)
+    assert printable(red) == red
+    print_table(("GROUP", "STATE"), [("a\nb", "Empty")])
+    assert capsys.readouterr().out == "GROUP  STATE\na\\nb   Empty\n"

@@ -206,6 +206,7 @@ def test_records_are_deleted_once_that_is_said_twice(broker, succeed, topics, fr
     assert [part["log_start"] for part in described["partitions"]] == [2, 0]
     told = json.loads(succeed("delete-records", name, "--all", "--execute", "--json"))
     assert [part["delete_before"] for part in told["partitions"]] == [3, 0]
+    assert [(part["log_start_before"], part["log_start"]) for part in told["partitions"]] == [(2, 3), (0, 0)]
     succeed("delete-records", name, "--before-time", "2020-01-01", "--execute")
     assert "no partition 7" in topics("delete-records", name, "-p", "7", "--all").output
     assert topics("delete-records", name).exit_code == 2

@@ -52,8 +52,8 @@ MESSAGES = [
 def texts_of_the_code() -> str:
     texts = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        texts += [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        constants = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+        texts += [value for value in constants if isinstance(value, str)]
     return "\0".join(texts)
 
 

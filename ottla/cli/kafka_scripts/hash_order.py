@@ -1,4 +1,4 @@
-"""The order in which Kafka's tools print what they keep in a hash table: that of java.util.HashMap, by the hash of a name.
+"""The order in which Kafka's tools print what they keep in a hash table: that of java.util.HashMap, by hashes of names.
 
 It looks like none, but it is always the same, and scripts that were written against it see no difference here.
 """

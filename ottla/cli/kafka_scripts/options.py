@@ -272,7 +272,7 @@ def kafkas_words(error: ClientError) -> str:
     speaks = not isinstance(error, NotUnderstood) or error.code is ErrorCode.unsupported_version
     if isinstance(error, (Unreachable, TimedOut)) or not speaks:
         return str(error)  # they name who it is about
-    return WORDS.get(error.code) or str(error).partition(": ")[2] or str(error)
+    return WORDS.get(error.code) or error.said or str(error).partition(": ")[2] or str(error)
 
 
 def kafkas_exception(error: ClientError) -> str:
