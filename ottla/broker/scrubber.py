@@ -42,6 +42,8 @@ class Scrubber:
         self._counted_at = self._saved_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self.passes = 0
+        self.rounds = 0
+        """Passes, and looks that found nothing to read."""
         self.read_bytes = 0
         self.damaged = 0
         """Damaged stretches of segments."""
@@ -106,6 +108,7 @@ class Scrubber:
         await self._count()
         schedule = self._schedule
         if not schedule.total_bytes and not schedule.has_read:
+            self.rounds += 1
             await self._wait(min(LOOK_SECONDS, self._interval_s))  # nothing is on the device for certain yet
             schedule.begin_anew(self._runtime.now())
             return
@@ -139,6 +142,7 @@ class Scrubber:
             return
         pause = schedule.finish(self._interval_s, self._runtime.now(), self._runtime.wall_ms())
         self.passes += 1
+        self.rounds += 1
         log.info("scrub: pass %d is over, %d damaged stretches found so far", schedule.passes, self.damaged)
         await self._save()
         await self._wait(pause)

@@ -54,10 +54,10 @@ class Node:
 
     def damaged(self) -> None:
         """A file of it has changed behind its back."""
-        self._scrubbed_since = (-1, 0) if self.broker is None else (self.lives, self.broker.scrubber.passes)
+        self._scrubbed_since = (-1, 0) if self.broker is None else (self.lives, self.broker.scrubber.rounds)
 
     def scrubbed(self, passes: int) -> bool:
-        """Whether so many passes of the scrub have ended, in one life, since it was damaged."""
+        """Whether the scrub has come to the end of all there is so often, in one life, since it was damaged."""
         if self._scrubbed_since is None:
             return True
         if self.broker is None or not self.ready:
@@ -66,7 +66,7 @@ class Node:
         if life != self.lives:
             self._scrubbed_since = (self.lives, 0)
             before = 0
-        if self.broker.scrubber.passes - before < passes:
+        if self.broker.scrubber.rounds - before < passes:
             return False
         self._scrubbed_since = None
         return True
