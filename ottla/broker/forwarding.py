@@ -91,7 +91,7 @@ def _of_store(broker: Broker, what: str) -> str:
         mends = f"Start ZooKeeper again, or look at its log and at the network between it and broker {broker.id}"
     else:
         mends = f"Look at its disk, and at the log of broker {broker.id}"
-    return f"The store of the cluster ({store}) {what}. {mends}; then ask again."
+    return f"The store of the cluster ({store}) {what}. {mends}. Ask again then."
 
 
 class _Errand:

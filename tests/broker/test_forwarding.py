@@ -194,7 +194,7 @@ def test_a_store_that_does_not_answer_is_named_with_what_to_do(tmp_path):
             code, words = await asked(broker)
             store = f"The store of the cluster (embedded:{tmp_path}/store.db)"
             doubt = "did not answer: whether this was done is not known. Look at its disk, and at the log of broker 1"
-            assert (code, words) == (ErrorCode.request_timed_out, f"{store} {doubt}; then ask again.")
+            assert (code, words) == (ErrorCode.request_timed_out, f"{store} {doubt}. Ask again then.")
             object.__setattr__(broker.config, "ottla_store", "zookeeper:here:2181/ottla")
             code, words = await asked(broker)
             assert words is not None

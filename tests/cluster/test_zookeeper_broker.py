@@ -119,6 +119,7 @@ def test_whoever_wants_a_topic_while_zookeeper_is_away_is_told_to_ask_again(star
         create = [sys.executable, "-m", "ottla", "topics", "create", "orders", "-b", broker.bootstrap]
         done = subprocess.run(create, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, "Ask again" in done.stderr) == (os.EX_TEMPFAIL, True), done.stderr
+        assert "did not answer: whether this was done is not known. Start ZooKeeper again" in done.stderr
         zookeeper.start()
         wait_for(
             lambda: subprocess.run(create, capture_output=True, timeout=60, check=False).returncode == 0,
