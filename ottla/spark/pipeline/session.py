@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -23,6 +24,8 @@ MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSys
 """Where PySpark 4.3 has it; a setting that is not documented, so it is given only where the class is there."""
 CLUSTER_PARTITIONS: Final = "32"
 """Tasks of joins and groups on a cluster, whose size nobody knows before its executors have come."""
+LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Of PySpark, for errors that belong to a place in SQL or in a program."""
 LOG: Final = """
 status = error
 appender.file.type = File
@@ -60,11 +63,11 @@ def session(name: str, log: Path, master: str | None, settings: Mapping[str, str
 
     folder = log.parent
     folder.mkdir(parents=True, exist_ok=True)
-    logging = folder / "log4j2.properties"
-    logging.write_text(LOG.format(path=log))
+    java_logging = folder / "log4j2.properties"
+    java_logging.write_text(LOG.format(path=log))
     use_some_java(folder)
     given = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.session.timeZone": "UTC"}
-    given["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={logging.as_uri()}"
+    given["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={java_logging.as_uri()}"
     if master is None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", str(quick_python(folder)))
@@ -77,10 +80,11 @@ def session(name: str, log: Path, master: str | None, settings: Mapping[str, str
         spark = builder.getOrCreate()
     _outlive_signals(spark)
     _set_defaults(spark)
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    with logged_to(log):
+        try:
+            yield spark
+        finally:
+            spark.stop()
 
 
 def _set_defaults(spark: Any) -> None:
@@ -139,6 +143,26 @@ def _script(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o755)
     return path
+
+
+@contextmanager
+def logged_to(log: Path) -> Iterator[None]:
+    """PySpark logs every error of SQL before it raises it, with all of Java's frames in one line: to the file. The
+    error itself is told by whoever catches it."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [PySparkLogger.getLogger(name) for name in LOGGERS]
+    before = [list(logger.handlers) for logger in loggers]
+    handler = logging.FileHandler(log)
+    for logger in loggers:
+        logger.handlers.clear()
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger, handlers in zip(loggers, before, strict=True):
+            logger.handlers[:] = handlers
+        handler.close()
 
 
 @contextmanager
