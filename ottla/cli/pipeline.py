@@ -415,8 +415,7 @@ def _status_line(name: str, told: dict[str, Any] | None) -> str:
     if progress:
         line += f"; batch {progress['batchId']}, {told['rows']} rows in this run"
         line += f", {told['dead']} of them put aside" if told["dead"] else ""
-        dropped = sum(each["numRowsDroppedByWatermark"] for each in progress["state"])
-        line += f", {dropped} too late" if dropped else ""
+        line += f", {told['late']} too late" if told.get("late") else ""
         for source in progress["sources"]:
             line += f"\n    at {source['endOffset']}"
             line += f", latest {source['latestOffset']}" if source["latestOffset"] else ""

@@ -131,6 +131,7 @@ class _Query:
         self._told: tuple[object, ...] = ()
         self._rows = 0
         self._bad = 0
+        self._late = 0
         source = graph.dead_letters(pipeline).get(name)
         self._letters = pipeline.sources[source].dead_letters if source else None
         self._idle = _idle(pipeline, name)
@@ -183,6 +184,8 @@ class _Query:
         """Say what is new; and why the query has to be stopped, if there is too much that does not fit."""
         for progress in query.recentProgress:
             key = (progress["timestamp"], progress["batchId"])
+            if key > self._told:
+                self._late += sum(each["numRowsDroppedByWatermark"] for each in progress["stateOperators"])
             if key > self._told and progress["numInputRows"]:
                 self._rows += progress["numInputRows"]
                 took = progress["durationMs"].get("triggerExecution", 0) / 1000
@@ -235,6 +238,7 @@ class _Query:
                 "state": state,
                 "rows": self._rows,
                 "dead": self._bad,
+                "late": self._late,
                 "problem": problem,
                 "progress": _plain(progress) if progress is not None else None,
             },
@@ -271,10 +275,7 @@ def _plain(progress: Any) -> dict[str, Any]:
             {name: source[name] for name in ("description", "endOffset", "latestOffset")}
             for source in progress["sources"]
         ],
-        "state": [
-            {name: each[name] for name in ("numRowsTotal", "numRowsDroppedByWatermark")}
-            for each in progress["stateOperators"]
-        ],
+        "state": [{"numRowsTotal": each["numRowsTotal"]} for each in progress["stateOperators"]],
     }
 
 
