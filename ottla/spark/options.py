@@ -181,16 +181,34 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     missing = options.one_of("txnMissingMarker", ("fail", "write"))
     if promise == "at_least_once":
         options.refuse(("txnAppId", "txnMissingMarker"), "guarantee=at_least_once does without identity")
+    kafka = options.kafka()
+    notes = options.notes
+    if _is_weak(kafka):
+        notes += (f"kafka.acks={kafka['acks']}: a record that was taken may be lost with the broker that took it",)
     return WriteOptions(
-        kafka=options.kafka(),
+        kafka=kafka,
         topic=options.value("topic"),
         app_id=app_id,
         version=None if version is None else _whole("txnVersion", version, 0),
         promise=promise,
         writes_unmarked=missing == "write",
-        notes=options.notes,
+        notes=notes,
         checkpoint=options.value("checkpointLocation"),
     )
+
+
+def check_promise(options: WriteOptions, *, streaming: bool) -> None:
+    """BadOption for what contradicts exactly once, where that is what the write promises."""
+    is_exact = options.promise == "exactly_once" or streaming or options.app_id is not None
+    if is_exact and options.promise != "at_least_once" and _is_weak(options.kafka):
+        raise BadOption(
+            f"kafka.acks is {options.kafka['acks']!r}, and exactly once needs all: leave it out, or set guarantee to "
+            "at_least_once"
+        )
+
+
+def _is_weak(kafka: Mapping[str, str]) -> bool:
+    return kafka.get("acks", "all").strip() in ("0", "1")
 
 
 def tell_notes(notes: Iterable[str]) -> None:

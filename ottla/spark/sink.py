@@ -21,7 +21,7 @@ from ottla.blocking import Producer
 from ottla.spark import clients, exactly_once, fencing
 from ottla.spark.border import short_tracebacks
 from ottla.spark.exactly_once import Identity, Part
-from ottla.spark.options import BadOption, WriteOptions, tell_notes
+from ottla.spark.options import BadOption, WriteOptions, check_promise, tell_notes
 from ottla.spark.workers import settle, settling
 
 if TYPE_CHECKING:
@@ -231,12 +231,14 @@ def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) 
         raise BadOption("txnVersion is missing: it counts the writes of txnAppId, as a batch id does")
     if options.promise == "exactly_once" and options.version is None:
         raise BadOption("guarantee=exactly_once needs txnAppId and txnVersion in a batch write")
+    check_promise(options, streaming=False)
     return OttlaWriter(plan_of(options, schema))
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> OttlaStreamWriter:
     if options.version is not None:
         raise BadOption("txnVersion cannot be set here: a streaming query counts its batches by itself")
+    check_promise(options, streaming=True)
     return OttlaStreamWriter(plan_of(options, schema))
 
 

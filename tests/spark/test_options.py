@@ -12,7 +12,7 @@ from ottla.client.embedded import TopicPartition
 from ottla.spark import offsets
 from ottla.spark.clients import new_consumer, new_producer
 from ottla.spark.offsets import Range
-from ottla.spark.options import EARLIEST, LATEST, BadOption, Edge, read_options, write_options
+from ottla.spark.options import EARLIEST, LATEST, BadOption, Edge, check_promise, read_options, write_options
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 AT = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -92,6 +92,31 @@ def test_what_cannot_be_written_is_refused_by_name(given, said):
     with pytest.raises(BadOption) as refused:
         write_options(AT | given)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("acks", ["0", "1"])
+@pytest.mark.parametrize(
+    ("given", "streaming", "refused"),
+    [
+        ({}, True, True),
+        ({"txnAppId": "a", "txnVersion": "1"}, False, True),
+        ({"guarantee": "exactly_once"}, False, True),
+        ({"guarantee": "at_least_once"}, True, False),
+        ({}, False, False),
+    ],
+)
+def test_exactly_once_does_not_go_with_few_acknowledgements(given, streaming, refused, acks):
+    options = write_options(AT | given | {"kafka.acks": acks})
+    if refused:
+        with pytest.raises(BadOption, match=f"kafka.acks is '{acks}', and exactly once needs all"):
+            check_promise(options, streaming=streaming)
+    else:
+        check_promise(options, streaming=streaming)
+        assert "may be lost" in options.notes[0]
+    for enough in ({}, {"kafka.acks": "all"}, {"kafka.acks": "-1"}):
+        strong = write_options(AT | given | enough)
+        check_promise(strong, streaming=streaming)
+        assert strong.notes == ()
 
 
 def test_a_limit_is_shared_out_by_what_waits_and_nobody_starves():

@@ -9,7 +9,7 @@ from typing import Final
 
 from ottla.spark import clients
 from ottla.spark.connectors import options as postgres
-from ottla.spark.options import BadOption, read_options, write_options
+from ottla.spark.options import BadOption, check_promise, read_options, write_options
 from ottla.spark.pipeline import ddl, graph, intervals
 from ottla.spark.pipeline.document import Pipeline, Problem, Schema, Sink, Source
 from ottla.spark.pipeline.program import RECORD, parquet_options, reading
@@ -165,6 +165,7 @@ def _written(sink: Sink) -> object:
         options = write_options(sink.options)
         if options.version is not None:
             raise BadOption("txnVersion cannot be set here: a streaming query counts its batches by itself")
+        check_promise(options, streaming=True)
         return clients.new_producer(options.kafka)
     if sink.format == "ottla-postgres":
         if postgres.sink_options(sink.options).version is not None:

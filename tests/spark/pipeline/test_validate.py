@@ -103,6 +103,12 @@ def line_with(file: Path, text: str) -> int:
         ("table: people", "tabel: people", "tabel:", "there is no option 'tabel'; did you mean table?"),
         ("files: 1", "files: one", "files: one", "files is 'one'; it is a whole number"),
         ("mode: append", "mode: complete", "mode:", "update writes those that changed"),
+        (
+            "topic: large",
+            "kafka.acks: 1\n      topic: large",
+            "kafka.acks",
+            "kafka.acks is '1', and exactly once needs all",
+        ),
         ("from: picked", "from: pickd", "from: pickd", "did you mean picked?"),
     ],
 )
