@@ -6,7 +6,7 @@ import difflib
 import re
 from typing import Final
 
-from ottla.spark.pipeline import graph, option_checks
+from ottla.spark.pipeline import graph, loops, option_checks
 from ottla.spark.pipeline.document import Pipeline, Problem, Sink, Transform
 
 NOT_REPEATABLE: Final = (
@@ -35,7 +35,7 @@ _QUERY: Final = re.compile(r"[(\s]*(select|with|from|table|values)\b", re.IGNORE
 
 def problems(pipeline: Pipeline) -> list[Problem]:
     found = [*_names(pipeline), *_cycles(pipeline)]
-    found += option_checks.problems(pipeline)
+    found += [*option_checks.problems(pipeline), *loops.problems(pipeline)]
     if not found:
         for transform in pipeline.transforms.values():
             found += _transform(pipeline, transform)

@@ -109,6 +109,18 @@ def line_with(file: Path, text: str) -> int:
             "kafka.acks",
             "kafka.acks is '1', and exactly once needs all",
         ),
+        (
+            "topic: large",
+            "topic: orders",
+            "topic: orders",
+            "the sink large writes orders, which its source orders reads",
+        ),
+        (
+            "    watermark:",
+            "    dead_letters: {topic: orders}\n    watermark:",
+            "dead_letters:",
+            "the source orders: dead_letters go to orders, which it reads",
+        ),
         ("from: picked", "from: pickd", "from: pickd", "did you mean picked?"),
     ],
 )
@@ -118,6 +130,23 @@ def test_a_mistake_is_found_in_its_line_without_spark(old, new, found_in, said, 
     assert told.exit_code != 0
     assert f"{file}:{line_with(file, found_in)}: " in told.output
     assert said in told.output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "loops"),
+    [
+        ("subscribe: orders", "subscribePattern: lar.*", True),
+        ("subscribe: orders", "subscribe: a, large", True),
+        ("subscribe: orders", "assign: '{\"large\": [0]}'", True),
+        ("subscribe: orders", "subscribePattern: lar", False),
+        ("localhost:9092\n      subscribe: orders", "elsewhere:9092\n      subscribe: large", False),
+    ],
+)
+def test_a_query_that_reads_what_it_writes_is_refused(old, new, loops, tmp_path):
+    file = write(tmp_path, old, new)
+    told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
+    assert ("its records would come back without end" in told.output) is loops
+    assert (told.exit_code != 0) is loops
 
 
 def test_the_file_itself_is_good(tmp_path):
