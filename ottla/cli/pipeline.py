@@ -124,9 +124,12 @@ def validate(file: Path, spark: bool, as_json: bool) -> None:
     """
     found = _problems(file)
     if spark and not found:
-        from ottla.spark.pipeline import analysis
+        from ottla.spark.pipeline import analysis, session
 
-        found = analysis.problems(_parsed(file))
+        try:
+            found = analysis.problems(_parsed(file))
+        except session.NotStarted as problem:
+            raise Failure(str(problem)) from None
     if found and as_json:
         print_json({"problems": [{"line": each.line, "text": each.text} for each in found]})
         raise SystemExit(Failure.exit_code)
@@ -229,14 +232,14 @@ def run(
             say(f"{name}: removed {gone}")
     pipeline = _checked(file)
     span = _span(pipeline, only, start, end)
-    from ottla.spark.pipeline import running
+    from ottla.spark.pipeline import running, session
 
     try:
         if span is not None:
             running.run_backfill(pipeline, only, span, master=master, say=say)
         else:
             running.run(pipeline, master=master, available_now=available_now, only=only, say=say)
-    except (running.Failed, kept.AlreadyRunning) as problem:
+    except (running.Failed, kept.AlreadyRunning, session.NotStarted) as problem:
         raise Failure(str(problem)) from None
 
 

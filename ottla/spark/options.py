@@ -28,6 +28,7 @@ KAFKA: Final = "kafka."
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 
 PREFETCH_RECORDS: Final = 1000
+TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 SUBSCRIBE: Final = ("assign", "subscribe", "subscribePattern")
 STARTING: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
@@ -148,7 +149,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if options.value("maxTriggerDelay") is not None and options.value("minOffsetsPerTrigger") is None:
         raise BadOption("maxTriggerDelay has a meaning only with minOffsetsPerTrigger")
     strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
-    return ReadOptions(
+    read = ReadOptions(
         kafka=options.kafka(),
         topics=_names(options, "subscribe"),
         pattern=_pattern(options.value("subscribePattern")),
@@ -169,6 +170,33 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         notes=options.notes,
         checkpoint=options.value("checkpointLocation"),
     )
+    for name in (*read.topics, *{place.topic for place in read.assigned}):
+        check_topic("assign" if read.assigned else "subscribe", name)
+    _check_edge(read, read.starting, options.first(STARTING))
+    _check_edge(read, read.ending, options.first(ENDING))
+    return read
+
+
+def check_topic(option: str, name: str) -> None:
+    if not TOPIC.fullmatch(name) or name in (".", ".."):
+        raise BadOption(
+            f"{option} names {name!r}, as no topic can be called: names have up to 249 letters, digits, dots, dashes "
+            "and underscores"
+        )
+
+
+def _check_edge(read: ReadOptions, edge: Edge, option: str | None) -> None:
+    """Where topics are named, they are those that are read; how many partitions there are, only the cluster knows."""
+    given = edge.offsets if edge.times is None else edge.times
+    if given is None or isinstance(given, int):
+        return
+    named, wanted = {place.topic for place in given}, {*read.topics, *(place.topic for place in read.assigned)}
+    pattern = read.pattern
+    strange = sorted(named - wanted if pattern is None else (each for each in named if not re.fullmatch(pattern, each)))
+    if strange:
+        raise BadOption(f"{option} names the topic {strange[0]}, which is not read")
+    if missing := sorted(wanted - named):
+        raise BadOption(f"{option} does not name the topic {missing[0]}, which is read")
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -183,11 +211,14 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         options.refuse(("txnAppId", "txnMissingMarker"), "guarantee=at_least_once does without identity")
     kafka = options.kafka()
     notes = options.notes
+    topic = options.value("topic")
+    if topic is not None:
+        check_topic("topic", topic)
     if _is_weak(kafka):
         notes += (f"kafka.acks={kafka['acks']}: a record that was taken may be lost with the broker that took it",)
     return WriteOptions(
         kafka=kafka,
-        topic=options.value("topic"),
+        topic=topic,
         app_id=app_id,
         version=None if version is None else _whole("txnVersion", version, 0),
         promise=promise,

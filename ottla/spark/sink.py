@@ -35,6 +35,8 @@ UNDER_WAY_MAX: Final = 64
 AHEAD_MAX: Final = 1
 """So many Arrow batches wait to be sent while Spark makes the next."""
 
+WRITTEN: Final = ("key", "value", "headers", "partition", "topic")
+"""Columns that have a meaning."""
 _TEXT: Final = (BinaryType(), StringType())
 
 
@@ -79,6 +81,8 @@ def plan_of(options: WriteOptions, schema: StructType) -> Plan:
     clients.new_producer(options.kafka)
     tell_notes(options.notes)
     types = {field.name: field.dataType for field in schema.fields}
+    if twice := [name for name in WRITTEN if schema.names.count(name) > 1]:
+        raise BadOption(f"the column {twice[0]!r} is there twice; there are {', '.join(schema.names)}")
     if "value" not in types:
         raise BadOption(f"a column 'value' is what is written; there are {', '.join(types)}")
     if options.topic is None and "topic" not in types:

@@ -64,6 +64,23 @@ def test_offsets_and_times_are_read_from_json():
         (READ | {"endingOffsets": '{"t":{"0":-2}}'}, False, "endingOffsets of a batch query cannot be earliest"),
         (READ | {"startingOffsets": '{"t":[1]}'}, True, 'it looks like {"orders":{"0":23'),
         (READ | {"startingOffsets": '{"t":{"0":-3}}'}, True, "below -2"),
+        (READ | {"startingOffsets": '{"u":{"0":1}}'}, True, "startingOffsets names the topic u, which is not read"),
+        (
+            AT | {"subscribe": "t,u", "startingOffsets": '{"u":{"0":1}}'},
+            True,
+            "startingOffsets does not name the topic t, which is read",
+        ),
+        (
+            READ | {"endingOffsetsByTimestamp": '{"u":{"0":1}}'},
+            False,
+            "endingOffsetsByTimestamp names the topic u, which is not read",
+        ),
+        (
+            AT | {"subscribePattern": "t.*", "startingOffsets": '{"u":{"0":1}}'},
+            True,
+            "startingOffsets names the topic u, which is not read",
+        ),
+        (AT | {"assign": '{"a b":[0]}'}, True, "assign names 'a b', as no topic can be called"),
         (READ | {"failOnDataLoss": "maybe"}, True, "failOnDataLoss is 'maybe'"),
         (READ | {"minPartitions": "0"}, True, "minPartitions is '0'; it is a whole number from 1 on"),
         (READ | {"columns": "value", "includeHeaders": "true"}, True, "columns leaves the headers out"),
@@ -85,6 +102,7 @@ def test_what_is_unknown_or_contradictory_is_refused_by_name(given, streaming, s
         ({"subscribe": "t"}, "subscribe is an option of reading"),
         ({"guarantee": "perhaps"}, "at_least_once or exactly_once"),
         ({"guarantee": "at_least_once", "txnAppId": "a"}, "txnAppId cannot be set here"),
+        ({"topic": ".."}, "topic names '..', as no topic can be called"),
         ({"kafka.transactional.id": "x"}, "txnAppId names a writer"),
     ],
 )

@@ -186,6 +186,11 @@ class Pipeline:
     transforms: Mapping[str, Transform] = field(default_factory=dict)
     sinks: Mapping[str, Sink] = field(default_factory=dict)
     restart: Restart = field(default_factory=Restart)
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """Where its settings of Spark are written."""
+
+    def line_of(self, setting: str) -> int:
+        return self.lines.get(setting.lower(), 1)
 
     def checkpoint(self, sink: str) -> str:
         return f"{self.storage}/checkpoints/{sink}"
@@ -212,7 +217,7 @@ def _lines(told: Mapping[str, Any]) -> dict[str, int]:
     """Of the keys of a source or sink and, by their names in lower case, of its options."""
     options = told.get("options")
     given = {key.value.lower(): key for key, _ in options.value} if isinstance(options, yaml.MappingNode) else {}
-    return {name: node.start_mark.line + 1 for name, node in {**told, **given}.items()}
+    return {name: node.start_mark.line + 1 for name, node in {**told, **given}.items() if node is not None}
 
 
 def _is_block(node: Any) -> bool:
@@ -248,6 +253,7 @@ class _Reader:
             },
             {name: self._sink(name, each) for name, each in self._named(top.get("sinks"))},
             self._restart(top.get("restart")),
+            _lines({"options": top.get("configuration")}),
         )
 
     def _source(self, name: str, node: Any) -> Source:

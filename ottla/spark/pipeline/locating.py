@@ -19,7 +19,11 @@ def file_name(pipeline: Pipeline) -> str:
 
 
 def line_of(pipeline: Pipeline, program: str, problem: BaseException) -> int:
-    """Of the transform, source or sink that the program was at when it failed; in a transform, of the SQL."""
+    """Of the transform, source or sink that the program was at when it failed; in a transform, of the SQL. A setting
+    of Spark that is talked about has a line of its own."""
+    setting = next((name for name in pipeline.configuration if name in str(problem)), None)
+    if setting is not None:
+        return pipeline.line_of(setting)
     frames = traceback.extract_tb(problem.__traceback__)
     frame = next((each for each in reversed(frames) if each.filename == file_name(pipeline)), None)
     if frame is None or frame.lineno is None:

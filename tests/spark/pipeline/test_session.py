@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 
 from ottla.spark.pipeline import session
@@ -38,3 +41,18 @@ def test_what_pyspark_logs_of_an_error_is_in_the_file_and_not_on_the_terminal(tm
     assert [logger.handlers for logger in loggers] == before
     assert capfd.readouterr().err == ""
     assert (tmp_path / "spark.log").read_text().count("no such column") >= 2
+
+
+class Builder:
+    """Starts a Java that says why it does not."""
+
+    def getOrCreate(self) -> None:
+        os.write(2, b"Invalid maximum heap size: -Xmx2gigs\n")
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+
+def test_a_java_that_does_not_start_says_why(tmp_path):
+    log = tmp_path / "spark.log"
+    log.write_text("of the run before\n")
+    with pytest.raises(session.NotStarted, match=f"Spark did not start: Invalid maximum heap size: -Xmx2gigs .*{log}"):
+        session._started(Builder(), log)
