@@ -67,7 +67,9 @@ def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[
             position, end = _left(consumer, options, part, position)
             if position < end:
                 consumer.seek(place, position, until=end)
-            continue
+            if time.monotonic() < deadline:
+                continue
+            raise
         yield from taken.get(place, ())
         before, position = position, consumer.position(place)
         if position > before:
@@ -83,12 +85,14 @@ def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[
 
 
 def _left(consumer: Consumer, options: ReadOptions, part: Range, position: int) -> tuple[int, int]:
-    """The range that is still to be read of what the log has."""
+    """The range that is still to be read of what the log has: all of it, if the consumer, which is older than the
+    query, has only seen that the topic is another one than it knew."""
     place = part.place
     first = consumer.beginning_offsets([place])[place]
     last = consumer.end_offsets([place])[place]
     lost = f"{place}: offsets {position} to {part.end} are to be read, but the log has {first} to {last}: {WHY_LOST}"
-    if not (part.begins and position < first):
+    begins_late = part.begins and position < first
+    if not begins_late and not first <= position <= part.end <= last:
         _tell_lost(options, lost)
     return max(position, first), min(part.end, last)
 

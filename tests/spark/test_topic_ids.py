@@ -131,6 +131,32 @@ def test_a_topic_that_is_deleted_under_a_query_is_gone_on_without_and_read_when_
     assert sorted(tolerant.seen) == [*range(20), *range(100, 150)]
 
 
+@pytest.mark.parametrize("kept", ["memory", "file"])
+def test_a_topic_that_comes_back_later_is_read_once(broker, topic, kept, tmp_path, caplog):
+    where = {"checkpointLocation": tmp_path.as_uri()} if kept == "file" else {}
+    query = Query(broker, topic, failOnDataLoss="false", **where)
+    query.run()
+    delete(broker, topic)
+    query.run()
+    make(broker, topic, range(100, 150))
+    query.run()
+    write(broker, topic, range(200, 210))
+    query.run()
+    assert sorted(query.seen) == [*range(20), *range(100, 150), *range(200, 210)]
+    assert "but the log has" not in caplog.text
+
+
+def test_a_worker_that_knew_the_old_topic_does_not_take_the_new_one_for_lost(broker, topic):
+    Query(broker, topic).run()
+    kept = dict(clients._kept)
+    clients._kept.clear()  # so that the next one does not stop them
+    make_anew(broker, topic, range(100, 150))
+    query = Query(broker, topic)
+    clients._kept.update(kept)
+    query.run()
+    assert sorted(query.seen) == [*range(100, 150)]
+
+
 def test_the_other_topics_of_a_query_are_read_when_one_is_deleted(broker, topic, create):
     other = create(2)
     query = Query(broker, f"{topic},{other}", failOnDataLoss="false")
