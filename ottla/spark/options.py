@@ -74,6 +74,14 @@ FIXED: Final = {
 }
 
 
+SECURED: Final = ("kafka.sasl.", "kafka.ssl.")
+SPARKS: Final = (
+    "inferSchema", "mergeSchema", "multiLine", "dateFormat", "timestampFormat", "maxFilesPerTrigger", "batchSize",
+    "maxBytesPerTrigger", "rowsPerSecond", "numPartitions", "partitionColumn", "readChangeFeed", "ignoreDeletes",
+)  # fmt: skip
+"""Options of other sources, as people write them, for who takes them along."""
+
+
 class BadOption(ValueError):
     """An option that is unknown, malformed, or at odds with another."""
 
@@ -259,15 +267,16 @@ class _Given:
     def __init__(self, given: Mapping[str, str], known: Iterable[str], kind: str) -> None:
         self._given: dict[str, str] = {}
         self._known = {name.lower(): name for name in (*known, *IDLE)}
-        names = {name.lower(): name for name in (*READ, *WRITE)}  # Spark hands them over in lower case
+        names = {name.lower(): name for name in (*READ, *WRITE, *SPARKS)}  # Spark hands them over in lower case
         self._written = {name.lower(): names.get(name.lower(), name) for name in given}
         notes = []
         for name, value in ((name.lower(), value) for name, value in given.items()):
             why = None if name in self._known else tolerated.note(name, kind)
             if name in FIXED and tolerated.is_true(name.removeprefix(KAFKA), value):
                 continue
-            if name in FIXED:
-                raise BadOption(f"{self._written[name]} cannot be set: {FIXED[name]}")
+            if name in FIXED or name.startswith(SECURED):
+                why = FIXED.get(name, "the client has neither TLS nor SASL, and reaches brokers by PLAINTEXT only")
+                raise BadOption(f"{self._written[name]} cannot be set: {why}")
             if why is not None:
                 notes.append(f"{self._written[name]} has no effect: {why}")
                 continue
@@ -420,6 +429,12 @@ def _edge(options: _Given, names: tuple[str, str, str], default: int, *, forbidd
     if chosen == names[1]:
         return Edge(times=_by_partition(chosen, value, 1_700_000_000_000))
     words = {"earliest": EARLIEST, "latest": LATEST}
+    if value.lower() not in words and not value.lstrip().startswith("{"):
+        near = difflib.get_close_matches(value.lower(), words, n=1)
+        hint = (
+            f"did you mean {near[0]}?" if near else 'it can be earliest, latest, or offsets: {"orders":{"0":23,"1":23}}'
+        )
+        raise BadOption(f"{chosen} is {value!r}; {hint}")
     offsets: Times = words[value.lower()] if value.lower() in words else _by_partition(chosen, value, 23)
     wrong = [offsets] if isinstance(offsets, int) else list(offsets.values())
     if any(offset < EARLIEST for offset in wrong):

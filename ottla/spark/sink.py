@@ -92,7 +92,8 @@ def plan_of(options: WriteOptions, schema: StructType) -> Plan:
     _check_type(types, "topic", (StringType(),), "string")
     _check_type(types, "partition", (IntegerType(),), "int")
     if "headers" in types and not _are_headers(types["headers"]):
-        raise BadOption("column 'headers' is array<struct<key: string, value: binary>>")
+        kind = types["headers"].simpleString()
+        raise BadOption(f"column 'headers' is {kind}; it can be array<struct<key: string, value: binary>>")
     return Plan(options, tuple(types))
 
 

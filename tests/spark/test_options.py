@@ -87,6 +87,12 @@ def test_offsets_and_times_are_read_from_json():
         (READ | {"maxTriggerDelay": "5s"}, True, "maxTriggerDelay has a meaning only with minOffsetsPerTrigger"),
         (READ | {"kafka.auto.offset.reset": "latest"}, True, "startingOffsets says where to begin"),
         (AT | {"subscribePattern": "("}, True, "subscribePattern"),
+        (READ | {"inferschema": "true"}, True, "there is no option 'inferSchema'"),  # as Spark hands it over
+        (
+            READ | {"kafka.ssl.truststore.location": "x"},
+            True,
+            "kafka.ssl.truststore.location cannot be set: the client",
+        ),
     ],
 )
 def test_what_is_unknown_or_contradictory_is_refused_by_name(given, streaming, said):

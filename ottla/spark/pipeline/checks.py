@@ -60,8 +60,8 @@ def _names(pipeline: Pipeline) -> list[Problem]:
         if sink.origin not in known:
             text = f"the sink {name} is from {sink.origin}, {_unknown(sink.origin, known)}"
             found.append(Problem(sink.line_of("from"), text))
-        elif not any(graph.is_stream(pipeline, each) for each in graph.origins(pipeline, sink.origin)):
-            found.append(Problem(sink.line, f"the sink {name} has no stream: {sink.origin} is from batch sources"))
+        elif (why := _no_stream(pipeline, sink)) is not None:
+            found.append(Problem(sink.line, f"the sink {name} has no stream: {why}"))
     for name, source in pipeline.sources.items():
         if source.dead_letters and (source.format != "ottla" or source.batch or name not in pipeline.schemas):
             found.append(Problem(source.line, f"{name}: dead_letters are for streams of topics that have a schema"))
@@ -69,6 +69,15 @@ def _names(pipeline: Pipeline) -> list[Problem]:
         if name not in pipeline.sources and name not in pipeline.sinks:
             found.append(Problem(pipeline.schemas[name].line, f"schemas has {name}, {_unknown(name, known)}"))
     return found
+
+
+def _no_stream(pipeline: Pipeline, sink: Sink) -> str | None:
+    """Why not. What reads a name that nobody makes, or itself, or is empty, has another problem, which is told."""
+    origins = graph.origins(pipeline, sink.origin)
+    if origins and all(each in pipeline.sources and pipeline.sources[each].batch for each in origins):
+        return f"{sink.origin} is from batch sources"
+    made = [pipeline.transforms[each].sql for each in graph.ordered_transforms(pipeline, sink.origin)]
+    return f"{sink.origin} reads no source" if not origins and all(graph.bare(sql).strip() for sql in made) else None
 
 
 def _unknown(name: str, known: list[str]) -> str:

@@ -109,6 +109,19 @@ def test_what_cannot_work_is_refused_before_spark_starts(picked, expected):
     assert told(made(picked))[0].startswith(expected)
 
 
+@pytest.mark.parametrize(
+    ("picked", "said"),
+    [
+        ("select key, value from ordres", "13: picked reads ordres, which nobody makes; did you mean orders?"),
+        ("select key, value from picked", "13: picked reads itself, through other transforms or directly"),
+        ("", "13: picked is no query: it begins with nothing, not with select"),
+        ("select 1 as value", "16: the sink large has no stream: picked reads no source"),
+    ],
+)
+def test_one_mistake_is_one_problem(picked, said):
+    assert told(made(picked)) == [said]
+
+
 COUNTED = "select value.id as key, cast(count(*) as string) as value from orders group by value.id"
 
 

@@ -91,7 +91,25 @@ def line_with(file: Path, text: str) -> int:
             "subscribe: orders",
             "startingOffsets: soon\n      subscribe: orders",
             "startingOffsets:",
-            "startingOffsets is",
+            "startingOffsets is 'soon'; it can be earliest, latest, or offsets",
+        ),
+        (
+            "subscribe: orders",
+            "startingOffsets: earlist\n      subscribe: orders",
+            "startingOffsets:",
+            "startingOffsets is 'earlist'; did you mean earliest?",
+        ),
+        (
+            "subscribe: orders",
+            "subscribe: orders\n      kafka.sasl.mechanism: PLAIN",
+            "kafka.sasl",
+            "kafka.sasl.mechanism cannot be set: the client has neither TLS nor SASL",
+        ),
+        (
+            'options: {path: "file:///tmp/none", files: 1}',
+            "options: [path, file]",
+            "options: [path",
+            "options is a mapping of names to what they are",
         ),
         ("subscribe: orders", "kafka.isolation.levl: x\n      subscribe: orders", "levl", "kafka.isolation.level"),
         (
@@ -222,6 +240,12 @@ def test_a_path_that_was_edited_is_refused(tmp_path):
     ("old", "new", "found_in", "said"),
     [
         ("as value\n", "as valu\n", "from: picked", "a column 'value' is what is written; there are key, valu"),
+        (
+            "select key,",
+            "select key, 'x' as headers,",
+            "from: picked",
+            "column 'headers' is string; it can be array<struct",
+        ),
         ("as value\n", "as value, key\n", "from: picked", "the column 'key' is there twice; there are key, value, key"),
         ("value.price", "value.prize", "value.prize", "`prize`"),
         ("from orders\n    where", "from orders\n    were", "were value", "Syntax error"),
