@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
+from collections.abc import Mapping
 from typing import Final
 
-from ottla.spark.pipeline import graph, loops, option_checks
-from ottla.spark.pipeline.document import Pipeline, Problem, Sink, Transform
+from ottla.spark.options import BOOTSTRAP
+from ottla.spark.pipeline import graph, option_checks
+from ottla.spark.pipeline.document import Pipeline, Problem, Sink, Source, Transform
 
 NOT_REPEATABLE: Final = (
     "rand",
@@ -35,7 +38,7 @@ _QUERY: Final = re.compile(r"[(\s]*(select|with|from|table|values)\b", re.IGNORE
 
 def problems(pipeline: Pipeline) -> list[Problem]:
     found = [*_names(pipeline), *_cycles(pipeline)]
-    found += [*option_checks.problems(pipeline), *loops.problems(pipeline)]
+    found += [*option_checks.problems(pipeline), *_loops(pipeline)]
     if not found:
         for transform in pipeline.transforms.values():
             found += _transform(pipeline, transform)
@@ -172,3 +175,41 @@ def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
             Problem(sink.line, f"{sink.name} is read by its name, so it has to be a topic: format ottla, topic: …")
         )
     return found
+
+
+def _loops(pipeline: Pipeline) -> list[Problem]:
+    """Queries that would read what they write, without end: their own topic, or what they put aside."""
+    found = []
+    for name, source in pipeline.sources.items():
+        letters = source.dead_letters
+        if letters is not None and _reads_topic(source, source.options, letters.topic):
+            text = f"the source {name}: dead_letters go to {letters.topic}, which it reads: they would come back"
+            found.append(Problem(source.line_of("dead_letters"), f"{text} without end; name another topic"))
+    for name, sink in pipeline.sinks.items():
+        topic = _lower(sink.options).get("topic")
+        if sink.format != "ottla" or topic is None:
+            continue
+        for each in graph.origins(pipeline, sink.origin):
+            if each in pipeline.sources and _reads_topic(pipeline.sources[each], sink.options, topic):
+                text = f"the sink {name} writes {topic}, which its source {each} reads: its records would come back"
+                found.append(Problem(sink.line_of("topic"), f"{text} without end; name another topic"))
+    return found
+
+
+def _reads_topic(source: Source, other: Mapping[str, str], topic: str) -> bool:
+    """Whether a stream reads this topic, in the cluster that the other options name."""
+    given = _lower(source.options)
+    if source.format != "ottla" or source.batch or given.get(BOOTSTRAP) != _lower(other).get(BOOTSTRAP):
+        return False
+    try:
+        return (
+            topic in [name.strip() for name in given.get("subscribe", "").split(",")]
+            or re.fullmatch(given.get("subscribepattern", "(?!)"), topic) is not None
+            or topic in json.loads(given.get("assign", "{}"))
+        )
+    except (ValueError, TypeError, re.error):
+        return False  # it is told by itself
+
+
+def _lower(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}

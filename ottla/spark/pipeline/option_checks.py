@@ -10,7 +10,7 @@ from typing import Final
 from ottla.spark import clients
 from ottla.spark.connectors import options as postgres
 from ottla.spark.options import BadOption, check_promise, check_topic, read_options, write_options
-from ottla.spark.pipeline import ddl, graph, intervals, setting_checks
+from ottla.spark.pipeline import ddl, graph, intervals
 from ottla.spark.pipeline.document import Pipeline, Problem, Schema, Sink, Source
 from ottla.spark.pipeline.program import RECORD, parquet_options, reading
 
@@ -24,10 +24,19 @@ FORMATS: Final = (
     "iceberg", "parquet", "orc", "avro", "json", "csv", "text", "xml", "binaryFile", "console", "memory", "noop",
 )  # fmt: skip
 """Those that are ours or Spark's, for who has written almost one of them; there may be others."""
+SETTINGS: Final = (
+    (re.compile(r"spark\.sql\.shuffle\.partitions|spark\.default\.parallelism|spark\..*\.(cores|instances)"),
+     re.compile(r"[1-9]\d*"), "a whole number"),
+    (re.compile(r"spark\.driver\.memory"), re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE), "a size like 512m or 2g"),
+    (re.compile(r"spark\..*\.(memory|memoryOverhead|maxResultSize)"),
+     re.compile(r"\d+([kmgtp]b?|b)?", re.IGNORECASE), "a size like 512m or 2g"),
+    (re.compile(r"spark\..*\.enabled"), re.compile(r"true|false", re.IGNORECASE), "true or false"),
+)  # fmt: skip
+"""Settings by their names, what they may be, and that in words. The first that fits counts."""
 
 
 def problems(pipeline: Pipeline) -> list[Problem]:
-    found = setting_checks.problems(pipeline)
+    found = _settings(pipeline)
     found += [problem for source in pipeline.sources.values() for problem in _source(pipeline, source)]
     found += [problem for name, schema in pipeline.schemas.items() for problem in _schema(name, schema)]
     found += [problem for sink in pipeline.sinks.values() for problem in _sink(pipeline, sink)]
@@ -222,3 +231,13 @@ def unbounded(pipeline: Pipeline, names: list[str]) -> list[str]:
     sources: Mapping[str, Source] = pipeline.sources
     streams = [name for name in names if graph.is_stream(pipeline, name)]
     return [name for name in streams if name not in sources or sources[name].watermark is None]
+
+
+def _settings(pipeline: Pipeline) -> list[Problem]:
+    """Of Spark, in `configuration`: what it would find only when it starts."""
+    found = []
+    for name, value in pipeline.configuration.items():
+        kind = next((each for each in SETTINGS if each[0].fullmatch(name)), None)
+        if kind is not None and not kind[1].fullmatch(value.strip()):
+            found.append(Problem(pipeline.line_of(name), f"{name} is {value!r}; it is {kind[2]}"))
+    return found
