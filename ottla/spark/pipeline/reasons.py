@@ -48,6 +48,11 @@ def reason(text: str) -> str:
     return found[:LENGTH_MAX]
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """1 query, 2 queries."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def position(text: str) -> tuple[int, int] | None:
     """Where in an SQL text the error is: its line from 1 on and its column from 0 on."""
     found = _POSITION.search(text)

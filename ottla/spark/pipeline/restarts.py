@@ -6,6 +6,7 @@ from collections import deque
 from typing import Final
 
 from ottla.spark.pipeline.document import Restart
+from ottla.spark.pipeline.reasons import counted
 
 BACKOFF_MAX_S: Final = 300.0
 
@@ -16,6 +17,15 @@ class Restarts:
     def __init__(self, policy: Restart) -> None:
         self._policy = policy
         self._failed_at: deque[float] = deque()
+
+    @property
+    def spent(self) -> str:
+        """Why it is not started again, to be said behind the reason; nothing where it never is."""
+        limit = self._policy.limit
+        if limit == 0:
+            return ""
+        times = counted(limit, "restart")
+        return f"; it is not started again: {times} within {self._policy.within_s:g} s, which is the limit (restart)"
 
     def failed(self, now: float) -> float | None:
         """How long to wait before it is started again; None: it has failed too often, and stays as it is."""

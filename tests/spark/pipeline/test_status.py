@@ -13,13 +13,25 @@ from click.testing import CliRunner
 
 from ottla.cli.main import cli
 from ottla.spark.pipeline import document, running
-from ottla.spark.pipeline.document import Pipeline
+from ottla.spark.pipeline.document import Pipeline, Restart
+from ottla.spark.pipeline.restarts import Restarts
 
 FILE = """\
 name: n
 storage: {place}
+configuration:
+  spark.some.setting: "5"
+restart: {{limit: 1, within: 1 hour, backoff: 0 seconds}}
 sources: {{b: {{format: rate}}}}
-sinks: {{a: {{from: b, format: noop}}}}
+transforms:
+  other: select 1 as n
+  picked: |
+
+    select value,
+           cast(concat('x', value) as int) as n
+    from b
+  more: select n + 1 as m, value from picked
+sinks: {{a: {{from: more, format: noop}}}}
 """
 
 
@@ -30,6 +42,8 @@ class Query:
         self.recentProgress: list[dict[str, Any]] = []
         self.isActive = True
         self.failure: Exception | None = None
+        self.said: list[str] = []
+        """Of it, by who watches it."""
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:
@@ -42,7 +56,7 @@ class Query:
         self.isActive = False
 
     def progress(self, batch: int, rows: int, *late: int) -> None:
-        source = {"description": "ottla", "endOffset": '{"t":{"0":1}}', "latestOffset": None}
+        source = {"description": "ottla", "endOffset": '{"t":{"0":1}}', "latestOffset": "null"}
         self.recentProgress.append(
             {
                 "timestamp": f"2026-11-17T10:00:{len(self.recentProgress):02}Z",
@@ -63,8 +77,8 @@ def file(tmp_path) -> Path:
     return path
 
 
-def started(pipeline: Pipeline, query: Query, said: list[str]) -> running._Query:
-    made = running._Query(pipeline, "a", "", lambda: cast("Any", query), said.append)
+def started(pipeline: Pipeline, query: Query) -> running._Query:
+    made = running._Query(pipeline, "a", "", lambda: cast("Any", query), query.said.append)
     made.start()
     return made
 
@@ -77,7 +91,7 @@ def status(file: Path) -> str:
 
 def test_rows_that_came_too_late_are_counted_through_all_batches(file):
     query = Query()
-    looked = started(document.read(file), query, [])
+    looked = started(document.read(file), query)
     query.progress(0, 5, 0, 0)
     query.progress(1, 7, 2, 1)
     looked.look(0.0)
@@ -87,3 +101,62 @@ def test_rows_that_came_too_late_are_counted_through_all_batches(file):
     looked.look(2.0)
     looked.stop()
     assert "16 rows in this run, 6 too late" in status(file)
+
+
+def test_one_is_not_many_and_what_is_not_known_is_not_said(file):
+    query = Query()
+    said = query.said
+    looked = started(document.read(file), query)
+    query.progress(0, 1)
+    looked.look(0.0)
+    assert said == ["a: batch 0, 1 row in 0.1 s"]
+    told = status(file)
+    assert "batch 0, 1 row in this run\n" in told
+    assert "latest" not in told
+
+
+CAST = """[CAST_INVALID_INPUT] The value 'x1' of the type "STRING" cannot be cast to "INT". SQLSTATE: 22018
+== SQL (line {line}, position 8) ==
+{quoted}
+       ^^^^
+"""
+
+
+@pytest.mark.parametrize(
+    ("problem", "line"),
+    [
+        (CAST.format(line=3, quoted="       cast(concat('x', value) as int) as n"), "cast(concat"),
+        (CAST.format(line=1, quoted="select n + 1 as m, value from picked"), "more: select"),
+        (CAST.format(line=1, quoted="select something else"), "sinks:"),
+        ("spark.some.setting should be less", "spark.some.setting"),
+        ("no reason", "sinks:"),
+    ],
+)
+def test_a_query_that_fails_while_it_runs_names_the_line_of_its_sql(file, problem, line):
+    query = Query()
+    said = query.said
+    looked = started(document.read(file), query)
+    query.isActive, query.failure = False, RuntimeError(problem)
+    looked.look(0.0)
+    [number] = [number for number, text in enumerate(file.read_text().splitlines(), 1) if line in text]
+    assert f"({file}:{number})" in said[0]
+
+
+def test_the_last_failure_says_that_the_limit_of_restarts_was_reached(file):
+    query = Query()
+    said = query.said
+    looked = started(document.read(file), query)
+    query.isActive, query.failure = False, RuntimeError("no worker")
+    assert looked.look(0.0)
+    assert not looked.look(1e9)
+    assert "it is started again in 0 s" in said[0]
+    assert said[1].endswith("it is not started again: 1 restart within 3600 s, which is the limit (restart)")
+    assert "which is the limit" in status(file)
+    assert "limit" not in Restarts(Restart(limit=0)).spent
+
+
+def test_queries_for_dead_letters_are_told_from_sinks(file):
+    pipeline = document.read(file)
+    queries = [running._Query(pipeline, name, "", lambda: cast("Any", None), print) for name in ("a", "b_dead_letters")]
+    assert running._counted(pipeline, queries) == "2 queries (1 sink, 1 for dead letters)"
+    assert running._counted(pipeline, queries[:1]) == "1 query"
