@@ -28,6 +28,9 @@ PERMANENT_CONDITIONS: Final = (
 UNFIT: Final = "does not fit the schema of"
 """In the error that names a record which is not what its schema says; it is read again as it was."""
 
+BUSY: Final = "Python worker failed to connect back"
+"""What Spark says of a worker that was not there in the ten seconds that it gives it; nothing can set them."""
+
 _STATE: Final = "=== Streaming Query ==="
 _JAVA: Final = re.compile(r"\n(?:JVM stacktrace:|Driver stacktrace:|\s+at [\w.$/]+\()")
 _PLAN: Final = re.compile(r";\n'?\W*'?[A-Z]\w+ .*", re.DOTALL)
@@ -45,6 +48,8 @@ def reason(text: str) -> str:
     """What happened, in the words of whoever knew it; the names of what carried it here are left out."""
     story = text.partition(_STATE)[0]
     found = _of_python(story) or _of_spark(story) or "no reason was given"
+    if BUSY in found:
+        return f"{BUSY}: the machine is too busy to start one within ten seconds"
     return found[:LENGTH_MAX]
 
 
@@ -77,6 +82,11 @@ def is_permanent(text: str) -> bool:
     if UNFIT in text.partition(_STATE)[0]:
         return True
     return name in PERMANENT_ERRORS or (name is None and known is not None and known.startswith(PERMANENT_CONDITIONS))
+
+
+def is_busy(text: str) -> bool:
+    """Whether the machine had no time to start a worker, which has nothing to do with the query."""
+    return BUSY in text.partition(_STATE)[0]
 
 
 def _last_error(story: str) -> tuple[str, str] | None:

@@ -19,7 +19,7 @@ from ottla.spark.pipeline import graph, intervals, kept, locating
 from ottla.spark.pipeline.document import Pipeline
 from ottla.spark.pipeline.idle import Idle
 from ottla.spark.pipeline.program import Span, backfill, program
-from ottla.spark.pipeline.reasons import counted, is_permanent, reason
+from ottla.spark.pipeline.reasons import counted, is_busy, is_permanent, reason
 from ottla.spark.pipeline.restarts import Restarts
 from ottla.spark.pipeline.session import checkpoint_settings, session
 
@@ -181,7 +181,7 @@ class _Query:
         why = f"{reason(problem)} ({self._pipeline.path}:{line})"
         now = time.monotonic()
         permanent = permanent or is_permanent(problem)
-        delay = None if permanent else self._restarts.failed(now)
+        delay = None if permanent else self._restarts.failed(now, busy=is_busy(problem))
         if delay is None:
             why += "" if permanent else self._restarts.spent
             self.failure = f"{self.name}: {why}"

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.spark.border import short_tracebacks
 from ottla.spark.options import BadOption
-from ottla.spark.pipeline.reasons import is_permanent, position, reason
+from ottla.spark.pipeline.reasons import BUSY, is_busy, is_permanent, position, reason
 
 STATE = """
 === Streaming Query ===
@@ -126,6 +126,15 @@ COLUMN_SAID = (
 def test_the_reason_is_said_without_what_carried_it(story: str, said: str, permanent: bool):
     assert reason(story) == said
     assert is_permanent(story) is permanent
+
+
+def test_a_machine_that_is_too_busy_is_called_that():
+    told = f"{FAILED}Job aborted due to stage failure: Lost task 0.0: org.apache.spark.SparkException: {BUSY}.\n"
+    story = told + "\tat org.apache.spark.api.python.PythonWorkerFactory.create(PythonWorkerFactory.scala:1)" + STATE
+    assert reason(story) == f"{BUSY}: the machine is too busy to start one within ten seconds"
+    assert is_busy(story)
+    assert not is_permanent(story)
+    assert not is_busy(TASK)
 
 
 def test_an_error_of_sql_has_a_position():
