@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 NAME: Final = "ottla"
 GONE_S: Final = 1.0
 """So long after it was missed, a topic is looked for again."""
+QUICK_S: Final = 0.05
+"""In less time nobody deletes a topic and makes it anew."""
 TRIES: Final = 3
 HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: Final[dict[str, DataType]] = {
@@ -204,17 +206,23 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _now(self, begun: Offsets, *, careful: bool) -> tuple[dict[str, bytes], Offsets]:
         """The topics' ids, and where the partitions end that are there. DataLost for those that are not, if careful. A
-        topic may be deleted after it was seen: then it is looked for again."""
-        for left in reversed(range(TRIES)):
+        topic may be deleted, and made anew, between the two answers, if these are far enough from each other: then both
+        are asked for again."""
+        problem = NotThere("topics are deleted and made anew all the time")
+        for _ in range(TRIES):
             places, ids = self._there(begun, careful=careful)
             if self._target:
                 return ids, {place: self._target[place] for place in places if place in self._target}
+            asked_at = time.monotonic()
             try:
-                return ids, self._cluster.ends(places)
-            except NotThere:
-                if not left:
-                    raise
-        raise AssertionError
+                ends = self._cluster.ends(places)
+            except NotThere as gone:
+                problem = gone
+                continue
+            is_quick = time.monotonic() - asked_at < QUICK_S
+            if is_quick or ends == begun or self._cluster.topics(only_there=True)[1].items() >= ids.items():
+                return ids, ends
+        raise problem
 
     def _there(self, begun: Offsets, *, careful: bool) -> tuple[list[TopicPartition], dict[str, bytes]]:
         """Of what the options mean. That something is gone is believed when it is said twice."""

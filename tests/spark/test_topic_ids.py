@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ottla import blocking
 from ottla.client.admin import NewTopic
 from ottla.client.errors import UnknownTopic
 from ottla.spark import clients
+from ottla.spark.cluster import Cluster
 from ottla.spark.options import read_options
 from ottla.spark.reading import DataLost
 from ottla.spark.source import OttlaStreamReader
@@ -144,6 +146,29 @@ def test_a_topic_that_comes_back_later_is_read_once(broker, topic, kept, tmp_pat
     query.run()
     assert sorted(query.seen) == [*range(20), *range(100, 150), *range(200, 210)]
     assert "but the log has" not in caplog.text
+
+
+def test_a_topic_that_is_made_anew_while_its_end_is_asked_for_is_read_once(broker, topic, monkeypatch):
+    careful, tolerant = Query(broker, topic), Query(broker, topic, failOnDataLoss="false")
+    careful.run()
+    tolerant.run()
+    ends = Cluster.ends
+    numbers = [range(100, 150), range(200, 270)]
+
+    def late(cluster: Cluster, places: Any) -> Any:
+        monkeypatch.setattr(Cluster, "ends", ends)
+        make_anew(broker, topic, numbers[0])
+        time.sleep(0.1)
+        return ends(cluster, places)
+
+    monkeypatch.setattr(Cluster, "ends", late)
+    with pytest.raises(DataLost, match="deleted and made anew"):
+        careful.end()
+    tolerant.run()
+    del numbers[0]
+    monkeypatch.setattr(Cluster, "ends", late)
+    tolerant.run()
+    assert sorted(tolerant.seen) == [*range(20), *range(100, 150), *range(200, 270)]
 
 
 def test_a_worker_that_knew_the_old_topic_does_not_take_the_new_one_for_lost(broker, topic):
