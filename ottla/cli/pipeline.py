@@ -124,9 +124,12 @@ def validate(file: Path, spark: bool, as_json: bool) -> None:
     """
     found = _problems(file)
     if spark and not found:
-        from ottla.spark.pipeline import analysis
+        from ottla.spark.pipeline import analysis, session
 
-        found = analysis.problems(_parsed(file))
+        try:
+            found = analysis.problems(_parsed(file))
+        except session.NotStarted as problem:
+            raise Failure(str(problem)) from None
     if found and as_json:
         print_json({"problems": [{"line": each.line, "text": each.text} for each in found]})
         raise SystemExit(Failure.exit_code)
@@ -136,11 +139,12 @@ def validate(file: Path, spark: bool, as_json: bool) -> None:
         raise Failure(str(BadPipeline(str(file), found)))
     pipeline = _parsed(file)
     from ottla.spark.pipeline import option_checks
+    from ottla.spark.pipeline.reasons import counted
 
     notes = option_checks.notes(pipeline)
     for note in () if as_json else notes:
         click.echo(f"{file}:{note.line}: note: {note.text}")
-    counts = f"{len(pipeline.sources)} sources, {len(pipeline.sinks)} sinks, {pipeline.guarantee}"
+    counts = f"{counted(len(pipeline.sources), 'source')}, {counted(len(pipeline.sinks), 'sink')}, {pipeline.guarantee}"
     told = {"problems": [], "notes": [{"line": each.line, "text": each.text} for each in notes]}
     _say(told, f"{file}: good. {counts}.", as_json=as_json)
 
@@ -229,14 +233,14 @@ def run(
             say(f"{name}: removed {gone}")
     pipeline = _checked(file)
     span = _span(pipeline, only, start, end)
-    from ottla.spark.pipeline import running
+    from ottla.spark.pipeline import running, session
 
     try:
         if span is not None:
             running.run_backfill(pipeline, only, span, master=master, say=say)
         else:
             running.run(pipeline, master=master, available_now=available_now, only=only, say=say)
-    except (running.Failed, kept.AlreadyRunning) as problem:
+    except (running.Failed, kept.AlreadyRunning, session.NotStarted) as problem:
         raise Failure(str(problem)) from None
 
 
@@ -404,6 +408,8 @@ def _status_told(pipeline: Pipeline, name: str) -> dict[str, Any]:
 
 
 def _status_line(name: str, told: dict[str, Any] | None) -> str:
+    from ottla.spark.pipeline.reasons import counted
+
     if told is None:
         return f"{name}: has not run yet"
     ago = time.time() - told["at"]
@@ -413,11 +419,10 @@ def _status_line(name: str, told: dict[str, Any] | None) -> str:
     line = f"{name}: {state}, {ago:.0f} s ago"
     progress = told["progress"]
     if progress:
-        line += f"; batch {progress['batchId']}, {told['rows']} rows in this run"
+        line += f"; batch {progress['batchId']}, {counted(told['rows'], 'row')} in this run"
         line += f", {told['dead']} of them put aside" if told["dead"] else ""
-        dropped = sum(each["numRowsDroppedByWatermark"] for each in progress["state"])
-        line += f", {dropped} too late" if dropped else ""
+        line += f", {told['late']} too late" if told.get("late") else ""
         for source in progress["sources"]:
             line += f"\n    at {source['endOffset']}"
-            line += f", latest {source['latestOffset']}" if source["latestOffset"] else ""
+            line += f", latest {source['latestOffset']}" if source["latestOffset"] not in (None, "null") else ""
     return line + (f"\n    {told['problem']}" if told["problem"] else "")

@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.spark.batch_sink import BatchSink
+    from ottla.spark.connectors.parquet import ParquetEpochs
     from ottla.spark.progress import GroupProgress
     from ottla.spark.source import OttlaDataSource
 
-__all__ = ["BatchSink", "GroupProgress", "OttlaDataSource"]
+__all__ = ["BatchSink", "GroupProgress", "OttlaDataSource", "ParquetEpochs"]
 
-_HOMES = {"BatchSink": "batch_sink", "GroupProgress": "progress", "OttlaDataSource": "source"}
+_HOMES = {
+    "BatchSink": "batch_sink",
+    "GroupProgress": "progress",
+    "OttlaDataSource": "source",
+    "ParquetEpochs": "connectors.parquet",
+}
 
 
 def __getattr__(name: str) -> Any:

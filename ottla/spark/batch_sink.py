@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceArrowWriter
 
+from ottla.spark import clients
 from ottla.spark.border import short_tracebacks
-from ottla.spark.options import BadOption
+from ottla.spark.connectors import options as postgres
+from ottla.spark.options import BadOption, check_promise, write_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,12 +46,20 @@ class BatchSink:
     options: Mapping[str, str]
 
     def __post_init__(self) -> None:
+        """What is wrong with the options is told here, and not when the first batch has come."""
         _source(self.format)
+        given = {name: str(value) for name, value in self.options.items()}
+        if "txnversion" in {name.lower() for name in given}:
+            raise BadOption("txnVersion cannot be set here: it is the number of the batch")
+        if self.format == "ottla":
+            options = write_options(given)
+            check_promise(options, streaming=True)
+            clients.new_producer(options.kafka)
+        else:
+            postgres.sink_options(given)
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         options = {name.lower(): str(value) for name, value in self.options.items()}
-        if "txnversion" in options:
-            raise BadOption("txnVersion cannot be set here: it is the number of the batch")
         if options.get("guarantee", "").lower() != "at_least_once":
             query, run = _ids(batch)
             name = options.setdefault("txnappid", query or "")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, cast
 
 from ottla.blocking import Admin
+from ottla.client.admin_topics import Topic
 from ottla.client.embedded import TopicPartition
-from ottla.client.errors import ClientError
+from ottla.client.errors import ClientError, UnknownTopic
 from ottla.errors import ErrorCode
 from ottla.spark import clients
 from ottla.spark.offsets import Offsets
 from ottla.spark.options import EARLIEST, LATEST, BadOption, Edge, ReadOptions, Times
+
+
+class NotThere(BadOption):
+    """A topic, or a partition, that was there a moment ago."""
 
 
 class Start(NamedTuple):
@@ -30,21 +35,23 @@ class Cluster:
     def partitions(self) -> list[TopicPartition]:
         return self.topics()[0]
 
-    def topics(self) -> tuple[list[TopicPartition], dict[str, bytes]]:
-        """All partitions that the options mean, and the ids of their topics. BadOption for an assigned partition that
-        is not there: whoever asks for its offsets would wait for it."""
+    def topics(self, *, only_there: bool = False) -> tuple[list[TopicPartition], dict[str, bytes]]:
+        """All partitions that the options mean, and the ids of their topics. UnknownTopic for a topic, and BadOption
+        for an assigned partition, that is not there, unless only those that are there are asked for: whoever asks for
+        its offsets would wait for it."""
         options = self._options
         with clients.admin(options.kafka) as admin:
             if options.pattern is not None:
                 described = [topic for topic in admin.list_topics() if re.fullmatch(options.pattern, topic.name)]
             else:
                 names = options.topics or {place.topic for place in options.assigned}
-                described = list(admin.describe_topics(list(names)).values())
+                described = list(_described(admin, names, only_there=only_there))
         there = sorted(TopicPartition(topic.name, part.partition) for topic in described for part in topic.partitions)
         missing = sorted(set(options.assigned).difference(there))
-        if missing:
+        if missing and not only_there:
             raise BadOption(f"assign names {', '.join(map(str, missing[:5]))}, which is not there")
-        return sorted(options.assigned) or there, {topic.name: topic.topic_id for topic in described}
+        places = [place for place in there if place in options.assigned] if options.assigned else there
+        return places, {topic.name: topic.topic_id for topic in described}
 
     def ends(self, places: Collection[TopicPartition]) -> Offsets:
         return self._listed(dict.fromkeys(places, LATEST))
@@ -87,12 +94,21 @@ class Cluster:
             return _list_offsets(admin, times, self._options.read_committed)
 
 
+def _described(admin: Admin, names: Collection[str], *, only_there: bool) -> Iterable[Topic]:
+    try:
+        return admin.describe_topics(list(names)).values()
+    except ClientError as error:
+        if not only_there or any(not isinstance(each, UnknownTopic) for each in error.errors.values()):
+            raise
+        return cast("Mapping[str, Topic]", error.results).values()
+
+
 def _list_offsets(admin: Admin, times: Mapping[TopicPartition, int], read_committed: bool) -> Offsets:
     try:
         listed = admin.list_offsets(times, read_committed=read_committed)
     except ClientError as error:
         if error.code is ErrorCode.unknown_topic_or_partition:
-            raise BadOption(f"what is to be read is not there: {error}") from None
+            raise NotThere(f"what is to be read is not there: {error}") from None
         raise
     return {place: at.offset for place, at in listed.items()}
 

@@ -28,6 +28,7 @@ KAFKA: Final = "kafka."
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 
 PREFETCH_RECORDS: Final = 1000
+TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 SUBSCRIBE: Final = ("assign", "subscribe", "subscribePattern")
 STARTING: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
@@ -71,6 +72,14 @@ FIXED: Final = {
     "kafka.transactional.id": "txnAppId names a writer",
     "kafka.partitioner.class": "keys are hashed as the Java client does; a column partition says otherwise",
 }
+
+
+SECURED: Final = ("kafka.sasl.", "kafka.ssl.")
+SPARKS: Final = (
+    "inferSchema", "mergeSchema", "multiLine", "dateFormat", "timestampFormat", "maxFilesPerTrigger", "batchSize",
+    "maxBytesPerTrigger", "rowsPerSecond", "numPartitions", "partitionColumn", "readChangeFeed", "ignoreDeletes",
+)  # fmt: skip
+"""Options of other sources, as people write them, for who takes them along."""
 
 
 class BadOption(ValueError):
@@ -148,7 +157,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if options.value("maxTriggerDelay") is not None and options.value("minOffsetsPerTrigger") is None:
         raise BadOption("maxTriggerDelay has a meaning only with minOffsetsPerTrigger")
     strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
-    return ReadOptions(
+    read = ReadOptions(
         kafka=options.kafka(),
         topics=_names(options, "subscribe"),
         pattern=_pattern(options.value("subscribePattern")),
@@ -169,6 +178,33 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         notes=options.notes,
         checkpoint=options.value("checkpointLocation"),
     )
+    for name in (*read.topics, *{place.topic for place in read.assigned}):
+        check_topic("assign" if read.assigned else "subscribe", name)
+    _check_edge(read, read.starting, options.first(STARTING))
+    _check_edge(read, read.ending, options.first(ENDING))
+    return read
+
+
+def check_topic(option: str, name: str) -> None:
+    if not TOPIC.fullmatch(name) or name in (".", ".."):
+        raise BadOption(
+            f"{option} names {name!r}, as no topic can be called: names have up to 249 letters, digits, dots, dashes "
+            "and underscores"
+        )
+
+
+def _check_edge(read: ReadOptions, edge: Edge, option: str | None) -> None:
+    """Where topics are named, they are those that are read; how many partitions there are, only the cluster knows."""
+    given = edge.offsets if edge.times is None else edge.times
+    if given is None or isinstance(given, int):
+        return
+    named, wanted = {place.topic for place in given}, {*read.topics, *(place.topic for place in read.assigned)}
+    pattern = read.pattern
+    strange = sorted(named - wanted if pattern is None else (each for each in named if not re.fullmatch(pattern, each)))
+    if strange:
+        raise BadOption(f"{option} names the topic {strange[0]}, which is not read")
+    if missing := sorted(wanted - named):
+        raise BadOption(f"{option} does not name the topic {missing[0]}, which is read")
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -181,16 +217,37 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     missing = options.one_of("txnMissingMarker", ("fail", "write"))
     if promise == "at_least_once":
         options.refuse(("txnAppId", "txnMissingMarker"), "guarantee=at_least_once does without identity")
+    kafka = options.kafka()
+    notes = options.notes
+    topic = options.value("topic")
+    if topic is not None:
+        check_topic("topic", topic)
+    if _is_weak(kafka):
+        notes += (f"kafka.acks={kafka['acks']}: a record that was taken may be lost with the broker that took it",)
     return WriteOptions(
-        kafka=options.kafka(),
-        topic=options.value("topic"),
+        kafka=kafka,
+        topic=topic,
         app_id=app_id,
         version=None if version is None else _whole("txnVersion", version, 0),
         promise=promise,
         writes_unmarked=missing == "write",
-        notes=options.notes,
+        notes=notes,
         checkpoint=options.value("checkpointLocation"),
     )
+
+
+def check_promise(options: WriteOptions, *, streaming: bool) -> None:
+    """BadOption for what contradicts exactly once, where that is what the write promises."""
+    is_exact = options.promise == "exactly_once" or streaming or options.app_id is not None
+    if is_exact and options.promise != "at_least_once" and _is_weak(options.kafka):
+        raise BadOption(
+            f"kafka.acks is {options.kafka['acks']!r}, and exactly once needs all: leave it out, or set guarantee to "
+            "at_least_once"
+        )
+
+
+def _is_weak(kafka: Mapping[str, str]) -> bool:
+    return kafka.get("acks", "all").strip() in ("0", "1")
 
 
 def tell_notes(notes: Iterable[str]) -> None:
@@ -210,15 +267,16 @@ class _Given:
     def __init__(self, given: Mapping[str, str], known: Iterable[str], kind: str) -> None:
         self._given: dict[str, str] = {}
         self._known = {name.lower(): name for name in (*known, *IDLE)}
-        names = {name.lower(): name for name in (*READ, *WRITE)}  # Spark hands them over in lower case
+        names = {name.lower(): name for name in (*READ, *WRITE, *SPARKS)}  # Spark hands them over in lower case
         self._written = {name.lower(): names.get(name.lower(), name) for name in given}
         notes = []
         for name, value in ((name.lower(), value) for name, value in given.items()):
             why = None if name in self._known else tolerated.note(name, kind)
             if name in FIXED and tolerated.is_true(name.removeprefix(KAFKA), value):
                 continue
-            if name in FIXED:
-                raise BadOption(f"{self._written[name]} cannot be set: {FIXED[name]}")
+            if name in FIXED or name.startswith(SECURED):
+                why = FIXED.get(name, "the client has neither TLS nor SASL, and reaches brokers by PLAINTEXT only")
+                raise BadOption(f"{self._written[name]} cannot be set: {why}")
             if why is not None:
                 notes.append(f"{self._written[name]} has no effect: {why}")
                 continue
@@ -371,6 +429,12 @@ def _edge(options: _Given, names: tuple[str, str, str], default: int, *, forbidd
     if chosen == names[1]:
         return Edge(times=_by_partition(chosen, value, 1_700_000_000_000))
     words = {"earliest": EARLIEST, "latest": LATEST}
+    if value.lower() not in words and not value.lstrip().startswith("{"):
+        near = difflib.get_close_matches(value.lower(), words, n=1)
+        hint = (
+            f"did you mean {near[0]}?" if near else 'it can be earliest, latest, or offsets: {"orders":{"0":23,"1":23}}'
+        )
+        raise BadOption(f"{chosen} is {value!r}; {hint}")
     offsets: Times = words[value.lower()] if value.lower() in words else _by_partition(chosen, value, 23)
     wrong = [offsets] if isinstance(offsets, int) else list(offsets.values())
     if any(offset < EARLIEST for offset in wrong):

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ottla.blocking import Consumer
-from ottla.client.errors import TimedOut
+from ottla.client.errors import ClientError, TimedOut, UnknownTopic
 from ottla.client.positions import OffsetOutOfRange
 from ottla.spark import clients
 from ottla.spark.offsets import Range
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WAIT_MS: Final = 1000
+MISSED_MAX: Final = 2
+"""When nothing comes, the topic is looked for; so many times in a row it is not there before it is taken for gone."""
 WHY_LOST: Final = "the rest has aged out, or the topic was made anew"
 log = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[
     place, end = part.place, part.end
     until = {place: end}
     deadline = time.monotonic() + options.poll_timeout_s
-    position = part.start
+    position, missed = part.start, 0
     while position < end:
         try:
             taken = consumer.getmany_arrow(timeout_ms=WAIT_MS, columns=options.columns, until=until)
@@ -65,24 +67,49 @@ def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[
             position, end = _left(consumer, options, part, position)
             if position < end:
                 consumer.seek(place, position, until=end)
-            continue
+            if time.monotonic() < deadline:
+                continue
+            raise
         yield from taken.get(place, ())
         before, position = position, consumer.position(place)
         if position > before:
-            deadline = time.monotonic() + options.poll_timeout_s
-        elif time.monotonic() >= deadline:
+            deadline, missed = time.monotonic() + options.poll_timeout_s, 0
+            continue
+        missed = 0 if _is_there(options, part.topic) else missed + 1
+        if missed == MISSED_MAX:
+            _tell_lost(options, f"topic {part.topic} is gone, of which offsets {position} to {end} were to be read")
+            return
+        if time.monotonic() >= deadline:
             limit = f"{options.poll_timeout_s:g} s"
             raise TimedOut(f"{place}: nothing came from offset {position} on within {limit}, though {end} is its end")
 
 
 def _left(consumer: Consumer, options: ReadOptions, part: Range, position: int) -> tuple[int, int]:
-    """The range that is still to be read of what the log has."""
+    """The range that is still to be read of what the log has: all of it, if the consumer, which is older than the
+    query, has only seen that the topic is another one than it knew."""
     place = part.place
     first = consumer.beginning_offsets([place])[place]
     last = consumer.end_offsets([place])[place]
     lost = f"{place}: offsets {position} to {part.end} are to be read, but the log has {first} to {last}: {WHY_LOST}"
-    if not (part.begins and position < first):
-        if options.fail_on_data_loss:
-            raise DataLost(lost)
-        log.warning("%s; going on with what is left", lost)
+    begins_late = part.begins and position < first
+    if not begins_late and not first <= position <= part.end <= last:
+        _tell_lost(options, lost)
     return max(position, first), min(part.end, last)
+
+
+def _tell_lost(options: ReadOptions, what: str) -> None:
+    if options.fail_on_data_loss:
+        raise DataLost(what)
+    log.warning("%s; going on with what is left", what)
+
+
+def _is_there(options: ReadOptions, topic: str) -> bool:
+    """Also where nobody answers."""
+    try:
+        with clients.admin(options.kafka) as admin:
+            admin.describe_topics([topic])
+    except UnknownTopic:
+        return False
+    except ClientError:
+        return True
+    return True

@@ -21,7 +21,7 @@ from ottla.blocking import Producer
 from ottla.spark import clients, exactly_once, fencing
 from ottla.spark.border import short_tracebacks
 from ottla.spark.exactly_once import Identity, Part
-from ottla.spark.options import BadOption, WriteOptions, tell_notes
+from ottla.spark.options import BadOption, WriteOptions, check_promise, tell_notes
 from ottla.spark.workers import settle, settling
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ UNDER_WAY_MAX: Final = 64
 AHEAD_MAX: Final = 1
 """So many Arrow batches wait to be sent while Spark makes the next."""
 
+WRITTEN: Final = ("key", "value", "headers", "partition", "topic")
+"""Columns that have a meaning."""
 _TEXT: Final = (BinaryType(), StringType())
 
 
@@ -79,6 +81,8 @@ def plan_of(options: WriteOptions, schema: StructType) -> Plan:
     clients.new_producer(options.kafka)
     tell_notes(options.notes)
     types = {field.name: field.dataType for field in schema.fields}
+    if twice := [name for name in WRITTEN if schema.names.count(name) > 1]:
+        raise BadOption(f"the column {twice[0]!r} is there twice; there are {', '.join(schema.names)}")
     if "value" not in types:
         raise BadOption(f"a column 'value' is what is written; there are {', '.join(types)}")
     if options.topic is None and "topic" not in types:
@@ -88,7 +92,8 @@ def plan_of(options: WriteOptions, schema: StructType) -> Plan:
     _check_type(types, "topic", (StringType(),), "string")
     _check_type(types, "partition", (IntegerType(),), "int")
     if "headers" in types and not _are_headers(types["headers"]):
-        raise BadOption("column 'headers' is array<struct<key: string, value: binary>>")
+        kind = types["headers"].simpleString()
+        raise BadOption(f"column 'headers' is {kind}; it can be array<struct<key: string, value: binary>>")
     return Plan(options, tuple(types))
 
 
@@ -231,12 +236,14 @@ def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) 
         raise BadOption("txnVersion is missing: it counts the writes of txnAppId, as a batch id does")
     if options.promise == "exactly_once" and options.version is None:
         raise BadOption("guarantee=exactly_once needs txnAppId and txnVersion in a batch write")
+    check_promise(options, streaming=False)
     return OttlaWriter(plan_of(options, schema))
 
 
 def stream_writer(options: WriteOptions, schema: StructType) -> OttlaStreamWriter:
     if options.version is not None:
         raise BadOption("txnVersion cannot be set here: a streaming query counts its batches by itself")
+    check_promise(options, streaming=True)
     return OttlaStreamWriter(plan_of(options, schema))
 
 

@@ -45,7 +45,7 @@ from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.spark import clients, offsets
 from ottla.spark.border import short_tracebacks
-from ottla.spark.cluster import Cluster, Start
+from ottla.spark.cluster import Cluster, NotThere, Start
 from ottla.spark.offsets import Offsets, Range, from_json, to_json
 from ottla.spark.options import BadOption, ReadOptions, read_options, tell_notes, write_options
 from ottla.spark.reading import WHY_LOST, DataLost, log, read
@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NAME: Final = "ottla"
+GONE_S: Final = 1.0
+"""So long after it was missed, a topic is looked for again."""
+QUICK_S: Final = 0.05
+"""In less time nobody deletes a topic and makes it anew."""
+TRIES: Final = 3
 HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: Final[dict[str, DataType]] = {
     "key": BinaryType(),
@@ -173,7 +178,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._initial.offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._cluster.ends(self._cluster.partitions())
+        self._target = self._now({}, careful=False)[1]  # where something is gone, `latestOffset` says so
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self.options.offsets_max is not None:
@@ -184,10 +189,9 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
         begun = from_json(start)
-        places, ids = self._cluster.topics()
+        ids, latest = self._now(begun, careful=self.options.fail_on_data_loss)
         self._notice_remade(begun, ids)
         self._mirror(begun)
-        latest = self._target or self._cluster.ends(places)
         self._latest = latest
         latest = self._first(begun, latest)
         known = self._topic_ids.of_this_topic(begun)
@@ -199,6 +203,39 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self.options.offsets_max is not None:
                 latest = offsets.limited(waiting, latest, self.options.offsets_max)
         return self._admitted({place: _seen(end, place, begun, known) for place, end in latest.items()})
+
+    def _now(self, begun: Offsets, *, careful: bool) -> tuple[dict[str, bytes], Offsets]:
+        """The topics' ids, and where the partitions end that are there. DataLost for those that are not, if careful. A
+        topic may be deleted, and made anew, between the two answers, if these are far enough from each other: then both
+        are asked for again."""
+        problem = NotThere("topics are deleted and made anew all the time")
+        for _ in range(TRIES):
+            places, ids = self._there(begun, careful=careful)
+            if self._target:
+                return ids, {place: self._target[place] for place in places if place in self._target}
+            asked_at = time.monotonic()
+            try:
+                ends = self._cluster.ends(places)
+            except NotThere as gone:
+                problem = gone
+                continue
+            is_quick = time.monotonic() - asked_at < QUICK_S
+            if is_quick or ends == begun or self._cluster.topics(only_there=True)[1].items() >= ids.items():
+                return ids, ends
+        raise problem
+
+    def _there(self, begun: Offsets, *, careful: bool) -> tuple[list[TopicPartition], dict[str, bytes]]:
+        """Of what the options mean. That something is gone is believed when it is said twice."""
+        places, ids = self._cluster.topics(only_there=True)
+        if begun.keys() - set(places):
+            time.sleep(GONE_S)
+            places, ids = self._cluster.topics(only_there=True)
+        if not careful:
+            return places, ids
+        for place in sorted(begun.keys() - set(places)):
+            what = str(place) if place.topic in ids else f"topic {place.topic}"
+            self._lost(f"{what} is gone, which was read up to offset {begun[place]} of partition {place.partition}")
+        return self._cluster.topics() if set(self.options.topics) - ids.keys() else (places, ids)
 
     def _first(self, begun: Offsets, latest: Offsets) -> Offsets:
         """In the first batch nothing is read of partitions that begin at their ends: so it is the same when it is run
@@ -239,7 +276,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a batch begins. A query that was stopped in a batch runs it again before it asks for anything else."""
         begun = from_json(start)
         if not self._topics_seen:
-            self._notice_remade(begun, self._cluster.topics()[1])
+            self._notice_remade(begun, self._cluster.topics(only_there=True)[1])
         return self._topic_ids.of_this_topic(begun)
 
     def _notice_remade(self, begun: Offsets, ids: Mapping[str, bytes]) -> None:

@@ -86,8 +86,8 @@ class TopicIds:
             known = news.get(name)
             if name in remade:
                 news[name] = Known(topic_id.hex(), at)
-            elif known is None and topic_id != NO_ID:
-                news[name] = Known(topic_id.hex(), {})
+            elif topic_id != NO_ID and (known is None or not at):
+                news[name] = Known(topic_id.hex(), {})  # read from its beginning on
             elif known is not None and known.remade_at and known.remade_at != at:
                 news[name] = known._replace(remade_at={})  # the batch that began there is done
         is_due = time.monotonic() >= self._save_at

@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 
 from ottla import blocking
-from ottla.spark import BatchSink
+from ottla.spark import BatchSink, ParquetEpochs
+from ottla.spark.options import BadOption
 from tests.spark.conftest import Create
 from tests.spark.test_sink import committed, fill, numbers, once
 
@@ -95,19 +96,44 @@ def test_two_sinks_of_one_batch_need_names(spark, broker, create: Create, tmp_pa
     assert numbers(broker.bootstrap, other) == once(150)
 
 
-def test_what_a_batch_sink_does_not_have_is_refused_by_name(spark, broker, create: Create, tmp_path):
-    with pytest.raises(ValueError, match="there is no sink 'kafka' for a batch"):
-        BatchSink("kafka", {})
+AT = {"kafka.bootstrap.servers": "localhost:9092"}
+TABLE = {"url": "postgresql://localhost/none", "table": "t"}
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "said"),
+    [
+        ("kafka", {}, "there is no sink 'kafka' for a batch"),
+        ("ottla", {**AT, "topc": "t"}, "there is no option 'topc'; did you mean topic"),
+        ("ottla", {**AT, "topic": "t", "txnVersion": "3"}, "txnVersion cannot be set here"),
+        ("ottla", {**AT, "topic": "t", "kafka.acks": "1"}, "exactly once needs all"),
+        ("ottla", {**AT, "topic": "t", "kafka.linger": "1"}, "there is no option 'kafka.linger'"),
+        ("ottla", {"topic": "t"}, "kafka.bootstrap.servers is missing"),
+        ("ottla-postgres", {**TABLE, "kye": "id"}, "there is no option 'kye'; did you mean key"),
+        ("ottla-postgres", {"table": "t"}, "the option url is missing"),
+    ],
+)
+def test_what_a_batch_sink_does_not_have_is_refused_by_name_when_it_is_made(form, options, said):
+    with pytest.raises(BadOption, match=said):
+        BatchSink(form, options)
+
+
+def test_a_batch_sink_takes_values_that_are_no_text():
+    options: dict[str, Any] = {**AT, "topic": "t", "kafka.linger.ms": 5, "guarantee": "at_least_once"}
+    BatchSink("ottla", options)
+    BatchSink("ottla-postgres", TABLE)
+
+
+def test_what_is_made_for_programs_is_found_in_one_place():
+    assert ParquetEpochs.__module__ == "ottla.spark.connectors.parquet"
+
+
+def test_columns_that_a_batch_sink_needs_are_asked_for(spark, broker, create: Create, tmp_path):
     source = create(1)
     fill(broker.bootstrap, source, 10)
-    at = {"kafka.bootstrap.servers": broker.bootstrap}
-    for options, said in (
-        ({**at, "topc": "t"}, "there is no option 'topc'; did you mean topic"),
-        ({**at, "topic": "t", "txnVersion": "3"}, "txnVersion cannot be set here"),
-        (at, "the option topic, or a column"),
-    ):
-        with pytest.raises(Exception, match=said):
-            run(spark, broker.bootstrap, source, tmp_path / said[:8], BatchSink("ottla", options))
+    sink = BatchSink("ottla", {"kafka.bootstrap.servers": broker.bootstrap})
+    with pytest.raises(Exception, match="the option topic, or a column"):
+        run(spark, broker.bootstrap, source, tmp_path / "cp", sink)
 
 
 def test_a_batch_that_fails_leaves_no_transaction_open(spark, broker, create: Create, tmp_path):

@@ -12,7 +12,7 @@ from ottla.client.embedded import TopicPartition
 from ottla.spark import offsets
 from ottla.spark.clients import new_consumer, new_producer
 from ottla.spark.offsets import Range
-from ottla.spark.options import EARLIEST, LATEST, BadOption, Edge, read_options, write_options
+from ottla.spark.options import EARLIEST, LATEST, BadOption, Edge, check_promise, read_options, write_options
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 AT = {"kafka.bootstrap.servers": "localhost:9092"}
@@ -64,12 +64,35 @@ def test_offsets_and_times_are_read_from_json():
         (READ | {"endingOffsets": '{"t":{"0":-2}}'}, False, "endingOffsets of a batch query cannot be earliest"),
         (READ | {"startingOffsets": '{"t":[1]}'}, True, 'it looks like {"orders":{"0":23'),
         (READ | {"startingOffsets": '{"t":{"0":-3}}'}, True, "below -2"),
+        (READ | {"startingOffsets": '{"u":{"0":1}}'}, True, "startingOffsets names the topic u, which is not read"),
+        (
+            AT | {"subscribe": "t,u", "startingOffsets": '{"u":{"0":1}}'},
+            True,
+            "startingOffsets does not name the topic t, which is read",
+        ),
+        (
+            READ | {"endingOffsetsByTimestamp": '{"u":{"0":1}}'},
+            False,
+            "endingOffsetsByTimestamp names the topic u, which is not read",
+        ),
+        (
+            AT | {"subscribePattern": "t.*", "startingOffsets": '{"u":{"0":1}}'},
+            True,
+            "startingOffsets names the topic u, which is not read",
+        ),
+        (AT | {"assign": '{"a b":[0]}'}, True, "assign names 'a b', as no topic can be called"),
         (READ | {"failOnDataLoss": "maybe"}, True, "failOnDataLoss is 'maybe'"),
         (READ | {"minPartitions": "0"}, True, "minPartitions is '0'; it is a whole number from 1 on"),
         (READ | {"columns": "value", "includeHeaders": "true"}, True, "columns leaves the headers out"),
         (READ | {"maxTriggerDelay": "5s"}, True, "maxTriggerDelay has a meaning only with minOffsetsPerTrigger"),
         (READ | {"kafka.auto.offset.reset": "latest"}, True, "startingOffsets says where to begin"),
         (AT | {"subscribePattern": "("}, True, "subscribePattern"),
+        (READ | {"inferschema": "true"}, True, "there is no option 'inferSchema'"),  # as Spark hands it over
+        (
+            READ | {"kafka.ssl.truststore.location": "x"},
+            True,
+            "kafka.ssl.truststore.location cannot be set: the client",
+        ),
     ],
 )
 def test_what_is_unknown_or_contradictory_is_refused_by_name(given, streaming, said):
@@ -85,6 +108,7 @@ def test_what_is_unknown_or_contradictory_is_refused_by_name(given, streaming, s
         ({"subscribe": "t"}, "subscribe is an option of reading"),
         ({"guarantee": "perhaps"}, "at_least_once or exactly_once"),
         ({"guarantee": "at_least_once", "txnAppId": "a"}, "txnAppId cannot be set here"),
+        ({"topic": ".."}, "topic names '..', as no topic can be called"),
         ({"kafka.transactional.id": "x"}, "txnAppId names a writer"),
     ],
 )
@@ -92,6 +116,31 @@ def test_what_cannot_be_written_is_refused_by_name(given, said):
     with pytest.raises(BadOption) as refused:
         write_options(AT | given)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("acks", ["0", "1"])
+@pytest.mark.parametrize(
+    ("given", "streaming", "refused"),
+    [
+        ({}, True, True),
+        ({"txnAppId": "a", "txnVersion": "1"}, False, True),
+        ({"guarantee": "exactly_once"}, False, True),
+        ({"guarantee": "at_least_once"}, True, False),
+        ({}, False, False),
+    ],
+)
+def test_exactly_once_does_not_go_with_few_acknowledgements(given, streaming, refused, acks):
+    options = write_options(AT | given | {"kafka.acks": acks})
+    if refused:
+        with pytest.raises(BadOption, match=f"kafka.acks is '{acks}', and exactly once needs all"):
+            check_promise(options, streaming=streaming)
+    else:
+        check_promise(options, streaming=streaming)
+        assert "may be lost" in options.notes[0]
+    for enough in ({}, {"kafka.acks": "all"}, {"kafka.acks": "-1"}):
+        strong = write_options(AT | given | enough)
+        check_promise(strong, streaming=streaming)
+        assert strong.notes == ()
 
 
 def test_a_limit_is_shared_out_by_what_waits_and_nobody_starves():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import pyarrow as pa
 
 from ottla import blocking
 from ottla.client.admin import NewTopic
+from ottla.client.errors import UnknownTopic
 from ottla.spark import clients
+from ottla.spark.cluster import Cluster
 from ottla.spark.options import read_options
 from ottla.spark.reading import DataLost
 from ottla.spark.source import OttlaStreamReader
@@ -37,10 +41,19 @@ def write(broker, topic: str, numbers: range) -> None:
         producer.send_arrow(topic, pa.table(rows), partition="to").result()
 
 
-def make_anew(broker, topic: str, numbers: range) -> None:
+def delete(broker, topic: str) -> None:
     with blocking.Admin(broker.bootstrap) as admin:
         admin.delete_topics([topic])
         wait_for(lambda: topic not in {each.name for each in admin.list_topics()}, "the end of the topic")
+
+
+def make_anew(broker, topic: str, numbers: range) -> None:
+    delete(broker, topic)
+    make(broker, topic, numbers)
+
+
+def make(broker, topic: str, numbers: range) -> None:
+    with blocking.Admin(broker.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 2)])
     write(broker, topic, numbers)
 
@@ -53,7 +66,8 @@ class Query:
     """A stream as Spark drives it: what it has read, and where it is."""
 
     def __init__(self, broker, topic: str, **options: Any) -> None:
-        self._given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, **options}
+        topics = {} if "assign" in options else {"subscribe": topic}
+        self._given = {"kafka.bootstrap.servers": broker.bootstrap, **topics, **options}
         self.at = at(topic, 0, 0)
         self.seen: list[int] = []
         self.restart()
@@ -72,6 +86,9 @@ class Query:
 
     def end(self) -> At:
         return self._reader.latestOffset(self.at, self._reader.getDefaultReadLimit())
+
+    def first(self) -> At:
+        return self._reader.initialOffset()
 
     def run(self) -> None:
         """Until there is nothing new."""
@@ -94,6 +111,103 @@ def test_while_a_query_runs(broker, topic, length):
     write(broker, topic, range(200, 240))
     tolerant.run()
     assert sorted(tolerant.seen) == [*range(20), *range(100, 100 + length), *range(200, 240)]
+
+
+@pytest.mark.parametrize("named", ["subscribe", "assign"])
+def test_a_topic_that_is_deleted_under_a_query_is_gone_on_without_and_read_when_it_is_made_anew(broker, topic, named):
+    how = {"assign": json.dumps({topic: [0, 1]})} if named == "assign" else {}
+    careful, tolerant = Query(broker, topic, **how), Query(broker, topic, failOnDataLoss="false", **how)
+    careful.run()
+    tolerant.run()
+    delete(broker, topic)
+    for _ in range(2):
+        with pytest.raises(DataLost, match=f"topic {topic} is gone, which was read up to .* failOnDataLoss"):
+            careful.run()
+    tolerant.run()
+    tolerant.run()
+    assert tolerant.at == {}
+    tolerant.restart()
+    tolerant.run()
+    make(broker, topic, range(100, 150))
+    tolerant.run()
+    assert sorted(tolerant.seen) == [*range(20), *range(100, 150)]
+
+
+@pytest.mark.parametrize("kept", ["memory", "file"])
+def test_a_topic_that_comes_back_later_is_read_once(broker, topic, kept, tmp_path, caplog):
+    where = {"checkpointLocation": tmp_path.as_uri()} if kept == "file" else {}
+    query = Query(broker, topic, failOnDataLoss="false", **where)
+    query.run()
+    delete(broker, topic)
+    query.run()
+    make(broker, topic, range(100, 150))
+    query.run()
+    write(broker, topic, range(200, 210))
+    query.run()
+    assert sorted(query.seen) == [*range(20), *range(100, 150), *range(200, 210)]
+    assert "but the log has" not in caplog.text
+
+
+def test_a_topic_that_is_made_anew_while_its_end_is_asked_for_is_read_once(broker, topic, monkeypatch):
+    careful, tolerant = Query(broker, topic), Query(broker, topic, failOnDataLoss="false")
+    careful.run()
+    tolerant.run()
+    ends = Cluster.ends
+    numbers = [range(100, 150), range(200, 270)]
+
+    def late(cluster: Cluster, places: Any) -> Any:
+        monkeypatch.setattr(Cluster, "ends", ends)
+        make_anew(broker, topic, numbers[0])
+        time.sleep(0.1)
+        return ends(cluster, places)
+
+    monkeypatch.setattr(Cluster, "ends", late)
+    with pytest.raises(DataLost, match="deleted and made anew"):
+        careful.end()
+    tolerant.run()
+    del numbers[0]
+    monkeypatch.setattr(Cluster, "ends", late)
+    tolerant.run()
+    assert sorted(tolerant.seen) == [*range(20), *range(100, 150), *range(200, 270)]
+
+
+def test_a_worker_that_knew_the_old_topic_does_not_take_the_new_one_for_lost(broker, topic):
+    Query(broker, topic).run()
+    kept = dict(clients._kept)
+    clients._kept.clear()  # so that the next one does not stop them
+    make_anew(broker, topic, range(100, 150))
+    query = Query(broker, topic)
+    clients._kept.update(kept)
+    query.run()
+    assert sorted(query.seen) == [*range(100, 150)]
+
+
+def test_the_other_topics_of_a_query_are_read_when_one_is_deleted(broker, topic, create):
+    other = create(2)
+    query = Query(broker, f"{topic},{other}", failOnDataLoss="false")
+    query.at = at(topic, 0, 0) | at(other, 0, 0)
+    write(broker, other, range(50, 60))
+    query.run()
+    delete(broker, topic)
+    write(broker, other, range(60, 70))
+    query.run()
+    assert sorted(query.seen) == [*range(20), *range(50, 70)]
+    assert query.at == at(other, 10, 10)
+
+
+def test_a_topic_that_is_deleted_between_plan_and_read(broker, topic):
+    careful, tolerant = Query(broker, topic), Query(broker, topic, failOnDataLoss="false")
+    ends = careful.end(), tolerant.end()
+    delete(broker, topic)
+    with pytest.raises(DataLost, match=f"topic {topic} is gone"):
+        careful.read(careful.at, ends[0])
+    assert tolerant.read(tolerant.at, ends[1]) == []
+
+
+def test_a_topic_that_was_never_there_is_no_lost_data(broker, fresh_name):
+    query = Query(broker, fresh_name(), failOnDataLoss="false")
+    with pytest.raises(UnknownTopic):
+        query.first()
 
 
 @pytest.mark.parametrize("length", [20, 50], ids=["as long", "longer"])

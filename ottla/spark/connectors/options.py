@@ -33,11 +33,21 @@ def read_plan(given: Mapping[str, str]) -> ReadPlan:
         raise BadOption("one of table and query says what to read")
     relation = f"({query.strip().rstrip(';')}) as q" if query else quoted(table or "")
     return ReadPlan(
-        settings.needed("url", URL_EXAMPLE),
+        _url(settings),
         relation,
         settings.get("incrementingColumn"),
         settings.number("maxRowsPerTrigger", ROWS_MAX),
     )
+
+
+def _url(settings: Settings) -> str:
+    """As libpq has it: an address, or pairs like host=localhost. It may have a password, so it is not shown."""
+    url = settings.needed("url", URL_EXAMPLE)
+    if url.lower().startswith("jdbc:"):
+        raise BadOption(f"url begins with jdbc:, which is Java's; write {URL_EXAMPLE}")
+    if not url.lower().startswith(("postgresql://", "postgres://")) and "=" not in url:
+        raise BadOption(f"url is no address of a database; write {URL_EXAMPLE}")
+    return url
 
 
 def quoted(table: str) -> str:
@@ -81,7 +91,7 @@ def capture_options(given: Mapping[str, str]) -> CaptureOptions:
     if not tables:
         raise BadOption("the option tables is missing; for example public.actors,public.colleges")
     return CaptureOptions(
-        url=settings.needed("url", URL_EXAMPLE),
+        url=_url(settings),
         tables=tables,
         slot=slot,
         publication=settings.get("publication") or slot,
@@ -118,7 +128,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     if deleted is not None and not key:
         raise BadOption(f"deletedColumn={deleted} needs the option key: rows are deleted by it")
     return SinkOptions(
-        url=settings.needed("url", URL_EXAMPLE),
+        url=_url(settings),
         table=tuple(settings.needed("table", "public.actors").split(".")),
         key=key,
         deleted=deleted,
@@ -128,7 +138,9 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def check_columns(options: SinkOptions, names: list[str]) -> None:
-    """Whether a DataFrame has the columns that the options name."""
+    """Whether a DataFrame has the columns that the options name, and each once."""
+    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+        raise BadOption(f"the column {twice[0]!r} is there twice; there are {_said(names)}")
     if options.deleted is not None and options.deleted not in names:
         raise BadOption(f"deletedColumn={options.deleted} needs a boolean column of that name, not {_said(names)}")
     lacking = [name for name in options.key if name not in names]

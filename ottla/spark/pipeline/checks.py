@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
+from collections.abc import Mapping
 from typing import Final
 
+from ottla.spark.options import BOOTSTRAP
 from ottla.spark.pipeline import graph, option_checks
-from ottla.spark.pipeline.document import Pipeline, Problem, Sink, Transform
+from ottla.spark.pipeline.document import Pipeline, Problem, Sink, Source, Transform
 
 NOT_REPEATABLE: Final = (
     "rand",
@@ -35,7 +38,7 @@ _QUERY: Final = re.compile(r"[(\s]*(select|with|from|table|values)\b", re.IGNORE
 
 def problems(pipeline: Pipeline) -> list[Problem]:
     found = [*_names(pipeline), *_cycles(pipeline)]
-    found += option_checks.problems(pipeline)
+    found += [*option_checks.problems(pipeline), *_loops(pipeline)]
     if not found:
         for transform in pipeline.transforms.values():
             found += _transform(pipeline, transform)
@@ -60,8 +63,8 @@ def _names(pipeline: Pipeline) -> list[Problem]:
         if sink.origin not in known:
             text = f"the sink {name} is from {sink.origin}, {_unknown(sink.origin, known)}"
             found.append(Problem(sink.line_of("from"), text))
-        elif not any(graph.is_stream(pipeline, each) for each in graph.origins(pipeline, sink.origin)):
-            found.append(Problem(sink.line, f"the sink {name} has no stream: {sink.origin} is from batch sources"))
+        elif (why := _no_stream(pipeline, sink)) is not None:
+            found.append(Problem(sink.line, f"the sink {name} has no stream: {why}"))
     for name, source in pipeline.sources.items():
         if source.dead_letters and (source.format != "ottla" or source.batch or name not in pipeline.schemas):
             found.append(Problem(source.line, f"{name}: dead_letters are for streams of topics that have a schema"))
@@ -69,6 +72,15 @@ def _names(pipeline: Pipeline) -> list[Problem]:
         if name not in pipeline.sources and name not in pipeline.sinks:
             found.append(Problem(pipeline.schemas[name].line, f"schemas has {name}, {_unknown(name, known)}"))
     return found
+
+
+def _no_stream(pipeline: Pipeline, sink: Sink) -> str | None:
+    """Why not. What reads a name that nobody makes, or itself, or is empty, has another problem, which is told."""
+    origins = graph.origins(pipeline, sink.origin)
+    if origins and all(each in pipeline.sources and pipeline.sources[each].batch for each in origins):
+        return f"{sink.origin} is from batch sources"
+    made = [pipeline.transforms[each].sql for each in graph.ordered_transforms(pipeline, sink.origin)]
+    return f"{sink.origin} reads no source" if not origins and all(graph.bare(sql).strip() for sql in made) else None
 
 
 def _unknown(name: str, known: list[str]) -> str:
@@ -163,3 +175,41 @@ def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
             Problem(sink.line, f"{sink.name} is read by its name, so it has to be a topic: format ottla, topic: …")
         )
     return found
+
+
+def _loops(pipeline: Pipeline) -> list[Problem]:
+    """Queries that would read what they write, without end: their own topic, or what they put aside."""
+    found = []
+    for name, source in pipeline.sources.items():
+        letters = source.dead_letters
+        if letters is not None and _reads_topic(source, source.options, letters.topic):
+            text = f"the source {name}: dead_letters go to {letters.topic}, which it reads: they would come back"
+            found.append(Problem(source.line_of("dead_letters"), f"{text} without end; name another topic"))
+    for name, sink in pipeline.sinks.items():
+        topic = _lower(sink.options).get("topic")
+        if sink.format != "ottla" or topic is None:
+            continue
+        for each in graph.origins(pipeline, sink.origin):
+            if each in pipeline.sources and _reads_topic(pipeline.sources[each], sink.options, topic):
+                text = f"the sink {name} writes {topic}, which its source {each} reads: its records would come back"
+                found.append(Problem(sink.line_of("topic"), f"{text} without end; name another topic"))
+    return found
+
+
+def _reads_topic(source: Source, other: Mapping[str, str], topic: str) -> bool:
+    """Whether a stream reads this topic, in the cluster that the other options name."""
+    given = _lower(source.options)
+    if source.format != "ottla" or source.batch or given.get(BOOTSTRAP) != _lower(other).get(BOOTSTRAP):
+        return False
+    try:
+        return (
+            topic in [name.strip() for name in given.get("subscribe", "").split(",")]
+            or re.fullmatch(given.get("subscribepattern", "(?!)"), topic) is not None
+            or topic in json.loads(given.get("assign", "{}"))
+        )
+    except (ValueError, TypeError, re.error):
+        return False  # it is told by itself
+
+
+def _lower(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}

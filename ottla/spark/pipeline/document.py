@@ -186,6 +186,11 @@ class Pipeline:
     transforms: Mapping[str, Transform] = field(default_factory=dict)
     sinks: Mapping[str, Sink] = field(default_factory=dict)
     restart: Restart = field(default_factory=Restart)
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """Where its settings of Spark are written."""
+
+    def line_of(self, setting: str) -> int:
+        return self.lines.get(setting.lower(), 1)
 
     def checkpoint(self, sink: str) -> str:
         return f"{self.storage}/checkpoints/{sink}"
@@ -212,7 +217,7 @@ def _lines(told: Mapping[str, Any]) -> dict[str, int]:
     """Of the keys of a source or sink and, by their names in lower case, of its options."""
     options = told.get("options")
     given = {key.value.lower(): key for key, _ in options.value} if isinstance(options, yaml.MappingNode) else {}
-    return {name: node.start_mark.line + 1 for name, node in {**told, **given}.items()}
+    return {name: node.start_mark.line + 1 for name, node in {**told, **given}.items() if node is not None}
 
 
 def _is_block(node: Any) -> bool:
@@ -239,15 +244,19 @@ class _Reader:
             self._text(top.get("name"), ""),
             self._text(top.get("storage"), "").rstrip("/"),
             guarantee,
-            self._texts(top.get("configuration")),
-            {name: self._source(name, each) for name, each in self._named(top.get("sources"))},
-            {name: self._schema(name, each, Path(path).parent) for name, each in self._named(top.get("schemas"))},
+            self._texts(top.get("configuration"), "configuration"),
+            {name: self._source(name, each) for name, each in self._named(top.get("sources"), "sources")},
+            {
+                name: self._schema(name, each, Path(path).parent)
+                for name, each in self._named(top.get("schemas"), "schemas")
+            },
             {
                 name: Transform(name, each.start_mark.line + 1, self._text(each, ""), _is_block(each))
-                for name, each in self._named(top.get("transforms"))
+                for name, each in self._named(top.get("transforms"), "transforms")
             },
-            {name: self._sink(name, each) for name, each in self._named(top.get("sinks"))},
+            {name: self._sink(name, each) for name, each in self._named(top.get("sinks"), "sinks")},
             self._restart(top.get("restart")),
+            _lines({"options": top.get("configuration")}),
         )
 
     def _source(self, name: str, node: Any) -> Source:
@@ -258,7 +267,7 @@ class _Reader:
             name,
             node.start_mark.line + 1,
             self._text(told.get("format"), ""),
-            self._texts(told.get("options")),
+            self._texts(told.get("options"), "options"),
             self._flag(told.get("batch"), False),
             self._flag(told.get("broadcast"), True),
             self._watermark(told.get("watermark")),
@@ -351,7 +360,7 @@ class _Reader:
             node.start_mark.line + 1,
             self._text(told.get("from"), ""),
             self._text(told.get("format"), ""),
-            self._texts(told.get("options")),
+            self._texts(told.get("options"), "options"),
             self._text(told.get("trigger"), "") or None,
             self._text(told.get("mode"), "") or None,
             _lines(told),
@@ -359,7 +368,8 @@ class _Reader:
 
     def _fields(self, node: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:
         if not isinstance(node, yaml.MappingNode):
-            self._wrong(node, f"{what} is a mapping with the keys {', '.join(known)}")
+            having = f"with the keys {', '.join(known)}" if known else "of names to what they are, as NAME: …"
+            self._wrong(node, f"{what} is a mapping {having}")
             return {}
         found: dict[str, Any] = {}
         for key, value in node.value:
@@ -370,20 +380,18 @@ class _Reader:
             found[key.value] = value
         return found
 
-    def _named(self, node: Any) -> list[tuple[str, Any]]:
+    def _named(self, node: Any, what: str) -> list[tuple[str, Any]]:
         if node is None:
             return []
-        found = self._fields(node, "this", ())
+        found = self._fields(node, what, ())
         for name, value in found.items():
             if not NAME.fullmatch(name):
                 self._wrong(value, f"{name!r} cannot be a name in SQL: letters, digits and _ only")
         return list(found.items())
 
-    def _texts(self, node: Any) -> dict[str, str]:
+    def _texts(self, node: Any, what: str) -> dict[str, str]:
         return (
-            {}
-            if node is None
-            else {key: self._text(value, "") for key, value in self._fields(node, "this", ()).items()}
+            {} if node is None else {key: self._text(value, "") for key, value in self._fields(node, what, ()).items()}
         )
 
     def _text(self, node: Any, default: str) -> str:

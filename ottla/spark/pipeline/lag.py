@@ -7,11 +7,13 @@ from typing import Final, NamedTuple
 
 from ottla.blocking import Admin
 from ottla.client.errors import ClientError
+from ottla.errors import ErrorCode
 from ottla.spark.clients import ADMIN_SETTINGS
 from ottla.spark.options import KAFKA
 from ottla.spark.pipeline import graph
 from ottla.spark.pipeline.document import Pipeline
 from ottla.spark.pipeline.program import reading, source_of
+from ottla.spark.pipeline.reasons import counted
 
 TIMEOUT_MS: Final = 5_000
 """Who asks for the status does not want to wait for a cluster that is gone."""
@@ -55,7 +57,8 @@ class Lag(NamedTuple):
             return f"group {self.group} cannot be asked: {self.problem}"
         if self.behind is None:
             return f"group {self.group}: no progress yet"
-        return f"group {self.group}: {self.behind} records behind in {self.partitions} partitions"
+        behind, among = counted(self.behind, "record"), counted(self.partitions, "partition")
+        return f"group {self.group}: {behind} behind in {among}"
 
 
 def told(mirror: Mirror) -> Lag:
@@ -64,6 +67,8 @@ def told(mirror: Mirror) -> Lag:
         with Admin(config=settings) as admin:
             lags = admin.group_lag(mirror.group_id)
     except ClientError as error:
+        if error.code is ErrorCode.group_id_not_found:
+            return Lag(mirror.group_id, None, 0, None)  # it is made with the first progress
         return Lag(mirror.group_id, None, 0, str(error))
     behind = sum(max(0, lag.lag) for lag in lags.values()) if lags else None
     return Lag(mirror.group_id, behind, len(lags), None)

@@ -9,7 +9,7 @@ from typing import Final
 
 from ottla.spark import clients
 from ottla.spark.connectors import options as postgres
-from ottla.spark.options import BadOption, read_options, write_options
+from ottla.spark.options import BadOption, check_promise, check_topic, read_options, write_options
 from ottla.spark.pipeline import ddl, graph, intervals
 from ottla.spark.pipeline.document import Pipeline, Problem, Schema, Sink, Source
 from ottla.spark.pipeline.program import RECORD, parquet_options, reading
@@ -19,8 +19,25 @@ TIMES: Final = ("timestamp", "timestamp_ltz", "timestamp_ntz", "string", "date")
 """Types that an event time is made of without a unit."""
 
 
+FORMATS: Final = (
+    "ottla", "ottla-postgres", "ottla-postgres-cdc", "kafka", "rate", "rate-micro-batch", "socket", "jdbc", "delta",
+    "iceberg", "parquet", "orc", "avro", "json", "csv", "text", "xml", "binaryFile", "console", "memory", "noop",
+)  # fmt: skip
+"""Those that are ours or Spark's, for who has written almost one of them; there may be others."""
+SETTINGS: Final = (
+    (re.compile(r"spark\.sql\.shuffle\.partitions|spark\.default\.parallelism|spark\..*\.(cores|instances)"),
+     re.compile(r"[1-9]\d*"), "a whole number"),
+    (re.compile(r"spark\.driver\.memory"), re.compile(r"[1-9]\d*[kmgt]", re.IGNORECASE), "a size like 512m or 2g"),
+    (re.compile(r"spark\..*\.(memory|memoryOverhead|maxResultSize)"),
+     re.compile(r"\d+([kmgtp]b?|b)?", re.IGNORECASE), "a size like 512m or 2g"),
+    (re.compile(r"spark\..*\.enabled"), re.compile(r"true|false", re.IGNORECASE), "true or false"),
+)  # fmt: skip
+"""Settings by their names, what they may be, and that in words. The first that fits counts."""
+
+
 def problems(pipeline: Pipeline) -> list[Problem]:
-    found = [problem for source in pipeline.sources.values() for problem in _source(pipeline, source)]
+    found = _settings(pipeline)
+    found += [problem for source in pipeline.sources.values() for problem in _source(pipeline, source)]
     found += [problem for name, schema in pipeline.schemas.items() for problem in _schema(name, schema)]
     found += [problem for sink in pipeline.sinks.values() for problem in _sink(pipeline, sink)]
     return found
@@ -41,10 +58,13 @@ def notes(pipeline: Pipeline) -> list[Problem]:
 
 
 def _source(pipeline: Pipeline, source: Source) -> list[Problem]:
-    found = []
+    found = _format(source, f"the source {source.name}")
     problem = _asked(lambda: _read(pipeline, source))
     if problem is not None:
         found.append(_placed(source, f"the source {source.name}", problem))
+    letters = source.dead_letters
+    if letters is not None and (problem := _asked(lambda: check_topic("dead_letters", letters.topic))):
+        found.append(Problem(source.line_of("dead_letters"), f"the source {source.name}: {problem}"))
     if source.watermark is not None:
         found += _event_time(pipeline, source)
     for column in source.deduplicate:
@@ -55,6 +75,14 @@ def _source(pipeline: Pipeline, source: Source) -> list[Problem]:
             text = f"the source {source.name}: deduplicate names {column}, and {_there_is(pipeline, source, column)}"
             found.append(Problem(source.line_of("deduplicate"), text))
     return found
+
+
+def _format(whose: Source | Sink, name: str) -> list[Problem]:
+    if whose.format in FORMATS:
+        return []
+    near = difflib.get_close_matches(whose.format.lower(), FORMATS, n=1, cutoff=0.8)
+    text = f"{name}: there is no format {whose.format!r}; did you mean {''.join(near)}?"
+    return [Problem(whose.line_of("format"), text)] if near else []
 
 
 def _read(pipeline: Pipeline, source: Source) -> object:
@@ -140,7 +168,7 @@ def _schema(name: str, schema: Schema) -> list[Problem]:
 
 def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
     whose = f"the sink {sink.name}"
-    found = []
+    found = _format(sink, whose)
     problem = _asked(lambda: _written(sink))
     if problem is not None:
         found.append(_placed(sink, whose, problem))
@@ -165,6 +193,7 @@ def _written(sink: Sink) -> object:
         options = write_options(sink.options)
         if options.version is not None:
             raise BadOption("txnVersion cannot be set here: a streaming query counts its batches by itself")
+        check_promise(options, streaming=True)
         return clients.new_producer(options.kafka)
     if sink.format == "ottla-postgres":
         if postgres.sink_options(sink.options).version is not None:
@@ -202,3 +231,13 @@ def unbounded(pipeline: Pipeline, names: list[str]) -> list[str]:
     sources: Mapping[str, Source] = pipeline.sources
     streams = [name for name in names if graph.is_stream(pipeline, name)]
     return [name for name in streams if name not in sources or sources[name].watermark is None]
+
+
+def _settings(pipeline: Pipeline) -> list[Problem]:
+    """Of Spark, in `configuration`: what it would find only when it starts."""
+    found = []
+    for name, value in pipeline.configuration.items():
+        kind = next((each for each in SETTINGS if each[0].fullmatch(name)), None)
+        if kind is not None and not kind[1].fullmatch(value.strip()):
+            found.append(Problem(pipeline.line_of(name), f"{name} is {value!r}; it is {kind[2]}"))
+    return found

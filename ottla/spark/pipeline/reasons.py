@@ -18,12 +18,18 @@ PERMANENT_ERRORS: Final = (
     "ottla.spark.exactly_once.NotRepeatable",
     "ottla.spark.reading.DataLost",
     "ottla.spark.connectors.capture.LostSlot",
+    "ottla.client.errors.BadName",
 )
-PERMANENT_CONDITIONS: Final = ("MALFORMED_RECORD", "CAST_INVALID_INPUT", "UNRESOLVED_", "PARSE_SYNTAX_ERROR")
+PERMANENT_CONDITIONS: Final = (
+    "MALFORMED_RECORD", "CAST_INVALID_INPUT", "UNRESOLVED_", "PARSE_SYNTAX_ERROR", "DATA_SOURCE_NOT_FOUND",
+)  # fmt: skip
 """What comes again as it was when a query is started again."""
 
 UNFIT: Final = "does not fit the schema of"
 """In the error that names a record which is not what its schema says; it is read again as it was."""
+
+BUSY: Final = "Python worker failed to connect back"
+"""What Spark says of a worker that was not there in the ten seconds that it gives it; nothing can set them."""
 
 _STATE: Final = "=== Streaming Query ==="
 _JAVA: Final = re.compile(r"\n(?:JVM stacktrace:|Driver stacktrace:|\s+at [\w.$/]+\()")
@@ -33,6 +39,8 @@ _SQLSTATE: Final = re.compile(r"[;,]?\s*SQLSTATE: [0-9A-Z]{5}")
 _TERMINATED: Final = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated[^:\n]*: ", re.DOTALL)
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9]*_[A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] ")
 _ERROR: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
+_CALLING: Final = re.compile(r"An error occurred while calling [\w.]+\s*: (?:[\w.$]+(?:Exception|Error): )?")
+_CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 _POSITION: Final = re.compile(r"[;(]?\s*\bline (\d+),? pos (\d+)\)?;?")
 
 
@@ -40,7 +48,14 @@ def reason(text: str) -> str:
     """What happened, in the words of whoever knew it; the names of what carried it here are left out."""
     story = text.partition(_STATE)[0]
     found = _of_python(story) or _of_spark(story) or "no reason was given"
+    if BUSY in found:
+        return f"{BUSY}: the machine is too busy to start one within ten seconds"
     return found[:LENGTH_MAX]
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """1 query, 2 queries."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def position(text: str) -> tuple[int, int] | None:
@@ -67,6 +82,11 @@ def is_permanent(text: str) -> bool:
     if UNFIT in text.partition(_STATE)[0]:
         return True
     return name in PERMANENT_ERRORS or (name is None and known is not None and known.startswith(PERMANENT_CONDITIONS))
+
+
+def is_busy(text: str) -> bool:
+    """Whether the machine had no time to start a worker, which has nothing to do with the query."""
+    return BUSY in text.partition(_STATE)[0]
 
 
 def _last_error(story: str) -> tuple[str, str] | None:
@@ -96,7 +116,9 @@ def _of_python(story: str) -> str | None:
 
 def _of_spark(story: str) -> str:
     told = _QUOTED_SQL.sub("", _PLAN.sub("", _JAVA.split(story.strip())[0]))
-    told = _TERMINATED.sub("", told)
+    told = _CALLING.sub("", _TERMINATED.sub("", told))
+    if told.rstrip().endswith(":") and (causes := _CAUSE.findall(story)):
+        told = causes[-1]  # who says this only carries it
     conditions = _CONDITION.findall(told)
     told = _plain(_POSITION.sub("", _CONDITION.sub("", told)))
     return f"{told} ({conditions[-1]})" if conditions and told else told

@@ -19,7 +19,7 @@ from ottla.spark.pipeline import graph, intervals, kept, locating
 from ottla.spark.pipeline.document import Pipeline
 from ottla.spark.pipeline.idle import Idle
 from ottla.spark.pipeline.program import Span, backfill, program
-from ottla.spark.pipeline.reasons import is_permanent, reason
+from ottla.spark.pipeline.reasons import counted, is_busy, is_permanent, reason
 from ottla.spark.pipeline.restarts import Restarts
 from ottla.spark.pipeline.session import checkpoint_settings, session
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_S: Final = 0.5
+SOURCE: Final = ("description", "endOffset", "latestOffset")
+"""What is kept of a source's progress."""
 Say = Callable[[str], None]
 Begin = Callable[[], "StreamingQuery"]
 
@@ -48,7 +50,9 @@ def run(pipeline: Pipeline, *, master: str | None, available_now: bool, only: tu
                     stack.enter_context(kept.running(pipeline, name))
             spark = stack.enter_context(session(pipeline.name, log, master, settings))
             queries = _queries(pipeline, spark, available_now, only, say)
-            say(f"{pipeline.name}: {len(queries)} queries on Spark {spark.version}, {_master(spark)}; log: {log}")
+            say(
+                f"{pipeline.name}: {_counted(pipeline, queries)} on Spark {spark.version}, {_master(spark)}; log: {log}"
+            )
             try:
                 # What is available now is read by one after the other: what one writes, the next one reads.
                 for some in [[query] for query in queries] if available_now else [queries]:
@@ -63,6 +67,13 @@ def run(pipeline: Pipeline, *, master: str | None, available_now: bool, only: tu
     failed = [query.failure for query in queries if query.failure is not None]
     if failed:
         raise Failed("\n".join(failed))
+
+
+def _counted(pipeline: Pipeline, queries: list[_Query]) -> str:
+    """Sinks, as they are in the file, and queries that are not."""
+    aside = sum(query.name not in pipeline.sinks for query in queries)
+    told = counted(len(queries), "query", "queries")
+    return f"{told} ({counted(len(queries) - aside, 'sink')}, {aside} for dead letters)" if aside else told
 
 
 def _master(spark: SparkSession) -> str:
@@ -131,6 +142,7 @@ class _Query:
         self._told: tuple[object, ...] = ()
         self._rows = 0
         self._bad = 0
+        self._late = 0
         source = graph.dead_letters(pipeline).get(name)
         self._letters = pipeline.sources[source].dead_letters if source else None
         self._idle = _idle(pipeline, name)
@@ -156,12 +168,11 @@ class _Query:
         active: bool = self._query.isActive
         too_bad = self._tell_progress(self._query)
         self._warn_of_idle(self._query)
-        line = locating.sink_line(self._pipeline, self.name)
         if too_bad is not None:
             self._query.stop()
-            self._failed(too_bad, line, permanent=True)
+            self._failed(too_bad, locating.sink_line(self._pipeline, self.name), permanent=True)
         elif (problem := self._query.exception()) is not None:
-            self._failed(str(problem), line)
+            self._failed(str(problem), locating.query_line(self._pipeline, self.name, str(problem)))
         else:
             self._keep("running" if active else "done")
         return (active and self.failure is None) or self._restart_at is not None
@@ -169,8 +180,10 @@ class _Query:
     def _failed(self, problem: str, line: int, *, permanent: bool = False) -> None:
         why = f"{reason(problem)} ({self._pipeline.path}:{line})"
         now = time.monotonic()
-        delay = None if permanent or is_permanent(problem) else self._restarts.failed(now)
+        permanent = permanent or is_permanent(problem)
+        delay = None if permanent else self._restarts.failed(now, busy=is_busy(problem))
         if delay is None:
+            why += "" if permanent else self._restarts.spent
             self.failure = f"{self.name}: {why}"
             self._say(f"{self.name}: failed: {why}")
             self._keep("failed", why)
@@ -183,10 +196,13 @@ class _Query:
         """Say what is new; and why the query has to be stopped, if there is too much that does not fit."""
         for progress in query.recentProgress:
             key = (progress["timestamp"], progress["batchId"])
+            if key > self._told:
+                self._late += sum(each["numRowsDroppedByWatermark"] for each in progress["stateOperators"])
             if key > self._told and progress["numInputRows"]:
                 self._rows += progress["numInputRows"]
                 took = progress["durationMs"].get("triggerExecution", 0) / 1000
-                self._say(f"{self.name}: batch {progress['batchId']}, {progress['numInputRows']} rows in {took:.1f} s")
+                rows = counted(progress["numInputRows"], "row")
+                self._say(f"{self.name}: batch {progress['batchId']}, {rows} in {took:.1f} s")
                 if (problem := self._count_bad(progress)) is not None:
                     return problem
             self._told = max(self._told, key)
@@ -235,6 +251,7 @@ class _Query:
                 "state": state,
                 "rows": self._rows,
                 "dead": self._bad,
+                "late": self._late,
                 "problem": problem,
                 "progress": _plain(progress) if progress is not None else None,
             },
@@ -268,13 +285,10 @@ def _plain(progress: Any) -> dict[str, Any]:
         "timestamp": progress["timestamp"],
         "numInputRows": progress["numInputRows"],
         "sources": [
-            {name: source[name] for name in ("description", "endOffset", "latestOffset")}
+            {name: None if source[name] == "null" else source[name] for name in SOURCE}
             for source in progress["sources"]
         ],
-        "state": [
-            {name: each[name] for name in ("numRowsTotal", "numRowsDroppedByWatermark")}
-            for each in progress["stateOperators"]
-        ],
+        "state": [{"numRowsTotal": each["numRowsTotal"]} for each in progress["stateOperators"]],
     }
 
 

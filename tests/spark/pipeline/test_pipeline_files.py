@@ -109,6 +109,19 @@ def test_what_cannot_work_is_refused_before_spark_starts(picked, expected):
     assert told(made(picked))[0].startswith(expected)
 
 
+@pytest.mark.parametrize(
+    ("picked", "said"),
+    [
+        ("select key, value from ordres", "13: picked reads ordres, which nobody makes; did you mean orders?"),
+        ("select key, value from picked", "13: picked reads itself, through other transforms or directly"),
+        ("", "13: picked is no query: it begins with nothing, not with select"),
+        ("select 1 as value", "16: the sink large has no stream: picked reads no source"),
+    ],
+)
+def test_one_mistake_is_one_problem(picked, said):
+    assert told(made(picked)) == [said]
+
+
 COUNTED = "select value.id as key, cast(count(*) as string) as value from orders group by value.id"
 
 
@@ -237,7 +250,7 @@ def test_the_commands_need_no_spark(tmp_path):
     file = str(tmp_path / "first.yaml")
     run = lambda *arguments: CliRunner().invoke(cli, ["pipeline", *arguments])  # noqa: E731
     assert run("init", file).exit_code == 0
-    assert "good. 1 sources, 2 sinks, exactly-once" in run("validate", file).output
+    assert "good. 1 source, 2 sinks, exactly-once" in run("validate", file).output
     assert "large: orders (ottla) → picked → ottla first-large" in run("explain", file).output
     compile(run("eject", file).output, "ejected", "exec")
     assert "large: has not run yet" in run("status", file).output
@@ -273,11 +286,12 @@ def test_the_status_tells_programs_of_lag_and_of_what_cannot_be_asked(tmp_path, 
     monkeypatch.setenv("BOOTSTRAP", ottla_broker.bootstrap_servers)
     ottla("topics", "create", "lagging-orders")
     ottla("produce", "lagging-orders", given="1\n2\n3\n")
+    assert "group lagging-large: no progress yet" in ottla("pipeline", "status", file)
     ottla("groups", "reset-offsets", "lagging-large", "--topic", "lagging-orders", "--to-offset", "1", "--execute")
     told = ottla.json("pipeline", "status", file)
     assert told["large"]["state"] is None
     assert told["large"]["groups"] == [{"group": "lagging-large", "behind": 2, "partitions": 1, "problem": None}]
-    assert "group lagging-large: 2 records behind in 1 partitions" in ottla("pipeline", "status", file)
+    assert "group lagging-large: 2 records behind in 1 partition\n" in ottla("pipeline", "status", file)
     monkeypatch.setenv("BOOTSTRAP", "127.0.0.1:1")
     [group] = ottla.json("pipeline", "status", file)["large"]["groups"]
     assert group["behind"] is None

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.spark.border import short_tracebacks
 from ottla.spark.options import BadOption
-from ottla.spark.pipeline.reasons import is_permanent, position, reason
+from ottla.spark.pipeline.reasons import BUSY, is_busy, is_permanent, position, reason
 
 STATE = """
 === Streaming Query ===
@@ -65,6 +65,24 @@ following? [`id`]. SQLSTATE: 42703; line 2 pos 20;
 +- 'Filter ('foo > 1)
    +- Range (0, 3, step=1)
 """
+NOT_FOUND = """An error occurred while calling o52.load.
+: org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the data source: otla. Make \
+sure the provider name is correct. SQLSTATE: 42K02
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.dataSourceNotFoundError(QueryExecutionErrors.scala:720)
+Caused by: java.lang.ClassNotFoundException: otla.DefaultSource
+\tat java.base/java.net.URLClassLoader.findClass(URLClassLoader.java:445)
+"""
+NOT_MADE = """Error while instantiating 'org.apache.spark.sql.internal.SessionStateBuilder':
+
+JVM stacktrace:
+java.lang.IllegalArgumentException: Error while instantiating 'org.apache.spark.sql.internal.SessionStateBuilder':
+\tat org.apache.spark.sql.classic.SparkSession$.instantiateSessionState(SparkSession.scala:1127)
+Caused by: java.lang.IllegalArgumentException: spark.sql.shuffle.partitions should be int, but was four
+\tat org.apache.spark.internal.config.ConfigHelpers$.toNumber(ConfigBuilder.scala:37)
+"""
+NAME = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+ottla.client.errors.BadName: topic a/b: the name has a character that it cannot have
+ SQLSTATE: 38000"""
 MALFORMED_SAID = (
     "Malformed records are detected in record parsing: [null]. Parse Mode: FAILFAST. "
     "(MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION)"
@@ -88,6 +106,13 @@ COLUMN_SAID = (
             MALFORMED_SAID,
             True,
         ),
+        (
+            NOT_FOUND,
+            "Failed to find the data source: otla. Make sure the provider name is correct. (DATA_SOURCE_NOT_FOUND)",
+            True,
+        ),
+        (NOT_MADE, "spark.sql.shuffle.partitions should be int, but was four", False),
+        (NAME, "topic a/b: the name has a character that it cannot have", True),
         (SQL, "Syntax error at or near 'selec'. (PARSE_SYNTAX_ERROR)", True),
         (
             COLUMN,
@@ -101,6 +126,15 @@ COLUMN_SAID = (
 def test_the_reason_is_said_without_what_carried_it(story: str, said: str, permanent: bool):
     assert reason(story) == said
     assert is_permanent(story) is permanent
+
+
+def test_a_machine_that_is_too_busy_is_called_that():
+    told = f"{FAILED}Job aborted due to stage failure: Lost task 0.0: org.apache.spark.SparkException: {BUSY}.\n"
+    story = told + "\tat org.apache.spark.api.python.PythonWorkerFactory.create(PythonWorkerFactory.scala:1)" + STATE
+    assert reason(story) == f"{BUSY}: the machine is too busy to start one within ten seconds"
+    assert is_busy(story)
+    assert not is_permanent(story)
+    assert not is_busy(TASK)
 
 
 def test_an_error_of_sql_has_a_position():

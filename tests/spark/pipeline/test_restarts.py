@@ -29,6 +29,15 @@ def test_a_limit_of_zero_restarts_nothing():
     assert Restarts(Restart(limit=0)).failed(0.0) is None
 
 
+def test_a_busy_machine_does_not_use_up_the_restarts():
+    restarts = Restarts(Restart(limit=2, within_s=1e9, backoff_s=5.0))
+    busy = [restarts.failed(float(now), busy=True) for now in range(21)]
+    assert busy[:3] == [5.0, 10.0, 20.0]
+    assert busy[-2:] == [BACKOFF_MAX_S, None]
+    assert "20 restarts" in restarts.spent
+    assert [restarts.failed(50.0) for _ in range(3)] == [5.0, 10.0, None]
+
+
 @pytest.fixture
 def pipeline(tmp_path) -> Pipeline:
     text = f"name: n\nstorage: {tmp_path}\nsinks: {{a: {{from: b, format: noop}}}}\n"

@@ -91,7 +91,25 @@ def line_with(file: Path, text: str) -> int:
             "subscribe: orders",
             "startingOffsets: soon\n      subscribe: orders",
             "startingOffsets:",
-            "startingOffsets is",
+            "startingOffsets is 'soon'; it can be earliest, latest, or offsets",
+        ),
+        (
+            "subscribe: orders",
+            "startingOffsets: earlist\n      subscribe: orders",
+            "startingOffsets:",
+            "startingOffsets is 'earlist'; did you mean earliest?",
+        ),
+        (
+            "subscribe: orders",
+            "subscribe: orders\n      kafka.sasl.mechanism: PLAIN",
+            "kafka.sasl",
+            "kafka.sasl.mechanism cannot be set: the client has neither TLS nor SASL",
+        ),
+        (
+            'options: {path: "file:///tmp/none", files: 1}',
+            "options: [path, file]",
+            "options: [path",
+            "options is a mapping of names to what they are",
         ),
         ("subscribe: orders", "kafka.isolation.levl: x\n      subscribe: orders", "levl", "kafka.isolation.level"),
         (
@@ -103,6 +121,55 @@ def line_with(file: Path, text: str) -> int:
         ("table: people", "tabel: people", "tabel:", "there is no option 'tabel'; did you mean table?"),
         ("files: 1", "files: one", "files: one", "files is 'one'; it is a whole number"),
         ("mode: append", "mode: complete", "mode:", "update writes those that changed"),
+        (
+            "topic: large",
+            "kafka.acks: 1\n      topic: large",
+            "kafka.acks",
+            "kafka.acks is '1', and exactly once needs all",
+        ),
+        (
+            "topic: large",
+            "topic: orders",
+            "topic: orders",
+            "the sink large writes orders, which its source orders reads",
+        ),
+        (
+            "    watermark:",
+            "    dead_letters: {topic: orders}\n    watermark:",
+            "dead_letters:",
+            "the source orders: dead_letters go to orders, which it reads",
+        ),
+        (
+            "    format: ottla\n",
+            "    format: otla\n",
+            "format: otla",
+            "the source orders: there is no format 'otla'; did you",
+        ),
+        ("format: parquet", "format: parqet", "format: parqet", "no format 'parqet'; did you mean parquet?"),
+        ("topic: large", "topic: or ders/€", "topic: or", "topic names 'or ders/€', as no topic can be called"),
+        ("subscribe: orders", "subscribe: or/ders", "subscribe: or", "subscribe names 'or/ders', as no topic"),
+        (
+            "    watermark:",
+            "    dead_letters: {topic: a/b}\n    watermark:",
+            "dead_letters:",
+            "dead_letters names 'a/b'",
+        ),
+        ("postgresql://localhost", "jdbc:postgresql://localhost", "jdbc:", "url begins with jdbc:, which is Java's"),
+        ("postgresql://localhost/none", "localhost:5432", "localhost:5432", "url is no address of a database"),
+        (
+            "subscribe: orders",
+            'startingOffsets: \'{"ordes":{"0":1}}\'\n      subscribe: orders',
+            "startingOffsets:",
+            "startingOffsets names the topic ordes, which is not read",
+        ),
+        (
+            "sources:",
+            "configuration:\n  spark.sql.shuffle.partitions: four\nsources:",
+            "four",
+            "spark.sql.shuffle.partitions is 'four'; it is a whole number",
+        ),
+        ("sources:", "configuration: {spark.driver.memory: 2gigs}\nsources:", "gigs", "it is a size like 512m or 2g"),
+        ("sources:", "configuration: {spark.sql.ansi.enabled: ja}\nsources:", "ansi", "it is true or false"),
         ("from: picked", "from: pickd", "from: pickd", "did you mean picked?"),
     ],
 )
@@ -112,6 +179,23 @@ def test_a_mistake_is_found_in_its_line_without_spark(old, new, found_in, said, 
     assert told.exit_code != 0
     assert f"{file}:{line_with(file, found_in)}: " in told.output
     assert said in told.output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "loops"),
+    [
+        ("subscribe: orders", "subscribePattern: lar.*", True),
+        ("subscribe: orders", "subscribe: a, large", True),
+        ("subscribe: orders", "assign: '{\"large\": [0]}'", True),
+        ("subscribe: orders", "subscribePattern: lar", False),
+        ("localhost:9092\n      subscribe: orders", "elsewhere:9092\n      subscribe: large", False),
+    ],
+)
+def test_a_query_that_reads_what_it_writes_is_refused(old, new, loops, tmp_path):
+    file = write(tmp_path, old, new)
+    told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
+    assert ("its records would come back without end" in told.output) is loops
+    assert (told.exit_code != 0) is loops
 
 
 def test_the_file_itself_is_good(tmp_path):
@@ -156,6 +240,13 @@ def test_a_path_that_was_edited_is_refused(tmp_path):
     ("old", "new", "found_in", "said"),
     [
         ("as value\n", "as valu\n", "from: picked", "a column 'value' is what is written; there are key, valu"),
+        (
+            "select key,",
+            "select key, 'x' as headers,",
+            "from: picked",
+            "column 'headers' is string; it can be array<struct",
+        ),
+        ("as value\n", "as value, key\n", "from: picked", "the column 'key' is there twice; there are key, value, key"),
         ("value.price", "value.prize", "value.prize", "`prize`"),
         ("from orders\n    where", "from orders\n    were", "were value", "Syntax error"),
         ("group by window(at, '1 minute')", "group by id", "counted:", "`id`"),
