@@ -42,8 +42,8 @@ class Partition:
     __slots__ = (
         "_enough", "_looks_closer", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "broker_id",
         "doubt", "eligible", "end_known", "epoch_start", "followers", "forgot", "high_watermark", "in_sync", "index",
-        "last_leader", "leader_epoch", "leader_id", "leads", "log", "partition_epoch", "proposed", "replicas",
-        "tail_watchers", "topic", "topic_id", "watchers",
+        "last_leader", "leader_epoch", "leader_id", "leads", "log", "outdated", "partition_epoch", "proposed",
+        "replicas", "tail_watchers", "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,8 @@ class Partition:
         """The log ends where it ended when its broker stopped, and that is known for certain; or it has led since."""
         self.forgot = False
         """Nothing in the data directory tells what any log held."""
+        self.outdated = False
+        """The log is an older copy, which somebody put back: it may lack anything that was written since."""
         self.leader_id = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.partition_epoch = NO_EPOCH
@@ -134,7 +136,7 @@ class Partition:
         if self.leads and (begins or not led):
             self.log.assign_epoch(state.leader_epoch)
             self.epoch_start = self.log.log_end
-            self.end_known, self.forgot = True, False
+            self.end_known, self.forgot, self.outdated = True, False, False
             self.followers = {}
         if self.leads:
             others = [replica for replica in self.replicas if replica != self.broker_id]
@@ -399,6 +401,8 @@ class Partition:
             self._uncommitted_bytes += len(records)
         if log_start > log.log_start:
             log.raise_log_start(min(log_start, log.log_end))
+        if log.log_end >= high_watermark:
+            self.outdated = False
         reached = min(high_watermark, log.log_end)
         if reached > self.high_watermark:
             self._commit(reached)
