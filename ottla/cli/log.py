@@ -173,7 +173,8 @@ def _verified(directory: str, findings: list[Finding], notes: list[str], *, quie
     home = os.path.dirname(os.path.abspath(directory)) if here else directory
     if not paths and not disk.exists(f"{directory}/{checkpoints.META_PROPERTIES}"):
         raise Misused(f"{directory} holds no partition", hint="Name the data directory of a broker (log.dirs).")
-    told, wrong, remarkable = verify_checkpoints(disk, home, finished=_finished(disk, home))
+    running = _running(disk, home)
+    told, wrong, remarkable = verify_checkpoints(disk, home, finished=_finished(disk, home), running=running)
     if not here:
         findings += wrong
         notes += remarkable
@@ -186,7 +187,6 @@ def _verified(directory: str, findings: list[Finding], notes: list[str], *, quie
         seen += size
         bar.reached(seen)
 
-    running = _running(disk, home)
     for path in paths:
         finished = _finished(disk, home)
         checked = _look(disk, path, told_of(told, path), finished, running, read)
@@ -195,7 +195,7 @@ def _verified(directory: str, findings: list[Finding], notes: list[str], *, quie
                 break
             if not (running := running or _running(disk, home)):
                 break
-            told = verify_checkpoints(disk, home, finished=False)[0]
+            told = verify_checkpoints(disk, home, finished=False, running=True)[0]
             finished = False
             checked = confirmed(checked, _look(disk, path, told_of(told, path), finished, running, lambda size: None))
         yield checked

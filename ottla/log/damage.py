@@ -1,10 +1,13 @@
 """Damage: what is missing in a log, found when it is opened and before anything of it is truncated.
 
 No data is read. The files are held against the manifest, and the end of the log against everything that proves one:
-    after a clean stop     the manifest; without one, the recovery point, the high watermark, the newest producer
-                           snapshot and the leader epochs
-    after any other stop   the manifest and the recovery point: a power cut may take what is behind them
-With a manifest of a clean stop that agrees with the files, a checkpoint that says more is wrong itself.
+    the manifest, the recovery point, the high watermark     at every start: what was committed is missed, whatever
+                                                             took it, a power cut included
+    the mark of a clean stop                                 if there was one
+    the newest producer snapshot and the leader epochs       after a clean stop, or if there is no other replica: else a
+                                                             power cut may have taken what was never committed
+Whoever says most is right: a manifest may be an older one that somebody put back together with the files. Only where
+the mark, the manifest and the files agree, a checkpoint that says more is wrong itself.
 
 What is missing is a range of offsets. The log keeps what is whole on both sides of it, ends where the highest proof
 says (an offset that was given is never given again), and answers a read in the range with KAFKA_STORAGE_ERROR: nothing
@@ -67,6 +70,12 @@ class Evidence(NamedTuple):
     high_watermark: int = 0
     closed_start: int = NOT_KNOWN
     """Where it started when this release closed it, if that was the last thing that happened to it."""
+    closed_end: int = NOT_KNOWN
+    """And where it ended."""
+    started: int = NOT_KNOWN
+    """Where it started when log starts were last written down."""
+    alone: bool = False
+    """There is no other replica: what was appended was committed."""
 
 
 def note(log: PartitionLog, ranges: Iterable[Range]) -> None:
@@ -91,8 +100,9 @@ def missing_segments(
     manifest = log.manifest.latest
     if manifest is None:
         found = between_segments(log, segments, {}, notes) if clean else []
-        if segments and 0 <= evidence.closed_start < segments[0].base_offset:
-            found.append((evidence.closed_start, segments[0].base_offset))
+        start = evidence.started if evidence.closed_start == NOT_KNOWN else evidence.closed_start
+        if segments and 0 <= start < segments[0].base_offset:
+            found.append((start, segments[0].base_offset))
         return found
     by_base = {segment.base_offset: segment for segment in segments}
     found = list(manifest.missing)
@@ -184,22 +194,45 @@ def _cut_back(log: PartitionLog, segment: Segment, size: int, notes: list[str]) 
     segment.size = size
 
 
-def proven_end(log: PartitionLog, evidence: Evidence, log_end: int, *, clean: bool, notes: list[str]) -> int:
-    """The highest end of the log that anything proves."""
-    manifest = log.manifest.latest or Manifest()
-    told = {"the recovery point": evidence.recovery_point}
-    if clean:
-        told["the high watermark"] = evidence.high_watermark
-        told["a producer snapshot"] = max(log.snapshots.offsets, default=0)
-        told["a leader epoch"] = max((start for _, start in log.epochs.entries), default=0)
+def derived_ends(log: PartitionLog) -> dict[str, int]:
+    """What files of the partition say of the end of its log. To be asked before anything is truncated."""
+    return {
+        "a producer snapshot": max(log.snapshots.offsets, default=0),
+        "a leader epoch": max((start for _, start in log.epochs.entries), default=0),
+    }
+
+
+def ends_told(manifest: Manifest, evidence: Evidence, derived: Mapping[str, int], *, clean: bool) -> dict[str, int]:
+    """Who proves which end of the log, besides the manifest. A truncation that the manifest tells of is no damage."""
+    told = {"the recovery point": evidence.recovery_point, "the high watermark": evidence.high_watermark}
+    if clean or evidence.alone:
+        told.update(derived)
     if manifest.cut != NO_CUT:
         told = {what: min(offset, manifest.cut) for what, offset in told.items()}
-    exact = clean and manifest.active is not None and not manifest.missing
-    if exact and manifest.end_offset == log_end:
-        wrong = [f"{what} says {offset}" for what, offset in told.items() if offset > log_end]
-        if wrong:
-            notes.append(f"the log ends at {log_end}, as its manifest proves; {', '.join(wrong)}: rebuilt")
+    if clean:
+        told["the mark of the clean stop"] = evidence.closed_end
+    return told
+
+
+def closed_there(manifest: Manifest, evidence: Evidence, log_end: int, *, clean: bool) -> bool:
+    """Whether the log ends where a clean stop left it, beyond doubt: a checkpoint that says more is wrong itself."""
+    known = clean and manifest.active is not None and not manifest.missing
+    return known and manifest.end_offset == log_end == evidence.closed_end
+
+
+def proven_end(
+    log: PartitionLog, evidence: Evidence, derived: Mapping[str, int], *, clean: bool, notes: list[str]
+) -> int:
+    """The highest end of the log that anything proves."""
+    manifest, log_end = log.manifest.latest or Manifest(), log.log_end
+    told = ends_told(manifest, evidence, derived, clean=clean)
+    more = [f"{what} says {offset}" for what, offset in told.items() if offset > log_end]
+    if closed_there(manifest, evidence, log_end, clean=clean):
+        if more:
+            notes.append(f"the log ends at {log_end}, as its manifest proves; {', '.join(more)}: rebuilt")
         return log_end
+    if more:
+        notes.append(f"the log ends at {log_end}; {', '.join(more)}")
     return max(manifest.end_offset, log_end, *told.values())
 
 

@@ -54,7 +54,7 @@ class PartitionLog:
         "_bases", "_config", "_hints", "_segment_bytes", "active", "before_files", "cleaned", "damage", "disk",
         "dropped", "epochs", "epochs_file", "failure", "latest_epoch", "log_end", "log_start", "made_files",
         "manifest", "on_refused", "path", "producers", "recovery", "recovery_point", "segments", "snapshots", "swap",
-        "topic_id", "transactions", "truncations",
+        "told_end", "topic_id", "transactions", "truncations",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, config: LogConfig) -> None:
@@ -67,6 +67,7 @@ class PartitionLog:
         self.log_start = 0
         self.log_end = 0
         self.recovery_point = 0
+        self.told_end = 0  # checkpoints may say that it reaches so far
         self.cleaned = 0  # up to where it has been compacted
         self.swap: Swap | None = None
         self.epochs = LeaderEpochs()
@@ -106,17 +107,20 @@ class PartitionLog:
         log_start: int = 0,
         high_watermark: int = 0,
         closed_start: int = NOT_KNOWN,
+        closed_end: int = NOT_KNOWN,
+        started: int = NOT_KNOWN,
+        alone: bool = False,
         cleaned: int = 0,
         clean: bool = False,
         topic_id: bytes | None = None,
         now_ms: int,
     ) -> PartitionLog:
         """Load what is there, repair it unless it was closed cleanly; `log.recovery` says what was done."""
-        evidence = Evidence(recovery_point, high_watermark, closed_start)
+        evidence = Evidence(recovery_point, high_watermark, closed_start, closed_end, started, alone)
         aside: list[str] = []
         while True:
             log = cls(disk, path, config)
-            log.topic_id, log.cleaned = topic_id, cleaned
+            log.topic_id, log.cleaned, log.told_end = topic_id, cleaned, high_watermark
             try:
                 recovery.load(log, evidence, log_start=log_start, clean=clean, now_ms=now_ms)
                 break

@@ -84,6 +84,7 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
     ]
     log.adopt(segments or [Segment(log.disk, log.path, log_start, created_ms=now_ms)])
     log.epochs = _read_epochs(log, clean, notes)
+    derived = damage.derived_ends(log)
     log_end = _trusted_end(log) if clean else None
     if log_end is not None:
         log.manifest.closed_cleanly = True
@@ -99,7 +100,7 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         log.recovery_point = min(recovery_point, log.log_end)
     first = log.segments[0].base_offset
     log.log_start = log_start if missing and log_start < first else max(log_start, first)
-    end = damage.proven_end(log, evidence, log.log_end, clean=clean, notes=notes)
+    end = damage.proven_end(log, evidence, derived, clean=clean, notes=notes)
     log.recovery = log.recovery._replace(notes=tuple(notes))
     ranges = manifest.merged([*missing, (max(log.log_end, log.log_start), end)])
     if ranges:

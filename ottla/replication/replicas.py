@@ -72,6 +72,8 @@ class Replicas:
         self._clean = False
         self._forgot = False
         self._closed: dict[Key, checkpoints.ClosedLog] = {}  # as the clean stop before this start left them
+        self.outdated = False
+        """The data directory is an older one, which somebody put back: every log may lack what was written since."""
         self.broker_epoch = NO_EPOCH
         """The registration of this broker; nothing is led before there is one, nor what was led under another."""
         self._expelled = False
@@ -129,7 +131,7 @@ class Replicas:
         for start in range(0, len(here), LOGS_AT_ONCE):
             some = here[start : start + LOGS_AT_ONCE]
             for partition in await self._runtime.offload(self._opened, some):
-                partition.forgot = self._forgot
+                partition.forgot, partition.outdated = self._forgot, self.outdated
                 self._take_in(partition)
             for topic, index in some:
                 self.host_partition(topic, index)
@@ -318,6 +320,9 @@ class Replicas:
             log_start=self._known[checkpoints.LOG_STARTS].get(key, 0),
             high_watermark=self._known[checkpoints.HIGH_WATERMARKS].get(key, 0),
             closed_start=NOT_KNOWN if closed is None else closed.start,
+            closed_end=NOT_KNOWN if closed is None else closed.end,
+            started=self._known[checkpoints.LOG_STARTS].get(key, NOT_KNOWN),
+            alone=len(topic.partitions[index].replicas) == 1,
             cleaned=self._known[checkpoints.CLEANED].get(key, 0),
             clean=self._clean,
             topic_id=topic.id,
@@ -395,16 +400,19 @@ class Replicas:
         """The blocking part of writing a checkpoint file; None when nothing changed since it was last written."""
         offsets = dict(self._known[name])
         offsets.update((key, _offset_for(name, partition)) for key, partition in self._by_name.items())
-        offsets = {key: offset for key, offset in offsets.items() if offset > 0}
+        offsets = {key: offset for key, offset in offsets.items() if offset > 0 or self._says_zero(name, key)}
         logs = (partition.log for partition in self._by_name.values() if name == checkpoints.RECOVERY_POINTS)
         cuts = [(log.manifest, log.manifest.cuts) for log in logs if log.manifest.cuts]
         if offsets == self._handed_out.get(name) and not self._under_way(name) and not cuts:
             return None
+        before = self.checkpoint(checkpoints.HIGH_WATERMARKS) if cuts else None
         self._checkpoints += 1
         number = self._checkpoints
         self._handed_out[name] = offsets
 
         def write() -> None:
+            if before is not None:  # a truncation is forgotten when no checkpoint says more any longer
+                before()
             with self._writing:  # two loops may have cut a log each, and housekeeping has its turn too
                 if self._newest.get(name, 0) < number:
                     self._written.pop(name, None)
@@ -415,6 +423,12 @@ class Replicas:
                     manifest.checkpointed(count)
 
         return write
+
+    def _says_zero(self, name: str, key: Key) -> bool:
+        """Log starts are told of every log that has held anything: so one that has lost its first segment together
+        with its manifest is known from one whose log start nobody wrote down."""
+        partition = self._by_name.get(key)
+        return name == checkpoints.LOG_STARTS and (partition is None or partition.log.log_end > 0)
 
     def _under_way(self, name: str) -> bool:
         """Something else may yet be written to the file, or may have been: the last attempt failed."""
@@ -438,7 +452,11 @@ class Replicas:
         written = [partition for partition in self._by_name.values() if self._disk.exists(partition.log.path)]
         with self._disk.together(self._data_dir) if len(written) > TOGETHER_FROM else nullcontext():
             closed = [self._close(partition) for partition in written]
-        self.write_checkpoints()
+        try:
+            self.write_checkpoints()
+        except StorageFault as fault:
+            log.error("cannot write down where the logs stand: %s", fault)
+            return False
         return all(closed)
 
     def _close(self, partition: Partition) -> bool:
@@ -457,6 +475,8 @@ def _offset_for(name: str, partition: Partition) -> int:
         return partition.log.log_start
     if name == checkpoints.CLEANED:
         return partition.log.cleaned
+    if partition.high_watermark > partition.log.told_end:
+        partition.log.told_end = partition.high_watermark
     return partition.high_watermark
 
 

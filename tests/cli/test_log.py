@@ -194,6 +194,8 @@ def test_a_torn_end_is_damage_in_a_sealed_segment_and_expected_after_a_crash_in_
     assert verify(data).exit_code == 1, "its manifest says that it was there"
     (data / f"{TOPIC}-0" / FILE_NAME).unlink()
     (data / "recovery-point-offset-checkpoint").unlink()
+    assert verify(data).exit_code == 1, "the high watermark says that it was there, and was committed"
+    (data / "replication-offset-checkpoint").unlink()
     result = verify(data)
     assert result.exit_code == 0, result.output
     assert "the broker cuts it off at its next start" in result.output

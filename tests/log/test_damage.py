@@ -44,10 +44,12 @@ def closed(random: Random | None = None) -> tuple[SimDisk, list[bytes], int, lis
     return disk, sent, log.log_end, aborted
 
 
-def opened(disk: SimDisk, end: int, *, clean: bool = True, closed_start: int = NOT_KNOWN) -> PartitionLog:
+def opened(
+    disk: SimDisk, end: int, *, clean: bool = True, closed_start: int = NOT_KNOWN, closed_end: int = NOT_KNOWN
+) -> PartitionLog:
     return PartitionLog.open(
-        disk, PATH, CONFIG, recovery_point=end, high_watermark=end, closed_start=closed_start, clean=clean,
-        topic_id=bytes(range(16)), now_ms=NOW,
+        disk, PATH, CONFIG, recovery_point=end, high_watermark=end, closed_start=closed_start, closed_end=closed_end,
+        clean=clean, topic_id=bytes(range(16)), now_ms=NOW,
     )  # fmt: skip
 
 
@@ -153,13 +155,114 @@ def test_a_power_cut_behind_the_recovery_point_is_no_damage(disk, open_log):
     assert log.log_end >= 5
 
 
-def test_a_checkpoint_that_says_more_than_the_manifest_is_wrong():
+def test_a_checkpoint_that_says_more_than_the_manifest_and_the_mark_is_wrong():
     disk, sent, end, _ = closed()
-    log = opened(disk, end + 400)
+    log = opened(disk, end + 400, closed_start=0, closed_end=end)
     assert log.damage is None
     assert log.log_end == end
     assert any("rebuilt" in note for note in log.recovery.notes)
     assert len(served(log)) == len(sent)
+
+
+def copied(disk: SimDisk) -> dict[str, bytes]:
+    return {name: disk.read(f"{PATH}/{name}") for name in disk.listdir(PATH)}
+
+
+@pytest.mark.parametrize(
+    ("clean", "evidence"),
+    [(True, {"closed_start": 0}), (True, {"recovery_point": 1}), (False, {"high_watermark": 1}),
+     (False, {"recovery_point": 1})],
+    ids=["the mark", "the recovery point", "the high watermark, killed", "the recovery point, killed"],
+)  # fmt: skip
+def test_an_older_copy_of_the_directory_proves_nothing_against_those_who_say_more(clean, evidence):
+    """Whole with its manifest: only what lies elsewhere tells that it is not the last one."""
+    disk, sent, end, _ = closed()
+    older = copied(disk)
+    log = opened(disk, end)
+    for at in range(20):
+        append(log, [b"later %d" % at], epoch=3)
+    log.close()
+    later = log.log_end
+    disk.rmtree(PATH)
+    disk.mkdir(PATH)
+    for name, data in older.items():
+        disk.write_atomic(f"{PATH}/{name}", data)
+    told = {what: later for what in evidence if what != "closed_start"}
+    if "closed_start" in evidence:
+        told = {"closed_start": 0, "closed_end": later}
+    log = PartitionLog.open(disk, PATH, CONFIG, clean=clean, topic_id=bytes(range(16)), now_ms=NOW, **told)
+    assert log.damage is not None
+    assert log.damage.missing == ((end, later),)
+    assert log.log_end == later
+    assert list(served(log).values()) == sent
+    check_damage_is_remembered(disk, log, later)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("victim", ["cut", "segment", "directory"])
+def test_what_was_committed_is_missed_after_a_kill(victim, alone):
+    """The high watermark is all that tells of it: nothing was synced yet."""
+    disk = SimDisk(Random(5))
+    log = PartitionLog.open(disk, PATH, CONFIG, topic_id=bytes(range(16)), now_ms=NOW)
+    for at in range(3):
+        append(log, [b"value %d" % at])
+    path = log.active.log.path
+    if victim == "cut":
+        disk.write_atomic(path, disk.read(path)[:-5])
+    elif victim == "segment":
+        disk.remove(path)
+    else:
+        disk.rmtree(PATH)
+    again = PartitionLog.open(
+        disk, PATH, CONFIG, high_watermark=3, alone=alone, topic_id=bytes(range(16)), now_ms=NOW
+    )
+    assert again.damage is not None
+    assert again.damage.missing == ((2 if victim == "cut" else 0, 3),)
+    append(again, [b"more"])
+    assert again.log_end == 4, "an offset is given twice"
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_snapshot_proves_the_end_after_a_kill_where_there_is_no_other_replica(alone):
+    """Elsewhere a power cut may have taken what was never committed."""
+    disk = SimDisk(Random(5))
+    log = PartitionLog.open(disk, PATH, CONFIG, topic_id=bytes(range(16)), now_ms=NOW)
+    while len(log.segments) < 3:
+        append(log, [b"value"])
+    disk.remove(log.segments[1].log.path)
+    disk.remove(log.segments[2].log.path)
+    again = PartitionLog.open(disk, PATH, CONFIG, alone=alone, topic_id=bytes(range(16)), now_ms=NOW)
+    start = log.segments[1].base_offset
+    assert (again.damage is not None) == alone
+    assert again.log_end == (log.segments[2].base_offset if alone else start)
+
+
+@pytest.mark.parametrize("end", [0, 2, 5])
+def test_a_truncation_below_the_high_watermark_is_no_damage(end):
+    """A follower that its leader cuts, and that is killed before its checkpoints are written anew."""
+    disk = SimDisk(Random(5))
+    log = PartitionLog.open(disk, PATH, CONFIG, topic_id=bytes(range(16)), now_ms=NOW)
+    for at in range(9):
+        append(log, [b"value %d" % at])
+    log.told_end = 9  # as the checkpoint of high watermarks says
+    log.truncate_to(end, NOW)
+    again = opened(disk, 9, clean=False)
+    assert again.damage is None
+    assert again.log_end == end
+
+
+def test_a_first_segment_that_is_lost_with_the_manifest_is_missed_after_a_kill():
+    disk, _, end, _ = closed()
+    logs = [name for name in disk.listdir(PATH) if name.endswith(".log")]
+    disk.remove(f"{PATH}/{logs[0]}")
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    log = PartitionLog.open(
+        disk, PATH, CONFIG, recovery_point=end, high_watermark=end, started=0, topic_id=bytes(range(16)), now_ms=NOW
+    )
+    assert log.damage is not None
+    assert log.damage.missing == ((0, int(logs[1][:20])),)
+    assert log.log_start == 0
+    assert log.proven_start == 0
 
 
 def test_without_a_manifest_checkpoints_prove_the_end():
