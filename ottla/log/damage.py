@@ -22,7 +22,7 @@ from itertools import count, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, Refused
-from ottla.log.manifest import NO_CUT, Manifest, Range, SegmentClaim, merged
+from ottla.log.manifest import NO_CUT, Manifest, Range, SegmentClaim, merged, without
 from ottla.log.scan import headers
 from ottla.log.segment import Segment
 from ottla.runtime import Disk
@@ -60,6 +60,23 @@ class Damage(NamedTuple):
         return limit
 
 
+class Gap(NamedTuple):
+    """Offsets that a log has not, as it is told to followers: they may have them, and keep them then."""
+
+    start: int
+    end: int
+    given_up: bool = False
+
+
+def gap_at(log: PartitionLog, offset: int) -> Gap | None:
+    """What is missing, or was given up, at an offset."""
+    for ranges, given_up in ((() if log.damage is None else log.damage.missing, False), (log.given_up, True)):
+        for start, end in ranges:
+            if start <= offset < end:
+                return Gap(start, end, given_up)
+    return None
+
+
 NOT_KNOWN = -1
 
 
@@ -87,9 +104,29 @@ def note(log: PartitionLog, ranges: Iterable[Range]) -> None:
 
 def trim(log: PartitionLog) -> None:
     """The log starts later, or ends earlier: what is missing outside of it is no loss any more."""
+    if log.given_up:
+        log.given_up = tuple((start, min(end, log.log_end)) for start, end in log.given_up if start < log.log_end)
     if log.damage is not None:
         inside = merged((max(start, log.log_start), min(end, log.log_end)) for start, end in log.damage.missing)
         log.damage = log.damage._replace(missing=inside) if inside else None
+
+
+def pass_over(log: PartitionLog, offset: int, gap: Gap, now_ms: int) -> int:
+    """The leader has nothing from `offset` to the end of the gap, and here the log ends with it or lacks it as well:
+    take that for what it is at the leader. Durable on return. Returns up to where that is."""
+    known = () if log.damage is None else log.damage.missing
+    end = gap.end if offset >= log.log_end else min(gap.end, next(e for s, e in known if s <= offset < e))
+    log.make_directory()
+    log.manifest.lose([(offset, end)], log_start=log.log_start, topic_id=log.topic_id, given_up=gap.given_up)
+    if offset >= log.log_end:
+        log.go_on_at(end, now_ms)
+    if gap.given_up:
+        log.given_up = merged([*log.given_up, (offset, end)])
+        left = without(known, [(offset, end)])
+        log.damage = Damage(log.path, left, log.epochs.latest, log.log_end) if left else None
+    else:
+        log.damage = Damage(log.path, merged([*known, (offset, end)]), log.epochs.latest, log.log_end)
+    return end
 
 
 def missing_segments(

@@ -28,16 +28,17 @@ from ottla.log.checkpoints import write_partition_metadata
 from ottla.log.damage import NOT_KNOWN, Damage, Evidence, set_directories_aside, trim
 from ottla.log.epochs import EpochsFile, LeaderEpochs
 from ottla.log.log_config import LogConfig
-from ottla.log.manifest import ManifestFile
+from ottla.log.manifest import ManifestFile, Range
 from ottla.log.producers import Producers
 from ottla.log.retention import retain
+from ottla.log.scan import checked
 from ottla.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.log.slice import Slice
 from ottla.log.snapshots import Snapshots
 from ottla.log.sync import SyncJob, prepare
 from ottla.log.transactions import Transactions
 from ottla.runtime import Disk
-from ottla.wire.batch import LENGTH_OVERHEAD, BatchHeader, batches, check, stamp
+from ottla.wire.batch import LENGTH_OVERHEAD, BatchHeader, batches, stamp
 
 if TYPE_CHECKING:
     from ottla.log.recovery import Recovery
@@ -52,7 +53,7 @@ class PartitionLog:
 
     __slots__ = (
         "_bases", "_config", "_hints", "_segment_bytes", "active", "before_files", "cleaned", "damage", "disk",
-        "dropped", "epochs", "epochs_file", "failure", "latest_epoch", "log_end", "log_start", "made_files",
+        "dropped", "epochs", "epochs_file", "failure", "given_up", "latest_epoch", "log_end", "log_start", "made_files",
         "manifest", "on_refused", "path", "producers", "recovery", "recovery_point", "segments", "snapshots", "swap",
         "told_end", "topic_id", "transactions", "truncations",
     )  # fmt: skip
@@ -90,6 +91,7 @@ class PartitionLog:
         self._segment_bytes = config.segment_bytes
         self._hints: dict[int, int] = {}  # offset to position in the active segment, where readers stopped
         self.damage: Damage | None = None  # what is missing
+        self.given_up: tuple[Range, ...] = ()  # gaps that another replica may not have
         self.made_files = False
         self.before_files: Callable[[], None] | None = None  # what has to be done before it makes its directory
         self.dropped = False  # another topic may have its name and its path by now
@@ -197,7 +199,7 @@ class PartitionLog:
         next_offset = self.log_end
         for position, _ in batches(data):
             try:
-                header = self._check_replicated(data, position, next_offset)
+                header = checked(data, position, next_offset)
             except Refused:
                 if not position:
                     raise
@@ -220,15 +222,6 @@ class PartitionLog:
             next_offset = header.next_offset
         self._write_run(data, run, now_ms)
         return self.log_end
-
-    def _check_replicated(self, data: memoryview, position: int, next_offset: int) -> BatchHeader:
-        header = check(data, position)
-        if header.base_offset < next_offset:
-            raise Refused(
-                ErrorCode.corrupt_message,
-                f"the leader sent offset {header.base_offset} where {next_offset} or later was expected",
-            )
-        return header
 
     def _write_run(self, data: memoryview, run: list[tuple[int, BatchHeader]], now_ms: int) -> None:
         """Write adjacent batches at once into the active segment, which has room for them."""
@@ -403,6 +396,12 @@ class PartitionLog:
         self.snapshots.prune(self._bases)
         self.made_files = True
         return fresh
+
+    def go_on_at(self, offset: int, now_ms: int) -> None:
+        """Nothing will ever stand between the log end and `offset`: go on there."""
+        self._repair(now_ms)
+        self._roll(offset, now_ms)
+        self.log_end = offset
 
     def prepare_sync(self, *, sealed_only: bool = False) -> SyncJob | None:
         """What makes the log durable up to its end, or up to its active segment; None when it is already."""

@@ -77,11 +77,8 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         log.snapshots.found(offset)
     for base in bases:
         log.transactions.look_for(base)
-    missing = [
-        (max(start, log_start), end)
-        for start, end in damage.missing_segments(log, segments, evidence, clean=clean, notes=notes)
-        if end > log_start
-    ]
+    found = damage.missing_segments(log, segments, evidence, clean=clean, notes=notes)
+    missing = manifest.without(((max(start, log_start), end) for start, end in found), log.given_up)
     log.adopt(segments or [Segment(log.disk, log.path, log_start, created_ms=now_ms)])
     log.epochs = _read_epochs(log, clean, notes)
     derived = damage.derived_ends(log)
@@ -134,6 +131,7 @@ def _read_manifest(log: PartitionLog, checkpointed: int, notes: list[str]) -> in
         found = None
         notes.append(f"{log.path}/{manifest.FILE_NAME} is another topic's. It proves nothing, and was rebuilt.")
     log.manifest.found(found, data or b"")
+    log.given_up = () if found is None else found.given_up
     return checkpointed if found is None else max(checkpointed, found.log_start)
 
 
@@ -317,6 +315,7 @@ class _Repair:
         self._next_offset = 0
         claimed = log.manifest.latest
         self._claimed = None if claimed is None else claimed.active
+        self._gaps = () if claimed is None else manifest.merged([*claimed.missing, *claimed.given_up])
         self._told_epochs: dict[int, int] = {}
         self._checked_bytes = 0
         self._cut_bytes = 0
@@ -355,7 +354,8 @@ class _Repair:
         log = self._log
         following = min(following, segment.base_offset + RELATIVE_OFFSET_MAX + 1)  # no checksum covers an offset
         hole = segment.base_offset - max(self._next_offset, self._recovery_point)
-        if 0 < hole <= RELATIVE_OFFSET_MAX:  # a larger one is a follower's: no segment can span it
+        # A larger one is a follower's: no segment can span it. And one may be known, and named.
+        if 0 < hole <= RELATIVE_OFFSET_MAX and not self._known_gap(segment.base_offset):
             return f"offsets {self._next_offset}..{segment.base_offset} before it are missing"
         self._next_offset = max(self._next_offset, segment.base_offset)
         builder = IndexBuilder(segment.base_offset, log.config.index_interval_bytes)
@@ -387,6 +387,10 @@ class _Repair:
         segment.renew_indexes()
         log.transactions.finish(segment.base_offset)
         return problem
+
+    def _known_gap(self, end: int) -> bool:
+        """Whether what is missing before this offset is in the manifest."""
+        return any(first <= self._next_offset and last >= end for first, last in self._gaps)
 
     def _claim(self, segment: Segment) -> tuple[int, int]:
         """How many bytes of the segment the manifest knows as the active one's, and the offset at which they end. A

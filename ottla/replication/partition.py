@@ -29,6 +29,7 @@ from ottla.log.transactions import Guard
 from ottla.replication.admission import AppendPolicy
 from ottla.replication.delayed import Appended, TailWatcher, Waiter, Watcher
 from ottla.replication.doubt import Doubt, doubt_of
+from ottla.replication.gaps import next_offset
 from ottla.replication.in_sync import NO_EPOCH, UNKNOWN, Follower, Proposal, in_sync_wanted, parting_of, too_few
 from ottla.replication.turned_away import Behind, TurnedAway
 from ottla.wire import batch
@@ -40,8 +41,8 @@ ACKS_ALL = -1
 
 class Partition:
     __slots__ = (
-        "_enough", "_looks_closer", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "broker_id",
-        "doubt", "eligible", "end_known", "epoch_start", "followers", "forgot", "high_watermark", "in_sync", "index",
+        "_enough", "_looks_closer", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "agreed",
+        "broker_id", "doubt", "eligible", "end_known", "epoch_start", "followers", "forgot", "high_watermark", "in_sync", "index",
         "last_leader", "leader_epoch", "leader_id", "leads", "log", "outdated", "partition_epoch", "proposed",
         "replicas", "tail_watchers", "topic", "topic_id", "watchers",
     )  # fmt: skip
@@ -60,7 +61,7 @@ class Partition:
         self.last_leader = NO_LEADER
         """Who led last, as of the state before this one."""
         self.end_known = False
-        """The log ends where it ended when its broker stopped, and that is known for certain; or it has led since."""
+        """The log ends where it ended when its broker stopped, for certain; or it has led since."""
         self.forgot = False
         """Nothing in the data directory tells what any log held."""
         self.outdated = False
@@ -74,6 +75,8 @@ class Partition:
         self.high_watermark = log.log_start
         self.epoch_start = 0
         """Where this reign began: what is before it was written under others."""
+        self.agreed = 0
+        """Up to where it is known that the leader lacks what is missing here."""
         self.followers: dict[int, Follower] = {}
         self.proposed: tuple[int, ...] | None = None
         """The in-sync set that the controller was asked for and has not decided on, as far as we know."""
@@ -100,9 +103,8 @@ class Partition:
         self.advance()  # what waited only for the policy is committed now
 
     def _count_in_sync(self) -> None:
-        """No partition can have more in sync than it has replicas, whatever its configuration asks for. And where the
-        controller keeps replicas eligible that are not in sync, it takes them to have all that is committed: then too
-        few are in sync, though this broker may be configured to ask for less."""
+        """No partition can have more in sync than it has replicas. And where the controller keeps replicas eligible
+        that are not in sync, too few are, though this broker may be configured to ask for less."""
         in_sync_min = self._policy.in_sync_min
         if len(self.replicas) < in_sync_min and self.replicas:
             in_sync_min = len(self.replicas)
@@ -120,7 +122,8 @@ class Partition:
             return  # we know better already
         if state.partition_epoch > self.partition_epoch:
             self.proposed = None
-        begins = state.leader_epoch > self.leader_epoch
+        if begins := state.leader_epoch > self.leader_epoch:
+            self.agreed = 0
         led = self.leads
         self.partition_epoch = state.partition_epoch
         self.replicas = tuple(state.replicas)
@@ -382,9 +385,8 @@ class Partition:
 
     def position(self) -> tuple[int, int, int]:
         """What a follower asks its leader for: the reign, the offset, and the epoch of the record before it."""
-        log = self.log
-        last_epoch = log.epochs.epoch_of(log.log_end - 1) if log.log_end > log.log_start else NO_EPOCH
-        return self.leader_epoch, log.log_end, last_epoch
+        log, offset = self.log, next_offset(self)
+        return self.leader_epoch, offset, log.epochs.epoch_of(offset - 1) if offset > log.log_start else NO_EPOCH
 
     def replicate(self, records: memoryview, high_watermark: int, log_start: int, now_ms: int) -> list[Segment]:
         """Take over what the leader sent. Each batch is checked before it is appended: damage goes no further. The

@@ -17,6 +17,7 @@ from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.slice import Slice
 from ottla.net.server import Pending, Reply
 from ottla.net.streaming import Streamed
+from ottla.replication import gaps
 from ottla.replication.partition import READ_COMMITTED, Partition
 from ottla.runtime import Buffer, Handle, Source
 from ottla.wire import fetch as wire
@@ -439,6 +440,10 @@ class FollowerTurn(Turn):
         )
         if parting is not None:
             return _state(entry, partition, b"", 0)._replace(diverging=parting)
+        if (gap := gaps.tell(partition, self._message.replica_id, entry.offset)) is not None:
+            # With an error for those that do not know of gaps: they ask again after a while.
+            told = _state(entry, partition, b"", 0)
+            return told._replace(error=ErrorCode.kafka_storage_error, missing=gap)
         if self._held_back(partition):
             return None
         try:
