@@ -17,14 +17,16 @@ is skipped in silence. The ranges stand in the manifest until the replica is cop
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, Refused
-from ottla.log.manifest import NO_CUT, Manifest, Range, SegmentClaim, merged, without
+from ottla.log import undecided
+from ottla.log.manifest import NO_CUT, LostEnd, Manifest, Range, SegmentClaim, merged, without
 from ottla.log.scan import headers
 from ottla.log.segment import Segment
+from ottla.log.undecided import Ends
 from ottla.runtime import Disk
 
 if TYPE_CHECKING:
@@ -77,6 +79,20 @@ def gap_at(log: PartitionLog, offset: int) -> Gap | None:
     return None
 
 
+def read_limit(log: PartitionLog, offset: int, limit: int) -> int:
+    """Up to where a reader who begins at `offset` may be served at once: to the next gap. Refused if that is missing.
+    What was given up it passes over, but with the next answer: whatever it is told of aborted transactions whose
+    markers are gone ends with the answer."""
+    if log.damage is not None:
+        limit = log.damage.limit(offset, limit)
+    return min([limit, *(start for start, _ in log.given_up if start > offset)])
+
+
+def behind_gap(log: PartitionLog, offset: int) -> int:
+    """The first offset from there on that was not given up."""
+    return next((end for start, end in log.given_up if start <= offset < end), offset)
+
+
 NOT_KNOWN = -1
 
 
@@ -116,9 +132,23 @@ def pass_over(log: PartitionLog, offset: int, gap: Gap, now_ms: int) -> int:
     take that for what it is at the leader. Durable on return. Returns up to where that is."""
     known = () if log.damage is None else log.damage.missing
     end = gap.end if offset >= log.log_end else min(gap.end, next(e for s, e in known if s <= offset < e))
+    lost = [(offset, end)]
+    at_the_end = offset >= log.log_end
+    open_since = log.transactions.open_since if at_the_end else {}
+    ends = tuple(LostEnd(producer_id, first, end - 1) for producer_id, first in open_since.items())
     log.make_directory()
-    log.manifest.lose([(offset, end)], log_start=log.log_start, topic_id=log.topic_id, given_up=gap.given_up)
-    if offset >= log.log_end:
+    log.manifest.lose(
+        lost,
+        log_start=log.log_start,
+        topic_id=log.topic_id,
+        undecided=ends,
+        decided=lost if at_the_end else (),
+        give_up=gap.given_up,
+    )
+    undecided.take_up(log)
+    if at_the_end:
+        log.producers.close_transactions()
+        log.transactions.load()
         log.go_on_at(end, now_ms)
     if gap.given_up:
         log.given_up = merged([*log.given_up, (offset, end)])
@@ -273,13 +303,26 @@ def proven_end(
     return max(manifest.end_offset, log_end, *told.values())
 
 
-def go_on_behind(log: PartitionLog, missing: tuple[Range, ...], end: int, now_ms: int) -> None:
+def lose(log: PartitionLog, ranges: Sequence[Range], ends: Ends) -> None:
+    """Write down what is missing. Durable on return."""
+    log.manifest.lose(
+        ranges,
+        log_start=log.log_start,
+        topic_id=log.topic_id,
+        aborted=ends.aborted,
+        undecided=ends.undecided,
+        decided=ends.decided,
+    )
+    undecided.take_up(log)
+
+
+def go_on_behind(log: PartitionLog, missing: tuple[Range, ...], end: int, ends: Ends, now_ms: int) -> None:
     """The log has lost these offsets, and goes on where the highest proof says that it ended. The manifest has the loss
     before anything is written that looks like a log that has always begun there."""
     ends_early = log.log_end < end or not log.disk.exists(log.path)
     if ends_early:
         log.make_directory()
-    log.manifest.lose(missing, log_start=log.log_start, topic_id=log.topic_id)
+    lose(log, missing, ends)
     if ends_early:
         kept = [segment for segment in log.segments if segment.size]
         fresh = Segment(log.disk, log.path, end, created_ms=now_ms)

@@ -6,6 +6,9 @@
     cut <offset>                                               only between a truncation and the next checkpoints
     missing <first offset> <end offset>                        a range that is lost and was not given up yet
     given-up <first offset> <end offset>                       one that was: here is a gap, elsewhere it may be whole
+    decided <first offset> <end offset>                        a lost range: it is known what became of transactions
+    aborted <producer id> <first offset> <last offset>         whose marker is lost
+    undecided <producer id> <first offset> <last offset>       which may have ended in a range that is lost
     segment <base> <end> <size> <index> <timeindex> <txnindex>
     active <base> <end> <size> <index> <timeindex> <txnindex>  as a clean close left it
     epochs <leader-epoch-checkpoint>                           as a clean close left it
@@ -94,6 +97,14 @@ class SegmentClaim(NamedTuple):
     txnindex_crc: int = NO_CRC
 
 
+class LostEnd(NamedTuple):
+    """A transaction whose end is in a lost range, or may be. `last_offset` is its marker's, or the last lost one."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
 class Manifest(NamedTuple):
     """See the module."""
 
@@ -105,6 +116,9 @@ class Manifest(NamedTuple):
     topic_id: bytes | None = None
     epochs_crc: int = NO_CRC
     given_up: tuple[Range, ...] = ()
+    decided: tuple[Range, ...] = ()
+    aborted: tuple[LostEnd, ...] = ()
+    undecided: tuple[LostEnd, ...] = ()
 
     @property
     def proven_start(self) -> int:
@@ -149,6 +163,9 @@ class Manifest(NamedTuple):
             active=active,
             missing=tuple((max(start, log_start), end) for start, end in self.missing if end > log_start),
             given_up=tuple(each for each in self.given_up if each[1] >= log_start),
+            decided=tuple(each for each in self.decided if each[1] > log_start),
+            aborted=tuple(each for each in self.aborted if each.last_offset >= log_start),
+            undecided=tuple(each for each in self.undecided if each.last_offset >= log_start),
         )
 
     def ended_at(self, offset: int) -> Manifest:
@@ -162,6 +179,9 @@ class Manifest(NamedTuple):
             missing=tuple((start, min(end, offset)) for start, end in self.missing if start < offset),
             given_up=tuple((start, min(end, offset)) for start, end in self.given_up if start < offset),
             epochs_crc=NO_CRC,
+            decided=tuple((start, end) for start, end in self.decided if end <= offset),
+            aborted=tuple(each for each in self.aborted if each.last_offset < offset),
+            undecided=tuple(each for each in self.undecided if each.last_offset < offset),
         )
 
     def encode(self) -> bytes:
@@ -173,6 +193,9 @@ class Manifest(NamedTuple):
             lines.append(f"cut {self.cut}")
         lines += [f"missing {start} {end}" for start, end in self.missing]
         lines += [f"given-up {start} {end}" for start, end in self.given_up]
+        lines += [f"decided {start} {end}" for start, end in self.decided]
+        lines += [f"aborted {' '.join(map(str, each))}" for each in self.aborted]
+        lines += [f"undecided {' '.join(map(str, each))}" for each in self.undecided]
         lines += [f"segment {_claim_text(claim)}" for claim in self.segments]
         if self.active is not None:
             lines.append(f"active {_claim_text(self.active)}")
@@ -199,11 +222,18 @@ class Manifest(NamedTuple):
             segments=tuple(_claim_of(values) for values in fields.get("segment", ())),
             active=active[0] if active else None,
             cut=int(fields["cut"][0][0]) if "cut" in fields else NO_CUT,
-            missing=tuple((int(start), int(end)) for start, end in fields.get("missing", ())),
-            given_up=tuple((int(start), int(end)) for start, end in fields.get("given-up", ())),
+            missing=_ranges_of(fields.get("missing", ())),
+            given_up=_ranges_of(fields.get("given-up", ())),
+            decided=_ranges_of(fields.get("decided", ())),
+            aborted=tuple(LostEnd(*map(int, each)) for each in fields.get("aborted", ())),
+            undecided=tuple(LostEnd(*map(int, each)) for each in fields.get("undecided", ())),
             topic_id=bytes.fromhex(fields["topic"][0][0]) if "topic" in fields else None,
             epochs_crc=_crc_of(fields["epochs"][0][0]) if "epochs" in fields else NO_CRC,
         )
+
+
+def _ranges_of(lines: Iterable[Sequence[str]]) -> tuple[Range, ...]:
+    return tuple((int(start), int(end)) for start, end in lines)
 
 
 def _crc_text(crc: int) -> str:
@@ -252,6 +282,18 @@ def claim_of(
     crcs = [file_crc(disk, f"{stem}.{kind}") for kind in _DERIVED]
     claim = SegmentClaim(base_offset, end_offset, size, *crcs)
     return claim if txnindex_crc is None else claim._replace(txnindex_crc=txnindex_crc)
+
+
+def given_up(manifest: Manifest, ranges: Sequence[Range]) -> Manifest:
+    """These offsets are given up: what is undecided because of them counts as aborted."""
+    ends = [each for each in manifest.undecided if any(start <= each.last_offset < end for start, end in ranges)]
+    return manifest._replace(
+        missing=without(manifest.missing, ranges),
+        given_up=merged([*manifest.given_up, *ranges]),
+        decided=merged([*manifest.decided, *ranges]),
+        aborted=tuple(dict.fromkeys([*manifest.aborted, *ends])),
+        undecided=tuple(each for each in manifest.undecided if each not in ends),
+    )
 
 
 class ManifestFile:
@@ -390,17 +432,27 @@ class ManifestFile:
             self._write(Manifest(offset, cut=offset, topic_id=topic_id))
 
     def lose(
-        self, ranges: Sequence[Range], *, log_start: int, topic_id: bytes | None, given_up: bool = False
+        self,
+        ranges: Sequence[Range],
+        *,
+        log_start: int,
+        topic_id: bytes | None,
+        aborted: Sequence[LostEnd] = (),
+        undecided: Sequence[LostEnd] = (),
+        decided: Sequence[Range] = (),
+        give_up: bool = False,
     ) -> None:
-        """These offsets cannot be served any more, or were given up. Blocks; for a thread. Durable on return, or
-        StorageFault."""
+        """These offsets cannot be served any more; or were given up, and nobody is to wait for them. With what is known
+        of transactions that ended there. Blocks; for a thread. Durable on return, or StorageFault."""
         with self._lock:
             manifest = self.latest or Manifest(log_start, topic_id=topic_id)
-            if given_up:
-                missing = without(manifest.missing, ranges)
-                manifest = manifest._replace(missing=missing, given_up=merged([*manifest.given_up, *ranges]))
-            else:
-                manifest = manifest._replace(missing=merged([*manifest.missing, *ranges]))
+            manifest = manifest._replace(
+                missing=merged([*manifest.missing, *ranges]),
+                decided=merged([*manifest.decided, *decided]),
+                aborted=tuple(dict.fromkeys([*manifest.aborted, *aborted])),
+                undecided=tuple(dict.fromkeys([*manifest.undecided, *undecided])),
+            )
+            manifest = given_up(manifest, ranges) if give_up else manifest
             self._write(manifest, takes_back=False)
             if self._on_disk != manifest.encode():
                 raise StorageFault(f"cannot write {self._directory}/{FILE_NAME}")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log import claims, rebuilding, recovery, truncation
 from ottla.log.checkpoints import write_partition_metadata
-from ottla.log.damage import NOT_KNOWN, Damage, Evidence, set_directories_aside, trim
+from ottla.log.damage import NOT_KNOWN, Damage, Evidence, read_limit, set_directories_aside, trim
 from ottla.log.epochs import EpochsFile, LeaderEpochs
 from ottla.log.log_config import LogConfig
 from ottla.log.manifest import ManifestFile, Range
@@ -326,8 +326,9 @@ class PartitionLog:
         segment = self.active
         hints = self._hints
         start_hint = -1
-        if self.damage is not None:
-            limit = self.damage.limit(offset, limit)
+        asked = limit
+        if self.damage is not None or self.given_up:
+            limit = read_limit(self, offset, limit)
         if offset >= segment.base_offset:
             start_hint = hints.get(offset, -1)
         else:
@@ -340,7 +341,10 @@ class PartitionLog:
             return piece
         if piece.reaches_limit and piece.segment is self.active:
             self._hint(limit, piece.position + piece.length)
-        return None if piece.reaches_limit and not piece.length else piece  # none: the limit lies in the very batch
+        if piece.reaches_limit and not piece.length:  # the limit lies in the very batch, or is a gap
+            further = limit < asked
+            return self.read(limit, bytes_max, limit=asked, whole_first_batch=whole_first_batch) if further else None
+        return piece
 
     def _hint(self, offset: int, position: int) -> None:
         """Who read up to here will come back for what follows: remember where that is in the active segment."""

@@ -26,13 +26,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from ottla.errors import ErrorCode, Fault, Refused
-from ottla.log import claims, damage, manifest
+from ottla.log import claims, damage, manifest, scrub_repair, undecided
 from ottla.log.cleaned_transactions import AbortedTransaction
 from ottla.log.damage import DAMAGED_SUFFIX, Evidence
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.rebuilding import check_transaction_indexes, load_producers, reload_producers
 from ottla.log.scan import headers, whole
+from ottla.log.scrub import SegmentScrub
 from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, Segment, file_stem
 from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
 from ottla.log.transaction_index import TransactionIndexDamaged, decode, write
@@ -71,7 +72,8 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
     recovery_point = evidence.recovery_point
     notes: list[str] = []
     log_start = _read_manifest(log, log_start, notes)
-    bases, snapshot_offsets = _tidy(log)
+    claimed, indexes = log.manifest.latest, dict[int, bytes]()
+    bases, snapshot_offsets = _tidy(log, indexes)
     segments = [Segment(log.disk, log.path, base, created_ms=now_ms) for base in bases]
     for offset in snapshot_offsets:
         log.snapshots.found(offset)
@@ -79,6 +81,8 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         log.transactions.look_for(base)
     found = damage.missing_segments(log, segments, evidence, clean=clean, notes=notes)
     missing = manifest.without(((max(start, log_start), end) for start, end in found), log.given_up)
+    if missing:
+        log.damage = damage.Damage(log.path, missing, -1, missing[-1][1])
     log.adopt(segments or [Segment(log.disk, log.path, log_start, created_ms=now_ms)])
     log.epochs = _read_epochs(log, clean, notes)
     derived = damage.derived_ends(log)
@@ -92,7 +96,7 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         if clean:
             notes.append("it was closed cleanly, yet its last segment does not end as it did")
             recovery_point = log.active.base_offset
-        log.recovery = _Repair(log, recovery_point, now_ms, notes).run()
+        log.recovery = _Repair(log, recovery_point, now_ms, notes, indexes).run()
         log.made_files = True  # perhaps: whoever made them may not have lived to sync the directory
         log.recovery_point = min(recovery_point, log.log_end)
     first = log.segments[0].base_offset
@@ -101,9 +105,11 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
     log.recovery = log.recovery._replace(notes=tuple(notes))
     ranges = manifest.merged([*missing, (max(log.log_end, log.log_start), end)])
     if ranges:
-        damage.go_on_behind(log, ranges, max(end, log.log_end), now_ms)
+        ends = undecided.lost_ends(log, ranges, claimed, indexes, load_producers)
+        damage.go_on_behind(log, ranges, max(end, log.log_end), ends, now_ms)
         if log_end is None:
             reload_producers(log, now_ms)
+    undecided.take_up(log)
     if log.log_start > log.log_end:
         _start_over(log, now_ms)
         return
@@ -115,7 +121,7 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         reload_producers(log, now_ms)
     newest = log.snapshots.offsets[-1:]
     log.snapshots.prune([*(segment.base_offset for segment in log.segments), *newest])
-    check_transaction_indexes(log, evidence, clean=clean)
+    check_transaction_indexes(log, evidence, clean=clean, check=lambda segment: _check_batches(log, segment))
     claims.rebuild(log)
 
 
@@ -161,8 +167,21 @@ def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _tidy(log: PartitionLog) -> tuple[list[int], list[int]]:
-    """Finish or undo what was interrupted. Returns the offsets of segments, and of snapshots."""
+def _check_batches(log: PartitionLog, segment: Segment) -> None:
+    """A batch of a sealed segment is damaged: find out which, as the scrub does, and name it."""
+    walk = SegmentScrub(log, segment, again=True)
+    while not walk.done:
+        walk.step()
+    patches = scrub_repair.prepare(log, segment, walk.found)
+    ranges = [each.offsets for each in walk.found]
+    scrub_repair.apply(log, segment, walk.found, patches)
+    ends = undecided.lost_ends(log, ranges, None, {}, load_producers)
+    damage.lose(log, ranges, ends)
+
+
+def _tidy(log: PartitionLog, orphans: dict[int, bytes]) -> tuple[list[int], list[int]]:
+    """Finish or undo what was interrupted. Returns the offsets of segments, and of snapshots. `orphans`: takes the
+    indexes of aborted transactions whose segments are gone."""
     disk, path = log.disk, log.path
     names = [name for name in disk.listdir(path) if name != manifest.FILE_NAME]
     changed = False
@@ -184,6 +203,8 @@ def _tidy(log: PartitionLog) -> tuple[list[int], list[int]]:
             disk.remove(f"{stem}.{kind}{swap}")  # an index comes back from its log
     for base, kind, swap in found:
         if not swap and kind not in ("log", "snapshot") and base not in bases:
+            if kind == "txnindex" and (data := undecided.read_index(disk, path, base)) is not None:
+                orphans[base] = data
             disk.remove(f"{file_stem(path, base)}.{kind}")
             changed = True
     if changed:
@@ -307,8 +328,11 @@ def _first_header(segment: Segment) -> BatchHeader | None:
 class _Repair:
     """Reads a log from the recovery point's segment on, and ends it where it stops making sense."""
 
-    def __init__(self, log: PartitionLog, recovery_point: int, now_ms: int, notes: list[str]) -> None:
+    def __init__(
+        self, log: PartitionLog, recovery_point: int, now_ms: int, notes: list[str], indexes: dict[int, bytes]
+    ) -> None:
         self._log = log
+        self._indexes = indexes
         self._recovery_point = recovery_point
         self._now_ms = now_ms
         self._notes = notes
@@ -357,7 +381,12 @@ class _Repair:
         # A larger one is a follower's: no segment can span it. And one may be known, and named.
         if 0 < hole <= RELATIVE_OFFSET_MAX and not self._known_gap(segment.base_offset):
             return f"offsets {self._next_offset}..{segment.base_offset} before it are missing"
+        if self._known_gap(segment.base_offset):
+            log.producers.close_transactions()
+            log.transactions.load()
         self._next_offset = max(self._next_offset, segment.base_offset)
+        if (index := undecided.read_index(log.disk, log.path, segment.base_offset)) is not None:
+            self._indexes[segment.base_offset] = index
         builder = IndexBuilder(segment.base_offset, log.config.index_interval_bytes)
         log.transactions.begin_again(segment.base_offset)
         claimed_size, claimed_end = self._claim(segment)
@@ -390,7 +419,8 @@ class _Repair:
 
     def _known_gap(self, end: int) -> bool:
         """Whether what is missing before this offset is in the manifest."""
-        return any(first <= self._next_offset and last >= end for first, last in self._gaps)
+        gaps = self._gaps if self._next_offset < end else ()
+        return any(first <= self._next_offset and last >= end for first, last in gaps)
 
     def _claim(self, segment: Segment) -> tuple[int, int]:
         """How many bytes of the segment the manifest knows as the active one's, and the offset at which they end. A

@@ -42,9 +42,9 @@ ACKS_ALL = -1
 class Partition:
     __slots__ = (
         "_enough", "_looks_closer", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "agreed",
-        "broker_id", "doubt", "eligible", "end_known", "epoch_start", "followers", "forgot", "high_watermark", "in_sync", "index",
-        "last_leader", "leader_epoch", "leader_id", "leads", "log", "outdated", "partition_epoch", "proposed",
-        "replicas", "tail_watchers", "topic", "topic_id", "watchers",
+        "broker_id", "doubt", "eligible", "end_known", "epoch_start", "followers", "forgot", "high_watermark",
+        "in_sync", "index", "last_leader", "leader_epoch", "leader_id", "leads", "log", "outdated", "partition_epoch",
+        "proposed", "replicas", "tail_watchers", "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -106,8 +106,8 @@ class Partition:
         """No partition can have more in sync than it has replicas. And where the controller keeps replicas eligible
         that are not in sync, too few are, though this broker may be configured to ask for less."""
         in_sync_min = self._policy.in_sync_min
-        if len(self.replicas) < in_sync_min and self.replicas:
-            in_sync_min = len(self.replicas)
+        if self.replicas:
+            in_sync_min = min(in_sync_min, len(self.replicas))
         self._enough = len(self.in_sync) >= in_sync_min and not self.eligible
 
     @property
@@ -301,7 +301,7 @@ class Partition:
             waiters.popleft()[1].committed(self)
 
     def await_committed(self, offset: int, waiter: Waiter) -> None:
-        """Tell the waiter when the high watermark has reached the offset. Those who wait come in order of offset."""
+        """Tell the waiter when the high watermark has reached the offset. They come in order of offset."""
         self._waiters.append((offset, waiter))
 
     def give_up(self, waiter: Waiter) -> None:
@@ -352,7 +352,7 @@ class Partition:
     @property
     def counts_as_whole(self) -> bool:
         """Whether this replica may be elected, for all that the controller knows."""
-        return self.broker_id in self.in_sync or self.broker_id in self.eligible
+        return self.broker_id in (*self.in_sync, *self.eligible)
 
     def forgive(self) -> None:
         """Time that passed unseen counts against nobody."""
@@ -385,8 +385,8 @@ class Partition:
 
     def position(self) -> tuple[int, int, int]:
         """What a follower asks its leader for: the reign, the offset, and the epoch of the record before it."""
-        log, offset = self.log, next_offset(self)
-        return self.leader_epoch, offset, log.epochs.epoch_of(offset - 1) if offset > log.log_start else NO_EPOCH
+        log, at = self.log, next_offset(self)
+        return self.leader_epoch, at, log.epochs.epoch_of(at - 1) if at > log.log_start else NO_EPOCH
 
     def replicate(self, records: memoryview, high_watermark: int, log_start: int, now_ms: int) -> list[Segment]:
         """Take over what the leader sent. Each batch is checked before it is appended: damage goes no further. The
@@ -403,8 +403,7 @@ class Partition:
             self._uncommitted_bytes += len(records)
         if log_start > log.log_start:
             log.raise_log_start(min(log_start, log.log_end))
-        if log.log_end >= high_watermark:
-            self.outdated = False
+        self.outdated = self.outdated and log.log_end < high_watermark
         reached = min(high_watermark, log.log_end)
         if reached > self.high_watermark:
             self._commit(reached)
@@ -474,9 +473,10 @@ class Partition:
         # One that led until its process ended is no follower either: it may have lost what it told consumers of.
         if not self.leads and not (from_follower and self.leader_id not in (NO_LEADER, self.broker_id)):
             raise Refused(ErrorCode.not_leader_or_follower)
-        return self.log.read(
-            offset, bytes_max, limit=self.readable_limit(isolation_level), whole_first_batch=whole_first_batch
-        )
+        limit = self.readable_limit(isolation_level)
+        if isolation_level == READ_COMMITTED and self.log.transactions.undecided:
+            limit = self.log.transactions.decided_limit(offset, limit)
+        return self.log.read(offset, bytes_max, limit=limit, whole_first_batch=whole_first_batch)
 
     def read_tail(self, offset: int, bytes_max: int, *, leader_epoch: int, whole_first_batch: bool) -> Slice | None:
         """A piece of the log for a follower, up to its very end."""

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from ottla.cluster.model import Partition as State
-from ottla.errors import ErrorCode, Refused
+from ottla.errors import Refused
 from ottla.log.accept_loss import accept_loss
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
@@ -77,11 +77,10 @@ def readable(partition: Partition) -> set[int]:
     for offset in range(partition.log.log_end):
         try:
             piece = partition.log.read(offset, 1, limit=partition.log.log_end)
-        except Refused as refused:
-            assert refused.code in (ErrorCode.kafka_storage_error, ErrorCode.offset_out_of_range)
-        else:
-            if piece is not None and int.from_bytes(piece.load()[:8], "big") == offset:
-                found.add(offset)
+        except Refused:
+            continue
+        if piece is not None and int.from_bytes(piece.load()[:8], "big") == offset:
+            found.add(offset)
     return found
 
 
@@ -132,7 +131,7 @@ def test_what_one_of_them_lacks_besides_it_copies_from_the_one_that_has_it(clust
 
 
 def test_a_leader_that_has_all_is_copied_from_by_one_that_passed_over_it(cluster):
-    first, second, third = cluster
+    first, _, third = cluster
     write(third, 1)
     follow(first, third)
     whole = replica(2)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from ottla.broker.dispatch import Request, serves_raw
 from ottla.broker.fetch_sessions import INITIAL_EPOCH, Fetch, Fetching
 from ottla.errors import ErrorCode, Refused, StorageFault
+from ottla.log.damage import behind_gap
 from ottla.log.slice import Slice
 from ottla.net.server import Pending, Reply
 from ottla.net.streaming import Streamed
@@ -326,7 +327,7 @@ class Turn:
             return _state(entry, partition, data, level)
         if entry.offset < partition.log.log_start:  # what was aborted there is known no more
             return PartitionFetched(entry.partition, ErrorCode.offset_out_of_range)
-        aborted = partition.log.transactions.aborted(entry.offset, piece.end_offset())
+        aborted = partition.log.transactions.aborted(behind_gap(partition.log, piece.offset), piece.end_offset())
         return _state(entry, partition, data, level)._replace(aborted=aborted)
 
     def _gone(self, entry: Fetching) -> PartitionFetched:
