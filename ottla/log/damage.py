@@ -25,7 +25,8 @@ from ottla.errors import ErrorCode, Refused
 from ottla.log import undecided
 from ottla.log.manifest import NO_CUT, LostEnd, Manifest, Range, SegmentClaim, merged, without
 from ottla.log.scan import headers
-from ottla.log.segment import Segment
+from ottla.log.segment import RELATIVE_OFFSET_MAX, Segment
+from ottla.log.traces import begins_elsewhere, lost_from_compacted
 from ottla.log.undecided import Ends
 from ottla.runtime import Disk
 
@@ -166,11 +167,13 @@ def missing_segments(
     behind kept aside."""
     manifest = log.manifest.latest
     if manifest is None:
-        found = between_segments(log, segments, {}, notes) if clean else []
+        ours = evidence.closed_start != NOT_KNOWN  # then there was a manifest, and it is lost
+        found = between_segments(log, segments, {}, notes, ours=ours) if clean else []
         start = evidence.started if evidence.closed_start == NOT_KNOWN else evidence.closed_start
         if segments and 0 <= start < segments[0].base_offset:
             found.append((start, segments[0].base_offset))
         return found
+    _set_strangers_aside(log, segments, manifest, notes)
     by_base = {segment.base_offset: segment for segment in segments}
     found = list(manifest.missing)
     claims = [*manifest.segments, *([manifest.active] if manifest.active is not None else [])]
@@ -196,13 +199,19 @@ def missing_segments(
 
 
 def between_segments(
-    log: PartitionLog, segments: list[Segment], claims: Mapping[int, SegmentClaim], notes: list[str]
+    log: PartitionLog,
+    segments: list[Segment],
+    claims: Mapping[int, SegmentClaim],
+    notes: list[str],
+    *,
+    ours: bool = False,
 ) -> list[Range]:
     """Offsets between the end of a segment and the next one, where the log was not compacted. Of segments that the
     manifest claims it is known that there are none, or that they were given up: only the others are looked at, which
     are those that another release wrote, and those whose manifest is lost."""
     if log.config.cleanup_compact or log.cleaned:
-        return []
+        ends = {segment.base_offset: whole_end(segment)[0] for segment in segments} if ours else {}
+        return lost_from_compacted(log, segments, ends) if ours else []
     found = []
     for segment, following in pairwise(segments):
         if segment.base_offset in claims:
@@ -214,6 +223,21 @@ def between_segments(
             if (size := whole_end(segment)[1]) < segment.size:
                 _cut_back(log, segment, size, notes)  # part of a batch: nothing may follow it
     return found
+
+
+def _set_strangers_aside(log: PartitionLog, segments: list[Segment], manifest: Manifest, notes: list[str]) -> None:
+    """Files that are another segment than their names say. Looked at only where the size is not what is claimed: the
+    others are the scrub's."""
+    for segment in list(segments):
+        claim = manifest.claim(segment.base_offset)
+        if claim is None or segment.size in (0, claim.size):
+            continue
+        grows = claim is manifest.active
+        if not begins_elsewhere(segment, segment.base_offset + RELATIVE_OFFSET_MAX if grows else claim.end_offset):
+            continue
+        log.disk.rename(segment.log.path, segment.log.path + DAMAGED_SUFFIX)
+        notes.append(f"{segment.log.path} is another segment: set aside as {segment.log.path}{DAMAGED_SUFFIX}")
+        segments.remove(segment)
 
 
 def last_end(segment: Segment) -> int:

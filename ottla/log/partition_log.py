@@ -342,8 +342,7 @@ class PartitionLog:
         if piece.reaches_limit and piece.segment is self.active:
             self._hint(limit, piece.position + piece.length)
         if piece.reaches_limit and not piece.length:  # the limit lies in the very batch, or is a gap
-            further = limit < asked
-            return self.read(limit, bytes_max, limit=asked, whole_first_batch=whole_first_batch) if further else None
+            return self.read(limit, bytes_max, limit=asked) if limit < asked else None
         return piece
 
     def _hint(self, offset: int, position: int) -> None:
@@ -374,10 +373,10 @@ class PartitionLog:
 
     def roll(self, now_ms: int) -> Segment:
         """Seal the active segment and begin another one at the log end, unless it is empty."""
-        if not self.active.size or self.dropped:
-            return self.active
-        self._repair(now_ms)
-        return self._roll(self.log_end, now_ms)
+        if self.active.size and not self.dropped:
+            self._repair(now_ms)
+            self._roll(self.log_end, now_ms)
+        return self.active
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
         """On a StorageFault the log is as it was, and rolling may be tried again."""
@@ -434,8 +433,9 @@ class PartitionLog:
     def close(self) -> None:
         """Leave everything so that the next `open` with `clean=True` has nothing to do. Blocks."""
         self._repair(0)  # or its files would tell more than the log has, and be taken on trust
-        if self.log_end > self.log_start and self.log_end not in self.snapshots.offsets:
-            self.snapshots.write(self.log_end, self.producers)
+        if self.log_end > self.log_start:
+            if self.log_end not in self.snapshots.offsets:
+                self.snapshots.write(self.log_end, self.producers)
             self.snapshots.prune([*self._bases, self.log_end])
         if self.active.awake and self.active.size:
             self.active.seal()

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from ottla.errors import ErrorCode, Fault, Refused
-from ottla.log import claims, damage, manifest, scrub_repair, undecided
+from ottla.log import claims, damage, manifest, scrub_repair, traces, undecided
 from ottla.log.cleaned_transactions import AbortedTransaction
-from ottla.log.damage import DAMAGED_SUFFIX, Evidence
+from ottla.log.damage import DAMAGED_SUFFIX, NOT_KNOWN, Evidence
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.rebuilding import check_transaction_indexes, load_producers, reload_producers
+from ottla.log.rebuilding import check_transaction_indexes, load_producers, rebuild_transactions, reload_producers
 from ottla.log.scan import headers, whole
 from ottla.log.scrub import SegmentScrub
 from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, Segment, file_stem
@@ -71,7 +71,7 @@ def load(log: PartitionLog, evidence: Evidence, *, log_start: int, clean: bool, 
 def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, now_ms: int) -> None:
     recovery_point = evidence.recovery_point
     notes: list[str] = []
-    log_start = _read_manifest(log, log_start, notes)
+    log_start = _read_manifest(log, log_start, evidence.closed_end if clean else NOT_KNOWN, notes)
     claimed, indexes = log.manifest.latest, dict[int, bytes]()
     bases, snapshot_offsets = _tidy(log, indexes)
     segments = [Segment(log.disk, log.path, base, created_ms=now_ms) for base in bases]
@@ -79,6 +79,7 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         log.snapshots.found(offset)
     for base in bases:
         log.transactions.look_for(base)
+    restored = _take_back(log, segments, notes)
     found = damage.missing_segments(log, segments, evidence, clean=clean, notes=notes)
     missing = manifest.without(((max(start, log_start), end) for start, end in found), log.given_up)
     if missing:
@@ -122,11 +123,26 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
     newest = log.snapshots.offsets[-1:]
     log.snapshots.prune([*(segment.base_offset for segment in log.segments), *newest])
     check_transaction_indexes(log, evidence, clean=clean, check=lambda segment: _check_batches(log, segment))
+    for base in restored:
+        rebuild_transactions(log, base)
     claims.rebuild(log)
 
 
-def _read_manifest(log: PartitionLog, checkpointed: int, notes: list[str]) -> int:
-    """Returns the log start: the checkpoint may be newer than the manifest (DeleteRecords), and the other way round."""
+def _take_back(log: PartitionLog, segments: list[Segment], notes: list[str]) -> list[int]:
+    """Files that were missing may have been put back. Returns which."""
+    claimed = log.manifest.latest
+    if claimed is None or not claimed.missing:
+        return []
+    left, bases = traces.put_back(log, segments, claimed)
+    if bases:
+        log.manifest.save(left)
+        notes += [f"{file_stem(log.path, base)}.log has what was missing" for base in bases]
+    return bases
+
+
+def _read_manifest(log: PartitionLog, checkpointed: int, closed_end: int, notes: list[str]) -> int:
+    """Returns the log start: the checkpoint may be newer than the manifest (DeleteRecords), and the other way round. A
+    manifest that a clean stop did not leave (`closed_end`, where the mark knows) is an older one that was put back."""
     data = manifest.read_bytes(log.disk, log.path)
     found = None
     try:
@@ -136,6 +152,9 @@ def _read_manifest(log: PartitionLog, checkpointed: int, notes: list[str]) -> in
     if found is not None and log.topic_id is not None and found.topic_id not in (None, log.topic_id):
         found = None
         notes.append(f"{log.path}/{manifest.FILE_NAME} is another topic's. It proves nothing, and was rebuilt.")
+    if found is not None and closed_end > 0 and (found.active is None or found.active.end_offset != closed_end):
+        found = None
+        notes.append(f"{log.path}/{manifest.FILE_NAME} is older than the last clean stop. It proves nothing.")
     log.manifest.found(found, data or b"")
     log.given_up = () if found is None else found.given_up
     return checkpointed if found is None else max(checkpointed, found.log_start)

@@ -385,3 +385,85 @@ def test_an_index_of_aborted_transactions_that_rots_before_it_is_claimed_is_not_
         log.finish_sync(job)
     again = opened(disk, log.log_end, clean=closed_first)
     assert again.transactions.aborted(0, again.log_end) == aborted
+
+
+def names(disk: SimDisk, suffix: str = ".log") -> list[str]:
+    return [name for name in disk.listdir(PATH) if name.endswith(suffix)]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_files_whose_names_were_swapped_are_not_taken_for_each_other(clean):
+    disk, sent, end, _ = closed()
+    sizes = {name: len(disk.read(f"{PATH}/{name}")) for name in names(disk)}
+    first = names(disk)[0]
+    second = next(name for name in names(disk)[1:] if sizes[name] != sizes[first])
+    contents = disk.read(f"{PATH}/{first}"), disk.read(f"{PATH}/{second}")
+    disk.write_atomic(f"{PATH}/{second}", contents[0])
+    disk.write_atomic(f"{PATH}/{first}", contents[1])
+    log = opened(disk, end, clean=clean)
+    assert log.damage is not None
+    expected = {read_header(batch).base_offset: batch for batch in sent}
+    seen = served(log)
+    assert all(expected[offset] == batch for offset, batch in seen.items())
+    lost = expected.keys() - seen.keys()
+    assert {int(first[:20]), int(second[:20])} <= lost
+    assert all(any(start <= offset < stop for start, stop in log.damage.missing) for offset in lost)
+
+
+@pytest.mark.parametrize("closed_first", [True, False])
+@pytest.mark.parametrize("victim", [0, 2, -1])
+@pytest.mark.parametrize("what", ["removed", "cut"])
+def test_files_that_are_put_back_are_recognised(victim, closed_first, what):
+    disk, sent, end, aborted = closed()
+    name = names(disk)[victim]
+    whole = disk.read(f"{PATH}/{name}")
+    if what == "removed":
+        disk.remove(f"{PATH}/{name}")
+    else:
+        disk.write_atomic(f"{PATH}/{name}", whole[:-5])
+    log = opened(disk, end, closed_start=0, closed_end=end)
+    assert log.damage is not None
+    append(log, [b"more"], epoch=3)
+    if closed_first:
+        log.close()
+    disk.write_atomic(f"{PATH}/{name}", whole)
+    again = opened(disk, end + 1, clean=closed_first)
+    assert again.damage is None
+    assert list(served(again).values())[:-1] == sent
+    assert again.log_end == end + 1
+    assert again.transactions.aborted(0, end) == aborted
+
+
+def test_an_older_manifest_beside_newer_files_cuts_nothing():
+    disk, sent, end, _ = closed()
+    older = disk.read(f"{PATH}/{FILE_NAME}")
+    log = opened(disk, end)
+    for _ in range(9):
+        append(log, [b"more"], epoch=3)
+    log.close()
+    disk.write_atomic(f"{PATH}/{FILE_NAME}", older)
+    again = opened(disk, log.log_end, closed_start=0, closed_end=log.log_end)
+    assert again.damage is None
+    assert len(served(again)) == len(sent) + 9
+    assert not names(disk, ".damaged")
+
+
+@pytest.mark.parametrize("act", ["removed", "emptied", "cut"])
+def test_a_compacted_log_that_lost_a_segment_with_its_manifest_misses_it(act):
+    disk, _, end, _ = closed()
+    log = opened(disk, end)
+    victim = log.segments[2]
+    content = disk.read(victim.log.path)
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    if act == "removed":
+        disk.remove(victim.log.path)
+    else:
+        first = next(batches(content))[1].size
+        disk.write_atomic(victim.log.path, content[:first] if act == "cut" else b"")
+    log = PartitionLog.open(
+        disk, PATH, CONFIG._replace(cleanup_compact=True), recovery_point=end, high_watermark=end, closed_start=0,
+        closed_end=end, clean=True, topic_id=bytes(range(16)), now_ms=NOW,
+    )  # fmt: skip
+    assert log.damage is not None
+    assert log.damage.missing[0][1] == log.segments[2 if act == "removed" else 3].base_offset
+    assert log.damage.missing[0][0] >= victim.base_offset
