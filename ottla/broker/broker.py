@@ -219,6 +219,8 @@ class Broker:
         self.events.recovered(self.runtime.now() - began, clean=mark is not None)
         self.cluster.subscribe(self._changed)
         self.cluster.subscribe(self.events.changed)
+        for topic_id, _ in self.replicas.unopened:
+            self._host_later(topic_id)
         now = self.image
         for change in changes_between(loaded, now):
             self._changed(loaded, now, change)

@@ -72,6 +72,8 @@ class Replicas:
         self._clean = False
         self._forgot = False
         self._closed: dict[Key, checkpoints.ClosedLog] = {}  # as the clean stop before this start left them
+        self.unopened: set[tuple[bytes, int]] = set()
+        """Those that could not be opened at the start: by topic id and number."""
         self.outdated = False
         """The data directory is an older one, which somebody put back: every log may lack what was written since."""
         self.broker_epoch = NO_EPOCH
@@ -102,7 +104,8 @@ class Replicas:
     def damaged(self) -> tuple[tuple[str, int], ...]:
         """Those that lack something, by topic id and number: whoever has lost something must not count as in sync, nor
         be elected before the others."""
-        return tuple((id_text(p.topic_id), p.index) for p in self if p.log.damage is not None)
+        lacking = [(id_text(p.topic_id), p.index) for p in self if p.log.damage is not None]
+        return (*lacking, *((id_text(topic_id), index) for topic_id, index in self.unopened))
 
     # Opening.
 
@@ -134,7 +137,8 @@ class Replicas:
                 partition.forgot, partition.outdated = self._forgot, self.outdated
                 self._take_in(partition)
             for topic, index in some:
-                self.host_partition(topic, index)
+                if (topic.id, index) not in self.unopened:
+                    self.host_partition(topic, index)
 
     def _look_through(self, image: Image) -> None:
         """The data directory: what is known of its logs, and what in it is no log of ours. Blocks."""
@@ -205,7 +209,15 @@ class Replicas:
             return {}
 
     def _opened(self, some: list[tuple[Topic, int]]) -> list[Partition]:
-        return [self._open(topic, index) for topic, index in some]
+        """Whatever is wrong with one keeps no other from being opened."""
+        opened = []
+        for topic, index in some:
+            try:
+                opened.append(self._open(topic, index))
+            except Exception as failure:
+                log.error("%s-%d cannot be opened", topic.name, index, exc_info=failure)
+                self.unopened.add((topic.id, index))
+        return opened
 
     def _look_at(self, name: str, image: Image) -> Key | None:
         """The partition whose log the directory holds, if it is one of ours. Set it aside if its topic is not (or not
@@ -344,6 +356,7 @@ class Replicas:
         checkpointed = self._known[checkpoints.HIGH_WATERMARKS].get(key, 0)
         partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
         partition.end_known = closed is not None
+        self.unopened.discard((topic.id, index))
         opened.on_refused = lambda fault: self.on_write_refused(partition, fault)
         return partition
 
@@ -452,11 +465,7 @@ class Replicas:
         written = [partition for partition in self._by_name.values() if self._disk.exists(partition.log.path)]
         with self._disk.together(self._data_dir) if len(written) > TOGETHER_FROM else nullcontext():
             closed = [self._close(partition) for partition in written]
-        try:
-            self.write_checkpoints()
-        except StorageFault as fault:
-            log.error("cannot write down where the logs stand: %s", fault)
-            return False
+        self.write_checkpoints()
         return all(closed)
 
     def _close(self, partition: Partition) -> bool:

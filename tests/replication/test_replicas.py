@@ -15,7 +15,7 @@ from ottla.cluster.layout import id_text
 from ottla.cluster.model import Partition as State
 from ottla.config.load import load_broker_config
 from ottla.config.topic import resolve
-from ottla.errors import Refused, StorageFault
+from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.checkpoints import (
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -25,6 +25,7 @@ from ottla.log.checkpoints import (
     read_offsets,
 )
 from ottla.log.manifest import FILE_NAME
+from ottla.log.partition_log import PartitionLog
 from ottla.replication.partition import ACKS_ALL
 from ottla.replication.replicas import CHECKPOINTS, Replicas
 from ottla.runtime.disk import RealDisk
@@ -431,3 +432,25 @@ def test_log_starts_are_told_of_all_that_hold_anything(replicas, disk):
     log = start(disk, topic()).get("orders", 0).log
     assert (log.log_start, log.log_end, log.damage.missing) == (0, 4, ((0, 3),))
     assert log.proven_start == 0
+
+
+def test_a_partition_that_cannot_be_opened_keeps_no_other_from_being_opened(replicas, disk, monkeypatch, caplog):
+    written(replicas, 2)
+    replicas.get("orders", 1).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    assert replicas.close()
+    load = PartitionLog.open
+
+    def failing(disk, path, *args, **kwargs):
+        if path.endswith("orders-0"):
+            raise Refused(ErrorCode.corrupt_message)
+        return load(disk, path, *args, **kwargs)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(PartitionLog, "open", failing)
+        again = start(disk, topic(), clean=True, logs=replicas.logs())
+    assert again.get("orders", 0) is None
+    assert again.get("orders", 1).log.log_end == 1
+    assert again.damaged() == ((id_text(topic().id), 0),), "it does not count as in sync"
+    assert "orders-0 cannot be opened" in caplog.text
+    assert again.host_partition(topic(), 0).log.log_end == 2
+    assert again.damaged() == ()
