@@ -235,7 +235,7 @@ class _Verification:
         if following == _OFFSET_MAX or self._next_offset >= following or following <= self._log_start:
             return
         claim = None if self._manifest is None else self._manifest.claim(base)
-        ranges = () if self._manifest is None else self._manifest.missing
+        ranges = () if self._manifest is None else (*self._manifest.missing, *self._manifest.given_up)
         known = any(start <= self._next_offset and following <= end for start, end in ranges)
         told = any(finding.records for finding in self._findings)
         if known or told or self._told.compacted or (claim is not None and claim.size == size):
