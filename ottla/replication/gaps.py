@@ -1,4 +1,4 @@
-"""Replicas that lack something, beside each other: only what no replica has is missing. Pure.
+"""Replicas that lack something, beside each other: only what no replica has is missing.
 
 A leader whose log lacks offsets (they are missing, or were given up) says so to a follower that asks for them. The
 follower keeps all that it has before and goes on behind, and its own log lacks from then on what the leader has not and
@@ -14,6 +14,7 @@ what they asked for (`lacking`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ from ottla.log.manifest import Range, merged
 if TYPE_CHECKING:
     from ottla.replication.in_sync import Follower
     from ottla.replication.partition import Partition
+
+
+log = logging.getLogger("ottla.replication")
 
 
 def unsettled(partition: Partition) -> Range | None:
@@ -57,6 +61,20 @@ def tell(partition: Partition, replica: int, offset: int) -> Gap | None:
         follower = partition.followers[replica]
         follower.lacks = merged([*follower.lacks, (offset, gap.end)])
     return gap
+
+
+def next_held(partition: Partition, offset: int) -> int:
+    """Where a broker that reads its own log, to know what it has to, goes on: behind what was given up, and where no
+    other replica can have it also behind what is missing."""
+    while (gap := damage.gap_at(partition.log, offset)) is not None and (gap.given_up or len(partition.replicas) == 1):
+        if not gap.given_up:
+            log.error("%s: offsets %d..%d: what stood there is lost, going on without it", partition, *_inclusive(gap))
+        offset = gap.end
+    return offset
+
+
+def _inclusive(gap: Gap) -> tuple[int, int]:
+    return gap.start, gap.end - 1
 
 
 def lacking(missing: tuple[Range, ...], follower: Follower) -> int:

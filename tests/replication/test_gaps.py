@@ -195,3 +195,13 @@ def test_what_follows_a_gap_survives_a_kill(cluster, point):
     assert again.damage is not None
     assert (again.damage.missing, again.log_end) == (((10, 14),), 17)
     assert not [name for name in first.log.disk.listdir(PATH) if name.endswith(".damaged")]
+
+
+def test_a_broker_goes_on_without_what_only_it_could_have_remembered(cluster, caplog):
+    """As coordinators read their own logs: nothing else would ever let them go on."""
+    _, _, third = cluster
+    assert gaps.next_held(third, 3) == 3, "another replica may have it"
+    third.replicas = (3,)
+    assert gaps.next_held(third, 3) == END
+    assert "is lost, going on without it" in caplog.text
+    assert gaps.next_held(third, END) == END
