@@ -209,13 +209,13 @@ class Replicas:
             return {}
 
     def _opened(self, some: list[tuple[Topic, int]]) -> list[Partition]:
-        """Whatever is wrong with one keeps no other from being opened."""
-        opened = []
+        opened = []  # whatever is wrong with one keeps no other from being opened
         for topic, index in some:
             try:
                 opened.append(self._open(topic, index))
             except Exception as failure:
-                log.error("%s-%d cannot be opened", topic.name, index, exc_info=failure)
+                told = None if isinstance(failure, Fault | Refused) else failure
+                log.error("%s-%d cannot be opened: %s", topic.name, index, failure, exc_info=told)
                 self.unopened.add((topic.id, index))
         return opened
 
