@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.errors import ErrorCode, Refused
+from ottla.log.damage import gap_at
 from ottla.log.manifest import Range
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.gaps import better_followers
@@ -110,6 +111,8 @@ def parting_of(log: PartitionLog, offset: int, last_epoch: int) -> tuple[int, in
     epoch, end = log.end_offset_for_epoch(last_epoch)
     if epoch == NO_EPOCH:  # no reign was ever that late: no checksum covers an epoch, and it is not from here
         return log.latest_epoch, log.log_end
+    if epoch < last_epoch and gap_at(log, end - 1) is not None:
+        epoch = last_epoch  # which reigns there were is lost with their records: the follower may have them
     return (epoch, end) if epoch < last_epoch or end < offset else None
 
 

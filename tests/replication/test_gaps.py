@@ -205,3 +205,26 @@ def test_a_broker_goes_on_without_what_only_it_could_have_remembered(cluster, ca
     assert gaps.next_held(third, 3) == END
     assert "is lost, going on without it" in caplog.text
     assert gaps.next_held(third, END) == END
+
+
+def test_what_was_written_in_reigns_that_the_leader_has_lost_is_cut_nowhere():
+    """An older copy of its directory knows nothing of later reigns, and its mark proves a later end."""
+    first, third = replica(1), replica(3)
+    reign(third, first, epoch=0)
+    write(third, 10)
+    follow(first, third)
+    reign(first, third, epoch=1)
+    write(first, 4)
+    follow(third, first)
+    older = replica(3)
+    reign(older, epoch=0)
+    write(older, 10)
+    older.log.close()
+    older = replica(3, older.log.disk, high_watermark=END)
+    assert older.log.damage is not None
+    reign(older, first, epoch=3)
+    write(older, 1)
+    follow(first, older)
+    assert readable(first) == set(range(15))
+    assert first.log.damage is None
+    assert in_sync_wanted(older, 0.0, 10.0, everybody) == {1}
