@@ -19,6 +19,7 @@ import ottla.broker.handlers  # noqa: F401 (registers them)
 from ottla.broker import forwarding
 from ottla.broker.cleaner import Cleaner
 from ottla.broker.coordinators import GroupCoordinator
+from ottla.broker.data_directory import check_owner, take_mark
 from ottla.broker.departed import Departed
 from ottla.broker.disk_errors import DiskErrors
 from ottla.broker.dispatch import Dispatch
@@ -60,7 +61,6 @@ from ottla.wire.error_codes import ErrorCounts
 
 log = logging.getLogger("ottla.broker")
 
-META_VERSION = "0"
 NOT_YET = {
     ErrorCode.invalid_replication_factor: ErrorCode.unknown_topic_or_partition,
     ErrorCode.not_controller: ErrorCode.leader_not_available,
@@ -153,7 +153,7 @@ class Broker:
                 f"another broker is running on {self.data_dir}. Stop it first, or give this one a directory of its own "
                 "with --data."
             )
-        self._check_owner(None)
+        check_owner(self, None)
         self.events.starting()
         if self._status is not None:
             await self._status.start()
@@ -164,10 +164,10 @@ class Broker:
             zookeeper=ZooKeeperOptions.of(self.config),
             lease_seconds=self.config.broker_session_timeout_ms / 1000,
         )
-        self._check_owner(self.cluster.cluster_id)
+        check_owner(self, self.cluster.cluster_id)
         self.events.joined()
         self._configure()
-        mark = checkpoints.take_clean_shutdown(disk, self.data_dir)
+        mark = take_mark(self)
         await self._open_logs(mark)
         damaged = self.replicas.damaged()
         if mark is None or len(damaged) > DAMAGED_NAMED_MAX:
@@ -219,6 +219,8 @@ class Broker:
         self.events.recovered(self.runtime.now() - began, clean=mark is not None)
         self.cluster.subscribe(self._changed)
         self.cluster.subscribe(self.events.changed)
+        for topic_id, _ in self.replicas.unopened:
+            self._host_later(topic_id)
         now = self.image
         for change in changes_between(loaded, now):
             self._changed(loaded, now, change)
@@ -292,35 +294,6 @@ class Broker:
         self.disk_errors.close()
         if self._hosting is not None:
             self._hosting.cancel()
-
-    def _check_owner(self, cluster_id: str | None) -> None:
-        """Data of another cluster, another broker or a newer release is not touched."""
-        disk, directory = self.runtime.disk, self.data_dir
-        meta = checkpoints.read_meta_properties(disk, directory)
-        if meta is None:
-            if cluster_id is not None:
-                checkpoints.write_meta_properties(
-                    disk,
-                    directory,
-                    {"version": META_VERSION, "broker.id": str(self.id), "cluster.id": cluster_id},
-                )
-            return
-        where = f"{directory}/{checkpoints.META_PROPERTIES}"
-        if meta.get("version") != META_VERSION:
-            raise Fault(
-                f"{directory} has format version {meta.get('version')}, this release of Ottla knows {META_VERSION} "
-                f"({where}). Use the release that wrote it, or another directory with --data."
-            )
-        if meta.get("broker.id") != str(self.id):
-            raise Fault(
-                f"{directory} belongs to broker {meta.get('broker.id')}, this is broker {self.id} ({where}). "
-                f"Start it with --id {meta.get('broker.id')}, or give another directory with --data."
-            )
-        if cluster_id is not None and meta.get("cluster.id") != cluster_id:
-            raise Fault(
-                f"{directory} belongs to cluster {meta.get('cluster.id')}, the store {self.config.ottla_store} to "
-                f"{cluster_id} ({where}). Give the store it was used with (--store), or another directory (--data)."
-            )
 
     # What the cluster agrees on.
 

@@ -28,6 +28,7 @@ from ottla.coordinator.loader import Loader
 from ottla.coordinator.runtime import Codec, Machine, Phase, Shard
 from ottla.errors import ErrorCode, Fault, Refused, StorageFault
 from ottla.net.server import Pending
+from ottla.replication.gaps import next_held
 from ottla.replication.partition import Partition
 from ottla.runtime import Handle
 from ottla.wire.batch import CODECS
@@ -39,8 +40,7 @@ log = logging.getLogger("ottla.coordinator")
 
 OFFSETS_TOPIC = "__consumer_offsets"
 LOAD_BYTES = 1 << 20
-LOAD_RETRY_SECONDS = 1.0
-"""After the disk could not be read."""
+LOAD_RETRY_SECONDS = 1.0  # after the disk could not be read
 
 KEY_CHARS_MAX = 32_767
 """Of a group's id or a transactional id: as long as a string in a record can be."""
@@ -261,8 +261,9 @@ class Coordinator(Generic[M]):
         began = self._runtime.now()
         log_ = shard.partition.log
         loader = Loader(shard.machine, self._codec, log_.log_start)
-        while shard.phase is Phase.LOADING and loader.next_offset < log_.log_end:
-            piece = log_.read(max(loader.next_offset, log_.log_start), LOAD_BYTES, limit=log_.log_end)
+        while shard.phase is Phase.LOADING and (at := next_held(shard.partition, loader.next_offset)) < log_.log_end:
+            loader.next_offset = max(at, log_.log_start)
+            piece = log_.read(loader.next_offset, LOAD_BYTES, limit=log_.log_end)
             if piece is None:
                 raise Fault(f"there is nothing at offset {loader.next_offset}, and the log ends at {log_.log_end}")
             for _ in loader.feed(await self._runtime.offload(piece.load)):
@@ -282,9 +283,8 @@ class Coordinator(Generic[M]):
         reply_to.answer(reply)
 
     def ask(self, key: str, act: Act[M], *, current: bool = True) -> Asking:
-        """Let the machine that knows the key decide, and apply what it decides. `current`: the answer must not be that
-        of a coordinator that was replaced and does not know it. What is written need not ask for that: the log of a
-        leader that was replaced takes nothing."""
+        """Let the machine that knows the key decide, and apply that. `current`: the answer must not be that of a
+        coordinator that was replaced. What is written need not ask for that: the log of one takes nothing."""
         asking = Asking()
         try:
             index = self.partition_of(key)

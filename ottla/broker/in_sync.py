@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, Fault, Refused
 from ottla.replication.doubt import resolve
+from ottla.replication.gaps import unsettled
 from ottla.replication.in_sync import UNKNOWN, Proposal
 from ottla.replication.partition import Partition
 from ottla.wire.schema.alter_partition import (
@@ -196,7 +197,7 @@ def _decides(partition: Partition) -> bool:
 
 
 def _leaves(partition: Partition) -> bool:
-    return partition.log.damage is not None and not _decides(partition) and partition.counts_as_whole
+    return unsettled(partition) is not None and not _decides(partition) and partition.counts_as_whole
 
 
 def _without_itself(partition: Partition) -> Proposal:

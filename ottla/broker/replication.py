@@ -13,6 +13,7 @@ from ottla.log import checkpoints
 from ottla.log.segment import Segment
 from ottla.replication.doubt import WHOLE_WAIT_SECONDS
 from ottla.replication.follower import Following, Link, Settings
+from ottla.replication.gaps import unsettled
 from ottla.replication.partition import Partition
 from ottla.replication.throttle import Throttle
 
@@ -73,20 +74,23 @@ class Replication:
         self._broker.syncing.look_at(partition)
         leader = partition.leader_id
         elsewhere = not partition.leads and leader not in (NO_BROKER, self._broker.id)
-        if partition.log.damage is not None:
-            if elsewhere and not partition.counts_as_whole:
-                try:
-                    self._copy_anew(partition)
-                except StorageFault as fault:
-                    self._copy_later(partition, fault)
-                    return
-            else:  # what it lets go of must not be counted on, and it must not be elected without it
-                self._broker.in_sync.leave(partition)
+        if unsettled(partition) is not None and (not elsewhere or partition.counts_as_whole):
+            self._broker.in_sync.leave(partition)  # it must not be elected without what is missing
         self._following.follow(partition, leader if elsewhere else None)
         if partition.doubt is not None:
             runtime, look_at = self._broker.runtime, self._broker.in_sync.look_at
             runtime.call_soon(look_at, partition)
             runtime.call_at(runtime.now() + WHOLE_WAIT_SECONDS, look_at, partition)
+
+    def make_whole(self, partition: Partition) -> None:
+        """Its leader has what is missing here."""
+        if partition.leads or partition.counts_as_whole:  # what it lets go of must not be counted on
+            self._broker.in_sync.leave(partition)
+            raise Refused(ErrorCode.kafka_storage_error, "it is damaged, and in sync for all that the controller knows")
+        try:
+            self._copy_anew(partition)
+        except StorageFault as fault:
+            self._copy_later(partition, fault)
 
     def _copy_anew(self, partition: Partition) -> None:
         damage = partition.log.damage

@@ -29,7 +29,7 @@ from ottla.log.verify import (
     verify_checkpoints,
     verify_partition,
 )
-from ottla.log.verify_claims import Finding, Told
+from ottla.log.verify_claims import AT_START, Finding, Told
 from ottla.runtime.disk import RealDisk
 
 STRAY: Final = (
@@ -115,8 +115,9 @@ def verify(directories: tuple[str, ...], as_json: bool) -> None:
 def accept(directory: str, partition: str, as_json: bool) -> None:
     """Give up the offsets that are missing in a partition, while its broker is stopped. Reads of them fail with
     KAFKA_STORAGE_ERROR until then, since another replica or a backup may still have them. Afterwards they are a gap, as
-    compaction leaves it: consumers go on with the next record. Exit status: 0 done, or nothing is missing; 1 it cannot
-    be done; 2 there is no such partition.
+    compaction leaves it: consumers go on with the next record. Transactions whose ends may have stood there count as
+    aborted. Other replicas take it over from their leader. Exit status: 0 done, or nothing is missing; 1 it cannot be
+    done; 2 there is no such partition.
 
     \b
     Example:
@@ -125,6 +126,8 @@ def accept(directory: str, partition: str, as_json: bool) -> None:
     disk = RealDisk()
     directory = directory.rstrip("/") or "/"
     path = f"{directory}/{partition}"
+    if "/" not in partition and not os.path.isdir(path) and _unseen(disk, directory, path):
+        raise Failure(f"{path} is lost, and no broker has seen that yet", hint=_START_ONCE)
     if "/" in partition or not os.path.isdir(path):
         raise Misused(f"{path} is no partition", hint="Name the data directory (log.dirs) and a directory in it.")
     lock = disk.lock(f"{directory}/.lock")
@@ -132,6 +135,8 @@ def accept(directory: str, partition: str, as_json: bool) -> None:
         raise Failure(f"a broker is running on {directory}", hint="Stop it first.")
     try:
         given_up = _accept_loss(disk, path, quiet=as_json)
+        if not given_up and _unseen(disk, directory, path):
+            raise Failure(f"offsets are missing in {path}, and no broker has seen that yet", hint=_START_ONCE)
     except ManifestDamaged as damaged:
         raise Failure(f"{path}/{MANIFEST}: {damaged}", hint="Start the broker once: it rebuilds it.") from damaged
     finally:
@@ -143,6 +148,22 @@ def accept(directory: str, partition: str, as_json: bool) -> None:
         click.echo(f"{partition}: nothing is missing")
     for start, end in given_up:
         click.echo(f"{partition}: offsets {start}..{end - 1} are given up: {end - start} offsets")
+
+
+_START_ONCE: Final = (
+    "Start the broker once, so that it finds out what is missing and copies it from other replicas. What is missing "
+    "then can be given up."
+)
+
+
+def _unseen(disk: RealDisk, directory: str, path: str) -> bool:
+    """Whether the next start of a broker would find something missing in a partition."""
+    finished = _finished(disk, directory)
+    told, wrong, _ = verify_checkpoints(disk, directory, finished=finished)
+    if not os.path.isdir(path):
+        return any(finding.path == path for finding in wrong)
+    findings = _look(disk, path, told_of(told, path), finished, False, lambda size: None).findings
+    return any(finding.records and finding.remedy == AT_START for finding in findings)
 
 
 def _accept_loss(disk: RealDisk, path: str, *, quiet: bool) -> tuple[Range, ...]:
@@ -176,7 +197,8 @@ def _verified(directory: str, findings: list[Finding], notes: list[str], *, quie
     home = os.path.dirname(os.path.abspath(directory)) if here else directory
     if not paths and not disk.exists(f"{directory}/{checkpoints.META_PROPERTIES}"):
         raise Misused(f"{directory} holds no partition", hint="Name the data directory of a broker (log.dirs).")
-    told, wrong, remarkable = verify_checkpoints(disk, home, finished=_finished(disk, home))
+    running = _running(disk, home)
+    told, wrong, remarkable = verify_checkpoints(disk, home, finished=_finished(disk, home), running=running)
     if not here:
         findings += wrong
         notes += remarkable
@@ -189,7 +211,6 @@ def _verified(directory: str, findings: list[Finding], notes: list[str], *, quie
         seen += size
         bar.reached(seen)
 
-    running = _running(disk, home)
     for path in paths:
         finished = _finished(disk, home)
         checked = _look(disk, path, told_of(told, path), finished, running, read)
@@ -198,7 +219,7 @@ def _verified(directory: str, findings: list[Finding], notes: list[str], *, quie
                 break
             if not (running := running or _running(disk, home)):
                 break
-            told = verify_checkpoints(disk, home, finished=False)[0]
+            told = verify_checkpoints(disk, home, finished=False, running=True)[0]
             finished = False
             checked = confirmed(checked, _look(disk, path, told_of(told, path), finished, running, lambda size: None))
         yield checked

@@ -80,6 +80,8 @@ def remove_strays(directory: str, yes: bool, outside: Outside, as_json: bool) ->
         print_json({"removed": [stray.path for stray in going], "kept": stay})
     elif going:
         click.echo(f"removed {len(going)}: {human_bytes(sum(stray.size_bytes for stray in going))}")
+    elif strays:
+        click.echo("nothing was removed")
 
 
 def _show(strays: list[Stray]) -> None:
@@ -136,7 +138,10 @@ def _wanted(disk: RealDisk, path: str, image: Image, broker_id: int) -> str:
         topics = [] if named is None else [named]
     for topic in topics:
         if index < len(topic.partitions) and broker_id in topic.partitions[index].replicas:
-            return f"{topic.name}-{index}, which this broker holds: move it back, see operating.md"
+            there = f"{os.path.dirname(path)}/{topic.name}-{index}"
+            if not os.path.isdir(there):
+                return f"{topic.name}-{index}, which this broker holds: move it back, see operating.md"
+            return f"a copy of {topic.name}-{index}, which this broker holds as {there}: remove it yourself"
     return ""
 
 

@@ -1,8 +1,9 @@
 """Giving up what is missing in a log: `ottla log accept-loss`. For a log that nobody has open.
 
 The missing ranges go from its manifest, and what was damage becomes a gap: readers who ask for an offset in it get the
-next one that is there, as after compaction. A log that has lost its first offsets starts behind them. Where a scrub has
-found damage in the middle of a segment, the segment is written anew without the empty batch that stands there.
+next one that is there, as after compaction. A log that has lost its first offsets starts behind them. The manifest
+remembers what was given up, for other replicas may have it: nobody deletes it because it is gone here. Where a scrub
+has found damage in the middle of a segment, the segment is written anew without the empty batch that stands there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ottla.log.manifest import NO_CRC, Manifest, ManifestFile, Range, SegmentClaim, read
+from ottla.log.manifest import given_up as after
 from ottla.log.scan import headers
 from ottla.log.segment import file_stem
 from ottla.runtime import Disk
@@ -43,7 +45,7 @@ def accept_loss(disk: Disk, path: str, reached: Reached = lambda done, total: No
         manifest = _without_lost(disk, path, claim, file, manifest, _beyond(done, total, reached))
         done += 2 * claim.size
         reached(done, total)
-    file.save(manifest._replace(missing=(), log_start=log_start))
+    file.save(after(manifest, given_up)._replace(log_start=log_start))
     return given_up
 
 

@@ -177,6 +177,8 @@ def read_meta_properties(disk: Disk, directory: str) -> dict[str, str] | None:
     try:
         lines = [line.strip() for line in data.decode("utf-8").splitlines()]
         settings = [line for line in lines if line and line[0] not in "#!"]
+        if not settings:
+            return None  # emptied: as good as none, and written anew
         return {line.partition("=")[0].strip(): _value(line, "=") for line in settings}
     except ValueError as problem:
         raise Fault(

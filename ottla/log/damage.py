@@ -1,10 +1,13 @@
 """Damage: what is missing in a log, found when it is opened and before anything of it is truncated.
 
 No data is read. The files are held against the manifest, and the end of the log against everything that proves one:
-    after a clean stop     the manifest; without one, the recovery point, the high watermark, the newest producer
-                           snapshot and the leader epochs
-    after any other stop   the manifest and the recovery point: a power cut may take what is behind them
-With a manifest of a clean stop that agrees with the files, a checkpoint that says more is wrong itself.
+    the manifest, the recovery point, the high watermark     at every start: what was committed is missed, whatever
+                                                             took it, a power cut included
+    the mark of a clean stop                                 if there was one
+    the newest producer snapshot and the leader epochs       after a clean stop, or if there is no other replica: else a
+                                                             power cut may have taken what was never committed
+Whoever says most is right: a manifest may be an older one that somebody put back together with the files. Only where
+the mark, the manifest and the files agree, a checkpoint that says more is wrong itself.
 
 What is missing is a range of offsets. The log keeps what is whole on both sides of it, ends where the highest proof
 says (an offset that was given is never given again), and answers a read in the range with KAFKA_STORAGE_ERROR: nothing
@@ -14,14 +17,17 @@ is skipped in silence. The ranges stand in the manifest until the replica is cop
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, Refused
-from ottla.log.manifest import NO_CUT, Manifest, Range, SegmentClaim, merged
+from ottla.log import undecided
+from ottla.log.manifest import NO_CUT, LostEnd, Manifest, Range, SegmentClaim, merged, without
 from ottla.log.scan import headers
-from ottla.log.segment import Segment
+from ottla.log.segment import RELATIVE_OFFSET_MAX, Segment
+from ottla.log.traces import begins_elsewhere, lost_from_compacted
+from ottla.log.undecided import Ends
 from ottla.runtime import Disk
 
 if TYPE_CHECKING:
@@ -57,6 +63,37 @@ class Damage(NamedTuple):
         return limit
 
 
+class Gap(NamedTuple):
+    """Offsets that a log has not, as it is told to followers: they may have them, and keep them then."""
+
+    start: int
+    end: int
+    given_up: bool = False
+
+
+def gap_at(log: PartitionLog, offset: int) -> Gap | None:
+    """What is missing, or was given up, at an offset."""
+    for ranges, given_up in ((() if log.damage is None else log.damage.missing, False), (log.given_up, True)):
+        for start, end in ranges:
+            if start <= offset < end:
+                return Gap(start, end, given_up)
+    return None
+
+
+def read_limit(log: PartitionLog, offset: int, limit: int) -> int:
+    """Up to where a reader who begins at `offset` may be served at once: to the next gap. Refused if that is missing.
+    What was given up it passes over, but with the next answer: whatever it is told of aborted transactions whose
+    markers are gone ends with the answer."""
+    if log.damage is not None:
+        limit = log.damage.limit(offset, limit)
+    return min([limit, *(start for start, _ in log.given_up if start > offset)])
+
+
+def behind_gap(log: PartitionLog, offset: int) -> int:
+    """The first offset from there on that was not given up."""
+    return next((end for start, end in log.given_up if start <= offset < end), offset)
+
+
 NOT_KNOWN = -1
 
 
@@ -67,6 +104,12 @@ class Evidence(NamedTuple):
     high_watermark: int = 0
     closed_start: int = NOT_KNOWN
     """Where it started when this release closed it, if that was the last thing that happened to it."""
+    closed_end: int = NOT_KNOWN
+    """And where it ended."""
+    started: int = NOT_KNOWN
+    """Where it started when log starts were last written down."""
+    alone: bool = False
+    """There is no other replica: what was appended was committed."""
 
 
 def note(log: PartitionLog, ranges: Iterable[Range]) -> None:
@@ -78,9 +121,43 @@ def note(log: PartitionLog, ranges: Iterable[Range]) -> None:
 
 def trim(log: PartitionLog) -> None:
     """The log starts later, or ends earlier: what is missing outside of it is no loss any more."""
+    if log.given_up:
+        log.given_up = tuple((start, min(end, log.log_end)) for start, end in log.given_up if start < log.log_end)
     if log.damage is not None:
         inside = merged((max(start, log.log_start), min(end, log.log_end)) for start, end in log.damage.missing)
         log.damage = log.damage._replace(missing=inside) if inside else None
+
+
+def pass_over(log: PartitionLog, offset: int, gap: Gap, now_ms: int) -> int:
+    """The leader has nothing from `offset` to the end of the gap, and here the log ends with it or lacks it as well:
+    take that for what it is at the leader. Durable on return. Returns up to where that is."""
+    known = () if log.damage is None else log.damage.missing
+    end = gap.end if offset >= log.log_end else min(gap.end, next(e for s, e in known if s <= offset < e))
+    lost = [(offset, end)]
+    at_the_end = offset >= log.log_end
+    open_since = log.transactions.open_since if at_the_end else {}
+    ends = tuple(LostEnd(producer_id, first, end - 1) for producer_id, first in open_since.items())
+    log.make_directory()
+    log.manifest.lose(
+        lost,
+        log_start=log.log_start,
+        topic_id=log.topic_id,
+        undecided=ends,
+        decided=lost if at_the_end else (),
+        give_up=gap.given_up,
+    )
+    undecided.take_up(log)
+    if at_the_end:
+        log.producers.close_transactions()
+        log.transactions.load()
+        log.go_on_at(end, now_ms)
+    if gap.given_up:
+        log.given_up = merged([*log.given_up, (offset, end)])
+        left = without(known, [(offset, end)])
+        log.damage = Damage(log.path, left, log.epochs.latest, log.log_end) if left else None
+    else:
+        log.damage = Damage(log.path, merged([*known, (offset, end)]), log.epochs.latest, log.log_end)
+    return end
 
 
 def missing_segments(
@@ -90,10 +167,13 @@ def missing_segments(
     behind kept aside."""
     manifest = log.manifest.latest
     if manifest is None:
-        found = between_segments(log, segments, {}, notes) if clean else []
-        if segments and 0 <= evidence.closed_start < segments[0].base_offset:
-            found.append((evidence.closed_start, segments[0].base_offset))
+        ours = evidence.closed_start != NOT_KNOWN  # then there was a manifest, and it is lost
+        found = between_segments(log, segments, {}, notes, ours=ours) if clean else []
+        start = evidence.started if evidence.closed_start == NOT_KNOWN else evidence.closed_start
+        if segments and 0 <= start < segments[0].base_offset:
+            found.append((start, segments[0].base_offset))
         return found
+    _set_strangers_aside(log, segments, manifest, notes)
     by_base = {segment.base_offset: segment for segment in segments}
     found = list(manifest.missing)
     claims = [*manifest.segments, *([manifest.active] if manifest.active is not None else [])]
@@ -119,13 +199,19 @@ def missing_segments(
 
 
 def between_segments(
-    log: PartitionLog, segments: list[Segment], claims: Mapping[int, SegmentClaim], notes: list[str]
+    log: PartitionLog,
+    segments: list[Segment],
+    claims: Mapping[int, SegmentClaim],
+    notes: list[str],
+    *,
+    ours: bool = False,
 ) -> list[Range]:
     """Offsets between the end of a segment and the next one, where the log was not compacted. Of segments that the
     manifest claims it is known that there are none, or that they were given up: only the others are looked at, which
     are those that another release wrote, and those whose manifest is lost."""
     if log.config.cleanup_compact or log.cleaned:
-        return []
+        ends = {segment.base_offset: whole_end(segment)[0] for segment in segments} if ours else {}
+        return lost_from_compacted(log, segments, ends) if ours else []
     found = []
     for segment, following in pairwise(segments):
         if segment.base_offset in claims:
@@ -137,6 +223,21 @@ def between_segments(
             if (size := whole_end(segment)[1]) < segment.size:
                 _cut_back(log, segment, size, notes)  # part of a batch: nothing may follow it
     return found
+
+
+def _set_strangers_aside(log: PartitionLog, segments: list[Segment], manifest: Manifest, notes: list[str]) -> None:
+    """Files that are another segment than their names say. Looked at only where the size is not what is claimed: the
+    others are the scrub's."""
+    for segment in list(segments):
+        claim = manifest.claim(segment.base_offset)
+        if claim is None or segment.size in (0, claim.size):
+            continue
+        grows = claim is manifest.active
+        if not begins_elsewhere(segment, segment.base_offset + RELATIVE_OFFSET_MAX if grows else claim.end_offset):
+            continue
+        log.disk.rename(segment.log.path, segment.log.path + DAMAGED_SUFFIX)
+        notes.append(f"{segment.log.path} is another segment: set aside as {segment.log.path}{DAMAGED_SUFFIX}")
+        segments.remove(segment)
 
 
 def last_end(segment: Segment) -> int:
@@ -184,32 +285,68 @@ def _cut_back(log: PartitionLog, segment: Segment, size: int, notes: list[str]) 
     segment.size = size
 
 
-def proven_end(log: PartitionLog, evidence: Evidence, log_end: int, *, clean: bool, notes: list[str]) -> int:
-    """The highest end of the log that anything proves."""
-    manifest = log.manifest.latest or Manifest()
-    told = {"the recovery point": evidence.recovery_point}
-    if clean:
-        told["the high watermark"] = evidence.high_watermark
-        told["a producer snapshot"] = max(log.snapshots.offsets, default=0)
-        told["a leader epoch"] = max((start for _, start in log.epochs.entries), default=0)
+def derived_ends(log: PartitionLog) -> dict[str, int]:
+    """What files of the partition say of the end of its log. To be asked before anything is truncated."""
+    return {
+        "a producer snapshot": max(log.snapshots.offsets, default=0),
+        "a leader epoch": max((start for _, start in log.epochs.entries), default=0),
+    }
+
+
+def ends_told(manifest: Manifest, evidence: Evidence, derived: Mapping[str, int], *, clean: bool) -> dict[str, int]:
+    """Who proves which end of the log, besides the manifest. A truncation that the manifest tells of is no damage."""
+    told = {"the recovery point": evidence.recovery_point, "the high watermark": evidence.high_watermark}
+    if clean or evidence.alone:
+        told.update(derived)
     if manifest.cut != NO_CUT:
         told = {what: min(offset, manifest.cut) for what, offset in told.items()}
-    exact = clean and manifest.active is not None and not manifest.missing
-    if exact and manifest.end_offset == log_end:
-        wrong = [f"{what} says {offset}" for what, offset in told.items() if offset > log_end]
-        if wrong:
-            notes.append(f"the log ends at {log_end}, as its manifest proves; {', '.join(wrong)}: rebuilt")
+    if clean:
+        told["the mark of the clean stop"] = evidence.closed_end
+    return told
+
+
+def closed_there(manifest: Manifest, evidence: Evidence, log_end: int, *, clean: bool) -> bool:
+    """Whether the log ends where a clean stop left it, beyond doubt: a checkpoint that says more is wrong itself."""
+    known = clean and manifest.active is not None and not manifest.missing
+    return known and manifest.end_offset == log_end == evidence.closed_end
+
+
+def proven_end(
+    log: PartitionLog, evidence: Evidence, derived: Mapping[str, int], *, clean: bool, notes: list[str]
+) -> int:
+    """The highest end of the log that anything proves."""
+    manifest, log_end = log.manifest.latest or Manifest(), log.log_end
+    told = ends_told(manifest, evidence, derived, clean=clean)
+    more = [f"{what} says {offset}" for what, offset in told.items() if offset > log_end]
+    if closed_there(manifest, evidence, log_end, clean=clean):
+        if more:
+            notes.append(f"the log ends at {log_end}, as its manifest proves; {', '.join(more)}: rebuilt")
         return log_end
+    if more:
+        notes.append(f"the log ends at {log_end}; {', '.join(more)}")
     return max(manifest.end_offset, log_end, *told.values())
 
 
-def go_on_behind(log: PartitionLog, missing: tuple[Range, ...], end: int, now_ms: int) -> None:
+def lose(log: PartitionLog, ranges: Sequence[Range], ends: Ends) -> None:
+    """Write down what is missing. Durable on return."""
+    log.manifest.lose(
+        ranges,
+        log_start=log.log_start,
+        topic_id=log.topic_id,
+        aborted=ends.aborted,
+        undecided=ends.undecided,
+        decided=ends.decided,
+    )
+    undecided.take_up(log)
+
+
+def go_on_behind(log: PartitionLog, missing: tuple[Range, ...], end: int, ends: Ends, now_ms: int) -> None:
     """The log has lost these offsets, and goes on where the highest proof says that it ended. The manifest has the loss
     before anything is written that looks like a log that has always begun there."""
     ends_early = log.log_end < end or not log.disk.exists(log.path)
     if ends_early:
         log.make_directory()
-    log.manifest.lose(missing, log_start=log.log_start, topic_id=log.topic_id)
+    lose(log, missing, ends)
     if ends_early:
         kept = [segment for segment in log.segments if segment.size]
         fresh = Segment(log.disk, log.path, end, created_ms=now_ms)

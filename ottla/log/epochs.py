@@ -136,7 +136,7 @@ class LeaderEpochs:
     def read(cls, disk: Disk, directory: str) -> LeaderEpochs | None:
         """What the checkpoint says, None when there is none. A damaged one is a Fault: it can be rebuilt."""
         path = f"{directory}/{FILE_NAME}"
-        remedy = "Delete it: it is then rebuilt from the log."
+        remedy = "The log tells what it said."
         lines = read_lines(disk, path, 2, remedy)
         if lines is None:
             return None

@@ -184,12 +184,15 @@ class OffsetIndex(_Index):
 
     def peek_last_position(self, log_bytes: int) -> int:
         """The position of the last entry, read without loading; 0 when there is none that makes sense."""
+        position = self.last_position_told()
+        return position if 0 <= position < log_bytes else 0
+
+    def last_position_told(self) -> int:
+        """The position of the last entry in the file, whatever it says; -1 when there is none."""
         entries = self._file.size() // self.ENTRY_BYTES
         if not entries:
-            return 0
-        last = self._file.pread(self.ENTRY_BYTES, (entries - 1) * self.ENTRY_BYTES)
-        position = int.from_bytes(last[4:], "big")
-        return position if position < log_bytes else 0
+            return -1
+        return int.from_bytes(self._file.pread(self.ENTRY_BYTES, (entries - 1) * self.ENTRY_BYTES)[4:], "big")
 
     def drop(self) -> None:
         """Give the memory back; the next lookup loads it again."""
@@ -280,6 +283,13 @@ class TimeIndex(_Index):
         self._columns = (timestamps, offsets)
         self._written = len(offsets)
         self.loaded = True
+
+    def last_offset_told(self) -> int | None:
+        """The offset of the last entry in the file, relative to its segment; None when there is none."""
+        entries = self._file.size() // self.ENTRY_BYTES
+        if not entries:
+            return None
+        return int.from_bytes(self._file.pread(self.ENTRY_BYTES, (entries - 1) * self.ENTRY_BYTES)[8:], "big")
 
     def drop(self) -> None:
         if self.loaded and self._written == len(self):

@@ -5,6 +5,10 @@
     log-start <offset>                                         -1: not proven
     cut <offset>                                               only between a truncation and the next checkpoints
     missing <first offset> <end offset>                        a range that is lost and was not given up yet
+    given-up <first offset> <end offset>                       one that was: here is a gap, elsewhere it may be whole
+    decided <first offset> <end offset>                        a lost range: it is known what became of transactions
+    aborted <producer id> <first offset> <last offset>         whose marker is lost
+    undecided <producer id> <first offset> <last offset>       which may have ended in a range that is lost
     segment <base> <end> <size> <index> <timeindex> <txnindex>
     active <base> <end> <size> <index> <timeindex> <txnindex>  as a clean close left it
     epochs <leader-epoch-checkpoint>                           as a clean close left it
@@ -21,7 +25,8 @@ may grow behind what is claimed of it, and what is claimed of its derived files 
 stop was clean.
 
 **The log start is durable before the first file loses its name.** A log whose first file begins behind the log start of
-its manifest has lost that file. A leader tells its followers no other log start than this one (`proven_start`).
+its manifest has lost that file. A leader tells its followers no other log start than this one (`proven_start`). Where
+the log starts behind a range that was given up, followers are told where that range began: they may have it.
 
 **It is of the last process that wrote to the log, or it is not there.** Its name ends as the names of deleted files do:
 Apache Kafka and earlier releases remove such files whenever they open a log, and nobody else writes to one. A manifest
@@ -69,6 +74,14 @@ def merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
     return tuple(joined)
 
 
+def without(ranges: Iterable[Range], gone: Iterable[Range]) -> tuple[Range, ...]:
+    """What is left of the ranges without others."""
+    left = list(ranges)
+    for first, last in gone:
+        left = [part for start, end in left for part in ((start, min(end, first)), (max(start, last), end))]
+    return merged(left)
+
+
 class ManifestDamaged(Exception):
     """The bytes are no manifest."""
 
@@ -84,6 +97,14 @@ class SegmentClaim(NamedTuple):
     txnindex_crc: int = NO_CRC
 
 
+class LostEnd(NamedTuple):
+    """A transaction whose end is in a lost range, or may be. `last_offset` is its marker's, or the last lost one."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
 class Manifest(NamedTuple):
     """See the module."""
 
@@ -94,6 +115,18 @@ class Manifest(NamedTuple):
     missing: tuple[Range, ...] = ()
     topic_id: bytes | None = None
     epochs_crc: int = NO_CRC
+    given_up: tuple[Range, ...] = ()
+    decided: tuple[Range, ...] = ()
+    aborted: tuple[LostEnd, ...] = ()
+    undecided: tuple[LostEnd, ...] = ()
+
+    @property
+    def proven_start(self) -> int:
+        """Where the log started but for what was given up: others may delete what is before it."""
+        start = self.log_start
+        for first, end in reversed(self.given_up):
+            start = min(first, start) if end >= start else start
+        return start
 
     @property
     def end_offset(self) -> int:
@@ -129,6 +162,10 @@ class Manifest(NamedTuple):
             segments=tuple(claim for claim in self.segments if claim.end_offset > log_start),
             active=active,
             missing=tuple((max(start, log_start), end) for start, end in self.missing if end > log_start),
+            given_up=tuple(each for each in self.given_up if each[1] >= log_start),
+            decided=tuple(each for each in self.decided if each[1] > log_start),
+            aborted=tuple(each for each in self.aborted if each.last_offset >= log_start),
+            undecided=tuple(each for each in self.undecided if each.last_offset >= log_start),
         )
 
     def ended_at(self, offset: int) -> Manifest:
@@ -140,7 +177,11 @@ class Manifest(NamedTuple):
             active=active,
             cut=offset if self.cut == NO_CUT else min(self.cut, offset),
             missing=tuple((start, min(end, offset)) for start, end in self.missing if start < offset),
+            given_up=tuple((start, min(end, offset)) for start, end in self.given_up if start < offset),
             epochs_crc=NO_CRC,
+            decided=tuple((start, end) for start, end in self.decided if end <= offset),
+            aborted=tuple(each for each in self.aborted if each.last_offset < offset),
+            undecided=tuple(each for each in self.undecided if each.last_offset < offset),
         )
 
     def encode(self) -> bytes:
@@ -151,6 +192,10 @@ class Manifest(NamedTuple):
         if self.cut != NO_CUT:
             lines.append(f"cut {self.cut}")
         lines += [f"missing {start} {end}" for start, end in self.missing]
+        lines += [f"given-up {start} {end}" for start, end in self.given_up]
+        lines += [f"decided {start} {end}" for start, end in self.decided]
+        lines += [f"aborted {' '.join(map(str, each))}" for each in self.aborted]
+        lines += [f"undecided {' '.join(map(str, each))}" for each in self.undecided]
         lines += [f"segment {_claim_text(claim)}" for claim in self.segments]
         if self.active is not None:
             lines.append(f"active {_claim_text(self.active)}")
@@ -177,10 +222,18 @@ class Manifest(NamedTuple):
             segments=tuple(_claim_of(values) for values in fields.get("segment", ())),
             active=active[0] if active else None,
             cut=int(fields["cut"][0][0]) if "cut" in fields else NO_CUT,
-            missing=tuple((int(start), int(end)) for start, end in fields.get("missing", ())),
+            missing=_ranges_of(fields.get("missing", ())),
+            given_up=_ranges_of(fields.get("given-up", ())),
+            decided=_ranges_of(fields.get("decided", ())),
+            aborted=tuple(LostEnd(*map(int, each)) for each in fields.get("aborted", ())),
+            undecided=tuple(LostEnd(*map(int, each)) for each in fields.get("undecided", ())),
             topic_id=bytes.fromhex(fields["topic"][0][0]) if "topic" in fields else None,
             epochs_crc=_crc_of(fields["epochs"][0][0]) if "epochs" in fields else NO_CRC,
         )
+
+
+def _ranges_of(lines: Iterable[Sequence[str]]) -> tuple[Range, ...]:
+    return tuple((int(start), int(end)) for start, end in lines)
 
 
 def _crc_text(crc: int) -> str:
@@ -229,6 +282,18 @@ def claim_of(
     crcs = [file_crc(disk, f"{stem}.{kind}") for kind in _DERIVED]
     claim = SegmentClaim(base_offset, end_offset, size, *crcs)
     return claim if txnindex_crc is None else claim._replace(txnindex_crc=txnindex_crc)
+
+
+def given_up(manifest: Manifest, ranges: Sequence[Range]) -> Manifest:
+    """These offsets are given up: what is undecided because of them counts as aborted."""
+    ends = [each for each in manifest.undecided if any(start <= each.last_offset < end for start, end in ranges)]
+    return manifest._replace(
+        missing=without(manifest.missing, ranges),
+        given_up=merged([*manifest.given_up, *ranges]),
+        decided=merged([*manifest.decided, *ranges]),
+        aborted=tuple(dict.fromkeys([*manifest.aborted, *ends])),
+        undecided=tuple(each for each in manifest.undecided if each not in ends),
+    )
 
 
 class ManifestFile:
@@ -284,7 +349,7 @@ class ManifestFile:
         self._decoded = manifest
         self._data = b"" if manifest is None else data or manifest.encode()
         self._on_disk = self._data or None
-        self.proven_start = NOT_PROVEN if manifest is None else manifest.log_start
+        self.proven_start = NOT_PROVEN if manifest is None else manifest.proven_start
         self.cuts = int(manifest is not None and manifest.cut != NO_CUT)
 
     def opened(self) -> None:
@@ -326,7 +391,7 @@ class ManifestFile:
                 self.proven_start = NOT_PROVEN
             return
         self._data = self._on_disk = data
-        self.proven_start = manifest.log_start
+        self.proven_start = manifest.proven_start
 
     def add(
         self, claims: Sequence[SegmentClaim], *, log_start: int, topic_id: bytes | None, still: Callable[[], bool]
@@ -366,11 +431,28 @@ class ManifestFile:
         with self._lock:
             self._write(Manifest(offset, cut=offset, topic_id=topic_id))
 
-    def lose(self, ranges: Sequence[Range], *, log_start: int, topic_id: bytes | None) -> None:
-        """These offsets cannot be served any more. Blocks; for a thread. Durable on return, or StorageFault."""
+    def lose(
+        self,
+        ranges: Sequence[Range],
+        *,
+        log_start: int,
+        topic_id: bytes | None,
+        aborted: Sequence[LostEnd] = (),
+        undecided: Sequence[LostEnd] = (),
+        decided: Sequence[Range] = (),
+        give_up: bool = False,
+    ) -> None:
+        """These offsets cannot be served any more; or were given up, and nobody is to wait for them. With what is known
+        of transactions that ended there. Blocks; for a thread. Durable on return, or StorageFault."""
         with self._lock:
             manifest = self.latest or Manifest(log_start, topic_id=topic_id)
-            manifest = manifest._replace(missing=merged([*manifest.missing, *ranges]))
+            manifest = manifest._replace(
+                missing=merged([*manifest.missing, *ranges]),
+                decided=merged([*manifest.decided, *decided]),
+                aborted=tuple(dict.fromkeys([*manifest.aborted, *aborted])),
+                undecided=tuple(dict.fromkeys([*manifest.undecided, *undecided])),
+            )
+            manifest = given_up(manifest, ranges) if give_up else manifest
             self._write(manifest, takes_back=False)
             if self._on_disk != manifest.encode():
                 raise StorageFault(f"cannot write {self._directory}/{FILE_NAME}")

@@ -25,19 +25,20 @@ from typing import TYPE_CHECKING, NoReturn
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log import claims, rebuilding, recovery, truncation
 from ottla.log.checkpoints import write_partition_metadata
-from ottla.log.damage import NOT_KNOWN, Damage, Evidence, set_directories_aside, trim
+from ottla.log.damage import NOT_KNOWN, Damage, Evidence, read_limit, set_directories_aside, trim
 from ottla.log.epochs import EpochsFile, LeaderEpochs
 from ottla.log.log_config import LogConfig
-from ottla.log.manifest import ManifestFile
+from ottla.log.manifest import ManifestFile, Range
 from ottla.log.producers import Producers
 from ottla.log.retention import retain
+from ottla.log.scan import checked
 from ottla.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.log.slice import Slice
 from ottla.log.snapshots import Snapshots
 from ottla.log.sync import SyncJob, prepare
 from ottla.log.transactions import Transactions
 from ottla.runtime import Disk
-from ottla.wire.batch import LENGTH_OVERHEAD, BatchHeader, batches, check, stamp
+from ottla.wire.batch import LENGTH_OVERHEAD, BatchHeader, batches, stamp
 
 if TYPE_CHECKING:
     from ottla.log.recovery import Recovery
@@ -52,9 +53,9 @@ class PartitionLog:
 
     __slots__ = (
         "_bases", "_config", "_hints", "_segment_bytes", "active", "before_files", "cleaned", "damage", "disk",
-        "dropped", "epochs", "epochs_file", "failure", "latest_epoch", "log_end", "log_start", "made_files",
+        "dropped", "epochs", "epochs_file", "failure", "given_up", "latest_epoch", "log_end", "log_start", "made_files",
         "manifest", "on_refused", "path", "producers", "recovery", "recovery_point", "segments", "snapshots", "swap",
-        "topic_id", "transactions", "truncations",
+        "told_end", "topic_id", "transactions", "truncations",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, config: LogConfig) -> None:
@@ -67,6 +68,7 @@ class PartitionLog:
         self.log_start = 0
         self.log_end = 0
         self.recovery_point = 0
+        self.told_end = 0  # checkpoints may say that it reaches so far
         self.cleaned = 0  # up to where it has been compacted
         self.swap: Swap | None = None
         self.epochs = LeaderEpochs()
@@ -89,6 +91,7 @@ class PartitionLog:
         self._segment_bytes = config.segment_bytes
         self._hints: dict[int, int] = {}  # offset to position in the active segment, where readers stopped
         self.damage: Damage | None = None  # what is missing
+        self.given_up: tuple[Range, ...] = ()  # gaps that another replica may not have
         self.made_files = False
         self.before_files: Callable[[], None] | None = None  # what has to be done before it makes its directory
         self.dropped = False  # another topic may have its name and its path by now
@@ -106,17 +109,20 @@ class PartitionLog:
         log_start: int = 0,
         high_watermark: int = 0,
         closed_start: int = NOT_KNOWN,
+        closed_end: int = NOT_KNOWN,
+        started: int = NOT_KNOWN,
+        alone: bool = False,
         cleaned: int = 0,
         clean: bool = False,
         topic_id: bytes | None = None,
         now_ms: int,
     ) -> PartitionLog:
         """Load what is there, repair it unless it was closed cleanly; `log.recovery` says what was done."""
-        evidence = Evidence(recovery_point, high_watermark, closed_start)
+        evidence = Evidence(recovery_point, high_watermark, closed_start, closed_end, started, alone)
         aside: list[str] = []
         while True:
             log = cls(disk, path, config)
-            log.topic_id, log.cleaned = topic_id, cleaned
+            log.topic_id, log.cleaned, log.told_end = topic_id, cleaned, high_watermark
             try:
                 recovery.load(log, evidence, log_start=log_start, clean=clean, now_ms=now_ms)
                 break
@@ -193,7 +199,7 @@ class PartitionLog:
         next_offset = self.log_end
         for position, _ in batches(data):
             try:
-                header = self._check_replicated(data, position, next_offset)
+                header = checked(data, position, next_offset)
             except Refused:
                 if not position:
                     raise
@@ -216,15 +222,6 @@ class PartitionLog:
             next_offset = header.next_offset
         self._write_run(data, run, now_ms)
         return self.log_end
-
-    def _check_replicated(self, data: memoryview, position: int, next_offset: int) -> BatchHeader:
-        header = check(data, position)
-        if header.base_offset < next_offset:
-            raise Refused(
-                ErrorCode.corrupt_message,
-                f"the leader sent offset {header.base_offset} where {next_offset} or later was expected",
-            )
-        return header
 
     def _write_run(self, data: memoryview, run: list[tuple[int, BatchHeader]], now_ms: int) -> None:
         """Write adjacent batches at once into the active segment, which has room for them."""
@@ -329,8 +326,9 @@ class PartitionLog:
         segment = self.active
         hints = self._hints
         start_hint = -1
-        if self.damage is not None:
-            limit = self.damage.limit(offset, limit)
+        asked = limit
+        if self.damage is not None or self.given_up:
+            limit = read_limit(self, offset, limit)
         if offset >= segment.base_offset:
             start_hint = hints.get(offset, -1)
         else:
@@ -343,7 +341,9 @@ class PartitionLog:
             return piece
         if piece.reaches_limit and piece.segment is self.active:
             self._hint(limit, piece.position + piece.length)
-        return None if piece.reaches_limit and not piece.length else piece  # none: the limit lies in the very batch
+        if piece.reaches_limit and not piece.length:  # the limit lies in the very batch, or is a gap
+            return self.read(limit, bytes_max, limit=asked) if limit < asked else None
+        return piece
 
     def _hint(self, offset: int, position: int) -> None:
         """Who read up to here will come back for what follows: remember where that is in the active segment."""
@@ -373,10 +373,10 @@ class PartitionLog:
 
     def roll(self, now_ms: int) -> Segment:
         """Seal the active segment and begin another one at the log end, unless it is empty."""
-        if not self.active.size or self.dropped:
-            return self.active
-        self._repair(now_ms)
-        return self._roll(self.log_end, now_ms)
+        if self.active.size and not self.dropped:
+            self._repair(now_ms)
+            self._roll(self.log_end, now_ms)
+        return self.active
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
         """On a StorageFault the log is as it was, and rolling may be tried again."""
@@ -399,6 +399,12 @@ class PartitionLog:
         self.snapshots.prune(self._bases)
         self.made_files = True
         return fresh
+
+    def go_on_at(self, offset: int, now_ms: int) -> None:
+        """Nothing will ever stand between the log end and `offset`: go on there."""
+        self._repair(now_ms)
+        self._roll(offset, now_ms)
+        self.log_end = offset
 
     def prepare_sync(self, *, sealed_only: bool = False) -> SyncJob | None:
         """What makes the log durable up to its end, or up to its active segment; None when it is already."""
@@ -427,8 +433,9 @@ class PartitionLog:
     def close(self) -> None:
         """Leave everything so that the next `open` with `clean=True` has nothing to do. Blocks."""
         self._repair(0)  # or its files would tell more than the log has, and be taken on trust
-        if self.log_end > self.log_start and self.log_end not in self.snapshots.offsets:
-            self.snapshots.write(self.log_end, self.producers)
+        if self.log_end > self.log_start:
+            if self.log_end not in self.snapshots.offsets:
+                self.snapshots.write(self.log_end, self.producers)
             self.snapshots.prune([*self._bases, self.log_end])
         if self.active.awake and self.active.size:
             self.active.seal()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.errors import Refused
@@ -13,6 +14,7 @@ from ottla.log.scan import headers, whole
 from ottla.log.segment import Segment, file_stem
 from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
 from ottla.log.transactions import Transactions
+from ottla.log.undecided import Crossing
 
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
@@ -31,14 +33,18 @@ def load_producers(log: PartitionLog, producers: Producers, transactions: Transa
     transactions.load()
     if start >= end:
         return
+    crossing = Crossing(log, producers, transactions, start)
     for segment in log.segments[max(bisect_right(log.segments, start, key=_base_offset) - 1, 0) :]:
         if segment.base_offset >= end or not segment.size:
             continue
         position = max(segment.find(start), 0) if start > segment.base_offset else 0
         for at, header in headers(segment.log, position, segment.size):
+            if header.base_offset < end:
+                crossing.reach(header.base_offset)
             if header.producer_id >= 0 and start <= header.base_offset < end:
                 batch = segment.log.pread(header.size, at) if header.is_control else b""
                 transactions.replay(header, batch, now_ms)
+    crossing.reach(end)
 
 
 def rebuild_transactions(log: PartitionLog, base_offset: int) -> None:
@@ -54,24 +60,31 @@ def rewrite_transactions(log: PartitionLog, base_offset: int) -> None:
     load_producers(log, producers, reader, base_offset, now_ms=0)
     reader.begin_again(base_offset)
     segment = log.segments[bisect_right(log.segments, base_offset, key=_base_offset) - 1]
+    crossing = Crossing(log, producers, reader, base_offset)
     for _, header, batch in whole(segment.log, 0, segment.size):
+        crossing.reach(header.base_offset)
         if header.producer_id >= 0:
             reader.record(header, batch, header.base_offset, 0, segment_base=base_offset)
     reader.finish(base_offset)
 
 
-def check_transaction_indexes(log: PartitionLog, evidence: Evidence, *, clean: bool) -> None:
+def check_transaction_indexes(
+    log: PartitionLog, evidence: Evidence, *, clean: bool, check: Callable[[Segment], None]
+) -> None:
     """What was aborted must not be shown: an index that is not as the manifest has it is made anew from the log. Those
-    of segments that were just read are, already."""
+    of segments that were just read are, already. `check` reads a segment through in which a batch is damaged, and finds
+    out which."""
     claimed = log.manifest.latest
     if claimed is not None:
-        _rebuild_what_differs(log, claimed, clean=clean)
+        _rebuild_what_differs(log, claimed, check, clean=clean)
     elif evidence.closed_start != NOT_KNOWN:
         _rebuild_without_manifest(log)
     log.transactions.keep_index(log.active.base_offset)
 
 
-def _rebuild_what_differs(log: PartitionLog, claimed: manifest.Manifest, *, clean: bool) -> None:
+def _rebuild_what_differs(
+    log: PartitionLog, claimed: manifest.Manifest, check: Callable[[Segment], None], *, clean: bool
+) -> None:
     here = {segment.base_offset for segment in log.segments if segment.base_offset <= log.recovery_point}
     told = [*claimed.segments, *([claimed.active] if clean and claimed.active is not None else [])]
     for claim in told:
@@ -82,7 +95,11 @@ def _rebuild_what_differs(log: PartitionLog, claimed: manifest.Manifest, *, clea
         if not known and claim.txnindex_crc == manifest.NO_CRC:
             continue
         if manifest.file_crc(log.disk, path) != claim.txnindex_crc:
-            rebuild_transactions(log, claim.base_offset)
+            try:
+                rebuild_transactions(log, claim.base_offset)
+            except Refused:
+                check(next(segment for segment in log.segments if segment.base_offset == claim.base_offset))
+                rebuild_transactions(log, claim.base_offset)
             note = f"{path} was not what its manifest says: rebuilt from the log"
             log.recovery = log.recovery._replace(notes=(*log.recovery.notes, note))
 

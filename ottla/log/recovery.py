@@ -26,13 +26,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from ottla.errors import ErrorCode, Fault, Refused
-from ottla.log import claims, damage, manifest
+from ottla.log import claims, damage, manifest, scrub_repair, traces, undecided
 from ottla.log.cleaned_transactions import AbortedTransaction
-from ottla.log.damage import DAMAGED_SUFFIX, Evidence
+from ottla.log.damage import DAMAGED_SUFFIX, NOT_KNOWN, Evidence
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.rebuilding import check_transaction_indexes, load_producers, reload_producers
+from ottla.log.rebuilding import check_transaction_indexes, load_producers, rebuild_transactions, reload_producers
 from ottla.log.scan import headers, whole
+from ottla.log.scrub import SegmentScrub
 from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, Segment, file_stem
 from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
 from ottla.log.transaction_index import TransactionIndexDamaged, decode, write
@@ -70,20 +71,22 @@ def load(log: PartitionLog, evidence: Evidence, *, log_start: int, clean: bool, 
 def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, now_ms: int) -> None:
     recovery_point = evidence.recovery_point
     notes: list[str] = []
-    log_start = _read_manifest(log, log_start, notes)
-    bases, snapshot_offsets = _tidy(log)
+    log_start = _read_manifest(log, log_start, evidence.closed_end if clean else NOT_KNOWN, notes)
+    claimed, indexes = log.manifest.latest, dict[int, bytes]()
+    bases, snapshot_offsets = _tidy(log, indexes)
     segments = [Segment(log.disk, log.path, base, created_ms=now_ms) for base in bases]
     for offset in snapshot_offsets:
         log.snapshots.found(offset)
     for base in bases:
         log.transactions.look_for(base)
-    missing = [
-        (max(start, log_start), end)
-        for start, end in damage.missing_segments(log, segments, evidence, clean=clean, notes=notes)
-        if end > log_start
-    ]
+    restored = _take_back(log, segments, notes)
+    found = damage.missing_segments(log, segments, evidence, clean=clean, notes=notes)
+    missing = manifest.without(((max(start, log_start), end) for start, end in found), log.given_up)
+    if missing:
+        log.damage = damage.Damage(log.path, missing, -1, missing[-1][1])
     log.adopt(segments or [Segment(log.disk, log.path, log_start, created_ms=now_ms)])
     log.epochs = _read_epochs(log, clean, notes)
+    derived = damage.derived_ends(log)
     log_end = _trusted_end(log) if clean else None
     if log_end is not None:
         log.manifest.closed_cleanly = True
@@ -94,18 +97,20 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         if clean:
             notes.append("it was closed cleanly, yet its last segment does not end as it did")
             recovery_point = log.active.base_offset
-        log.recovery = _Repair(log, recovery_point, now_ms, notes).run()
+        log.recovery = _Repair(log, recovery_point, now_ms, notes, indexes).run()
         log.made_files = True  # perhaps: whoever made them may not have lived to sync the directory
         log.recovery_point = min(recovery_point, log.log_end)
     first = log.segments[0].base_offset
     log.log_start = log_start if missing and log_start < first else max(log_start, first)
-    end = damage.proven_end(log, evidence, log.log_end, clean=clean, notes=notes)
+    end = damage.proven_end(log, evidence, derived, clean=clean, notes=notes)
     log.recovery = log.recovery._replace(notes=tuple(notes))
     ranges = manifest.merged([*missing, (max(log.log_end, log.log_start), end)])
     if ranges:
-        damage.go_on_behind(log, ranges, max(end, log.log_end), now_ms)
+        ends = undecided.lost_ends(log, ranges, claimed, indexes, load_producers)
+        damage.go_on_behind(log, ranges, max(end, log.log_end), ends, now_ms)
         if log_end is None:
             reload_producers(log, now_ms)
+    undecided.take_up(log)
     if log.log_start > log.log_end:
         _start_over(log, now_ms)
         return
@@ -117,12 +122,27 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         reload_producers(log, now_ms)
     newest = log.snapshots.offsets[-1:]
     log.snapshots.prune([*(segment.base_offset for segment in log.segments), *newest])
-    check_transaction_indexes(log, evidence, clean=clean)
+    check_transaction_indexes(log, evidence, clean=clean, check=lambda segment: _check_batches(log, segment))
+    for base in restored:
+        rebuild_transactions(log, base)
     claims.rebuild(log)
 
 
-def _read_manifest(log: PartitionLog, checkpointed: int, notes: list[str]) -> int:
-    """Returns the log start: the checkpoint may be newer than the manifest (DeleteRecords), and the other way round."""
+def _take_back(log: PartitionLog, segments: list[Segment], notes: list[str]) -> list[int]:
+    """Files that were missing may have been put back. Returns which."""
+    claimed = log.manifest.latest
+    if claimed is None or not claimed.missing:
+        return []
+    left, bases = traces.put_back(log, segments, claimed)
+    if bases:
+        log.manifest.save(left)
+        notes += [f"{file_stem(log.path, base)}.log has what was missing" for base in bases]
+    return bases
+
+
+def _read_manifest(log: PartitionLog, checkpointed: int, closed_end: int, notes: list[str]) -> int:
+    """Returns the log start: the checkpoint may be newer than the manifest (DeleteRecords), and the other way round. A
+    manifest that a clean stop did not leave (`closed_end`, where the mark knows) is an older one that was put back."""
     data = manifest.read_bytes(log.disk, log.path)
     found = None
     try:
@@ -132,7 +152,11 @@ def _read_manifest(log: PartitionLog, checkpointed: int, notes: list[str]) -> in
     if found is not None and log.topic_id is not None and found.topic_id not in (None, log.topic_id):
         found = None
         notes.append(f"{log.path}/{manifest.FILE_NAME} is another topic's. It proves nothing, and was rebuilt.")
+    if found is not None and closed_end > 0 and (found.active is None or found.active.end_offset != closed_end):
+        found = None
+        notes.append(f"{log.path}/{manifest.FILE_NAME} is older than the last clean stop. It proves nothing.")
     log.manifest.found(found, data or b"")
+    log.given_up = () if found is None else found.given_up
     return checkpointed if found is None else max(checkpointed, found.log_start)
 
 
@@ -162,8 +186,21 @@ def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _tidy(log: PartitionLog) -> tuple[list[int], list[int]]:
-    """Finish or undo what was interrupted. Returns the offsets of segments, and of snapshots."""
+def _check_batches(log: PartitionLog, segment: Segment) -> None:
+    """A batch of a sealed segment is damaged: find out which, as the scrub does, and name it."""
+    walk = SegmentScrub(log, segment, again=True)
+    while not walk.done:
+        walk.step()
+    patches = scrub_repair.prepare(log, segment, walk.found)
+    ranges = [each.offsets for each in walk.found]
+    scrub_repair.apply(log, segment, walk.found, patches)
+    ends = undecided.lost_ends(log, ranges, None, {}, load_producers)
+    damage.lose(log, ranges, ends)
+
+
+def _tidy(log: PartitionLog, orphans: dict[int, bytes]) -> tuple[list[int], list[int]]:
+    """Finish or undo what was interrupted. Returns the offsets of segments, and of snapshots. `orphans`: takes the
+    indexes of aborted transactions whose segments are gone."""
     disk, path = log.disk, log.path
     names = [name for name in disk.listdir(path) if name != manifest.FILE_NAME]
     changed = False
@@ -185,6 +222,8 @@ def _tidy(log: PartitionLog) -> tuple[list[int], list[int]]:
             disk.remove(f"{stem}.{kind}{swap}")  # an index comes back from its log
     for base, kind, swap in found:
         if not swap and kind not in ("log", "snapshot") and base not in bases:
+            if kind == "txnindex" and (data := undecided.read_index(disk, path, base)) is not None:
+                orphans[base] = data
             disk.remove(f"{file_stem(path, base)}.{kind}")
             changed = True
     if changed:
@@ -308,14 +347,18 @@ def _first_header(segment: Segment) -> BatchHeader | None:
 class _Repair:
     """Reads a log from the recovery point's segment on, and ends it where it stops making sense."""
 
-    def __init__(self, log: PartitionLog, recovery_point: int, now_ms: int, notes: list[str]) -> None:
+    def __init__(
+        self, log: PartitionLog, recovery_point: int, now_ms: int, notes: list[str], indexes: dict[int, bytes]
+    ) -> None:
         self._log = log
+        self._indexes = indexes
         self._recovery_point = recovery_point
         self._now_ms = now_ms
         self._notes = notes
         self._next_offset = 0
         claimed = log.manifest.latest
         self._claimed = None if claimed is None else claimed.active
+        self._gaps = () if claimed is None else manifest.merged([*claimed.missing, *claimed.given_up])
         self._told_epochs: dict[int, int] = {}
         self._checked_bytes = 0
         self._cut_bytes = 0
@@ -354,9 +397,15 @@ class _Repair:
         log = self._log
         following = min(following, segment.base_offset + RELATIVE_OFFSET_MAX + 1)  # no checksum covers an offset
         hole = segment.base_offset - max(self._next_offset, self._recovery_point)
-        if 0 < hole <= RELATIVE_OFFSET_MAX:  # a larger one is a follower's: no segment can span it
+        # A larger one is a follower's: no segment can span it. And one may be known, and named.
+        if 0 < hole <= RELATIVE_OFFSET_MAX and not self._known_gap(segment.base_offset):
             return f"offsets {self._next_offset}..{segment.base_offset} before it are missing"
+        if self._known_gap(segment.base_offset):
+            log.producers.close_transactions()
+            log.transactions.load()
         self._next_offset = max(self._next_offset, segment.base_offset)
+        if (index := undecided.read_index(log.disk, log.path, segment.base_offset)) is not None:
+            self._indexes[segment.base_offset] = index
         builder = IndexBuilder(segment.base_offset, log.config.index_interval_bytes)
         log.transactions.begin_again(segment.base_offset)
         claimed_size, claimed_end = self._claim(segment)
@@ -386,6 +435,11 @@ class _Repair:
         segment.renew_indexes()
         log.transactions.finish(segment.base_offset)
         return problem
+
+    def _known_gap(self, end: int) -> bool:
+        """Whether what is missing before this offset is in the manifest."""
+        gaps = self._gaps if self._next_offset < end else ()
+        return any(first <= self._next_offset and last >= end for first, last in gaps)
 
     def _claim(self, segment: Segment) -> tuple[int, int]:
         """How many bytes of the segment the manifest knows as the active one's, and the offset at which they end. A

@@ -8,7 +8,7 @@ from crc32c import crc32c
 
 from ottla.errors import ErrorCode, Refused
 from ottla.runtime import File
-from ottla.wire.batch import CRC_FROM, HEADER_BYTES, LENGTH_OVERHEAD, BatchHeader, read_header
+from ottla.wire.batch import CRC_FROM, HEADER_BYTES, LENGTH_OVERHEAD, BatchHeader, check, read_header
 
 _HEADERS_CHUNK_BYTES = 64 * 1024
 _CHECK_CHUNK_BYTES = 1024 * 1024
@@ -59,3 +59,14 @@ def whole(file: File, start: int, end: int) -> Iterator[tuple[int, BatchHeader, 
         if at == 0 and wanted == _CHECK_CHUNK_BYTES:
             return  # the file is shorter than it was said to be
         position += at
+
+
+def checked(data: memoryview, position: int, next_offset: int) -> BatchHeader:
+    """The header of a batch that a leader sent, if it is whole and may follow. Refused if not."""
+    header = check(data, position)
+    if header.base_offset < next_offset:
+        raise Refused(
+            ErrorCode.corrupt_message,
+            f"the leader sent offset {header.base_offset} where {next_offset} or later was expected",
+        )
+    return header

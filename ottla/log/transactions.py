@@ -27,7 +27,7 @@ from crc32c import crc32c
 
 from ottla.errors import ErrorCode, Refused
 from ottla.log.cleaned_transactions import AbortedTransaction
-from ottla.log.manifest import NO_CRC
+from ottla.log.manifest import NO_CRC, LostEnd
 from ottla.log.producers import NO_EPOCH, NO_OFFSET, Producers
 from ottla.log.segment import file_stem
 from ottla.log.transaction_index import SUFFIX, TransactionIndex, TransactionIndexDamaged, encode, write
@@ -58,6 +58,7 @@ class _Ended(NamedTuple):
 class Transactions:
     __slots__ = (
         "_bases", "_disk", "_ended", "_guards", "_indexes", "_open", "_path", "_producers", "_rebuild", "_trusted",
+        "lost", "undecided",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +81,10 @@ class Transactions:
         self._indexes: dict[int, TransactionIndex] = {}  # by base offset, where there are entries
         self._bases: Sequence[int] = ()
         self._guards: dict[int, Guard] = {}
+        self.lost: tuple[LostEnd, ...] = ()
+        """Those that were aborted, and whose marker the log has lost (`undecided`)."""
+        self.undecided: tuple[LostEnd, ...] = ()
+        """Those that may have ended in a range that the log has lost."""
 
     # -- the log moves -----------------------------------------------------------------------------------------
 
@@ -209,6 +214,8 @@ class Transactions:
         if last is not None:
             last.truncate(log_end)
         self._ended = deque(ended for ended in self._ended if ended.marker_offset < log_end)
+        self.lost = tuple(each for each in self.lost if each.last_offset < log_end)
+        self.undecided = tuple(each for each in self.undecided if each.last_offset < log_end)
 
     def unsynced(self, base_offset: int) -> list[Unsynced]:
         index = self._indexes.get(base_offset)
@@ -221,6 +228,25 @@ class Transactions:
             self._indexes[base].release_memory()
 
     # -- readers -----------------------------------------------------------------------------------------------
+
+    @property
+    def open_since(self) -> dict[int, int]:
+        """Where the open transaction of each producer began."""
+        return dict(self._open)
+
+    def decided_limit(self, offset: int, limit: int) -> int:
+        """Up to where a reader of committed records who begins at `offset` may be served. Refused if it is not known
+        what became of that."""
+        for each in self.undecided:
+            if offset < each.first_offset:
+                limit = min(limit, each.first_offset)
+            elif offset <= each.last_offset:
+                raise Refused(
+                    ErrorCode.kafka_storage_error,
+                    f"whether the transaction at offset {each.first_offset} was committed is lost with what is missing "
+                    f"behind it in {self._path}",
+                )
+        return limit
 
     @property
     def first_unstable(self) -> int | None:
@@ -248,12 +274,18 @@ class Transactions:
     def aborted(self, from_offset: int, to_offset: int) -> list[tuple[int, int]]:
         """Producer id and first offset of each aborted transaction with records in `from_offset..to_offset`. From the
         index: what a reader is sent is not looked at."""
+        found = [
+            (each.producer_id, each.first_offset)
+            for each in self.lost
+            if each.last_offset >= from_offset and each.first_offset < to_offset
+        ]
         if not self._indexes:
-            return []
-        found = []
+            return found
         for entry in self._entries_from(from_offset):
             if entry.last_offset >= from_offset and entry.first_offset < to_offset:
-                found.append((entry.producer_id, entry.first_offset))
+                told = entry.producer_id, entry.first_offset
+                if not self.lost or told not in found:
+                    found.append(told)
             if entry.last_stable >= to_offset:
                 break
         return found
@@ -277,7 +309,8 @@ class Transactions:
 
     def aborted_before(self, end: int) -> list[AbortedTransaction]:
         """All that began before `end`: what compaction must know."""
-        return [entry for entry in self._entries_from(0) if entry.first_offset < end] if self._indexes else []
+        lost = [AbortedTransaction(*each, each.last_offset) for each in self.lost if each.first_offset < end]
+        return lost + [entry for entry in self._entries_from(0) if entry.first_offset < end] if self._indexes else lost
 
     # -- who may write -----------------------------------------------------------------------------------------
 

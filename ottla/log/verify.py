@@ -98,10 +98,10 @@ def _is_partition(disk: Disk, path: str) -> bool:
 
 
 def verify_checkpoints(
-    disk: Disk, directory: str, *, finished: bool
+    disk: Disk, directory: str, *, finished: bool, running: bool = False
 ) -> tuple[dict[tuple[str, int], Told], list[Finding], list[str]]:
     """The files of a data directory that belong to no partition: what they tell of each partition, what is wrong with
-    them, and what is only remarkable."""
+    them, and what is only remarkable. `running`: a broker writes there."""
     findings, notes = [], []
     told: dict[str, dict[tuple[str, int], int]] = {}
     for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANED):
@@ -115,14 +115,20 @@ def verify_checkpoints(
         findings.append(Finding(f"{directory}/{checkpoints.META_PROPERTIES}", str(fault), "as it says"))
     points, high = told.get(checkpoints.RECOVERY_POINTS, {}), told.get(checkpoints.HIGH_WATERMARKS, {})
     mark = checkpoints.read_clean_shutdown(disk, directory)
-    began = {}
+    began, ended = {}, {}
     for closed in (mark.logs if mark is not None else None) or ():
         key = closed.topic, closed.partition
-        points[key], began[key] = max(points.get(key, 0), closed.end), closed.start
+        points[key], began[key], ended[key] = max(points.get(key, 0), closed.end), closed.start, closed.end
     starts, cleaned = told.get(checkpoints.LOG_STARTS, {}), told.get(checkpoints.CLEANED, {})
     by_partition = {
         key: Told(
-            Evidence(points.get(key, 0), high.get(key, 0), began.get(key, NOT_KNOWN)),
+            Evidence(
+                points.get(key, 0),
+                high.get(key, 0),
+                began.get(key, NOT_KNOWN),
+                ended.get(key, NOT_KNOWN),
+                starts.get(key, NOT_KNOWN),
+            ),
             starts.get(key, 0),
             cleaned.get(key, 0) > 0,
         )
@@ -133,9 +139,10 @@ def verify_checkpoints(
         if end <= said.log_start or _is_partition(disk, path):
             continue
         what = f"it is missing or empty, and checkpoints say that it holds offsets up to {end - 1}"
-        if finished:
+        aside = any(name.startswith(f"{topic}-{index}.") for name in disk.listdir(directory))
+        if finished or not (running or aside):
             findings.append(Finding(path, what, AT_START, records=True))
-        elif not any(name.startswith(f"{topic}-{index}.") for name in disk.listdir(directory)):
+        elif not aside:
             notes.append(f"{path}: {what}; the topic may have been deleted since")
     return by_partition, findings, notes
 
@@ -200,8 +207,8 @@ class _Verification:
         if self._manifest is not None:
             claims = against_manifest(self._disk, self._path, self._manifest, sizes, finished=self._finished)
             self._findings += claims
-        elif bases and 0 <= self._told.evidence.closed_start < bases[0]:
-            start, path = self._told.evidence.closed_start, f"{file_stem(self._path, bases[0])}.log"
+        elif bases and 0 <= self._started < bases[0]:
+            start, path = self._started, f"{file_stem(self._path, bases[0])}.log"
             what = f"offsets {start}..{bases[0] - 1} before it are missing: the log started at {start}"
             self._found(path, what, AT_START, records=True, offset=start)
         for at, base in enumerate(bases):
@@ -228,7 +235,7 @@ class _Verification:
         if following == _OFFSET_MAX or self._next_offset >= following or following <= self._log_start:
             return
         claim = None if self._manifest is None else self._manifest.claim(base)
-        ranges = () if self._manifest is None else self._manifest.missing
+        ranges = () if self._manifest is None else (*self._manifest.missing, *self._manifest.given_up)
         known = any(start <= self._next_offset and following <= end for start, end in ranges)
         told = any(finding.records for finding in self._findings)
         if known or told or self._told.compacted or (claim is not None and claim.size == size):
@@ -249,6 +256,12 @@ class _Verification:
         self._findings += against_checkpoints(
             self._path, self._manifest, self._told.evidence, derived, end, finished=self._finished
         )
+
+    @property
+    def _started(self) -> int:
+        """Where the log started, if that is known without its manifest."""
+        told = self._told.evidence
+        return told.started if told.closed_start == NOT_KNOWN else told.closed_start
 
     @property
     def _log_start(self) -> int:

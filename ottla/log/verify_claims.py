@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from ottla.log import manifest as manifests
 from ottla.log.cleaned_transactions import AbortedTransaction
-from ottla.log.damage import Evidence
+from ottla.log.damage import Evidence, closed_there, ends_told
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
-from ottla.log.manifest import NO_CRC, NO_CUT, Manifest, SegmentClaim
+from ottla.log.manifest import NO_CRC, Manifest, SegmentClaim
 from ottla.log.segment import file_stem
 from ottla.runtime import Disk
 from ottla.wire.batch import BatchHeader
@@ -68,7 +68,7 @@ def against_manifest(
     if manifest.active is not None:
         yield from _segment(disk, path, manifest.active, sizes.get(manifest.active.base_offset), exact=finished)
     first = min((base for base, size in sizes.items() if size), default=None)
-    known = any(start <= manifest.log_start for start, _ in manifest.missing)
+    known = any(start <= manifest.log_start for start, _ in (*manifest.missing, *manifest.given_up))
     claimed = any(claim.base_offset <= manifest.log_start for claim in manifest.segments)
     if first is not None and 0 <= manifest.log_start < first and not known and not claimed:
         what = f"offsets {manifest.log_start}..{first - 1} are missing: the log starts at {manifest.log_start}"
@@ -106,15 +106,9 @@ def against_checkpoints(
 ) -> Iterator[Finding]:
     """The end of the log against everything that proves one. `derived`: what files of the partition say of it."""
     manifest = manifest or Manifest()
-    said = {"the recovery point": told.recovery_point}
-    if finished:
-        said["the high watermark"] = told.high_watermark
-        said.update(derived)
-    if manifest.cut != NO_CUT:
-        said = {what: min(offset, manifest.cut) for what, offset in said.items()}
-    exact = finished and manifest.active is not None and not manifest.missing
+    said = ends_told(manifest, told, derived, clean=finished)
     more = {what: offset for what, offset in said.items() if offset > log_end}
-    if exact and manifest.end_offset == log_end:
+    if closed_there(manifest, told, log_end, clean=finished):
         for what, offset in more.items():
             yield Finding(path, f"{what} says {offset}, the log ends at {log_end} as its manifest proves", REBUILT)
         return

@@ -11,7 +11,8 @@ appended that could contradict them. It ends when it has heard of all others tha
     nobody does                               -> it leads: the rule for one replica holds
 
 It waits for those that are alive. A damaged one that was not stopped cleanly waits for all of them, for
-`replica.lag.time.max.ms`: the others may have more than is proven here.
+`replica.lag.time.max.ms`: the others may have more than is proven here. So does one whose data directory is an older
+copy, which somebody put back.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ class Heard(NamedTuple):
 class Doubt:
     __slots__ = ("_all", "_first", "_heard", "_proven", "_since", "_whole")
 
-    def __init__(self, proven: Position, first: int, *, wait_for_all: bool, whole: bool = False) -> None:
-        """`first`: the first offset that another one must have; `whole`: nothing is known to be missing here."""
+    def __init__(self, proven: Position, first: int | None, *, wait_for_all: bool, whole: bool = False) -> None:
+        """`first`: the first offset that another one must have. None: whatever it has, for here is nothing at all, and
+        nobody knows where the log started. `whole`: nothing is known to be missing here."""
         self._proven = proven
         self._first = first
         self._all = wait_for_all
@@ -70,7 +72,7 @@ class Doubt:
             self._since = now
         awaited = [replica for replica in others if self._all or alive(replica)]
         present = {replica: heard for replica, heard in self._heard.items() if able(replica, heard.broker_epoch)}
-        if self._whole:
+        if self._whole and not self._all:
             wait_s_max = min(wait_s_max, WHOLE_WAIT_SECONDS)
         if now - self._since < wait_s_max and not present.keys() >= set(awaited):
             return None
@@ -80,7 +82,7 @@ class Doubt:
             if heard.position.epoch >= self._proven.epoch
             and heard.position.end >= self._proven.end
             and not (self._whole and heard.position == self._proven)
-            and 0 <= heard.log_start <= self._first
+            and (self._first is None or 0 <= heard.log_start <= self._first)
         }
         best = max(complete.values(), default=None)
         return tuple(replica for replica in others if complete.get(replica) == best and best is not None)
@@ -93,11 +95,12 @@ def doubt_of(partition: Partition, in_sync: tuple[int, ...], leader_epoch: int) 
     if in_sync != (partition.broker_id,) or partition.eligible or len(partition.replicas) == 1:
         return None
     lost = damage is not None or (partition.forgot and leader_epoch > 0 and log.log_end == log.log_start == 0)
-    if not lost and (partition.end_known or partition.last_leader != partition.broker_id):
+    if not lost and not partition.outdated and (partition.end_known or partition.last_leader != partition.broker_id):
         return None
     proven = Position(log.epochs.epoch_of(log.log_end - 1), log.log_end)
     first = log.log_start if damage is None else damage.missing[0][0]
-    return Doubt(proven, first, wait_for_all=lost and not partition.end_known, whole=not lost)
+    wait_for_all = (lost or partition.outdated) and not partition.end_known
+    return Doubt(proven, first if log.size_bytes else None, wait_for_all=wait_for_all, whole=not lost)
 
 
 def resolve(

@@ -17,7 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from ottla.errors import BadFrame, ErrorCode, Fault, Refused
+from ottla.log.damage import Gap
 from ottla.log.segment import Segment
+from ottla.replication import gaps
 from ottla.replication.fetch_plan import FetchPlan, Request
 from ottla.replication.partition import Partition
 from ottla.replication.throttle import Throttle
@@ -81,6 +83,9 @@ class Surroundings(Protocol):
 
     async def sync(self, partition: Partition) -> None:
         """Return when the device has what was appended."""
+
+    def make_whole(self, partition: Partition) -> None:
+        """The leader has what is missing here: copy it anew, as soon as nobody counts on what goes for that."""
 
     async def was_cut(self, partition: Partition, dropped: list[Segment]) -> None:
         """The end of a log is gone: write down where it stands, and remove the files some time."""
@@ -273,7 +278,11 @@ class Follower:
 
     async def _take_one(self, partition: Partition, fetched: PartitionFetched) -> None:
         now_ms = self._runtime.wall_ms()
-        if fetched.error == ErrorCode.offset_out_of_range:
+        if fetched.missing is not None:
+            gap = gaps.pass_over(partition, Gap(*fetched.missing), now_ms)
+            if gap is not None:
+                self._tell_gap(partition, gap)
+        elif fetched.error == ErrorCode.offset_out_of_range:
             await self._begin_anew(partition, fetched.log_start, now_ms)
         elif fetched.error:
             raise Refused(ErrorCode(fetched.error))
@@ -282,6 +291,8 @@ class Follower:
             dropped = partition.truncate(*fetched.diverging, now_ms)
             self._tell_cut(partition, before, committed)
             await self._around.was_cut(partition, dropped)
+        elif gaps.unsettled(partition) is not None and len(fetched.records):
+            self._around.make_whole(partition)
         else:
             assert isinstance(fetched.records, memoryview)
             if fetched.records:
@@ -313,9 +324,18 @@ class Follower:
                 partition, before, after, self.leader_id, after, committed - 1, self.leader_id,
             )  # fmt: skip
 
+    def _tell_gap(self, partition: Partition, gap: Gap) -> None:
+        what = "has given them up" if gap.given_up else "has lost them as well"
+        log.warning(
+            "%s: offsets %d..%d: broker %d %s, going on behind", partition, gap.start, gap.end - 1, self.leader_id, what
+        )
+
     async def _begin_anew(self, partition: Partition, log_start: int, now_ms: int) -> None:
         if log_start < 0:
             raise Refused(ErrorCode.offset_out_of_range)
+        if gaps.unsettled(partition) is not None and log_start <= partition.log.log_end:
+            partition.log.raise_log_start(log_start)  # the leader has deleted what is missing here
+            return
         log.warning(
             "%s: broker %d has nothing at %d any more; beginning anew at %d",
             partition, self.leader_id, partition.log.log_end, log_start,

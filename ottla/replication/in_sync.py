@@ -16,7 +16,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.errors import ErrorCode, Refused
+from ottla.log.damage import gap_at
+from ottla.log.manifest import Range
 from ottla.log.partition_log import PartitionLog
+from ottla.replication.gaps import better_followers
 
 if TYPE_CHECKING:
     from ottla.replication.partition import Partition
@@ -28,7 +31,7 @@ NO_EPOCH: Final = -1
 class Follower:
     """One replica as its leader sees it, in one reign."""
 
-    __slots__ = ("epoch", "heard", "id", "known_epoch", "log_end", "log_start", "mark", "marked_at")
+    __slots__ = ("epoch", "heard", "id", "known_epoch", "lacks", "log_end", "log_start", "mark", "marked_at")
 
     def __init__(self, replica: int) -> None:
         self.id = replica
@@ -38,6 +41,8 @@ class Follower:
         """The registration under which the controller has it in sync; unknown: it has not, or does not say."""
         self.log_end = UNKNOWN
         self.log_start = UNKNOWN
+        self.lacks: tuple[Range, ...] = ()
+        """What it asked for that its leader has not got."""
         self.heard = False
         """It has fetched since it was last found behind: only then does what is known of it speak for it."""
         self.mark: int | None = None
@@ -69,24 +74,6 @@ class Follower:
         return True
 
 
-def complete_followers(partition: Partition, able: Callable[[int, int], bool]) -> set[int]:
-    """Those who have all that is missing in the damaged log of their leader, and all that is committed: their logs
-    reach, in the same epochs, from before the first missing offset to the end that is proven. One of them should lead
-    instead."""
-    damage = partition.log.damage
-    assert damage is not None
-    first = max(damage.missing[0][0], 0)
-    return {
-        replica
-        for replica, follower in partition.followers.items()
-        if follower.heard
-        and follower.log_end >= damage.end
-        and 0 <= follower.log_start <= first
-        and partition.caught_up(follower)
-        and able(replica, follower.epoch)
-    }
-
-
 def in_sync_wanted(
     partition: Partition, now: float, lag_s_max: float, able: Callable[[int, int], bool]
 ) -> set[int]:
@@ -94,8 +81,8 @@ def in_sync_wanted(
     are asked for: whoever is gone, or about to go, would be waited for in vain, and what a broker had before it came
     back need not be what it has."""
     log = partition.log
-    if log.damage is not None and (complete := complete_followers(partition, able)):
-        return complete
+    if log.damage is not None and (better := better_followers(partition, able)):
+        return better
     wanted = {partition.broker_id}
     for replica, follower in partition.followers.items():
         if replica in partition.in_sync:
@@ -124,6 +111,8 @@ def parting_of(log: PartitionLog, offset: int, last_epoch: int) -> tuple[int, in
     epoch, end = log.end_offset_for_epoch(last_epoch)
     if epoch == NO_EPOCH:  # no reign was ever that late: no checksum covers an epoch, and it is not from here
         return log.latest_epoch, log.log_end
+    if epoch < last_epoch and gap_at(log, end - 1) is not None:
+        epoch = last_epoch  # which reigns there were is lost with their records: the follower may have them
     return (epoch, end) if epoch < last_epoch or end < offset else None
 
 

@@ -29,6 +29,7 @@ from ottla.log.transactions import Guard
 from ottla.replication.admission import AppendPolicy
 from ottla.replication.delayed import Appended, TailWatcher, Waiter, Watcher
 from ottla.replication.doubt import Doubt, doubt_of
+from ottla.replication.gaps import next_offset
 from ottla.replication.in_sync import NO_EPOCH, UNKNOWN, Follower, Proposal, in_sync_wanted, parting_of, too_few
 from ottla.replication.turned_away import Behind, TurnedAway
 from ottla.wire import batch
@@ -40,10 +41,10 @@ ACKS_ALL = -1
 
 class Partition:
     __slots__ = (
-        "_enough", "_looks_closer", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "broker_id",
-        "doubt", "eligible", "end_known", "epoch_start", "followers", "forgot", "high_watermark", "in_sync", "index",
-        "last_leader", "leader_epoch", "leader_id", "leads", "log", "partition_epoch", "proposed", "replicas",
-        "tail_watchers", "topic", "topic_id", "watchers", "watermark_known",
+        "_enough", "_looks_closer", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "agreed",
+        "broker_id", "doubt", "eligible", "end_known", "epoch_start", "followers", "forgot", "high_watermark",
+        "in_sync", "index", "last_leader", "leader_epoch", "leader_id", "leads", "log", "outdated", "partition_epoch",
+        "proposed", "replicas", "tail_watchers", "topic", "topic_id", "watchers", "watermark_known",
     )  # fmt: skip
 
     def __init__(
@@ -60,11 +61,13 @@ class Partition:
         self.last_leader = NO_LEADER
         """Who led last, as of the state before this one."""
         self.end_known = False
-        """The log ends where it ended when its broker stopped, and that is known for certain; or it has led since."""
+        """The log ends where it ended when its broker stopped, for certain; or it has led since."""
         self.watermark_known = False
         """The high watermark is the leader's own, or that of a clean stop, and nothing was taken from others since."""
         self.forgot = False
         """Nothing in the data directory tells what any log held."""
+        self.outdated = False
+        """The log is an older copy, which somebody put back: it may lack anything that was written since."""
         self.leader_id = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.partition_epoch = NO_EPOCH
@@ -74,6 +77,8 @@ class Partition:
         self.high_watermark = log.log_start
         self.epoch_start = 0
         """Where this reign began: what is before it was written under others."""
+        self.agreed = 0
+        """Up to where it is known that the leader lacks what is missing here."""
         self.followers: dict[int, Follower] = {}
         self.proposed: tuple[int, ...] | None = None
         """The in-sync set that the controller was asked for and has not decided on, as far as we know."""
@@ -100,12 +105,9 @@ class Partition:
         self.advance()  # what waited only for the policy is committed now
 
     def _count_in_sync(self) -> None:
-        """No partition can have more in sync than it has replicas, whatever its configuration asks for. And where the
-        controller keeps replicas eligible that are not in sync, it takes them to have all that is committed: then too
-        few are in sync, though this broker may be configured to ask for less."""
-        in_sync_min = self._policy.in_sync_min
-        if len(self.replicas) < in_sync_min and self.replicas:
-            in_sync_min = len(self.replicas)
+        """No partition can have more in sync than it has replicas. And where the controller keeps replicas eligible
+        that are not in sync, too few are, though this broker may be configured to ask for less."""
+        in_sync_min = min(self._policy.in_sync_min, len(self.replicas) or self._policy.in_sync_min)
         self._enough = len(self.in_sync) >= in_sync_min and not self.eligible
 
     @property
@@ -120,7 +122,8 @@ class Partition:
             return  # we know better already
         if state.partition_epoch > self.partition_epoch:
             self.proposed = None
-        begins = state.leader_epoch > self.leader_epoch
+        if begins := state.leader_epoch > self.leader_epoch:
+            self.agreed = 0
         led = self.leads
         self.partition_epoch = state.partition_epoch
         self.replicas = tuple(state.replicas)
@@ -136,8 +139,7 @@ class Partition:
         if self.leads and (begins or not led):
             self.log.assign_epoch(state.leader_epoch)
             self.epoch_start = self.log.log_end
-            self.end_known = self.watermark_known = True
-            self.forgot = False
+            self.end_known, self.watermark_known, self.forgot, self.outdated = True, True, False, False
             self.followers = {}
         if self.leads:
             others = [replica for replica in self.replicas if replica != self.broker_id]
@@ -299,7 +301,7 @@ class Partition:
             waiters.popleft()[1].committed(self)
 
     def await_committed(self, offset: int, waiter: Waiter) -> None:
-        """Tell the waiter when the high watermark has reached the offset. Those who wait come in order of offset."""
+        """Tell the waiter when the high watermark has reached the offset. They come in order of offset."""
         self._waiters.append((offset, waiter))
 
     def give_up(self, waiter: Waiter) -> None:
@@ -350,7 +352,7 @@ class Partition:
     @property
     def counts_as_whole(self) -> bool:
         """Whether this replica may be elected, for all that the controller knows."""
-        return self.broker_id in self.in_sync or self.broker_id in self.eligible
+        return self.broker_id in (*self.in_sync, *self.eligible)
 
     def forgive(self) -> None:
         """Time that passed unseen counts against nobody."""
@@ -383,9 +385,8 @@ class Partition:
 
     def position(self) -> tuple[int, int, int]:
         """What a follower asks its leader for: the reign, the offset, and the epoch of the record before it."""
-        log = self.log
-        last_epoch = log.epochs.epoch_of(log.log_end - 1) if log.log_end > log.log_start else NO_EPOCH
-        return self.leader_epoch, log.log_end, last_epoch
+        log, at = self.log, next_offset(self)
+        return self.leader_epoch, at, log.epochs.epoch_of(at - 1) if at > log.log_start else NO_EPOCH
 
     def replicate(self, records: memoryview, high_watermark: int, log_start: int, now_ms: int) -> list[Segment]:
         """Take over what the leader sent. Each batch is checked before it is appended: damage goes no further. The
@@ -402,6 +403,7 @@ class Partition:
             self._uncommitted_bytes += len(records)
         if log_start > log.log_start:
             log.raise_log_start(min(log_start, log.log_end))
+        self.outdated = self.outdated and log.log_end < high_watermark
         reached = min(high_watermark, log.log_end)
         if reached > self.high_watermark:
             self._commit(reached)
@@ -471,9 +473,10 @@ class Partition:
         # One that led until its process ended is no follower either: it may have lost what it told consumers of.
         if not self.leads and not (from_follower and self.leader_id not in (NO_LEADER, self.broker_id)):
             raise Refused(ErrorCode.not_leader_or_follower)
-        return self.log.read(
-            offset, bytes_max, limit=self.readable_limit(isolation_level), whole_first_batch=whole_first_batch
-        )
+        limit = self.readable_limit(isolation_level)
+        if isolation_level == READ_COMMITTED and self.log.transactions.undecided:
+            limit = self.log.transactions.decided_limit(offset, limit)
+        return self.log.read(offset, bytes_max, limit=limit, whole_first_batch=whole_first_batch)
 
     def read_tail(self, offset: int, bytes_max: int, *, leader_epoch: int, whole_first_batch: bool) -> Slice | None:
         """A piece of the log for a follower, up to its very end."""

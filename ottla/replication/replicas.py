@@ -72,6 +72,10 @@ class Replicas:
         self._clean = False
         self._forgot = False
         self._closed: dict[Key, checkpoints.ClosedLog] = {}  # as the clean stop before this start left them
+        self.unopened: set[tuple[bytes, int]] = set()
+        """Those that could not be opened at the start: by topic id and number."""
+        self.outdated = False
+        """The data directory is an older one, which somebody put back: every log may lack what was written since."""
         self.broker_epoch = NO_EPOCH
         """The registration of this broker; nothing is led before there is one, nor what was led under another."""
         self._expelled = False
@@ -100,7 +104,8 @@ class Replicas:
     def damaged(self) -> tuple[tuple[str, int], ...]:
         """Those that lack something, by topic id and number: whoever has lost something must not count as in sync, nor
         be elected before the others."""
-        return tuple((id_text(p.topic_id), p.index) for p in self if p.log.damage is not None)
+        lacking = [(id_text(p.topic_id), p.index) for p in self if p.log.damage is not None]
+        return (*lacking, *((id_text(topic_id), index) for topic_id, index in self.unopened))
 
     # Opening.
 
@@ -129,10 +134,11 @@ class Replicas:
         for start in range(0, len(here), LOGS_AT_ONCE):
             some = here[start : start + LOGS_AT_ONCE]
             for partition in await self._runtime.offload(self._opened, some):
-                partition.forgot = self._forgot
+                partition.forgot, partition.outdated = self._forgot, self.outdated
                 self._take_in(partition)
             for topic, index in some:
-                self.host_partition(topic, index)
+                if (topic.id, index) not in self.unopened:
+                    self.host_partition(topic, index)
 
     def _look_through(self, image: Image) -> None:
         """The data directory: what is known of its logs, and what in it is no log of ours. Blocks."""
@@ -203,7 +209,15 @@ class Replicas:
             return {}
 
     def _opened(self, some: list[tuple[Topic, int]]) -> list[Partition]:
-        return [self._open(topic, index) for topic, index in some]
+        opened = []  # whatever is wrong with one keeps no other from being opened
+        for topic, index in some:
+            try:
+                opened.append(self._open(topic, index))
+            except Exception as failure:
+                told = None if isinstance(failure, Fault | Refused) else failure
+                log.error("%s-%d cannot be opened: %s", topic.name, index, failure, exc_info=told)
+                self.unopened.add((topic.id, index))
+        return opened
 
     def _look_at(self, name: str, image: Image) -> Key | None:
         """The partition whose log the directory holds, if it is one of ours. Set it aside if its topic is not (or not
@@ -318,6 +332,9 @@ class Replicas:
             log_start=self._known[checkpoints.LOG_STARTS].get(key, 0),
             high_watermark=self._known[checkpoints.HIGH_WATERMARKS].get(key, 0),
             closed_start=NOT_KNOWN if closed is None else closed.start,
+            closed_end=NOT_KNOWN if closed is None else closed.end,
+            started=self._known[checkpoints.LOG_STARTS].get(key, NOT_KNOWN),
+            alone=len(topic.partitions[index].replicas) == 1,
             cleaned=self._known[checkpoints.CLEANED].get(key, 0),
             clean=self._clean,
             topic_id=topic.id,
@@ -339,6 +356,7 @@ class Replicas:
         checkpointed = self._known[checkpoints.HIGH_WATERMARKS].get(key, 0)
         partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
         partition.end_known = partition.watermark_known = closed is not None
+        self.unopened.discard((topic.id, index))
         opened.on_refused = lambda fault: self.on_write_refused(partition, fault)
         return partition
 
@@ -395,16 +413,19 @@ class Replicas:
         """The blocking part of writing a checkpoint file; None when nothing changed since it was last written."""
         offsets = dict(self._known[name])
         offsets.update((key, _offset_for(name, partition)) for key, partition in self._by_name.items())
-        offsets = {key: offset for key, offset in offsets.items() if offset > 0}
+        offsets = {key: offset for key, offset in offsets.items() if offset > 0 or self._says_zero(name, key)}
         logs = (partition.log for partition in self._by_name.values() if name == checkpoints.RECOVERY_POINTS)
         cuts = [(log.manifest, log.manifest.cuts) for log in logs if log.manifest.cuts]
         if offsets == self._handed_out.get(name) and not self._under_way(name) and not cuts:
             return None
+        before = self.checkpoint(checkpoints.HIGH_WATERMARKS) if cuts else None
         self._checkpoints += 1
         number = self._checkpoints
         self._handed_out[name] = offsets
 
         def write() -> None:
+            if before is not None:  # a truncation is forgotten when no checkpoint says more any longer
+                before()
             with self._writing:  # two loops may have cut a log each, and housekeeping has its turn too
                 if self._newest.get(name, 0) < number:
                     self._written.pop(name, None)
@@ -415,6 +436,12 @@ class Replicas:
                     manifest.checkpointed(count)
 
         return write
+
+    def _says_zero(self, name: str, key: Key) -> bool:
+        """Log starts are told of every log that has held anything: so one that has lost its first segment together
+        with its manifest is known from one whose log start nobody wrote down."""
+        partition = self._by_name.get(key)
+        return name == checkpoints.LOG_STARTS and (partition is None or partition.log.log_end > 0)
 
     def _under_way(self, name: str) -> bool:
         """Something else may yet be written to the file, or may have been: the last attempt failed."""
@@ -457,6 +484,8 @@ def _offset_for(name: str, partition: Partition) -> int:
         return partition.log.log_start
     if name == checkpoints.CLEANED:
         return partition.log.cleaned
+    if partition.high_watermark > partition.log.told_end:
+        partition.log.told_end = partition.high_watermark
     return partition.high_watermark
 
 

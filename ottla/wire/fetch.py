@@ -67,6 +67,8 @@ class PartitionFetched(NamedTuple):
     leader_id: int = -1
     leader_epoch: int = -1
     diverging: tuple[int, int] | None = None
+    missing: tuple[int, int, bool] | None = None
+    """For followers, and Ottla's own: the leader has lost these offsets, or (true) they were given up."""
 
 
 def decode(view: memoryview, pos: int, version: int) -> FetchRequest:
@@ -207,6 +209,9 @@ _FETCHED_5 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _LEADER_TAG = struct.Struct(">bbiib")
 _DIVERGING_TAG = struct.Struct(">bbiqb")
+_MISSING_TAG = struct.Struct(">bbqq?")
+MISSING_TAG = 100
+"""Far from those that Apache Kafka uses; whoever does not know it passes it over."""
 
 
 def encode_response(
@@ -264,10 +269,12 @@ def _aborted(aborted: list[tuple[int, int]] | None, flexible: bool) -> bytes:
 
 
 def _partition_tags(result: PartitionFetched) -> bytes:
-    """Where logs diverged (KIP-595) and who leads now (KIP-951)."""
+    """Where logs diverged (KIP-595), who leads now (KIP-951), and what the leader itself has not."""
     fields = []
     if result.diverging is not None:
         fields.append(_DIVERGING_TAG.pack(0, 13, *result.diverging, 0))
     if result.leader_epoch >= 0:
         fields.append(_LEADER_TAG.pack(1, 9, result.leader_id, result.leader_epoch, 0))
+    if result.missing is not None:
+        fields.append(_MISSING_TAG.pack(MISSING_TAG, 17, *result.missing))
     return pack_uvarint(len(fields)) + b"".join(fields)

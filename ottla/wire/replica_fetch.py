@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.errors import BadFrame
-from ottla.wire.fetch import FetchPartition, PartitionFetched
+from ottla.wire.fetch import MISSING_TAG, FetchPartition, PartitionFetched
 from ottla.wire.scan import pack_uvarint, skip_tags, tags, uvarint
 
 VERSION = 17
@@ -19,6 +19,7 @@ _HEAD = struct.Struct(">ihi")
 _FETCHED = struct.Struct(">ihqqq")
 _DIVERGING = struct.Struct(">iq")
 _DIVERGING_TAG = 0
+_MISSING = struct.Struct(">qq?")
 
 
 class Wanted(NamedTuple):
@@ -100,14 +101,16 @@ def _partition(view: memoryview, pos: int) -> tuple[PartitionFetched, int]:
     if end > len(view):
         raise BadFrame("records longer than the answer")
     records = view[pos:end]
-    diverging = None
+    diverging = missing = None
     if view[end]:
-        fields, pos = tags(view, end, (_DIVERGING_TAG,))
+        fields, pos = tags(view, end, (_DIVERGING_TAG, MISSING_TAG))
         if _DIVERGING_TAG in fields:
             diverging = _DIVERGING.unpack_from(fields[_DIVERGING_TAG])
+        if MISSING_TAG in fields:
+            missing = _MISSING.unpack_from(fields[MISSING_TAG])
     else:
         pos = end + 1
     fetched = PartitionFetched(
-        index, error, high_watermark, last_stable, log_start, None, -1, records, diverging=diverging
+        index, error, high_watermark, last_stable, log_start, None, -1, records, diverging=diverging, missing=missing
     )
     return fetched, pos

@@ -14,7 +14,11 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 
 from ottla.cli.main import cli
+from ottla.log import checkpoints
+from ottla.log.log_config import LogConfig
 from ottla.log.manifest import FILE_NAME
+from ottla.log.partition_log import PartitionLog
+from ottla.runtime.disk import RealDisk
 from tests.serving import BrokerProcess
 
 TOPIC = "scrubbed"
@@ -194,6 +198,8 @@ def test_a_torn_end_is_damage_in_a_sealed_segment_and_expected_after_a_crash_in_
     assert verify(data).exit_code == 1, "its manifest says that it was there"
     (data / f"{TOPIC}-0" / FILE_NAME).unlink()
     (data / "recovery-point-offset-checkpoint").unlink()
+    assert verify(data).exit_code == 1, "the high watermark says that it was there, and was committed"
+    (data / "replication-offset-checkpoint").unlink()
     result = verify(data)
     assert result.exit_code == 0, result.output
     assert "the broker cuts it off at its next start" in result.output
@@ -328,3 +334,41 @@ def test_other_derived_files_are_checked(data):
 def test_what_is_no_data_directory_is_refused(tmp_path):
     assert verify(tmp_path).exit_code == 2
     assert verify(tmp_path / "nothing").exit_code == 2
+
+
+def accept(data: Path, partition: str):
+    return CliRunner().invoke(cli, ["log", "accept-loss", str(data), partition], prog_name="ottla")
+
+
+def test_a_loss_that_no_broker_has_seen_is_not_accepted_yet(data):
+    assert accept(data, f"{TOPIC}-0").exit_code == 0
+    assert "nothing is missing" in accept(data, f"{TOPIC}-0").output
+    segments(data)[1].unlink()
+    refused = accept(data, f"{TOPIC}-0")
+    assert refused.exit_code == 1
+    assert "no broker has seen that yet" in refused.output
+    shutil.rmtree(data / f"{TOPIC}-0")
+    refused = accept(data, f"{TOPIC}-0")
+    assert refused.exit_code == 1
+    assert "is lost, and no broker has seen that yet" in refused.output
+    assert accept(data, "unknown-0").exit_code == 2
+
+
+def test_what_was_given_up_is_no_damage(data):
+    victim = segments(data)[1]
+    victim.unlink()
+    disk, told = RealDisk(), checkpoints.read_clean_shutdown(RealDisk(), str(data))
+    assert told is not None
+    closed = next(each for each in told.logs or () if each.topic == TOPIC)
+    log = PartitionLog.open(
+        disk, str(data / f"{TOPIC}-0"), LogConfig(), recovery_point=closed.end, high_watermark=closed.end,
+        closed_start=closed.start, closed_end=closed.end, clean=True, now_ms=0,
+    )  # fmt: skip
+    log.close()
+    assert "are missing" in verify(data).output
+    assert "are given up" in accept(data, f"{TOPIC}-0").output
+    result = verify(data)
+    assert result.exit_code == 0, result.output
+    (data / ".kafka_cleanshutdown").unlink()
+    result = verify(data)
+    assert result.exit_code == 0, result.output

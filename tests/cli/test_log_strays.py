@@ -79,8 +79,12 @@ def test_what_the_metadata_gives_to_this_broker_stays(data):
     (renamed / "partition.metadata").write_text(ours)
     shown = remove(data, "--yes")
     assert shown.exit_code == 0
-    assert f"{KEPT}-0, which this broker holds" in shown.output
+    assert f"a copy of {KEPT}-0, which this broker holds" in shown.output
+    assert "nothing was removed" in shown.output
     assert renamed.is_dir()
+    (data / f"{KEPT}-0").rename(data / "away")
+    assert f"{KEPT}-0, which this broker holds: move it back" in remove(data, "--yes").output
+    (data / "away").rename(data / f"{KEPT}-0")
     link = data / f"x-0.{'0' * 32}-0-stray"
     link.symlink_to(renamed)
     unknown = data / "mine-stray"

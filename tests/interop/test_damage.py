@@ -100,6 +100,11 @@ class Kept:
             assert self.producer.flush(30) == 0
         return max(offsets)
 
+    def write_anew(self) -> int:
+        """As another producer: the sequence of the one before is lost with its records."""
+        self.producer = Producer({**self.settings, "enable.idempotence": True, "linger.ms": 0})
+        return self.write(1)
+
     def await_in_sync(self) -> None:
         def in_sync() -> bool:
             partition = self.admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -44,10 +45,12 @@ def closed(random: Random | None = None) -> tuple[SimDisk, list[bytes], int, lis
     return disk, sent, log.log_end, aborted
 
 
-def opened(disk: SimDisk, end: int, *, clean: bool = True, closed_start: int = NOT_KNOWN) -> PartitionLog:
+def opened(
+    disk: SimDisk, end: int, *, clean: bool = True, closed_start: int = NOT_KNOWN, closed_end: int = NOT_KNOWN
+) -> PartitionLog:
     return PartitionLog.open(
-        disk, PATH, CONFIG, recovery_point=end, high_watermark=end, closed_start=closed_start, clean=clean,
-        topic_id=bytes(range(16)), now_ms=NOW,
+        disk, PATH, CONFIG, recovery_point=end, high_watermark=end, closed_start=closed_start, closed_end=closed_end,
+        clean=clean, topic_id=bytes(range(16)), now_ms=NOW,
     )  # fmt: skip
 
 
@@ -153,13 +156,114 @@ def test_a_power_cut_behind_the_recovery_point_is_no_damage(disk, open_log):
     assert log.log_end >= 5
 
 
-def test_a_checkpoint_that_says_more_than_the_manifest_is_wrong():
+def test_a_checkpoint_that_says_more_than_the_manifest_and_the_mark_is_wrong():
     disk, sent, end, _ = closed()
-    log = opened(disk, end + 400)
+    log = opened(disk, end + 400, closed_start=0, closed_end=end)
     assert log.damage is None
     assert log.log_end == end
     assert any("rebuilt" in note for note in log.recovery.notes)
     assert len(served(log)) == len(sent)
+
+
+def copied(disk: SimDisk) -> dict[str, bytes]:
+    return {name: disk.read(f"{PATH}/{name}") for name in disk.listdir(PATH)}
+
+
+@pytest.mark.parametrize(
+    ("clean", "evidence"),
+    [(True, {"closed_start": 0}), (True, {"recovery_point": 1}), (False, {"high_watermark": 1}),
+     (False, {"recovery_point": 1})],
+    ids=["the mark", "the recovery point", "the high watermark, killed", "the recovery point, killed"],
+)  # fmt: skip
+def test_an_older_copy_of_the_directory_proves_nothing_against_those_who_say_more(clean, evidence):
+    """Whole with its manifest: only what lies elsewhere tells that it is not the last one."""
+    disk, sent, end, _ = closed()
+    older = copied(disk)
+    log = opened(disk, end)
+    for at in range(20):
+        append(log, [b"later %d" % at], epoch=3)
+    log.close()
+    later = log.log_end
+    disk.rmtree(PATH)
+    disk.mkdir(PATH)
+    for name, data in older.items():
+        disk.write_atomic(f"{PATH}/{name}", data)
+    told: dict[str, Any] = {what: later for what in evidence if what != "closed_start"}
+    if "closed_start" in evidence:
+        told = {"closed_start": 0, "closed_end": later}
+    log = PartitionLog.open(disk, PATH, CONFIG, clean=clean, topic_id=bytes(range(16)), now_ms=NOW, **told)
+    assert log.damage is not None
+    assert log.damage.missing == ((end, later),)
+    assert log.log_end == later
+    assert list(served(log).values()) == sent
+    check_damage_is_remembered(disk, log, later)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("victim", ["cut", "segment", "directory"])
+def test_what_was_committed_is_missed_after_a_kill(victim, alone):
+    """The high watermark is all that tells of it: nothing was synced yet."""
+    disk = SimDisk(Random(5))
+    log = PartitionLog.open(disk, PATH, CONFIG, topic_id=bytes(range(16)), now_ms=NOW)
+    for at in range(3):
+        append(log, [b"value %d" % at])
+    path = log.active.log.path
+    if victim == "cut":
+        disk.write_atomic(path, disk.read(path)[:-5])
+    elif victim == "segment":
+        disk.remove(path)
+    else:
+        disk.rmtree(PATH)
+    again = PartitionLog.open(
+        disk, PATH, CONFIG, high_watermark=3, alone=alone, topic_id=bytes(range(16)), now_ms=NOW
+    )
+    assert again.damage is not None
+    assert again.damage.missing == ((2 if victim == "cut" else 0, 3),)
+    append(again, [b"more"])
+    assert again.log_end == 4, "an offset is given twice"
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_snapshot_proves_the_end_after_a_kill_where_there_is_no_other_replica(alone):
+    """Elsewhere a power cut may have taken what was never committed."""
+    disk = SimDisk(Random(5))
+    log = PartitionLog.open(disk, PATH, CONFIG, topic_id=bytes(range(16)), now_ms=NOW)
+    while len(log.segments) < 3:
+        append(log, [b"value"])
+    disk.remove(log.segments[1].log.path)
+    disk.remove(log.segments[2].log.path)
+    again = PartitionLog.open(disk, PATH, CONFIG, alone=alone, topic_id=bytes(range(16)), now_ms=NOW)
+    start = log.segments[1].base_offset
+    assert (again.damage is not None) == alone
+    assert again.log_end == (log.segments[2].base_offset if alone else start)
+
+
+@pytest.mark.parametrize("end", [0, 2, 5])
+def test_a_truncation_below_the_high_watermark_is_no_damage(end):
+    """A follower that its leader cuts, and that is killed before its checkpoints are written anew."""
+    disk = SimDisk(Random(5))
+    log = PartitionLog.open(disk, PATH, CONFIG, topic_id=bytes(range(16)), now_ms=NOW)
+    for at in range(9):
+        append(log, [b"value %d" % at])
+    log.told_end = 9  # as the checkpoint of high watermarks says
+    log.truncate_to(end, NOW)
+    again = opened(disk, 9, clean=False)
+    assert again.damage is None
+    assert again.log_end == end
+
+
+def test_a_first_segment_that_is_lost_with_the_manifest_is_missed_after_a_kill():
+    disk, _, end, _ = closed()
+    logs = [name for name in disk.listdir(PATH) if name.endswith(".log")]
+    disk.remove(f"{PATH}/{logs[0]}")
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    log = PartitionLog.open(
+        disk, PATH, CONFIG, recovery_point=end, high_watermark=end, started=0, topic_id=bytes(range(16)), now_ms=NOW
+    )
+    assert log.damage is not None
+    assert log.damage.missing == ((0, int(logs[1][:20])),)
+    assert log.log_start == 0
+    assert log.proven_start == 0
 
 
 def test_without_a_manifest_checkpoints_prove_the_end():
@@ -281,3 +385,85 @@ def test_an_index_of_aborted_transactions_that_rots_before_it_is_claimed_is_not_
         log.finish_sync(job)
     again = opened(disk, log.log_end, clean=closed_first)
     assert again.transactions.aborted(0, again.log_end) == aborted
+
+
+def names(disk: SimDisk, suffix: str = ".log") -> list[str]:
+    return [name for name in disk.listdir(PATH) if name.endswith(suffix)]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_files_whose_names_were_swapped_are_not_taken_for_each_other(clean):
+    disk, sent, end, _ = closed()
+    sizes = {name: len(disk.read(f"{PATH}/{name}")) for name in names(disk)}
+    first = names(disk)[0]
+    second = next(name for name in names(disk)[1:] if sizes[name] != sizes[first])
+    contents = disk.read(f"{PATH}/{first}"), disk.read(f"{PATH}/{second}")
+    disk.write_atomic(f"{PATH}/{second}", contents[0])
+    disk.write_atomic(f"{PATH}/{first}", contents[1])
+    log = opened(disk, end, clean=clean)
+    assert log.damage is not None
+    expected = {read_header(batch).base_offset: batch for batch in sent}
+    seen = served(log)
+    assert all(expected[offset] == batch for offset, batch in seen.items())
+    lost = expected.keys() - seen.keys()
+    assert {int(first[:20]), int(second[:20])} <= lost
+    assert all(any(start <= offset < stop for start, stop in log.damage.missing) for offset in lost)
+
+
+@pytest.mark.parametrize("closed_first", [True, False])
+@pytest.mark.parametrize("victim", [0, 2, -1])
+@pytest.mark.parametrize("what", ["removed", "cut"])
+def test_files_that_are_put_back_are_recognised(victim, closed_first, what):
+    disk, sent, end, aborted = closed()
+    name = names(disk)[victim]
+    whole = disk.read(f"{PATH}/{name}")
+    if what == "removed":
+        disk.remove(f"{PATH}/{name}")
+    else:
+        disk.write_atomic(f"{PATH}/{name}", whole[:-5])
+    log = opened(disk, end, closed_start=0, closed_end=end)
+    assert log.damage is not None
+    append(log, [b"more"], epoch=3)
+    if closed_first:
+        log.close()
+    disk.write_atomic(f"{PATH}/{name}", whole)
+    again = opened(disk, end + 1, clean=closed_first)
+    assert again.damage is None
+    assert list(served(again).values())[:-1] == sent
+    assert again.log_end == end + 1
+    assert again.transactions.aborted(0, end) == aborted
+
+
+def test_an_older_manifest_beside_newer_files_cuts_nothing():
+    disk, sent, end, _ = closed()
+    older = disk.read(f"{PATH}/{FILE_NAME}")
+    log = opened(disk, end)
+    for _ in range(9):
+        append(log, [b"more"], epoch=3)
+    log.close()
+    disk.write_atomic(f"{PATH}/{FILE_NAME}", older)
+    again = opened(disk, log.log_end, closed_start=0, closed_end=log.log_end)
+    assert again.damage is None
+    assert len(served(again)) == len(sent) + 9
+    assert not names(disk, ".damaged")
+
+
+@pytest.mark.parametrize("act", ["removed", "emptied", "cut"])
+def test_a_compacted_log_that_lost_a_segment_with_its_manifest_misses_it(act):
+    disk, _, end, _ = closed()
+    log = opened(disk, end)
+    victim = log.segments[2]
+    content = disk.read(victim.log.path)
+    disk.remove(f"{PATH}/{FILE_NAME}")
+    if act == "removed":
+        disk.remove(victim.log.path)
+    else:
+        first = next(batches(content))[1].size
+        disk.write_atomic(victim.log.path, content[:first] if act == "cut" else b"")
+    log = PartitionLog.open(
+        disk, PATH, CONFIG._replace(cleanup_compact=True), recovery_point=end, high_watermark=end, closed_start=0,
+        closed_end=end, clean=True, topic_id=bytes(range(16)), now_ms=NOW,
+    )  # fmt: skip
+    assert log.damage is not None
+    assert log.damage.missing[0][1] == log.segments[2 if act == "removed" else 3].base_offset
+    assert log.damage.missing[0][0] >= victim.base_offset

@@ -31,6 +31,7 @@ CLAIMS = st.builds(SegmentClaim, OFFSETS, OFFSETS, OFFSETS, CRCS, CRCS, CRCS)
     st.builds(
         Manifest, st.integers(-1, 2**62), st.tuples(CLAIMS, CLAIMS), st.none() | CLAIMS, st.integers(-1, 2**62),
         st.just(()) | st.tuples(st.tuples(OFFSETS, OFFSETS)), st.none() | st.binary(min_size=16, max_size=16), CRCS,
+        st.just(()) | st.tuples(st.tuples(OFFSETS, OFFSETS)),
     )
 )  # fmt: skip
 def test_it_is_read_as_it_was_written(manifest):

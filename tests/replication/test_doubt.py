@@ -161,3 +161,34 @@ def test_it_ends_with_the_reign():
     partition.become(State((1, 2, 3), 2, 2, (2,), 2))
     assert partition.doubt is None
     assert not partition.leads
+
+
+def test_where_everything_is_lost_whoever_has_anything_leads_wherever_its_log_starts():
+    doubt = Doubt(Position(-1, 0), None, wait_for_all=True)
+    doubt.hear(2, 7, 130, 4, 20)
+    doubt.hear(3, 7, 120, 4, 20)
+    assert verdict(doubt) == (2,)
+
+
+def test_a_last_leader_that_lost_everything_takes_any_log_start_of_others():
+    log = PartitionLog.open(SimDisk(Random(1)), "/t-0", LogConfig(), high_watermark=30, now_ms=NOW_MS)
+    partition = Partition("t", bytes(16), 0, 1, log, AppendPolicy())
+    partition.become(State((1, 2, 3), 1, 1, (1,), 1, last_leader=1))
+    assert partition.doubt is not None
+    for replica in (2, 3):
+        partition.doubt.hear(replica, 7, 40, 0, 20)
+    assert not resolve(partition, 0.0, WAIT, everybody, everybody)
+    assert partition.proposed == (2, 3)
+
+
+def test_an_older_copy_of_a_last_leader_waits_for_all_though_nothing_is_known_to_be_missing():
+    log = PartitionLog.open(SimDisk(Random(1)), "/t-0", LogConfig(), now_ms=NOW_MS)
+    partition = Partition("t", bytes(16), 0, 1, log, AppendPolicy())
+    partition.outdated = True
+    partition.become(State((1, 2, 3), 1, 1, (1,), 1, last_leader=1))
+    assert partition.doubt is not None
+    assert not resolve(partition, 0.0, WAIT, everybody, nobody)
+    assert not resolve(partition, WHOLE_WAIT_SECONDS, WAIT, everybody, nobody)
+    partition.doubt.hear(3, 7, 1, 0, 0)
+    assert not resolve(partition, WAIT, WAIT, everybody, nobody)
+    assert partition.proposed == (3,)

@@ -95,6 +95,9 @@ class Around:
         await self.synced.wait()
         partition.log.sync()
 
+    def make_whole(self, partition):
+        raise AssertionError("nothing is missing here")
+
     async def was_cut(self, partition, dropped):
         raise AssertionError("nothing is to be cut here")
 

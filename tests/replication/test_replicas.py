@@ -15,8 +15,17 @@ from ottla.cluster.layout import id_text
 from ottla.cluster.model import Partition as State
 from ottla.config.load import load_broker_config
 from ottla.config.topic import resolve
-from ottla.errors import Refused, StorageFault
-from ottla.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, CleanShutdown, ClosedLog, read_offsets
+from ottla.errors import ErrorCode, Refused, StorageFault
+from ottla.log.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    CleanShutdown,
+    ClosedLog,
+    read_offsets,
+)
+from ottla.log.manifest import FILE_NAME
+from ottla.log.partition_log import PartitionLog
 from ottla.replication.partition import ACKS_ALL
 from ottla.replication.replicas import CHECKPOINTS, Replicas
 from ottla.runtime.disk import RealDisk
@@ -341,3 +350,107 @@ def test_a_partition_that_was_never_written_to_is_not_damaged(replicas, disk):
     assert replicas.close()
     assert replicas.logs() == ()
     assert start(disk, topic(), clean=True, logs=()).damaged() == ()
+
+
+def written(replicas: Replicas, count: int):
+    replicas.host(topic())
+    partition = replicas.get("orders", 0)
+    assert partition is not None
+    for _ in range(count):
+        partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
+    return partition
+
+
+@pytest.mark.parametrize("checkpointed", [(), (RECOVERY_POINTS,), (HIGH_WATERMARKS,), CHECKPOINTS], ids=str)
+def test_a_follower_that_is_cut_below_the_high_watermark_and_killed_is_not_damaged(replicas, disk, checkpointed):
+    """Whichever checkpoints are written before the kill."""
+    partition = written(replicas, 5)
+    partition.log.sync()
+    replicas.write_checkpoints()
+    partition.truncate(0, 2, NOW_MS)
+    for name in checkpointed:
+        if (write := replicas.checkpoint(name)) is not None:
+            write()
+    again = start(disk, topic())
+    assert again.damaged() == ()
+    assert again.get("orders", 0).log.log_end == 2
+
+
+def test_what_a_follower_copied_after_it_was_cut_is_missed_when_it_is_lost(replicas, disk):
+    partition = written(replicas, 5)
+    replicas.write_checkpoints()
+    partition.truncate(0, 2, NOW_MS)
+    replicas.write_checkpoints()
+    for _ in range(2):
+        partition.append(batch(b"b"), ACKS_ALL, NOW_MS)
+    replicas.write_checkpoints()
+    disk.remove(partition.log.active.log.path)
+    again = start(disk, topic())
+    assert again.get("orders", 0).log.damage.missing == ((0, 4),)
+
+
+@pytest.mark.parametrize("lost", ["directory", "segment"])
+def test_a_killed_broker_that_lost_what_was_committed_names_it(replicas, disk, lost):
+    partition = written(replicas, 3)
+    replicas.write_checkpoints()
+    if lost == "directory":
+        disk.rmtree(partition.log.path)
+    else:
+        disk.remove(partition.log.active.log.path)
+    again = start(disk, topic())
+    log = again.get("orders", 0).log
+    assert (log.log_end, log.damage.missing) == (3, ((0, 3),))
+
+
+def test_an_older_copy_of_a_partition_is_not_believed_after_a_clean_stop(replicas, disk):
+    partition = written(replicas, 3)
+    assert replicas.close()
+    older = {name: disk.read(f"{partition.log.path}/{name}") for name in disk.listdir(partition.log.path)}
+    replicas = start(disk, topic(), clean=True, logs=replicas.logs())
+    written(replicas, 2)
+    assert replicas.close()
+    for name in disk.listdir(partition.log.path):
+        disk.remove(f"{partition.log.path}/{name}")
+    for name, data in older.items():
+        disk.write_atomic(f"{partition.log.path}/{name}", data)
+    for name in CHECKPOINTS:
+        disk.remove(f"{DATA}/{name}")
+    log = start(disk, topic(), clean=True, logs=replicas.logs()).get("orders", 0).log
+    assert (log.log_end, log.damage.missing) == (5, ((3, 5),))
+
+
+def test_log_starts_are_told_of_all_that_hold_anything(replicas, disk):
+    """So a first segment that is lost together with its manifest is missed after a kill as well."""
+    partition = written(replicas, 3)
+    partition.log.roll(NOW_MS)
+    partition.append(batch(b"b"), ACKS_ALL, NOW_MS)
+    partition.log.sync()
+    replicas.write_checkpoints()
+    assert read_offsets(disk, DATA, LOG_STARTS) == {("orders", 0): 0}
+    disk.remove(partition.log.segments[0].log.path)
+    disk.remove(f"{partition.log.path}/{FILE_NAME}")
+    log = start(disk, topic()).get("orders", 0).log
+    assert (log.log_start, log.log_end, log.damage.missing) == (0, 4, ((0, 3),))
+    assert log.proven_start == 0
+
+
+def test_a_partition_that_cannot_be_opened_keeps_no_other_from_being_opened(replicas, disk, monkeypatch, caplog):
+    written(replicas, 2)
+    replicas.get("orders", 1).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    assert replicas.close()
+    load = PartitionLog.open
+
+    def failing(disk, path, *args, **kwargs):
+        if path.endswith("orders-0"):
+            raise Refused(ErrorCode.corrupt_message)
+        return load(disk, path, *args, **kwargs)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(PartitionLog, "open", failing)
+        again = start(disk, topic(), clean=True, logs=replicas.logs())
+    assert again.get("orders", 0) is None
+    assert again.get("orders", 1).log.log_end == 1
+    assert again.damaged() == ((id_text(topic().id), 0),), "it does not count as in sync"
+    assert "orders-0 cannot be opened" in caplog.text
+    assert again.host_partition(topic(), 0).log.log_end == 2
+    assert again.damaged() == ()

@@ -101,5 +101,5 @@ def _taken_for_whole(scrub, header):
 
 def test_a_log_that_is_believed_after_a_clean_stop_is_found_out(monkeypatch):
     monkeypatch.setattr(damage, "missing_segments", lambda log, segments, evidence, *, clean, notes: [])
-    monkeypatch.setattr(damage, "proven_end", lambda log, evidence, log_end, *, clean, notes: log_end)
+    monkeypatch.setattr(damage, "proven_end", lambda log, evidence, derived, *, clean, notes: log.log_end)
     assert first_bad("damaged file") & {Kind.LOST, Kind.DIVERGED, Kind.STUCK, Kind.INCONSISTENT, Kind.SHRUNK}

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Final, cast
 from ottla.broker.dispatch import Request, serves_raw
 from ottla.broker.fetch_sessions import INITIAL_EPOCH, Fetch, Fetching
 from ottla.errors import ErrorCode, Refused, StorageFault
+from ottla.log.damage import behind_gap
 from ottla.log.slice import Slice
 from ottla.net.server import Pending, Reply
 from ottla.net.streaming import Streamed
+from ottla.replication import gaps
 from ottla.replication.partition import READ_COMMITTED, Partition
 from ottla.runtime import Buffer, Handle, Source
 from ottla.wire import fetch as wire
@@ -325,7 +327,7 @@ class Turn:
             return _state(entry, partition, data, level)
         if entry.offset < partition.log.log_start:  # what was aborted there is known no more
             return PartitionFetched(entry.partition, ErrorCode.offset_out_of_range)
-        aborted = partition.log.transactions.aborted(entry.offset, piece.end_offset())
+        aborted = partition.log.transactions.aborted(behind_gap(partition.log, piece.offset), piece.end_offset())
         return _state(entry, partition, data, level)._replace(aborted=aborted)
 
     def _gone(self, entry: Fetching) -> PartitionFetched:
@@ -439,6 +441,10 @@ class FollowerTurn(Turn):
         )
         if parting is not None:
             return _state(entry, partition, b"", 0)._replace(diverging=parting)
+        if (gap := gaps.tell(partition, self._message.replica_id, entry.offset)) is not None:
+            # With an error for those that do not know of gaps: they ask again after a while.
+            told = _state(entry, partition, b"", 0)
+            return told._replace(error=ErrorCode.kafka_storage_error, missing=gap)
         if self._held_back(partition):
             return None
         try:

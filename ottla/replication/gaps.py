@@ -1,0 +1,104 @@
+"""Replicas that lack something, beside each other: only what no replica has is missing.
+
+A leader whose log lacks offsets (they are missing, or were given up) says so to a follower that asks for them. The
+follower keeps all that it has before and goes on behind, and its own log lacks from then on what the leader has not and
+it has not: in the same way, missing or given up. So a gap in the leader's log deletes nothing elsewhere, and nobody
+waits for what cannot come.
+
+A follower whose log lacks something asks for that first, in every reign (`next_offset`). If the leader has it, all that
+is behind it here is set aside and copied anew (`log.quarantine`); if it has not, that is known from then on (`agreed`).
+
+A leader hands over to those of its followers that lack least, if that is less than it lacks itself: so it learns from
+what they asked for (`lacking`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ottla.log import damage
+from ottla.log.damage import Gap
+from ottla.log.manifest import Range, merged
+
+if TYPE_CHECKING:
+    from ottla.replication.in_sync import Follower
+    from ottla.replication.partition import Partition
+
+
+log = logging.getLogger("ottla.replication")
+
+
+def unsettled(partition: Partition) -> Range | None:
+    """The first range that is missing here, as far as it is not known that the leader has not got it either."""
+    if partition.log.damage is not None:
+        for start, end in partition.log.damage.missing:
+            if end > partition.agreed:
+                return max(start, partition.agreed), end
+    return None
+
+
+def next_offset(partition: Partition) -> int:
+    """What a follower asks its leader for: what is missing, then what comes behind its log end."""
+    missing = unsettled(partition)
+    return partition.log.log_end if missing is None else missing[0]
+
+
+def pass_over(partition: Partition, gap: Gap, now_ms: int) -> Gap | None:
+    """The leader has not got what we asked for. Blocks. What neither has; None: it is about something else."""
+    offset = next_offset(partition)
+    if not gap.start <= offset < gap.end:
+        return None
+    partition.agreed = damage.pass_over(partition.log, offset, gap, now_ms)
+    return Gap(offset, partition.agreed, gap.given_up)
+
+
+def tell(partition: Partition, replica: int, offset: int) -> Gap | None:
+    """What the leader has to say of an offset that a follower asks for; None: nothing is missing there."""
+    gap = damage.gap_at(partition.log, offset)
+    if gap is not None:
+        follower = partition.followers[replica]
+        follower.lacks = merged([*follower.lacks, (offset, gap.end)])
+    return gap
+
+
+def next_held(partition: Partition, offset: int) -> int:
+    """Where a broker that reads its own log, to know what it has to, goes on: behind what was given up, and where no
+    other replica can have it also behind what is missing."""
+    while (gap := damage.gap_at(partition.log, offset)) is not None and (gap.given_up or len(partition.replicas) == 1):
+        if not gap.given_up:
+            log.error("%s: offsets %d..%d: what stood there is lost, going on without it", partition, *_inclusive(gap))
+        offset = gap.end
+    return offset
+
+
+def _inclusive(gap: Gap) -> tuple[int, int]:
+    return gap.start, gap.end - 1
+
+
+def lacking(missing: tuple[Range, ...], follower: Follower) -> int:
+    """How many of the offsets that its leader misses a follower has not got either. What it asked for it has not; what
+    is behind it, up to the end of what is missing, it may have, and is not counted on."""
+    lacks = merged([*follower.lacks, (0, max(follower.log_start, 0))])
+    return sum(max(min(end, last) - max(start, first), 0) for start, end in missing for first, last in lacks)
+
+
+def better_followers(partition: Partition, able: Callable[[int, int], bool]) -> set[int]:
+    """Those who lack least of what is missing in the log of their leader, if that is less than all, and have all that
+    is committed: their logs reach, in the same epochs, to the end that is proven. One of them should lead instead."""
+    missing = partition.log.damage
+    assert missing is not None
+    have = {
+        replica: lacking(missing.missing, follower)
+        for replica, follower in partition.followers.items()
+        if follower.heard
+        and follower.log_end >= missing.end
+        and follower.log_start >= 0
+        and partition.caught_up(follower)
+        and able(replica, follower.epoch)
+    }
+    least = min(have.values(), default=0)
+    if least >= sum(end - start for start, end in missing.missing):
+        return set()
+    return {replica for replica, count in have.items() if count == least}
