@@ -113,6 +113,7 @@ class EmbeddedStore:
                 return await asyncio.shield(job)
             except asyncio.CancelledError:
                 await asyncio.wait([job])
+                job.exception()  # nobody is there any more to be told
                 raise
             except sqlite3.Error as failure:
                 raise StorageFault(f"the store {self._file.path} failed: {failure}{mended_by(failure)}") from failure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sqlite3
@@ -174,6 +175,25 @@ def test_brokers_that_start_at_once_found_one_cluster_with_one_controller(tmp_pa
     assert len({cluster_id for cluster_id, _ in said}) == 1
     assert sorted(controls for _, controls in said) == ["False"] * 3 + ["True"]
     assert os.listdir(tmp_path) == ["store.db"]
+
+
+def test_a_refused_commit_whose_caller_is_gone_is_told_to_nobody(tmp_path):
+    complaints = []
+
+    async def test(runtime):
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+        store = await EmbeddedStore.open(str(tmp_path / "store.db"), runtime)
+        await store.commit([Create("/a", b"")])
+        commit = asyncio.create_task(store.commit([Create("/a", b"")]))
+        await asyncio.sleep(0)  # it is on its way
+        commit.cancel()
+        await asyncio.wait([commit])
+        assert commit.cancelled()
+        await store.close()
+        gc.collect()
+
+    run(test)
+    assert complaints == []
 
 
 def writer(path):

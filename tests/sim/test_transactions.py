@@ -11,7 +11,7 @@ from ottla.log.transactions import Transactions as OpenTransactions
 from ottla.sim.history import Kind
 from ottla.sim.simulation import simulate
 
-COMPACTED_BANK = (127, *range(101, 141, 2))
+COMPACTED_BANK = (173, *range(101, 301, 2))
 """Seeds of which some have aborts behind a transaction that is open when compaction comes. Which ones changes whenever
 brokers do something at another time than before, so no single seed would do for long. The one that did last comes
 first."""
