@@ -11,19 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
+from ottla.config.live import LiveConfig
 from ottla.errors import Fault, Refused
 from ottla.log import checkpoints, compaction
 from ottla.log.cleaning import WORK, CleanedSegment, Job, Summary, decode_report
 from ottla.log.compaction import Dirt, Turns
 from ottla.log.swap import Swap
 from ottla.replication.partition import Partition
-from ottla.runtime import ChildFailed, ChildStarved
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-    from ottla.broker.housekeeping import Housekeeping
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.segment_deletion import SegmentDeletion
+from ottla.runtime import ChildFailed, ChildStarved, Runtime
 
 log = logging.getLogger("ottla.cleaner")
 
@@ -34,10 +32,18 @@ UNLIMITED_BYTES_PER_SECOND = 1e15
 
 
 class Cleaner:
-    def __init__(self, broker: Broker, housekeeping: Housekeeping) -> None:
-        self._broker = broker
-        self._runtime = broker.runtime
-        self._housekeeping = housekeeping
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: LiveConfig,
+        replica_manager: ReplicaManager,
+        segment_deletion: SegmentDeletion,
+    ) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._replicas = replica_manager.replicas
+        self._flusher = replica_manager.flusher
+        self._segment_deletion = segment_deletion
         self._uncleanable: set[Partition] = set()
         self._resting: dict[Partition, float] = {}
         self._turns: Turns[Partition] = Turns()
@@ -45,7 +51,7 @@ class Cleaner:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        if self._broker.config.log_cleaner_enable:
+        if self._config.current.log_cleaner_enable:
             self._task = self._runtime.spawn(self._run(), name="cleaner")
 
     async def stop(self) -> None:
@@ -58,7 +64,7 @@ class Cleaner:
         while True:
             dirtiest = await self._find_dirtiest()
             if dirtiest is None:
-                await asyncio.sleep(max(self._broker.config.log_cleaner_backoff_ms / 1000, BACKOFF_SECONDS_MIN))
+                await asyncio.sleep(max(self._config.current.log_cleaner_backoff_ms / 1000, BACKOFF_SECONDS_MIN))
             else:
                 await self._try(dirtiest)
 
@@ -67,7 +73,7 @@ class Cleaner:
     async def _find_dirtiest(self) -> Partition | None:
         now_ms = self._runtime.wall_ms()
         dirty: dict[Partition, float] = {}
-        hosted = list(self._broker.replicas)
+        hosted = list(self._replicas)
         self._uncleanable.intersection_update(hosted)
         for number, partition in enumerate(hosted):
             if number % 100 == 99:
@@ -97,7 +103,7 @@ class Cleaner:
         return self._resting.get(partition, 0.0) > self._runtime.now()
 
     def _hosts(self, partition: Partition) -> bool:
-        return self._broker.replicas.get(partition.topic_id, partition.index) is partition
+        return self._replicas.get(partition.topic_id, partition.index) is partition
 
     # What becomes of it.
 
@@ -122,7 +128,7 @@ class Cleaner:
         """Leave it for a while to whatever stands in the way."""
         now = self._runtime.now()
         self._resting = {known: until for known, until in self._resting.items() if until > now}
-        self._resting[partition] = now + self._broker.config.log_cleaner_backoff_ms / 1000
+        self._resting[partition] = now + self._config.current.log_cleaner_backoff_ms / 1000
 
     def _give_up(self, partition: Partition, failure: Exception) -> None:
         if self._hosts(partition):
@@ -139,7 +145,7 @@ class Cleaner:
             await self._finish(partition, partition_log.swap)  # the disk refused, the last time
         sync = partition_log.prepare_sync(sealed_only=True)
         if sync is not None:
-            await self._broker.syncing.carry_out(partition_log, sync)
+            await self._flusher.carry_out(partition_log, sync)
         while (job := self._plan(partition)) is not None:
             since = self._runtime.now()
             summary = await self._watch(partition, job)
@@ -158,7 +164,7 @@ class Cleaner:
                 return
 
     def _plan(self, partition: Partition) -> Job | None:
-        config, now_ms = self._broker.config, self._runtime.wall_ms()
+        config, now_ms = self._config.current, self._runtime.wall_ms()
         found = compaction.dirt(partition.log, partition.last_stable, now_ms)
         if found is None or not self._hosts(partition):
             return None
@@ -172,7 +178,7 @@ class Cleaner:
         )
 
     async def _checkpoint(self) -> None:
-        write = self._broker.replicas.checkpoint(checkpoints.CLEANED)
+        write = self._replicas.checkpoint(checkpoints.CLEANED)
         if write is not None:
             await self._runtime.offload(write)
 
@@ -197,7 +203,7 @@ class Cleaner:
             await asyncio.gather(running, return_exceptions=True)
 
     async def _pass(self, partition: Partition, job: Job) -> Summary | None:
-        limit = self._broker.config.log_cleaner_io_max_bytes_per_second
+        limit = self._config.current.log_cleaner_io_max_bytes_per_second
         reports = self._runtime.offload_process(
             WORK,
             job.encode(),
@@ -229,5 +235,5 @@ class Cleaner:
         if old is None:
             return False
         await self._runtime.offload(swap.sync)
-        self._housekeeping.unlink_later(old, partition.log.config.file_delete_delay_ms)
+        self._segment_deletion.schedule(old, partition.log.config.file_delete_delay_ms)
         return True

@@ -14,8 +14,9 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from ottla.broker.context import Context
 from ottla.broker.refusals import refusal
 from ottla.errors import BadFrame, ErrorCode, Fault, Refused, StorageFault
 from ottla.net.server import Connection, Pending, Reply
@@ -27,9 +28,6 @@ from ottla.wire.encoders import Encoder
 from ottla.wire.error_codes import Counter, ErrorCounts, count, counter_of
 from ottla.wire.frame import parse_request_header
 from ottla.wire.tree import Message
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 log = logging.getLogger("ottla.broker")
 
@@ -96,30 +94,30 @@ class Request:
 class OwnRequest(Request):
     """What this broker asks itself, as it would ask another one."""
 
-    __slots__ = ("_broker",)
+    __slots__ = ("_context",)
 
-    def __init__(self, broker: Broker, route: Route) -> None:
+    def __init__(self, context: Context, route: Route) -> None:
         self.route = route
         self.version = route.version
         self.correlation_id = 0
-        self.client_id = f"broker-{broker.id}"
-        self._broker = broker
+        self.client_id = f"broker-{context.id}"
+        self._context = context
 
     @property
     def listener_name(self) -> str:
-        return self._broker.config.inter_broker_endpoint.name
+        return self._context.config.inter_broker_endpoint.name
 
     @property
     def peer_broker(self) -> int:
-        return self._broker.id
+        return self._context.id
 
 
 Response = Message | bytes
 """A tree, or the body of the answer already encoded."""
 
 # Handlers are as different as the messages they take; the registry cannot be more precise than the protocol is.
-TreeHandler = Callable[["Broker", Any, Request], Response | Pending | Coroutine[object, object, Response]]
-RawHandler = Callable[["Broker", Request, memoryview, int], Reply | Pending]
+TreeHandler = Callable[[Context, Any, Request], Response | Pending | Coroutine[object, object, Response]]
+RawHandler = Callable[[Context, Request, memoryview, int], Reply | Pending]
 
 _TREES: dict[int, TreeHandler] = {}
 _RAW: dict[int, RawHandler] = {}
@@ -158,18 +156,6 @@ def serves_bare(api_key: int) -> Callable[[RawHandler], RawHandler]:
 def served_apis() -> list[Api]:
     """Everything that has a handler."""
     return [APIS[key] for key in sorted(_TREES.keys() | _RAW.keys())]
-
-
-async def ask_here(broker: Broker, message: Message, answer: type[R]) -> R:
-    """Let this broker's own handler answer. What it raises is raised."""
-    route = Route(APIS[message.API_KEY], APIS[message.API_KEY].max, {})
-    assert route.handler is not None, f"{route.api.name} has no handler"
-    response = route.handler(broker, message, OwnRequest(broker, route))
-    assert not isinstance(response, Pending), f"{route.api.name} is answered on a connection"
-    if not isinstance(response, Message | bytes):
-        response = await response
-    assert isinstance(response, answer)
-    return response
 
 
 class Route:
@@ -216,8 +202,8 @@ class Route:
 class Dispatch:
     """Serves frames for one broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, context: Context) -> None:
+        self._context = context
         served = {api.key: api for api in (*served_apis(), *(api for api in APIS.values() if api.between_brokers))}
         self.apis = list(served.values())
         self.errors: dict[str, ErrorCounts] = {api.name: {} for api in self.apis}
@@ -249,6 +235,17 @@ class Dispatch:
         message = route.decode(frame, pos)
         return self._serve_tree(Request(route, connection, correlation_id, client_id), message)
 
+    async def ask_here(self, message: Message, answer: type[R]) -> R:
+        """Let this broker's own handler answer. What it raises is raised."""
+        route = Route(APIS[message.API_KEY], APIS[message.API_KEY].max, {})
+        assert route.handler is not None, f"{route.api.name} has no handler"
+        response = route.handler(self._context, message, OwnRequest(self._context, route))
+        assert not isinstance(response, Pending), f"{route.api.name} is answered on a connection"
+        if not isinstance(response, Message | bytes):
+            response = await response
+        assert isinstance(response, answer)
+        return response
+
     def _serve_raw(
         self,
         handler: RawHandler,
@@ -266,7 +263,7 @@ class Dispatch:
             pos += 1  # the usual header, read without another call
         request = Request(route, connection, correlation_id, None)
         try:
-            return handler(self._broker, request, frame, pos)
+            return handler(self._context, request, frame, pos)
         except BadFrame:
             raise
         except Exception as failure:
@@ -280,7 +277,7 @@ class Dispatch:
                 raise Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
             if handler is None:
                 raise BadFrame(f"{request.route.api.name} is not served")
-            response = handler(self._broker, message, request)
+            response = handler(self._context, message, request)
             if isinstance(response, Message | bytes):
                 return request.frame(request.route.encode(response))
         except BadFrame:
@@ -291,7 +288,7 @@ class Dispatch:
             return response
         pending = Pending()
         work = self._answer_later(request, message, response, pending)
-        self._broker.runtime.spawn(work, name=request.route.api.name)
+        self._context.runtime.spawn(work, name=request.route.api.name)
         return pending
 
     async def _answer_later(
@@ -336,5 +333,5 @@ class Dispatch:
         from ottla.broker.handlers.api_versions import unsupported_version
 
         count(self.errors[APIS[API_VERSIONS].name], ErrorCode.unsupported_version)
-        body = messages.encode_response(API_VERSIONS, 0, unsupported_version(self._broker))
+        body = messages.encode_response(API_VERSIONS, 0, unsupported_version(self._context))
         return _REPLY.pack(len(body) + 4, correlation_id) + body

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from ottla import __version__, logs
 from ottla.cluster import changes as c
+from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Image
 from ottla.cluster.journal import Journal, count
-from ottla.runtime import Handle
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
+from ottla.config.broker import BrokerConfig
+from ottla.config.listeners import Listener
+from ottla.replication.replicas import Replicas
+from ottla.runtime import Handle, Runtime
 
 log = logging.getLogger("ottla.broker")
 cluster_log = logging.getLogger("ottla.cluster")
@@ -32,22 +34,26 @@ def _absolute(store: str) -> str:
 
 
 class EventLog:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._journal = Journal(lambda topic: broker.cluster.rules.min_in_sync(topic.configs))
+    def __init__(self, runtime: Runtime, config: BrokerConfig, cluster: Cluster, replicas: Replicas) -> None:
+        """`config`: as the broker was started with."""
+        self._runtime = runtime
+        self._config = config
+        self._cluster = cluster
+        self._replicas = replicas
+        self._journal = Journal(lambda topic: cluster.rules.min_in_sync(topic.configs))
         self._timer: Handle | None = None
 
     # The start and the stop.
 
     def starting(self) -> None:
-        config = self._broker.config
+        config = self._config
         log.info(
             "Ottla %s, broker %d is starting: data directory %s, store %s",
-            __version__, self._broker.id, os.path.abspath(self._broker.data_dir), _absolute(config.ottla_store),
+            __version__, config.broker_id, os.path.abspath(config.data_dir), _absolute(config.ottla_store),
         )  # fmt: skip
 
     def joined(self) -> None:
-        image = self._broker.image
+        image = self._cluster.image
         log.info(
             "cluster id %s: %s with %s, brokers alive: %s",
             image.cluster_id, count(len(image.topics), "topic"), count(image.partition_count(), "partition"),
@@ -56,7 +62,7 @@ class EventLog:
 
     def recovered(self, seconds: float, *, clean: bool) -> None:
         """What opening the logs took. What was found wrong with one stands in a line of its own."""
-        found = [partition.log.recovery for partition in self._broker.replicas]
+        found = [partition.log.recovery for partition in self._replicas]
         checked = [each for each in found if not each.clean]
         if not found:
             log.info("no logs here yet")
@@ -69,30 +75,29 @@ class EventLog:
                 sum(each.checked_bytes for each in checked), sum(each.cut_bytes for each in checked),
             )  # fmt: skip
 
-    def listening(self) -> None:
-        addresses = [f"{each.name}://{each.address}" for each in self._broker.listeners]
-        log.info("broker %d is listening on %s", self._broker.id, ", ".join(addresses))
+    def listening(self, listeners: Sequence[Listener]) -> None:
+        addresses = [f"{each.name}://{each.address}" for each in listeners]
+        log.info("broker %d is listening on %s", self._config.broker_id, ", ".join(addresses))
 
     def stopped(self, *, clean: bool) -> None:
         logs.tell_counts()  # this is the last line
         if clean:
-            log.info("broker %d has stopped, its logs are closed cleanly", self._broker.id)
+            log.info("broker %d has stopped, its logs are closed cleanly", self._config.broker_id)
         else:
             log.warning("broker %d has stopped; not all logs could be closed: they are checked at the next start",
-                        self._broker.id)  # fmt: skip
+                        self._config.broker_id)  # fmt: skip
 
     # The cluster.
 
-    def changed(self, old: Image, new: Image, change: c.Change) -> None:
+    def image_changed(self, old: Image, new: Image, change: c.Change) -> None:
         self._journal.note(old, change)
         if self._timer is None:
-            runtime = self._broker.runtime
-            self._timer = runtime.call_at(runtime.now() + GATHER_SECONDS, self.tell)
+            self._timer = self._runtime.call_at(self._runtime.now() + GATHER_SECONDS, self.tell)
 
     def tell(self) -> None:
         self.close()
-        image = self._broker.image
-        controls = image.controller_id == self._broker.id
+        image = self._cluster.image
+        controls = image.controller_id == self._config.broker_id
         for event in self._journal.events(image):
             # The text is the template, too: no line of the journal repeats another (see `ottla.logs`).
             cluster_log.log(event.level if controls else logging.DEBUG, event.text)

@@ -9,34 +9,46 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from ottla.cluster.journal import count
+from ottla.config.live import LiveConfig
+from ottla.coordinator.group_coordinator import GroupCoordinator
+from ottla.coordinator.transaction_coordinator import TransactionCoordinator
 from ottla.errors import Fault, Refused
 from ottla.log import checkpoints
 from ottla.log.retention import start_after
-from ottla.log.segment import Segment
 from ottla.replication.partition import Partition
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.segment_deletion import SegmentDeletion
+from ottla.runtime import Runtime
 
 log = logging.getLogger("ottla.housekeeping")
 
 SYNC_SECONDS = 5.0
-UNLINK_SECONDS = 60.0
-"""After a file could not be removed."""
 NEVER = 2**63 - 1
 
 
 class Housekeeping:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._runtime = broker.runtime
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: LiveConfig,
+        replica_manager: ReplicaManager,
+        segment_deletion: SegmentDeletion,
+        groups: GroupCoordinator,
+        transactions: TransactionCoordinator,
+    ) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._replica_manager = replica_manager
+        self._replicas = replica_manager.replicas
+        self._segment_deletion = segment_deletion
+        self._groups = groups
+        self._transactions = transactions
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        config = self._broker.config
+        config = self._config.current
         self._every(config.log_retention_check_interval_ms / 1000, self._retain)
         self._every(SYNC_SECONDS, self._sync)
         self._every(
@@ -52,10 +64,10 @@ class Housekeeping:
             lambda: self._checkpoint(checkpoints.LOG_STARTS),
         )
         self._every(config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
-        self._every(config.offsets_retention_check_interval_ms / 1000, self._broker.groups.expire_offsets)
+        self._every(config.offsets_retention_check_interval_ms / 1000, self._groups.expire_offsets)
         self._every(
             config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000,
-            self._broker.transactions.expire_ids,
+            self._transactions.expire_ids,
         )
 
     async def stop(self) -> None:
@@ -79,7 +91,7 @@ class Housekeeping:
     async def _retain(self) -> None:
         """Drop segments past their time or size; their files go after `file.delete.delay.ms`."""
         now_ms = self._runtime.wall_ms()
-        for number, partition in enumerate(list(self._broker.replicas)):
+        for number, partition in enumerate(list(self._replicas)):
             if number % 100 == 99:
                 await asyncio.sleep(0)  # ten thousand logs must not hold up a request
             try:
@@ -92,8 +104,8 @@ class Housekeeping:
             if dropped:
                 went = count(len(dropped), "segment")
                 log.info("%s: dropped %s, log start is %d", partition, went, partition.log.log_start)
-                self.unlink_later(dropped, partition.log.config.file_delete_delay_ms)
-                self._broker.replication.follow(partition)  # whose leader sends readers here, and has to know
+                self._segment_deletion.schedule(dropped, partition.log.config.file_delete_delay_ms)
+                self._replica_manager.follow(partition)  # whose leader sends readers here, and has to know
 
     async def make_room(self, partitions: list[Partition]) -> None:
         """The disk is full: what has had its time in these logs goes at once."""
@@ -109,7 +121,7 @@ class Housekeeping:
             if dropped:
                 went = count(len(dropped), "segment")
                 log.info("%s: dropped %s to make room, log start is %d", partition, went, partition.log.log_start)
-                self._broker.replication.follow(partition)
+                self._replica_manager.follow(partition)
 
     async def _prove_start(self, partition: Partition, now_ms: int) -> None:
         """A file loses its name only when the manifest says where the log starts without it."""
@@ -117,24 +129,9 @@ class Housekeeping:
         if start > partition.log.manifest.proven_start and start:
             await self._runtime.offload(partition.log.prove_start, start)
 
-    def unlink_later(self, dropped: list[Segment], delay_ms: int) -> None:
-        self._runtime.call_at(self._runtime.now() + delay_ms / 1000, self._unlink, dropped)
-
-    def _unlink(self, dropped: list[Segment]) -> None:
-        async def unlink() -> None:
-            for number, segment in enumerate(dropped):
-                try:
-                    await self._runtime.offload(segment.unlink)
-                except Fault as fault:
-                    log.warning("%s; trying again in %g s", fault, UNLINK_SECONDS)
-                    self.unlink_later(dropped[number:], int(UNLINK_SECONDS * 1000))
-                    return
-
-        self._runtime.spawn(unlink(), name="unlink")
-
     async def _sync(self) -> None:
         """Bring sealed segments to the device, and whole logs where `flush.ms` or `flush.messages` asks for it."""
-        for partition in list(self._broker.replicas):
+        for partition in list(self._replicas):
             log_ = partition.log
             whole = log_.config.flush_ms != NEVER or log_.config.flush_messages != NEVER
             if not whole and log_.active.base_offset <= log_.recovery_point:
@@ -142,16 +139,16 @@ class Housekeeping:
             try:
                 job = log_.prepare_sync(sealed_only=not whole)
                 if job is not None:
-                    await self._broker.syncing.carry_out(log_, job)
+                    await self._replica_manager.flusher.carry_out(log_, job)
             except (Fault, Refused) as failure:
                 log.error("%s is not synced: %s; trying again in %g s", partition, failure, SYNC_SECONDS)
 
     async def _checkpoint(self, name: str) -> None:
-        write = self._broker.replicas.checkpoint(name)
+        write = self._replicas.checkpoint(name)
         if write is not None:
             await self._runtime.offload(write)
 
     async def _expire_producers(self) -> None:
         now_ms = self._runtime.wall_ms()
-        for partition in self._broker.replicas:
-            partition.log.producers.expire(now_ms, self._broker.config.producer_id_expiration_ms)
+        for partition in self._replicas:
+            partition.log.producers.expire(now_ms, self._config.current.producer_id_expiration_ms)

@@ -57,11 +57,11 @@ async def _serve(config: BrokerConfig, ready: Ready) -> int:
     gc.collect()
     gc.freeze()
     ready(broker.listeners)
-    broker.doom.add_done_callback(lambda _: stop.set())
+    broker.fatal_error.add_done_callback(lambda _: stop.set())
     await stop.wait()
-    if broker.doom.done():
+    if broker.fatal_error.done():
         await broker.abandon()
-        fault = broker.doom.result()
+        fault = broker.fatal_error.result()
         if not isinstance(fault, StorageFault):
             raise fault
         raise Fault(

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla import __version__
+from ottla.broker.context import Context
 from ottla.broker.meter import Meter, RequestMeters
 from ottla.broker.prometheus import Families, labels
 from ottla.cluster.image import Image, Partition
 from ottla.cluster.model import NO_BROKER
 from ottla.errors import ErrorCode, Fault
+from ottla.net.server import Server
 from ottla.replication.partition import Partition as Replica
 from ottla.runtime import process
 from ottla.wire.error_codes import ErrorCounts
@@ -28,10 +30,6 @@ from ottla.wire.schema.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-    from ottla.net.server import Server
 
 SLICE: Final = 200
 """Partitions or offsets between two turns of the loop: about two milliseconds."""
@@ -48,23 +46,23 @@ class Metrics:
 
     def __init__(
         self,
-        broker: Broker,
+        context: Context,
         server: Server,
         requests: RequestMeters,
         errors: Mapping[str, ErrorCounts],
         loop_lag: Meter,
     ) -> None:
-        self._broker = broker
+        self._context = context
         self._server = server
         self._requests = requests
         self._errors = errors
         self._loop_lag = loop_lag
 
-    async def page(self) -> bytes:
+    async def page(self, *, serving: bool) -> bytes:
         families = Families()
         self._process(families)
         self._traffic(families)
-        if self._broker.serving:
+        if serving:
             self._cluster(families)
             for gather in (self._partitions, self._logs):
                 for _ in gather(families):
@@ -115,29 +113,29 @@ class Metrics:
             ("records_out", "Offsets that consumers fetched from a topic: records, and the holes of compaction."),
         ):
             family = families.counter(f"ottla_topic_{name}_total", about)
-            for topic, traffic in self._broker.traffic.series():
+            for topic, traffic in self._context.traffic.series():
                 family.add(getattr(traffic, name), labels(topic=topic))
 
     # The cluster.
 
     def _cluster(self, families: Families) -> None:
-        broker, image = self._broker, self._broker.image
+        context, image = self._context, self._context.image
         families.gauge("kafka_brokers", "Live brokers in the cluster.").add(len(image.brokers))
         known = families.gauge("kafka_broker_info", "A live broker and where it is.")
         for live in image.brokers.values():
             first = live.endpoints[0]
             known.add(1, labels(id=live.id, address=f"{first.host}:{first.port}"))
         controls = families.gauge("ottla_controller", "1 on the broker that is controller.")
-        controls.add(int(broker.cluster.is_controller))
+        controls.add(int(context.cluster.is_controller))
         families.gauge("ottla_controller_epoch", "How often a controller was elected.").add(image.controller_epoch)
         in_touch = families.gauge("ottla_store_in_touch", "1 while the metadata store holds this broker for alive.")
-        in_touch.add(int(broker.cluster.in_touch))
-        registration = broker.cluster.registration
+        in_touch.add(int(context.cluster.in_touch))
+        registration = context.cluster.registration
         if registration is not None:
             families.gauge("ottla_broker_epoch", "The registration of this broker.").add(registration.epoch)
 
     def _partitions(self, families: Families) -> Iterator[None]:
-        image = self._broker.image
+        image = self._context.image
         partitions = families.gauge("kafka_topic_partitions", "Partitions of a topic.")
         count = 0
         for topic in image.topics.values():
@@ -151,8 +149,8 @@ class Metrics:
 
     def _tells(self, image: Image, partition: Partition) -> bool:
         if partition.leader == NO_BROKER:
-            return image.controller_id == self._broker.id
-        return partition.leader == self._broker.id
+            return image.controller_id == self._context.id
+        return partition.leader == self._context.id
 
     def _partition(self, families: Families, topic: str, index: int, partition: Partition) -> None:
         of = f'{{topic="{topic}",partition="{index}"}}'
@@ -164,7 +162,7 @@ class Metrics:
         gauge("kafka_topic_partition_in_sync_replica", "Replicas in sync.").add(len(partition.in_sync), of)
         short = int(len(partition.in_sync) < len(partition.replicas))
         gauge("kafka_topic_partition_under_replicated_partition", "1 if a replica is not in sync.").add(short, of)
-        replica = self._broker.replicas.get(topic, index)
+        replica = self._context.replicas.get(topic, index)
         if replica is None or not replica.leads:
             return
         enough = int(not replica.enough_in_sync)
@@ -178,7 +176,7 @@ class Metrics:
         sizes = families.gauge("ottla_log_bytes", "Bytes of this broker's copy of a partition.")
         leads = 0
         count = 0
-        replicas: list[Replica] = list(self._broker.replicas)
+        replicas: list[Replica] = list(self._context.replicas)
         for replica in replicas:
             leads += replica.leads
             sizes.add(replica.log.size_bytes, f'{{topic="{replica.topic}",partition="{replica.index}"}}')
@@ -190,7 +188,7 @@ class Metrics:
         held.add(count - leads, labels(role="follower"))
 
     def _scrub(self, families: Families) -> None:
-        scrubber = self._broker.scrubber
+        scrubber = self._context.scrubber
         families.gauge("ottla_scrub_progress_ratio", "How much of the pass under way was read.").add(scrubber.ratio)
         families.counter("ottla_scrub_passes_total", "Passes that were finished.").add(scrubber.passes)
         last = families.gauge("ottla_scrub_last_pass_timestamp_seconds", "When the last full pass was over; 0: never.")
@@ -202,12 +200,12 @@ class Metrics:
         for kind in ("damaged", "rebuilt", "unreadable"):
             found.add(getattr(scrubber, kind), labels(kind=kind))
         damaged = families.gauge("ottla_damaged_partitions", "Replicas here that lack offsets they should have.")
-        damaged.add(sum(replica.log.damage is not None for replica in self._broker.replicas))
+        damaged.add(sum(replica.log.damage is not None for replica in self._context.replicas))
 
     async def _storage(self, families: Families) -> None:
-        broker = self._broker
+        context = self._context
         try:
-            total, free = await broker.runtime.offload(broker.runtime.disk.usage, broker.data_dir)
+            total, free = await context.runtime.offload(context.runtime.disk.usage, context.data_dir)
         except Fault:
             return
         families.gauge("ottla_storage_bytes", "Size of the file system of the data directory.").add(total)
@@ -220,7 +218,7 @@ class Metrics:
         current = families.gauge("kafka_consumergroup_current_offset", "The offset a group has committed.")
         lag = families.gauge("kafka_consumergroup_lag", "Records that a group has not read yet.")
         lag_sum = families.gauge("kafka_consumergroup_lag_sum", "Records of a topic that a group has not read yet.")
-        figures = [each for shard in self._broker.groups.active() for each in shard.machine.figures()]
+        figures = [each for shard in self._context.groups.active() for each in shard.machine.figures()]
         await asyncio.sleep(0)
         ends = await self._ends({(topic, index) for _, _, commits in figures for topic, index, _ in commits})
         count = 0
@@ -244,10 +242,13 @@ class Metrics:
         ends: Ends = {}
         elsewhere: dict[int, dict[str, list[int]]] = {}
         for topic, index in sorted(wanted):
-            replica = self._broker.replicas.get(topic, index)
+            replica = self._context.replicas.get(topic, index)
             if replica is not None and replica.leads:
                 ends[topic, index] = replica.high_watermark
-            elif (leader := self._broker.leader_of(topic, index)[0]) not in (NO_BROKER, self._broker.id):
+            elif (leader := self._context.replica_manager.leader_of(topic, index)[0]) not in (
+                NO_BROKER,
+                self._context.id,
+            ):
                 elsewhere.setdefault(leader, {}).setdefault(topic, []).append(index)
         if elsewhere:
             for found in await asyncio.gather(*(self._ask(leader, topics) for leader, topics in elsewhere.items())):
@@ -263,7 +264,7 @@ class Metrics:
         ]
         message = ListOffsetsRequest(replica_id=NOBODY, topics=topics)
         try:
-            answer = await self._broker.peers.call(leader, message, ListOffsetsResponse, timeout_s=ASK_SECONDS_MAX)
+            answer = await self._context.peers.call(leader, message, ListOffsetsResponse, timeout_s=ASK_SECONDS_MAX)
         except Fault:
             return {}  # what is not known is not told
         return {

@@ -14,21 +14,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from ottla.broker.dispatch import ask_here
 from ottla.cluster import changes as c
+from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import NO_BROKER, Image
 from ottla.config.listeners import REPLICATION, Listener
+from ottla.config.live import LiveConfig
 from ottla.errors import ErrorCode, Refused
 from ottla.net.authentication import Identity
 from ottla.net.peer import PeerConnection, PeerLost, Unreached
 from ottla.net.server import Server
-from ottla.runtime import Buffer
+from ottla.replication.ports import CALL_TIMEOUT_S
+from ottla.runtime import Buffer, Runtime
 from ottla.wire.tree import Message
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 log = logging.getLogger("ottla.broker.peers")
 
@@ -36,7 +35,6 @@ R = TypeVar("R", bound=Message)
 
 PAUSE_S_MIN: Final = 0.05
 PAUSE_S_MAX: Final = 1.0
-CALL_TIMEOUT_S: Final = 30.0
 
 
 class Lane(Enum):
@@ -67,19 +65,24 @@ class _Line:
             self.opening.cancel()
 
 
-class Peers:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._runtime = broker.runtime
+class AskHere(Protocol):
+    async def __call__(self, message: Message, answer: type[R]) -> R: ...
+
+
+class BrokerPeers:
+    def __init__(self, runtime: Runtime, config: LiveConfig, cluster: Cluster) -> None:
+        self.ask_here: AskHere
+        """Lets this broker's own handler answer, as another broker's would."""
+        self._runtime = runtime
+        self._config = config
+        self._cluster = cluster
         self._lines: dict[tuple[int, Lane], _Line] = {}
         self._closed = False
 
     async def listen(self, server: Server) -> list[Listener]:
-        """Take brokers in from now on, and notice who comes and goes. The listener that was bound for that, if it is
-        none of those for clients."""
-        self._broker.cluster.subscribe(self._changed)
-        own = self._broker.config.inter_broker_endpoint
-        if own in self._broker.config.endpoints:
+        """Take brokers in from now on. The listener that was bound for that, if it is none of those for clients."""
+        own = self._config.current.inter_broker_endpoint
+        if own in self._config.current.endpoints:
             return []
         bound = await server.listen(own.name, own.host, own.port, guarded=True)
         return [own.bound(bound.port)]
@@ -92,13 +95,13 @@ class Peers:
     @property
     def identity(self) -> Identity:
         """What this broker proves itself with."""
-        return Identity(self._broker.id, self._broker.cluster.secret)
+        return Identity(self._config.current.broker_id, self._cluster.secret)
 
     async def open(self, broker_id: int) -> PeerConnection:
         """A new connection to a broker; whoever asks closes it. Raises Unreached."""
         host, port = self._address(broker_id)
         connection = await PeerConnection.open(self._runtime, host, port, self.identity, broker_id)
-        connection.on_broken = self._broker.cluster.hurry
+        connection.on_broken = self._cluster.hurry
         return connection
 
     async def call(
@@ -119,14 +122,14 @@ class Peers:
     ) -> R:
         """Ask whoever is controller, be it this broker. Raises Refused(not_controller) when nobody is."""
         controller_id = self.controller_id
-        if controller_id == self._broker.id:
-            return await ask_here(self._broker, message, answer)
+        if controller_id == self._config.current.broker_id:
+            return await self.ask_here(message, answer)
         return await self.call(controller_id, message, answer, timeout_s=timeout_s, lane=lane)
 
     async def forward(self, api_key: int, version: int, body: Buffer, *, timeout_s: float) -> memoryview:
         """Have the controller, which is another broker, answer what a client sent here. The body of its answer."""
         controller_id = self.controller_id
-        if controller_id == self._broker.id:
+        if controller_id == self._config.current.broker_id:
             raise Refused(ErrorCode.not_controller, "This broker is about to be, or was just now, the controller.")
         connection = await self._connected(controller_id, Lane.clients, timeout_s)
         if not connection.speaks(api_key, version):
@@ -136,16 +139,16 @@ class Peers:
     @property
     def controller_id(self) -> int:
         """The controller, as far as this broker knows. Raises Refused(not_controller) when it knows of none."""
-        controller_id = self._broker.image.controller_id
+        controller_id = self._cluster.image.controller_id
         if controller_id == NO_BROKER:
             raise Refused(ErrorCode.not_controller, "The cluster has no controller at the moment.")
         return controller_id
 
     def _address(self, broker_id: int) -> tuple[str, int]:
-        live = self._broker.image.brokers.get(broker_id)
+        live = self._cluster.image.brokers.get(broker_id)
         if live is None:
             raise Unreached(f"broker {broker_id} is not there")
-        name = self._broker.config.inter_broker_endpoint.name
+        name = self._config.current.inter_broker_endpoint.name
         endpoint = live.endpoint(name) or live.endpoint(REPLICATION)
         if endpoint is None:
             raise Unreached(
@@ -180,7 +183,7 @@ class Peers:
     def _line(self, broker_id: int, lane: Lane) -> _Line:
         line = self._lines.get((broker_id, lane))
         if line is None:
-            live = self._broker.image.brokers.get(broker_id)
+            live = self._cluster.image.brokers.get(broker_id)
             if live is None:
                 raise Unreached(f"broker {broker_id} is not there")
             line = self._lines[broker_id, lane] = _Line(live.epoch)
@@ -188,7 +191,7 @@ class Peers:
 
     def _stale(self, connection: PeerConnection) -> bool:
         """Unused for so long that the other side may be about to close it."""
-        idle_ms_max = self._broker.config.connections_max_idle_ms
+        idle_ms_max = self._config.current.connections_max_idle_ms
         unused_ms = (self._runtime.now() - connection.used_at) * 1000
         return connection.idle and 0 <= idle_ms_max <= unused_ms * 2
 
@@ -211,7 +214,7 @@ class Peers:
         finally:
             line.opening = None
 
-    def _changed(self, old: Image, new: Image, change: c.Change) -> None:
+    def image_changed(self, old: Image, new: Image, change: c.Change) -> None:
         """Whoever left, or came back, is not at the other end of what was opened before."""
         if isinstance(change, c.BrokerGone | c.BrokerRegistered | c.ControllerChanged):
             for key, line in list(self._lines.items()):

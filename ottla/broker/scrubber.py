@@ -13,14 +13,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from ottla.config.live import LiveConfig
 from ottla.errors import Fault, Refused, StorageFault
 from ottla.log import scrub_repair
 from ottla.log.scrub import Found, SegmentScrub
 from ottla.log.scrub_schedule import FILE_NAME, SEGMENT_COST_BYTES, Progress, Schedule, status_text
 from ottla.replication.partition import Partition
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.runtime import Runtime
 
 if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
     from ottla.log.segment import Segment
 
 log = logging.getLogger("ottla.scrub")
@@ -34,10 +36,12 @@ COUNTS_PER_PASS: Final = 100
 class Scrubber:
     """The figures are for metrics, and count from the start of the process."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._runtime = broker.runtime
-        self._path = f"{broker.data_dir}/{FILE_NAME}"
+    def __init__(self, runtime: Runtime, config: LiveConfig, replica_manager: ReplicaManager) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._replica_manager = replica_manager
+        self._replicas = replica_manager.replicas
+        self._path = f"{config.current.data_dir}/{FILE_NAME}"
         self._schedule = Schedule(Progress(), 0.0)
         self._counted_at = self._saved_at = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -62,7 +66,7 @@ class Scrubber:
 
     def status(self) -> str:
         """In one line, for DescribeConfigs."""
-        lacking = sum(partition.log.damage is not None for partition in self._broker.replicas)
+        lacking = sum(partition.log.damage is not None for partition in self._replicas)
         return status_text(
             {
                 "progress": f"{self.ratio:.3f}",
@@ -86,7 +90,7 @@ class Scrubber:
 
     @property
     def _interval_s(self) -> float:
-        return self._broker.config.ottla_scrub_interval_ms / 1000
+        return self._config.current.ottla_scrub_interval_ms / 1000
 
     async def _run(self) -> None:
         self._schedule = Schedule(await self._runtime.offload(self._load), self._runtime.now())
@@ -112,11 +116,11 @@ class Scrubber:
             await self._wait(min(LOOK_SECONDS, self._interval_s))  # nothing is on the device for certain yet
             schedule.begin_anew(self._runtime.now())
             return
-        key = schedule.next_partition(sorted((p.topic, p.index) for p in self._broker.replicas))
+        key = schedule.next_partition(sorted((p.topic, p.index) for p in self._replicas))
         if key is None:
             await self._finish()
             return
-        partition = self._broker.replicas.get(*key)
+        partition = self._replicas.get(*key)
         while partition is not None and not partition.log.dropped:
             base = schedule.next_segment(key, [segment.base_offset for segment in readable(partition)])
             if base is None:
@@ -153,7 +157,7 @@ class Scrubber:
             return
         self._counted_at = now
         sizes: list[int] = []
-        for number, partition in enumerate(list(self._broker.replicas)):
+        for number, partition in enumerate(list(self._replicas)):
             if number % 100 == 99:
                 await asyncio.sleep(0)  # ten thousand logs must not hold up a request
             sizes += [segment.size for segment in readable(partition)]
@@ -237,7 +241,7 @@ class Scrubber:
             scrub_repair.apply(partition_log, segment, found, patches)
         except StorageFault as fault:
             log.error("scrub: %s: %s", partition, fault)
-        self._broker.replication.follow(partition)
+        self._replica_manager.follow(partition)
 
     async def _check_derived(self, partition: Partition, segment: Segment, truncations: int) -> None:
         partition_log = partition.log

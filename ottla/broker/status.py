@@ -12,22 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.broker import prometheus
+from ottla.broker.context import Context
 from ottla.broker.meter import Meter, RequestMeters
 from ottla.broker.metrics import Metrics
 from ottla.config.listeners import address_text, is_loopback
 from ottla.errors import Fault, PortTaken
 from ottla.net.http import HttpServer, Page, refusal
+from ottla.net.server import Server
 from ottla.runtime import Handle
 from ottla.wire.error_codes import ErrorCounts
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-    from ottla.net.server import Server
 
 log = logging.getLogger("ottla.status")
 
@@ -39,19 +37,25 @@ class Status:
     """Nothing is opened, measured or timed unless `ottla.metrics.port` is set."""
 
     def __init__(
-        self, broker: Broker, server: Server, requests: RequestMeters, errors: Mapping[str, ErrorCounts]
+        self,
+        context: Context,
+        server: Server,
+        requests: RequestMeters,
+        errors: Mapping[str, ErrorCounts],
+        is_serving: Callable[[], bool],
     ) -> None:
-        self._broker = broker
-        self._runtime = broker.runtime
+        self._context = context
+        self._runtime = context.runtime
+        self._is_serving = is_serving
         self._loop_lag = Meter()
-        self._metrics = Metrics(broker, server, requests, errors, self._loop_lag)
-        self._http = HttpServer(broker.runtime, self._serve)
+        self._metrics = Metrics(context, server, requests, errors, self._loop_lag)
+        self._http = HttpServer(context.runtime, self._serve)
         self._gathering: asyncio.Task[bytes] | None = None
         self._timer: Handle | None = None
         self.port = 0
 
     async def start(self) -> None:
-        host, port = self._broker.config.ottla_metrics_host, self._broker.config.ottla_metrics_port
+        host, port = self._context.config.ottla_metrics_host, self._context.config.ottla_metrics_port
         assert port is not None
         try:
             self.port = (await self._http.start(host, port)).port
@@ -93,24 +97,24 @@ class Status:
     async def _gathered(self) -> bytes:
         """Whoever comes while a page is being made gets the same one: many scrapers cost no more than one."""
         if self._gathering is None or self._gathering.done():
-            self._gathering = self._runtime.spawn(self._metrics.page(), name="metrics")
+            self._gathering = self._runtime.spawn(self._metrics.page(serving=self._is_serving()), name="metrics")
         return await asyncio.shield(self._gathering)
 
     def _unready(self) -> str:
-        broker = self._broker
-        if not broker.serving:
+        context = self._context
+        if not self._is_serving():
             return "the broker is starting or stopping"
-        if not broker.cluster.in_touch:
+        if not context.cluster.in_touch:
             return "the metadata store is out of reach, or has ended the session of this broker"
-        registration = broker.cluster.registration
-        live = broker.image.brokers.get(broker.id)
+        registration = context.cluster.registration
+        live = context.image.brokers.get(context.id)
         if registration is None or live is None or live.epoch != registration.epoch:
             return "the broker is about to register again"
         return ""
 
     def _out_of_sync(self) -> str:
-        me = self._broker.id
-        behind = [f"{p.topic}-{p.index}" for p in self._broker.replicas if me not in p.in_sync]
+        me = self._context.id
+        behind = [f"{p.topic}-{p.index}" for p in self._context.replicas if me not in p.in_sync]
         if not behind:
             return ""
         named = ", ".join(behind[:REPLICAS_NAMED_MAX])

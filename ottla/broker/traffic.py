@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from ottla.cluster import changes as c
+from ottla.cluster.image import Image
+
 OTHERS: Final = "(others)"
 """No topic can have this name."""
 
@@ -40,6 +43,10 @@ class TopicTraffic(dict[str, Traffic]):
             self._shared = True
         self[topic] = found
         return found
+
+    def image_changed(self, old: Image, new: Image, change: c.Change) -> None:
+        if isinstance(change, c.TopicDeleted) and (topic := old.topic_by_id(change.topic_id)) is not None:
+            self.forget(topic.name)
 
     def forget(self, topic: str) -> None:
         """It was deleted."""

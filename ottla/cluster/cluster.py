@@ -51,31 +51,10 @@ broker's data directory and its options."""
 
 
 class Cluster:
+    """Before `open` the image is empty, and nothing else may be asked."""
+
     def __init__(
         self,
-        store: Store,
-        view: ClusterView,
-        runtime: Runtime,
-        rules: Rules,
-        secret: bytes,
-        *,
-        lease_seconds: float = LEASE_SECONDS,
-    ) -> None:
-        self.secret: Final = secret
-        """What brokers of this cluster know and nobody else: they prove themselves to each other with it."""
-        self.rules = rules
-        """What the controller judges by; set anew when the broker's settings change."""
-        self._store = store
-        self._lease_seconds = lease_seconds
-        self._touch: Touch | None = None
-        self._view = view
-        self._runtime = runtime
-        self._controller = ControllerLoop(store, view, runtime, lambda: self.rules)
-        self._broker_id = -1
-
-    @classmethod
-    async def open(
-        cls,
         store_url: str,
         runtime: Runtime,
         *,
@@ -83,23 +62,40 @@ class Cluster:
         rules: Rules | None = None,
         zookeeper: ZooKeeperOptions | None = None,
         lease_seconds: float = LEASE_SECONDS,
-    ) -> Cluster:
-        """Open the store that `store_url` names (embedded:PATH; without a path, a file in `data_dir`; or
-        zookeeper:HOST:PORT[,...][/chroot]), found a cluster in it if it is empty, and load the image.
+    ) -> None:
+        """`store_url`: embedded:PATH (without a path, a file in `data_dir`), or zookeeper:HOST:PORT[,...][/chroot].
         `lease_seconds`: for how long this process may hang before an embedded store ends its session."""
-        store = await _open_store(store_url, runtime, data_dir, zookeeper, lease_seconds)
+        self.secret: bytes
+        """What brokers of this cluster know and nobody else: they prove themselves to each other with it."""
+        self.rules = rules or Rules()
+        """What the controller judges by; set anew when the broker's settings change."""
+        self.opened = False
+        self._store_url = store_url
+        self._data_dir = data_dir
+        self._zookeeper = zookeeper
+        self._lease_seconds = lease_seconds
+        self._touch: Touch | None = None
+        self._view = ClusterView(runtime)
+        self._runtime = runtime
+        self._controller = ControllerLoop(self._view, runtime, lambda: self.rules)
+        self._broker_id = -1
+
+    async def open(self) -> Cluster:
+        """Open the store, found a cluster in it if it is empty, and load the image."""
+        runtime = self._runtime
+        store = await _open_store(self._store_url, runtime, self._data_dir, self._zookeeper, self._lease_seconds)
         try:
             await _found(store, runtime)
             await _complete(store)
-            secret = await _secret(store, runtime)
-            view = ClusterView(store, runtime)
-            await view.open()
+            self.secret = await _secret(store, runtime)
+            await self._view.open(store)
         except BaseException:
             await store.close()
             raise
-        if zookeeper is not None and not store_url.startswith("embedded:"):
-            lease_seconds = zookeeper.session_timeout_ms / 1000
-        return cls(store, view, runtime, rules or Rules(), secret, lease_seconds=lease_seconds)
+        if self._zookeeper is not None and not self._store_url.startswith("embedded:"):
+            self._lease_seconds = self._zookeeper.session_timeout_ms / 1000
+        self.opened = True
+        return self
 
     @staticmethod
     async def peek(
@@ -110,8 +106,8 @@ class Cluster:
         try:
             if await store.read(layout.FORMAT) is None:
                 raise Fault(f"there is no cluster in {store_url}")
-            view = ClusterView(store, runtime)
-            await view.reload()
+            view = ClusterView(runtime)
+            await view.load(store)
             return view.image, await _secret(store, runtime)
         finally:
             await store.close()
@@ -141,7 +137,7 @@ class Cluster:
 
     def on_expelled(self, tell: Callable[[], None]) -> None:
         """Tell whenever the store has ended this broker's registration, before there is another."""
-        self._store.on_state(lambda state: tell() if state is SessionState.lost else None)
+        self._view.store.on_state(lambda state: tell() if state is SessionState.lost else None)
 
     def on_replaced(self, tell: Callable[[Fault], None]) -> None:
         """Tell if another process is found to be registered as this broker: then this one must end."""
@@ -149,7 +145,7 @@ class Cluster:
 
     def hurry(self) -> None:
         """A broker seems to be gone: let that be found out soon."""
-        self._store.hurry()
+        self._view.store.hurry()
 
     @property
     def is_controller(self) -> bool:
@@ -165,7 +161,7 @@ class Cluster:
         self._broker_id = registration.id
         epoch = await self._controller.join(registration)
         path = layout.broker_path(registration.id)
-        self._touch = Touch(self._store, self._runtime, path, self.incarnation, self._lease_seconds)
+        self._touch = Touch(self._view.store, self._runtime, path, self.incarnation, self._lease_seconds)
         return epoch
 
     async def create_topics(self, specs: Sequence[TopicSpec], *, validate_only: bool = False) -> list[TopicResult]:
@@ -238,7 +234,7 @@ class Cluster:
             changes: list[c.ReplicaErased] = []
             ops: list[Op] = []
             for topic_id in topic_ids:
-                node = await self._store.read(layout.tombstone_path(topic_id))
+                node = await self._view.store.read(layout.tombstone_path(topic_id))
                 if node is None or self._broker_id not in (tombstone := layout.tombstone_of(node.data)).replicas:
                     continue
                 changes.append(c.ReplicaErased(topic_id, self._broker_id))
@@ -246,7 +242,9 @@ class Cluster:
             if not changes:
                 return
             try:
-                paths = await self._store.commit([*ops, Create(layout.CHANGE, c.encoded((*changes,)), sequential=True)])
+                paths = await self._view.store.commit(
+                    [*ops, Create(layout.CHANGE, c.encoded((*changes,)), sequential=True)]
+                )
             except Conflict:
                 continue  # another broker said the same of one of them
             if not self._view.committed(sequence_of(paths[-1]), (*changes,)):
@@ -263,7 +261,7 @@ class Cluster:
         """A block of producer ids that nobody else will ever get."""
         path = layout.PRODUCER_IDS
         for _ in range(ATTEMPTS_MAX):
-            node = await self._store.read(path)
+            node = await self._view.store.read(path)
             start = 0 if node is None else layout.producer_ids_of(node.data).stop
             if start > PRODUCER_ID_MAX - PRODUCER_ID_BLOCK:
                 raise Fault("all producer ids are used up")
@@ -271,7 +269,7 @@ class Cluster:
             data = layout.producer_ids_data(self._broker_id, block)
             op: Op = Create(path, data) if node is None else Set(path, data, node.version)
             try:
-                await self._store.commit([op])
+                await self._view.store.commit([op])
             except Conflict:
                 continue  # another broker took that block
             return block
@@ -287,7 +285,8 @@ class Cluster:
             await self._touch.end()
         await self._controller.close()
         await self._view.close()
-        await self._store.close()
+        if self.opened:
+            await self._view.store.close()
 
     async def _decide(self, decide: Callable[[Image], Decision[R]], validate_only: bool = False) -> list[R]:
         if validate_only:

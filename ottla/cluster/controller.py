@@ -46,6 +46,15 @@ def check_topic_name(name: str) -> None:
     raise Refused(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {problem}")
 
 
+def unknown_topic_error(name: str) -> ErrorCode:
+    """What to say of a topic that is not there."""
+    try:
+        check_topic_name(name)
+    except Refused as refused:
+        return refused.code
+    return ErrorCode.unknown_topic_or_partition
+
+
 def create_topics(
     image: Image, specs: Sequence[TopicSpec], topic_ids: Sequence[bytes], rules: Rules
 ) -> Decision[TopicResult]:

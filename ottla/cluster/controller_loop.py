@@ -37,7 +37,6 @@ from ottla.cluster.store import (
     SessionLost,
     SessionState,
     Set,
-    Store,
     Why,
     sequence_of,
 )
@@ -63,7 +62,7 @@ POSTS: Final = (layout.BROKER_EPOCH, layout.CONTROLLER, layout.CONTROLLER_EPOCH,
 class ControllerLoop:
     """`active` while this broker is the controller, as far as it knows; the fence knows for certain."""
 
-    def __init__(self, store: Store, view: ClusterView, runtime: Runtime, rules: Callable[[], Rules]) -> None:
+    def __init__(self, view: ClusterView, runtime: Runtime, rules: Callable[[], Rules]) -> None:
         self.active = False
         self.broker: Broker | None = None
         """This broker as it registered last."""
@@ -71,7 +70,6 @@ class ControllerLoop:
         """Of this process, in all its registrations."""
         self.replaced: Callable[[Fault], None] = lambda fault: log.error("%s", fault)
         """Told when another process is found registered as this broker; nothing is done about the cluster then."""
-        self._store = store
         self._view = view
         self._runtime = runtime
         self._rules = rules
@@ -96,10 +94,10 @@ class ControllerLoop:
             self._registration = registration
             if self.active:
                 await self._settle()
-        self._store.on_state(self._session_changed)
+        self._view.store.on_state(self._session_changed)
         self._unwatch.append(self._view.subscribe(self._changed))
         for path in (layout.CONTROLLER, layout.BROKERS):
-            self._unwatch.append(self._store.watch(path, self._news.set))
+            self._unwatch.append(self._view.store.watch(path, self._news.set))
         self._news.set()  # whatever changed before the watches were set
         self._tasks = [
             self._runtime.spawn(self._run(), name="controller"),
@@ -140,14 +138,14 @@ class ControllerLoop:
             for _ in range(ATTEMPTS_MAX):
                 assert self.broker is not None, "a broker that never registered cannot drain"
                 path = layout.broker_path(self.broker.id)
-                node = await self._store.read(path)
+                node = await self._view.store.read(path)
                 if node is None or layout.broker_of(self.broker.id, node.data).epoch != self.broker.epoch:
                     break  # registers again, and then as draining
                 broker = self.broker._replace(draining=True)
                 op = Set(path, layout.broker_data(broker, self._runtime.wall_ms()), node.version)
                 change = c.registered(broker)
                 try:
-                    paths = await self._store.commit([op, _change_node((change,))])
+                    paths = await self._view.store.commit([op, _change_node((change,))])
                 except Conflict:
                     continue
                 self.broker = broker
@@ -166,7 +164,7 @@ class ControllerLoop:
         change_node = _change_node(step.changes)
         ops = [self._fence, *step.ops, change_node]
         try:
-            paths = await self._store.commit(ops)
+            paths = await self._view.store.commit(ops)
         except Conflict as conflict:
             if conflict.index == 0:
                 self._resign("another broker has become controller")
@@ -204,7 +202,7 @@ class ControllerLoop:
             first, last = self._changes_first, min(stop, self._changes_first + STEP_OPS_MAX)
             old = [Delete(f"{layout.CHANGES}/{layout.change_name(n)}") for n in range(first, last)]
             try:
-                await self._store.commit([self._fence, *old])
+                await self._view.store.commit([self._fence, *old])
             except Conflict as conflict:
                 log.info("the change log was not trimmed: %s", conflict)
                 self._changes_first = await self._first_change()
@@ -225,7 +223,7 @@ class ControllerLoop:
         return min(stop, self._view.position)
 
     async def _first_change(self) -> int:
-        names = await self._store.children(layout.CHANGES)
+        names = await self._view.store.children(layout.CHANGES)
         return sequence_of(names[0]) if names else 0
 
     async def _register(self, registration: BrokerRegistration) -> int:
@@ -243,7 +241,7 @@ class ControllerLoop:
     async def _try_to_register(self, registration: BrokerRegistration) -> int | None:
         """One commit registers the broker and, if there is no controller, makes it that. None: look again."""
         await self._view.catch_up()
-        nodes = {node.path: node for node in await self._store.tree(*POSTS)}
+        nodes = {node.path: node for node in await self._view.store.tree(*POSTS)}
         counter = nodes[layout.BROKER_EPOCH]
         epoch = int(counter.data) + 1
         broker = self._registered(registration, epoch)
@@ -262,7 +260,7 @@ class ControllerLoop:
             ops += campaign_ops
             changes.append(change)
         try:
-            paths = await self._store.commit([*ops, _change_node(tuple(changes))])
+            paths = await self._view.store.commit([*ops, _change_node(tuple(changes))])
         except Conflict as conflict:
             if conflict.op.path == here and conflict.why is Why.exists:
                 return await self._taken(here, broker.id)
@@ -286,7 +284,7 @@ class ControllerLoop:
 
     async def _taken(self, path: str, broker_id: int) -> int | None:
         """The id is registered already. The epoch if that was us; None if it is gone again."""
-        node = await self._store.read(path)
+        node = await self._view.store.read(path)
         if node is None:
             return None
         found = layout.broker_of(broker_id, node.data)
@@ -328,7 +326,7 @@ class ControllerLoop:
         if unheard is not None:
             ops.insert(0, Delete(layout.CONTROLLER, unheard.version))
         try:
-            paths = await self._store.commit([*ops, _change_node((change,))])
+            paths = await self._view.store.commit([*ops, _change_node((change,))])
         except Conflict:
             self._news.set()
             return False
@@ -397,9 +395,9 @@ class ControllerLoop:
 
     async def _look_around(self) -> None:
         assert self._registration is not None
-        if self._store.state is not SessionState.connected:
+        if self._view.store.state is not SessionState.connected:
             return  # out of touch: change nothing
-        by_path = {node.path: node for node in await self._store.tree(*POSTS)}
+        by_path = {node.path: node for node in await self._view.store.tree(*POSTS)}
         me = self._registration.id
         registered = by_path.get(layout.broker_path(me))
         if registered is None:
@@ -413,7 +411,7 @@ class ControllerLoop:
         if self.active:
             await self._view.catch_up()
             self._in_doubt = False
-            live = _live(await self._store.tree(layout.BROKERS))
+            live = _live(await self._view.store.tree(layout.BROKERS))
             gone = controller.brokers_gone(self._view.image, live)
             left = self._view.image.apply(*gone) if gone else self._view.image
             await self._commit(chain(gone, self._outlook.unfinished(left, self._rules())))

@@ -32,10 +32,11 @@ RETRY_SECONDS: Final = 1.0
 class ClusterView:
     """`image` is what is known now; `position` the number of the last change in it (-1: none)."""
 
-    def __init__(self, store: Store, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self.image = EMPTY
         self.position = -1
-        self._store = store
+        self.store: Store
+        """From `open` or `load` on."""
         self._runtime = runtime
         self._subscribers: list[Subscriber] = []
         self._news = asyncio.Event()
@@ -46,8 +47,15 @@ class ClusterView:
         self._tail: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] | None = None
 
-    async def open(self) -> None:
-        self._unwatch = self._store.watch(layout.CHANGES, self._news.set)
+    async def load(self, store: Store) -> None:
+        """Read the image once."""
+        self.store = store
+        await self.reload()
+
+    async def open(self, store: Store) -> None:
+        """Read the image, and follow the change log from there on."""
+        self.store = store
+        self._unwatch = self.store.watch(layout.CHANGES, self._news.set)
         await self.reload()
         self._tail = self._runtime.spawn(self._follow(), name="cluster-view")
 
@@ -87,7 +95,7 @@ class ClusterView:
     async def catch_up(self) -> None:
         """Return when everything that was committed before the call is in the image."""
         while True:
-            nodes = await self._store.children_from(layout.CHANGES, layout.change_name(self.position + 1))
+            nodes = await self.store.children_from(layout.CHANGES, layout.change_name(self.position + 1))
             if not nodes:
                 return
             try:
@@ -107,9 +115,9 @@ class ClusterView:
         time: of two with the same position the one that was read first must not come last."""
         async with self._loading:
             while True:
-                names = await self._store.children(layout.CHANGES)
+                names = await self.store.children(layout.CHANGES)
                 position = sequence_of(names[-1]) if names else -1
-                nodes = await self._store.tree(*layout.IMAGE_PATHS)
+                nodes = await self.store.tree(*layout.IMAGE_PATHS)
                 if position >= self.position:  # else the view has moved on while we were reading
                     break
             old, new = self.image, Image.load(nodes, version=self.image.version + 1)

@@ -7,14 +7,14 @@ internal topics have one partition: tests have few groups, and little time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from ottla.blocking.thread import LoopThread
 from ottla.broker import broker as real
-from ottla.broker.status import Status
 from ottla.config import load_broker_config
 from ottla.errors import BadFrame, Fault
-from ottla.net.server import Connection, Pending, Reply, Serve, Server
+from ottla.net.server import Connection, Pending, Reply, Serve
 from ottla.net.streaming import Streamed
 from ottla.runtime.real import RealRuntime
 from ottla.testing.disk import UnsyncedDisk
@@ -40,7 +40,7 @@ class Broker(Started):
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         super().__init__(SETTINGS, config)
-        self._broker: _Broker | None = None
+        self._broker: real.Broker | None = None
         self._runtime: RealRuntime
 
     def _begin(self, thread: LoopThread) -> None:
@@ -55,7 +55,7 @@ class Broker(Started):
         config = load_broker_config(flags=flags, host=HOST, port=0)
         runtime = RealRuntime()
         runtime.disk = UnsyncedDisk()
-        broker = _Broker(config, runtime, self._faults)
+        broker = real.Broker(config, runtime, intercept=partial(_intercepted, self._faults, runtime))
         try:
             await broker.start()
         except Fault:
@@ -65,39 +65,26 @@ class Broker(Started):
         self._broker, self._runtime = broker, runtime
         self._bootstrap_servers = broker.listeners[0].address
 
-    async def _stop(self, broker: _Broker) -> None:
+    async def _stop(self, broker: real.Broker) -> None:
         await broker.stop()
         await self._runtime.close()
 
 
-class _Broker(real.Broker):
-    """The real one, with faults before what it serves."""
+def _intercepted(faults: Faults, runtime: RealRuntime, serve: Serve) -> Serve:
+    """Faults stand before what the broker serves to clients."""
 
-    def __init__(self, config: Any, runtime: RealRuntime, faults: Faults) -> None:
-        self._faults = faults
-        super().__init__(config, runtime)
+    def serve_or_fail(connection: Connection, frame: memoryview) -> Reply | Pending:
+        verdict = faults.meet(frame) if connection.peer_broker is None else None
+        if verdict is None:
+            return serve(connection, frame)
+        if not verdict.delay_s and verdict.rewrite is None:
+            return _at_once(verdict)
+        pending = Pending()
+        kept = memoryview(bytearray(frame))  # the connection reads on into its own buffer
+        runtime.call_at(runtime.now() + verdict.delay_s, _carry_out, verdict, serve, connection, kept, pending)
+        return pending
 
-    def _listening(self) -> tuple[Server, Status | None]:
-        server, status = super()._listening()
-        server.serve = self._faulty(server.serve)
-        return server, status
-
-    def _faulty(self, serve: Serve) -> Serve:
-        faults = self._faults
-
-        def serve_or_fail(connection: Connection, frame: memoryview) -> Reply | Pending:
-            verdict = faults.meet(frame) if connection.peer_broker is None else None
-            if verdict is None:
-                return serve(connection, frame)
-            if not verdict.delay_s and verdict.rewrite is None:
-                return _at_once(verdict)
-            pending = Pending()
-            kept = memoryview(bytearray(frame))  # the connection reads on into its own buffer
-            when = self.runtime.now() + verdict.delay_s
-            self.runtime.call_at(when, _carry_out, verdict, serve, connection, kept, pending)
-            return pending
-
-        return serve_or_fail
+    return serve_or_fail
 
 
 def _at_once(verdict: Verdict) -> Reply:

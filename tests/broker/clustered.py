@@ -53,7 +53,7 @@ async def start_broker(directory: Path, broker_id: int, **settings: str) -> Brok
 async def stop_broker(broker: Broker) -> None:
     """One that must not go on is ended as its process ends it."""
     assert isinstance(broker.runtime, RealRuntime)
-    await (broker.abandon() if broker.doom.done() else broker.stop())
+    await (broker.abandon() if broker.fatal_error.done() else broker.stop())
     await broker.runtime.close()
 
 

@@ -6,10 +6,11 @@ import asyncio
 from pathlib import Path
 
 from ottla.broker.broker import Broker
-from ottla.broker.coordinators import OFFSETS_TOPIC
+from ottla.cluster.changes import TopicDeleted
 from ottla.cluster.model import Partition as State
 from ottla.cluster.requests import TopicSpec
 from ottla.coordinator import log_batch, records
+from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
 from ottla.coordinator.records import OffsetCommitKey, OffsetCommitValue
 from ottla.coordinator.runtime import Phase
 from ottla.errors import ErrorCode, StorageFault
@@ -53,7 +54,7 @@ async def settled(client: Client) -> tuple[int, int]:
 
 async def coordinating(broker: Broker) -> Partition:
     await broker.groups.make_topic()
-    await broker.create_topics([TopicSpec("t", 1, 1)])
+    await broker.context.topic_creation.create([TopicSpec("t", 1, 1)])
     await until(lambda: broker.image.topic("t") is not None)
     partition = broker.replicas.get(broker.groups.topic, 0)
     assert partition is not None
@@ -75,7 +76,7 @@ def move(broker: Broker, partition: Partition, leader: int, *, told: bool = True
     topic = broker.image.topic(broker.groups.topic)
     assert topic is not None
     if told:
-        broker.groups.follow_partition(topic, 0)
+        broker.groups.leadership_changed(topic, 0)
 
 
 def replicated(partition: Partition, offset: int) -> None:
@@ -149,7 +150,7 @@ def test_offsets_of_a_topic_that_is_deleted_while_they_are_loaded_are_forgotten(
             assert shard.phase is Phase.LOADING
             topic = broker.image.topic("t")
             assert topic is not None
-            broker.groups.topic_deleted(topic)
+            broker.groups.image_changed(broker.image, broker.image, TopicDeleted(topic.id, "t", ()))
             await until(lambda: shard.phase is Phase.ACTIVE)
             await until(lambda: not len(shard.machine))
 
@@ -160,7 +161,7 @@ def test_a_commit_is_answered_when_every_replica_in_sync_has_it(tmp_path: Path):
     async def test() -> None:
         async with brokers(tmp_path, 2, **(SETTINGS | {"offsets_topic_replication_factor": "2"})) as both:
             await both[0].groups.make_topic()
-            await both[0].create_topics([TopicSpec("t", 1, 1)])
+            await both[0].context.topic_creation.create([TopicSpec("t", 1, 1)])
             await until(lambda: all(broker.replicas.get(OFFSETS_TOPIC, 0) for broker in both))
             copies = [broker.replicas.get(OFFSETS_TOPIC, 0) for broker in both]
             await until(lambda: any(copy is not None and copy.leads and len(copy.in_sync) == 2 for copy in copies))

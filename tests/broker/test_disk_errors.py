@@ -99,7 +99,7 @@ def test_every_append_that_the_disk_refuses_is_noted_whoever_wanted_it(tmp_path,
         async with brokers(tmp_path, 1) as (broker,):
             await broker.cluster.create_topics([TopicSpec("orders", 1, 1)])
             await until(lambda: broker.replicas.get("orders", 0))
-            partition = broker.replication.find("orders", 0)
+            partition = broker.replica_manager.find("orders", 0)
             partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
             disk = fill_disk(partition)
             with pytest.raises(Refused, match=FULL):
@@ -121,7 +121,7 @@ def test_after_a_refusal_for_storage_the_producer_says_so_and_goes_on_when_there
             bootstrap = f"127.0.0.1:{broker.listeners[0].port}"
             async with Producer(bootstrap, delivery_timeout_ms=900, batch_size=1, request_timeout_ms=500) as producer:
                 await producer.send_and_wait("orders", b"first")
-                disk = fill_disk(broker.replication.find("orders", 0))
+                disk = fill_disk(broker.replica_manager.find("orders", 0))
                 # A batch each, and so many that the broker calls those behind the first out of order.
                 refused = [await producer.send("orders", b"refused") for _ in range(30)]
                 for promise in refused:

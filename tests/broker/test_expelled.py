@@ -15,7 +15,7 @@ def test_a_broker_whose_session_has_ended_leads_nothing_until_it_is_registered_a
     async def test():
         async with brokers(tmp_path, 1) as (broker,):
             await broker.cluster.create_topics([TopicSpec("orders", 1, 1)])
-            partition = broker.replication.find("orders", 0)
+            partition = broker.replica_manager.find("orders", 0)
             await until(lambda: partition.leads)
             epoch = partition.leader_epoch
             seen = []

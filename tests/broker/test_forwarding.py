@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from ottla.broker import forwarding
+from ottla.broker import topic_creation
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicResult, TopicSpec
 from ottla.errors import ErrorCode, Fault, Refused
@@ -171,7 +171,7 @@ def test_topics_that_cannot_be_made_now_are_asked_for_again(tmp_path):
             for failing, code in ((out_of_reach, ErrorCode.request_timed_out), (deposed, ErrorCode.not_controller)):
                 one.cluster.create_topics = failing  # type: ignore[method-assign]
                 for broker in (one, two):
-                    (result,) = await broker.create_topics([TopicSpec("t")])
+                    (result,) = await broker.context.topic_creation.create([TopicSpec("t")])
                     assert result.code == code
                 answer = await client.call(wanted, MetadataResponse, 9)
                 assert answer.topics[0].error_code == ErrorCode.leader_not_available
@@ -212,7 +212,7 @@ def test_a_store_that_does_not_answer_is_named_with_what_to_do(tmp_path):
 
 def test_a_topic_is_specified_alike_here_and_there():
     spec = TopicSpec("t", 2, 3, [(0, (1, 2)), (1, (2, 3))], {"retention.ms": "1", "cleanup.policy": None})
-    made = forwarding._creatable(spec)
+    made = topic_creation._creatable(spec)
     assert (made.name, made.num_partitions, made.replication_factor) == ("t", 2, 3)
     assert [(each.partition_index, each.broker_ids) for each in made.assignments] == [(0, [1, 2]), (1, [2, 3])]
     assert {each.name: each.value for each in made.configs} == {"retention.ms": "1", "cleanup.policy": None}

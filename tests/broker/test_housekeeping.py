@@ -32,7 +32,7 @@ def test_one_broken_log_keeps_no_other_from_being_synced_and_retained(tmp_path):
             settings = {"retention.ms": "1", "flush.messages": "1000"}
             await broker.cluster.create_topics([TopicSpec("orders", 2, 1, configs=settings)])
             await until(lambda: broker.replicas.get("orders", 1))
-            first, second = (broker.replication.find("orders", index) for index in range(2))
+            first, second = (broker.replica_manager.find("orders", index) for index in range(2))
             for partition in (first, second):
                 partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
             sound = first.log
@@ -63,10 +63,11 @@ def test_checkpoints_are_written_once_for_all_that_is_dropped_together(tmp_path,
             monkeypatch.setattr(broker.replicas, "checkpoint", noted)
             topic = broker.image.topic("moved")
             assert topic is not None
+            deletion = broker.replica_manager.topic_deletion
             for index in range(10):
-                broker._erase_later(topic, broker.replicas.drop_partition(topic, index), deleted=False)
-            await until(lambda: not broker._erasing)
+                deletion.begin(topic, broker.replicas.drop_partition(topic, index), deleted=False)
+            await until(lambda: not deletion._running)
             assert handed_out == list(CHECKPOINTS)
-            assert not any("moved" in name for name in broker.runtime.disk.listdir(broker.data_dir))
+            assert not any("moved" in name for name in broker.runtime.disk.listdir(broker.config.data_dir))
 
     run(test)

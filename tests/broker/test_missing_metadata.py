@@ -15,13 +15,13 @@ def test_files_of_a_topic_that_vanishes_without_having_been_deleted_are_set_asid
         async with brokers(tmp_path, 1) as (broker,):
             await broker.cluster.create_topics([TopicSpec("orders", 1, 1)])
             await until(lambda: broker.replicas.get("orders", 0))
-            broker.replication.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+            broker.replica_manager.find("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
             with sqlite3.connect(tmp_path / "store.db") as db:  # as somebody might who restores an old store
                 db.execute("DELETE FROM node WHERE parent || '/' || name LIKE '%/topics/orders%'")
             db.close()
             await broker.cluster._view.reload()
             assert broker.replicas.get("orders", 0) is None
-            await until(lambda: not broker._erasing)
+            await until(lambda: not broker.replica_manager.topic_deletion._running)
             (aside,) = [path for path in (tmp_path / "data-1").iterdir() if path.name.startswith("orders-0")]
             assert aside.name.endswith("-stray")
             assert any(path.stat().st_size for path in aside.glob("*.log"))

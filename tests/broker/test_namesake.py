@@ -36,18 +36,18 @@ def test_a_process_that_finds_another_registered_as_its_broker_leads_nothing_and
         await until(lambda: leads(old))
         led = []
         old.cluster.subscribe(lambda *_: led.append(leads(old)))
-        store = old.cluster._store
+        store = old.cluster._view.store
         assert isinstance(store, EmbeddedStore)
         async with store._turn:  # it hangs, as far as the store can see
             end_session(tmp_path, store._file._session)
             await until(lambda: 1 not in other.image.brokers)
             new = await start_broker(tmp_path, 1, log_dirs=f"{tmp_path}/elsewhere")
             await until(lambda: leads(new))
-        await until(lambda: old.doom.done())
-        assert "another process is broker 1 of this cluster" in str(old.doom.result())
+        await until(lambda: old.fatal_error.done())
+        assert "another process is broker 1 of this cluster" in str(old.fatal_error.result())
         assert new.cluster.registration is not None
         endpoint = new.cluster.registration.endpoints[0]
-        assert f"{endpoint.host}:{endpoint.port}" in str(old.doom.result())
+        assert f"{endpoint.host}:{endpoint.port}" in str(old.fatal_error.result())
         assert led
         assert not any(led), "one of both, at every moment"
         assert not leads(old)

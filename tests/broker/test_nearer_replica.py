@@ -28,13 +28,13 @@ def test_nobody_is_sent_to_a_replica_that_has_dropped_what_is_asked_for(tmp_path
             now_ms = one.runtime.wall_ms()
             leader.append(batch(value, timestamp=now_ms), ACKS_ALL, now_ms)
             await until(lambda: leader.high_watermark == leader.log.log_end == follower.high_watermark)
-            assert one.replication.nearer_replica(leader, "there", 0) == 2
+            assert one.replica_manager.nearer_replica(leader, "there", 0) == 2
             follower.log.roll(now_ms)
         follower.log.config = follower.log.config._replace(retention_bytes=1)  # its segments need not be the leader's
         await two.housekeeping._retain()
         assert (leader.log.log_start, follower.log.log_start) == (0, 1)
-        await until(lambda: one.replication.nearer_replica(leader, "there", 0) is None)
-        assert one.replication.nearer_replica(leader, "there", 1) == 2
+        await until(lambda: one.replica_manager.nearer_replica(leader, "there", 0) is None)
+        assert one.replica_manager.nearer_replica(leader, "there", 1) == 2
         await stop_broker(two)
         await stop_broker(one)
 

@@ -34,7 +34,7 @@ async def led(broker: Broker, *replicas: int) -> Partition:
     """The only partition of topic t, led by this broker."""
     await broker.cluster.create_topics([TopicSpec("t", assignments=[(0, list(replicas))])])
     await until(lambda: (found := broker.replicas.get("t", 0)) is not None and found.leads)
-    return broker.replication.find("t", 0)
+    return broker.replica_manager.find("t", 0)
 
 
 async def listed(client: Client, timestamp: int, version: int = 7, replica: int = -1) -> tuple[ErrorCode, int]:
@@ -86,7 +86,7 @@ async def shared(leader: Broker, follower: Broker, *values: bytes) -> tuple[Part
     partition.append(batch(*values, timestamp=now_ms), 1, now_ms)
     end = len(values)
     await until(lambda: (copy := follower.replicas.get("t", 0)) is not None and copy.high_watermark == end)
-    return partition, follower.replication.find("t", 0)
+    return partition, follower.replica_manager.find("t", 0)
 
 
 def test_deleted_records_are_deleted_on_all_that_are_in_sync_before_it_is_said(tmp_path):
@@ -106,11 +106,11 @@ def test_records_that_a_replica_in_sync_still_has_are_not_called_deleted(tmp_pat
     async def test():
         async with brokers(tmp_path, 2) as (leader, follower), Client.to(leader) as client:
             partition, copy = await shared(leader, follower, b"a", b"b")
-            follower.replication.leave(copy)  # it is slow, and in sync
+            follower.replica_manager._leave(copy)  # it is slow, and in sync
             assert await deleted(client, 2, 100) == (ErrorCode.request_timed_out, 0)
             assert (partition.log.log_start, copy.log.log_start) == (2, 0)
             again = asyncio.create_task(deleted(client, 2, 60_000))
-            follower.replication.follow(copy)
+            follower.replica_manager.follow(copy)
             assert await again == (ErrorCode.none, 2)
             assert copy.log.log_start == 2
 
@@ -121,7 +121,7 @@ def test_who_waits_for_a_deletion_hears_that_another_broker_leads(tmp_path):
     async def test():
         async with brokers(tmp_path, 2) as (leader, follower), Client.to(leader) as client:
             partition, copy = await shared(leader, follower, b"a", b"b")
-            follower.replication.leave(copy)
+            follower.replica_manager._leave(copy)
             waiting = asyncio.create_task(deleted(client, 2, 60_000))
             await until(lambda: partition.log.log_start == 2)
             await leader.cluster.drain()

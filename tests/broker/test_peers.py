@@ -33,7 +33,7 @@ BETWEEN_BROKERS = {api.key for api in apis.APIS.values() if api.between_brokers}
 
 
 async def make_topic(broker: Broker, name: str = "t", replication_factor: int = 1) -> bytes:
-    (made,) = await broker.create_topics([TopicSpec(name, 1, replication_factor)])
+    (made,) = await broker.context.topic_creation.create([TopicSpec(name, 1, replication_factor)])
     assert made.code == ErrorCode.none
     return made.topic_id
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from ottla.broker.coordinators import KEY_CHARS_KEPT, KEY_CHARS_MAX, _kept_hash, in_turns, java_hash
 from ottla.cluster.requests import PartitionsSpec, TopicSpec
+from ottla.coordinator.coordinator_service import KEY_CHARS_KEPT, KEY_CHARS_MAX, _kept_hash, in_turns, java_hash
 from ottla.errors import ErrorCode
 from ottla.wire.schema import describe_configs as configs
 from ottla.wire.schema import find_coordinator as find

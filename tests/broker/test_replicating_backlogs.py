@@ -27,7 +27,7 @@ def test_a_new_follower_of_many_partitions_gets_all_of_every_backlog(tmp_path: P
         async with brokers(tmp_path, 2, **limits) as (one, two):
             await one.cluster.create_topics([TopicSpec("t", assignments=[(n, [1]) for n in range(PARTITIONS)])])
             await until(lambda: all((p := one.replicas.get("t", n)) and p.leads for n in range(PARTITIONS)))
-            leaders = [one.replication.find("t", n) for n in range(PARTITIONS)]
+            leaders = [one.replica_manager.find("t", n) for n in range(PARTITIONS)]
             now_ms = one.runtime.wall_ms()
             for number, leader in enumerate(leaders):
                 for each in range(6):

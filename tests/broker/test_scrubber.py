@@ -16,7 +16,7 @@ def test_a_pass_without_anything_to_read_is_none_and_the_next_look_comes_soon(tm
         async with brokers(tmp_path, 1, ottla_scrub_interval_ms="2000") as (broker,):
             await broker.cluster.create_topics([TopicSpec("t", assignments=[(0, [1])])])
             await until(lambda: broker.replicas.get("t", 0))
-            partition = broker.replication.find("t", 0)
+            partition = broker.replica_manager.find("t", 0)
             partition.append(batch(b"a", timestamp=broker.runtime.wall_ms()), 1, broker.runtime.wall_ms())
             scrub, count = broker.scrubber, broker.scrubber._count
 

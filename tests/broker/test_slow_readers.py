@@ -68,7 +68,7 @@ async def fill(broker: Broker) -> list[bytes]:
     now_ms = broker.runtime.wall_ms()
     written = []
     for index in range(PARTITIONS):
-        leader = broker.replication.find("t", index)
+        leader = broker.replica_manager.find("t", index)
         data = b""
         for number in range(5):
             sent = batch(b"%02d-%d" % (index, number) * 60_000, timestamp=now_ms)
@@ -121,7 +121,7 @@ def test_it_is_read_to_its_end_in_its_own_time(tmp_path):
 def test_segments_that_retention_unlinks_meanwhile_are_read_to_their_end(tmp_path):
     async def test(broker: Broker, reader: asyncio.StreamReader, written: list[bytes]) -> None:
         await broker.housekeeping._retain()
-        logs = [broker.replication.find("t", index).log for index in range(PARTITIONS)]
+        logs = [broker.replica_manager.find("t", index).log for index in range(PARTITIONS)]
         assert all(log.log_start > 0 for log in logs)
         await until(lambda: not list(tmp_path.glob("data-1/t-*/*.log.deleted")))
         assert whole(await answer(reader), written)
@@ -131,7 +131,7 @@ def test_segments_that_retention_unlinks_meanwhile_are_read_to_their_end(tmp_pat
 
 def test_it_is_cut_off_when_a_log_is_truncated(tmp_path):
     async def test(broker: Broker, reader: asyncio.StreamReader, written: list[bytes]) -> None:
-        broker.replication.find("t", PARTITIONS - 1).log.truncate_to(2, broker.runtime.wall_ms())
+        broker.replica_manager.find("t", PARTITIONS - 1).log.truncate_to(2, broker.runtime.wall_ms())
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await answer(reader)
         await others_are_served(broker)
@@ -151,7 +151,7 @@ def test_it_is_cut_off_when_the_topic_is_deleted(tmp_path):
 
 def test_one_that_takes_nothing_is_closed_and_frees_the_files_that_it_held(tmp_path):
     async def test(broker: Broker, reader: asyncio.StreamReader, written: list[bytes]) -> None:
-        segments = [broker.replication.find("t", index).log.segments[0] for index in range(PARTITIONS)]
+        segments = [broker.replica_manager.find("t", index).log.segments[0] for index in range(PARTITIONS)]
         assert any(segment.readers for segment in segments)
         await until(lambda: not broker._server.connections)
         assert not any(segment.readers for segment in segments)

@@ -45,7 +45,7 @@ def test_without_a_limit_reached_there_are_no_others():
 
 
 async def page(broker):
-    text = (await broker._status._metrics.page()).decode()
+    text = (await broker._status._metrics.page(serving=True)).decode()
     return {name: float(value) for name, value in re.findall(r"^(ottla_[^ ]+) (\S+)$", text, re.MULTILINE)}
 
 
@@ -63,7 +63,7 @@ def test_bytes_and_records_of_a_topic_are_exact_in_and_out(tmp_path, fetch_bytes
             async with Producer(bootstrap, batch_size=700) as producer:
                 for _ in range(500):
                     await producer.send("orders", b"x" * 50)
-            written = broker.replication.find("orders", 0).log.size_bytes
+            written = broker.replica_manager.find("orders", 0).log.size_bytes
             settings = {"max_partition_fetch_bytes": fetch_bytes, "auto_offset_reset": "earliest"}
             read = 0
             async with Consumer("orders", bootstrap_servers=bootstrap, **settings) as consumer:
@@ -95,7 +95,7 @@ def test_errors_are_counted_by_api_and_kafkas_name_for_them(tmp_path):
                     wanted = ListOffsetsPartition(partition_index=partition, timestamp=-1)
                     topics = [ListOffsetsTopic(name="orders", partitions=[wanted])]
                     await client.call(ListOffsetsRequest(replica_id=-1, topics=topics), ListOffsetsResponse, 8)
-            limited = broker.replication.find("orders", 0)
+            limited = broker.replica_manager.find("orders", 0)
             limited.policy = replace(limited.policy, bytes_max=10)
             async with Producer(bootstrap) as producer:
                 with pytest.raises(ClientError):

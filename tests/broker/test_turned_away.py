@@ -79,7 +79,7 @@ def test_what_follows_a_batch_that_the_coordinator_was_not_ready_for_does_not_ta
             assert await send(client, producer_id, 1, within="x", version=version) == ErrorCode.not_enough_replicas
             assert await send(client, producer_id, 0, within="x", version=version) == ErrorCode.none
             assert await send(client, producer_id, 1, within="x", version=version) == ErrorCode.none
-            assert one.replication.find("t", 0).log.log_end == 2
+            assert one.replica_manager.find("t", 0).log.log_end == 2
 
     run(test)
 
@@ -94,10 +94,10 @@ def test_what_follows_a_batch_that_came_before_its_partition_does_not_take_its_p
         async with brokers(tmp_path, 2) as (one, _), Client.to(one) as client:
             assert await send(client, 7, 0) == ErrorCode.unknown_topic_or_partition
             await one.cluster.create_topics([TopicSpec("t", assignments=((0, replicas),))])
-            await until(lambda: one.replicas.get("t", 0) and one.replication.find("t", 0).leads)
+            await until(lambda: one.replicas.get("t", 0) and one.replica_manager.find("t", 0).leads)
             assert await send(client, 7, 1) == ErrorCode.not_leader_or_follower
             assert await send(client, 7, 0) == ErrorCode.none
             assert await send(client, 7, 1) == ErrorCode.none
-            assert one.replication.find("t", 0).log.log_end == 2
+            assert one.replica_manager.find("t", 0).log.log_end == 2
 
     run(test)

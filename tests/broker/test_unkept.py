@@ -53,16 +53,16 @@ def test_a_device_that_did_not_keep_something_ends_the_broker(tmp_path: Path, mo
         broker = await start_broker(tmp_path, 1)
         await broker.cluster.create_topics([TopicSpec("t", 1, 1, configs={"retention.ms": "1"})])
         await until(lambda: (found := broker.replicas.get("t", 0)) is not None and found.leads)
-        partition = broker.replication.find("t", 0)
+        partition = broker.replica_manager.find("t", 0)
         for value in (b"a", b"b"):
             partition.append(batch(value), ACKS_ALL, NOW_MS)
         fail_once(monkeypatch, tmp_path)
         await act(broker, partition)
-        await until(broker.doom.done)
-        assert isinstance(broker.doom.result(), SyncFault)
+        await until(broker.fatal_error.done)
+        assert isinstance(broker.fatal_error.result(), SyncFault)
         with pytest.raises(SyncFault):
             await broker.stop()
-        assert take_clean_shutdown(RealDisk(), broker.data_dir) is None
+        assert take_clean_shutdown(RealDisk(), broker.config.data_dir) is None
         await end(broker)
 
     run(test)
@@ -75,14 +75,14 @@ def test_a_follower_whose_device_did_not_keep_something_does_not_say_that_it_has
         spec = TopicSpec("t", assignments=[(0, [1, 2])], configs={"flush.messages": "1"})
         await one.cluster.create_topics([spec])
         await until(lambda: (found := one.replicas.get("t", 0)) is not None and found.leads and len(two.replicas))
-        leader, follower = one.replication.find("t", 0), two.replication.find("t", 0)
+        leader, follower = one.replica_manager.find("t", 0), two.replica_manager.find("t", 0)
         leader.append(batch(b"a"), ACKS_ALL, NOW_MS)
         await until(lambda: leader.high_watermark == 1)
         fail_once(monkeypatch, tmp_path / "data-2")
         leader.append(batch(b"b"), ACKS_ALL, NOW_MS)
-        await until(two.doom.done)
+        await until(two.fatal_error.done)
         with pytest.raises(SyncFault):
-            await two.syncing.sync(follower)
+            await two.replica_manager.flusher.sync(follower)
         assert leader.high_watermark == 1
         await end(two)
         await stop_broker(one)

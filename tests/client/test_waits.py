@@ -193,7 +193,7 @@ def test_a_coordinator_with_too_few_replicas_in_sync_names_the_setting_and_whom_
             async with Producer(address(first), transactional_id="t") as producer, producer.transaction():
                 await producer.send("orders", b"a")
             await stop_broker(second)
-            await until(lambda: first.replication.find("__transaction_state", 0).in_sync == (1,))
+            await until(lambda: first.replica_manager.find("__transaction_state", 0).in_sync == (1,))
             with pytest.raises(TimedOut, match=r"the transaction's coordinator did not answer within 0\.9 s") as failed:
                 await Producer(address(first), transactional_id="u", max_block_ms=900).start()
             assert f"coordinator of u: __transaction_state-0 {setting}: {mends}" in str(failed.value)
@@ -219,7 +219,7 @@ def test_too_few_replicas_in_sync_are_told_with_their_number(tmp_path, warnings)
             spec = TopicSpec("orders", assignments=[(0, [1, 2])], configs={"min.insync.replicas": "2"})
             await first.cluster.create_topics([spec])
             await stop_broker(second)
-            await until(lambda: first.replication.find("orders", 0).in_sync == (1,))
+            await until(lambda: first.replica_manager.find("orders", 0).in_sync == (1,))
             async with Producer(address(first), delivery_timeout_ms=800, request_timeout_ms=500) as producer:
                 why = "1 in sync .broker 1., and min.insync.replicas is 2; `ottla topics describe orders` shows"
                 with pytest.raises(TimedOut, match=f"not delivered within 800 ms; last: not enough replicas: {why}"):
@@ -240,7 +240,7 @@ def test_a_partition_without_a_leader_says_whom_to_start(tmp_path, warnings):
             await until(lambda: len(first.image.brokers) == 2)
             await first.cluster.create_topics([TopicSpec("orders", assignments=[(0, [2])])])
             await stop_broker(second)
-            await until(lambda: first.leader_of("orders", 0)[0] == -1)
+            await until(lambda: first.replica_manager.leader_of("orders", 0)[0] == -1)
             async with Consumer(bootstrap_servers=address(first), auto_offset_reset="earliest") as consumer:
                 consumer.subscribe(["orders"])
                 waiting = asyncio.create_task(consumer.getone())
@@ -417,7 +417,7 @@ def test_a_command_that_cannot_commit_names_whom_to_start_at_the_end(tmp_path):
             async with Admin(address(first)) as admin:
                 await admin.alter_group_offsets("g", {TopicPartition("orders", 0): 0})
             await stop_broker(second)
-            await until(lambda: first.replication.find("__consumer_offsets", 0).in_sync == (1,))
+            await until(lambda: first.replica_manager.find("__consumer_offsets", 0).in_sync == (1,))
             await commit(address(first))
 
     run(test)

@@ -57,7 +57,7 @@ async def cluster_on(
     """A cluster on this store, or on the embedded one in this file; registered as a broker unless `broker` is None."""
     url = store if isinstance(store, str) else f"embedded:{store}"
     with TemporaryDirectory() as data_dir:
-        cluster = await Cluster.open(url, runtime, data_dir=data_dir, rules=rules, zookeeper=zookeeper)
+        cluster = await Cluster(url, runtime, data_dir=data_dir, rules=rules, zookeeper=zookeeper).open()
         try:
             if broker is not None:
                 await cluster.register(registration(broker, rack))

@@ -33,7 +33,7 @@ def makes(ops: Sequence[Op], path: str) -> bool:
 
 def lose_the_answer(cluster: Cluster, path: str = layout.CONTROLLER) -> list[str]:
     """The next commit that makes this node happens, and its answer does not arrive. Grows when that was so."""
-    commit = cluster._store.commit
+    commit = cluster._view.store.commit
     lost: list[str] = []
 
     async def unanswered(ops):
@@ -43,14 +43,14 @@ def lose_the_answer(cluster: Cluster, path: str = layout.CONTROLLER) -> list[str
             raise LOST
         return paths
 
-    cluster._store.commit = unanswered  # type: ignore[method-assign]
+    cluster._view.store.commit = unanswered  # type: ignore[method-assign]
     return lost
 
 
 def lose_what_is_read_after(cluster: Cluster) -> list[str]:
     """After the next campaign the store goes out of reach for one read, and the log has a change in it that was
     committed just before the campaign. Grows with what was not read."""
-    store = cluster._store
+    store = cluster._view.store
     lost: list[str] = []
     commit, children, children_from = store.commit, store.children, store.children_from
     change = Create(layout.CHANGE, encoded((ReplicaErased(bytes(16), 9),)), sequential=True)
@@ -83,7 +83,7 @@ async def controls(cluster: Cluster) -> None:
     await until(lambda: cluster.is_controller)
     await cluster.create_topics([TopicSpec("t", 1, 1)])
     assert cluster.image.topic("t") is not None
-    assert Image.load(await cluster._store.tree(*layout.IMAGE_PATHS)) == cluster.image
+    assert Image.load(await cluster._view.store.tree(*layout.IMAGE_PATHS)) == cluster.image
 
 
 def test_a_campaign_whose_answer_is_lost_leaves_somebody_who_controls(store):
@@ -115,7 +115,7 @@ def test_a_broker_that_registers_again_and_campaigns_with_no_answer_controls_in_
         async with cluster_on(store, runtime, 1) as one, cluster_on(store, runtime, None) as other:
             before = one.registration
             lost = lose_the_answer(one)
-            await other._store.commit([Delete(layout.broker_path(1)), Delete(layout.CONTROLLER)])
+            await other._view.store.commit([Delete(layout.broker_path(1)), Delete(layout.CONTROLLER)])
             await until(lambda: bool(lost))
             await controls(one)
             assert before is not None
@@ -128,7 +128,7 @@ def test_a_broker_that_registers_again_and_campaigns_with_no_answer_controls_in_
 def test_a_controller_whose_registration_alone_was_taken_away_goes_on(store):
     async def test(runtime):
         async with cluster_on(store, runtime, 1) as one, cluster_on(store, runtime, None) as other:
-            await other._store.commit([Delete(layout.broker_path(1))])
+            await other._view.store.commit([Delete(layout.broker_path(1))])
             await until(lambda: one.image.controller_epoch == 2)
             await controls(one)
 
@@ -137,7 +137,7 @@ def test_a_controller_whose_registration_alone_was_taken_away_goes_on(store):
 
 def hold_back(cluster: Cluster, path: str, go: asyncio.Event) -> asyncio.Event:
     """Commits that make this node wait for `go`. Set when the first one waits."""
-    commit, waits = cluster._store.commit, asyncio.Event()
+    commit, waits = cluster._view.store.commit, asyncio.Event()
 
     async def late(ops):
         if makes(ops, path):
@@ -145,7 +145,7 @@ def hold_back(cluster: Cluster, path: str, go: asyncio.Event) -> asyncio.Event:
             await go.wait()
         return await commit(ops)
 
-    cluster._store.commit = late  # type: ignore[method-assign]
+    cluster._view.store.commit = late  # type: ignore[method-assign]
     return waits
 
 
@@ -163,6 +163,6 @@ def test_a_broker_that_registers_while_another_becomes_controller_is_seen(store)
             registered.set()
             await until(lambda: two.is_controller or three.is_controller)
             await until(lambda: all(sorted(each.image.brokers) == [2, 3] for each in (two, three)))
-            assert Image.load(await two._store.tree(*layout.IMAGE_PATHS)) == two.image
+            assert Image.load(await two._view.store.tree(*layout.IMAGE_PATHS)) == two.image
 
     run(test)

@@ -32,7 +32,7 @@ def path(tmp_path):
 
 
 async def loaded(cluster: Cluster) -> Image:
-    return Image.load(await cluster._store.tree(*layout.IMAGE_PATHS))
+    return Image.load(await cluster._view.store.tree(*layout.IMAGE_PATHS))
 
 
 def test_a_cluster_keeps_its_id_for_ever(store):
@@ -119,7 +119,7 @@ def test_a_deleted_topic_is_gone_for_good_and_its_id_stays_until_its_files_are_g
             assert unknown.code == ErrorCode.unknown_topic_or_partition
             assert cluster.image.topics == {}
             assert cluster.image.tombstones[created.topic_id].replicas == (1,)
-            assert await cluster._store.tree(layout.topic_path("t")) == []
+            assert await cluster._view.store.tree(layout.topic_path("t")) == []
             (again,) = await cluster.create_topics([TopicSpec("t", 1, 1)])
             assert again.code == ErrorCode.none
             assert again.topic_id != created.topic_id
@@ -136,14 +136,14 @@ def test_a_topic_of_ten_thousand_partitions_is_made_and_deleted_in_commits_that_
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:
             sizes = []
-            commit = cluster._store.commit
+            commit = cluster._view.store.commit
 
             async def measured(ops):
                 data = sum(len(op.data) for op in ops if isinstance(op, Create | Set))
                 sizes.append((len(ops), data))
                 return await commit(ops)
 
-            monkeypatch.setattr(cluster._store, "commit", measured)
+            monkeypatch.setattr(cluster._view.store, "commit", measured)
             (result,) = await cluster.create_topics([TopicSpec("big", 10_000, 1)])
             assert result.code == ErrorCode.none
             assert set(states(cluster.image, "big")) == {"1@0 1/1 #0"}
@@ -173,7 +173,7 @@ def test_partitions_are_added_and_led(store):
 def test_configs_of_groups_are_altered_also_in_a_store_that_an_earlier_release_laid_out(store):
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:
-            await cluster._store.commit([Delete(layout.GROUP_CONFIGS)])
+            await cluster._view.store.commit([Delete(layout.GROUP_CONFIGS)])
         async with cluster_on(store, runtime) as cluster:
             for group in ("g", "a/b"):
                 await cluster.alter_group_configs([ConfigAlteration(group, [ConfigEdit("x", "1")])])
@@ -227,7 +227,7 @@ def test_producer_ids_are_never_given_twice(store):
             assert len(ids) == len(set(ids)) == 10_000
         async with cluster_on(store, runtime) as one:
             assert (await one.allocate_producer_ids()).start == 10_000
-            node = await one._store.read("/latest_producer_id_block")
+            node = await one._view.store.read("/latest_producer_id_block")
             expected = {"version": 1, "broker": 1, "block_start": "10000", "block_end": "10999"}
             assert node is not None
             assert layout.decode(node.data) == expected
@@ -330,7 +330,7 @@ def test_the_change_log_is_trimmed_and_a_reader_behind_it_loads_the_image(store,
             for n in range(20):
                 await one.create_topics([TopicSpec(f"t{n}", 1, 1)])
             await one.delete_topics(["t3"])
-            assert len(await one._store.children(layout.CHANGES)) <= 8
+            assert len(await one._view.store.children(layout.CHANGES)) <= 8
             version = reader.image.version
             await reader._view.catch_up()
             assert reader.image == one.image
@@ -347,7 +347,7 @@ def test_the_change_log_is_trimmed_by_size_too(store, monkeypatch):
         async with cluster_on(store, runtime) as one, cluster_on(store, runtime, None) as reader:
             for n in range(10):
                 await one.create_topics([TopicSpec(f"t{n}", 50, 1)])
-            log = await one._store.tree(layout.CHANGES)
+            log = await one._view.store.tree(layout.CHANGES)
             assert 0 < sum(len(node.data) for node in log) < 40_000
             await until(lambda: reader.image == one.image)
 
@@ -371,11 +371,11 @@ def test_a_call_cancelled_in_the_middle_is_completed(store):
 def test_nodes_that_nobody_of_us_wrote_are_a_fault_and_the_image_heals(store):
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:
-            await cluster._store.commit([Create(layout.topic_config_path("t"), b'{"version":1,"config":{}}')])
+            await cluster._view.store.commit([Create(layout.topic_config_path("t"), b'{"version":1,"config":{}}')])
             with pytest.raises(Fault, match="no controller wrote"):
                 await cluster.create_topics([TopicSpec("t", 1, 1)])
             assert "t" not in cluster.image.topics
-            await cluster._store.commit([Delete(layout.topic_config_path("t"))])
+            await cluster._view.store.commit([Delete(layout.topic_config_path("t"))])
             (result,) = await cluster.create_topics([TopicSpec("t", 1, 1)])
             assert result.code == ErrorCode.none
 
@@ -385,7 +385,7 @@ def test_nodes_that_nobody_of_us_wrote_are_a_fault_and_the_image_heals(store):
 def test_a_store_url_of_an_unknown_kind_is_refused(tmp_path):
     async def test(runtime):
         with pytest.raises(Fault, match="embedded:PATH"):
-            await Cluster.open("etcd:localhost", runtime, data_dir=str(tmp_path))
+            await Cluster("etcd:localhost", runtime, data_dir=str(tmp_path)).open()
 
     run(test)
 
@@ -393,7 +393,7 @@ def test_a_store_url_of_an_unknown_kind_is_refused(tmp_path):
 def test_metadata_of_a_newer_layout_is_refused(store):
     async def test(runtime):
         async with cluster_on(store, runtime, None) as cluster:
-            await cluster._store.commit([Set(layout.FORMAT, b'{"version":2}')])
+            await cluster._view.store.commit([Set(layout.FORMAT, b'{"version":2}')])
         with pytest.raises(Fault, match="newer Ottla"):
             async with cluster_on(store, runtime, None):
                 pass
@@ -405,7 +405,7 @@ def test_a_damaged_node_is_named(store):
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:
             await cluster.create_topics([TopicSpec("t", 1, 1)])
-            await cluster._store.commit([Set(layout.state_path("t", 0), b"{")])
+            await cluster._view.store.commit([Set(layout.state_path("t", 0), b"{")])
         with pytest.raises(Fault, match="/brokers/topics/t/partitions/0/state cannot be read"):
             async with cluster_on(store, runtime):
                 pass

@@ -27,7 +27,7 @@ def store(store_url):
 
 
 async def loaded(cluster: Cluster) -> Image:
-    return Image.load(await cluster._store.tree(*layout.IMAGE_PATHS))
+    return Image.load(await cluster._view.store.tree(*layout.IMAGE_PATHS))
 
 
 @asynccontextmanager
@@ -41,7 +41,7 @@ async def brokers(store, runtime, *ids: int, rules: Rules | None = None) -> Asyn
 
 def dies_after(cluster: Cluster, commits: int) -> None:
     """From the commit after so many on nothing reaches the store, as if the process were gone."""
-    commit = cluster._store.commit
+    commit = cluster._view.store.commit
     left = commits
 
     async def counted(ops):
@@ -51,7 +51,7 @@ def dies_after(cluster: Cluster, commits: int) -> None:
             raise SessionLost("killed")
         return await commit(ops)
 
-    cluster._store.commit = counted  # type: ignore[method-assign]
+    cluster._view.store.commit = counted  # type: ignore[method-assign]
 
 
 def partitions(cluster: Cluster, topic: str = "t") -> tuple[Partition, ...]:
@@ -231,7 +231,7 @@ def test_a_registration_that_is_gone_is_made_again_and_the_broker_is_as_clean_as
             await one.create_topics([TopicSpec("t", assignments=[(0, [1, 2])])])
             before = two.registration
             assert before is not None
-            await one._store.commit([Delete(layout.broker_path(2))])
+            await one._view.store.commit([Delete(layout.broker_path(2))])
             await until(lambda: two.registration is not None and two.registration.epoch > before.epoch)
             assert two.registration is not None
             assert two.registration.clean_since == before.clean_since

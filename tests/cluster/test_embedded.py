@@ -121,7 +121,7 @@ from ottla.cluster.requests import BrokerRegistration, PartitionsSpec, TopicSpec
 from ottla.runtime.real import RealRuntime
 
 async def main(path):
-    cluster = await Cluster.open(f"embedded:{path}", RealRuntime(), data_dir=".")
+    cluster = await Cluster(f"embedded:{path}", RealRuntime(), data_dir=".").open()
     await cluster.register(BrokerRegistration(1, [("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")]))
     print("ready", flush=True)
     n = 0
@@ -146,7 +146,7 @@ from ottla.runtime.real import RealRuntime
 
 async def main(path, broker):
     runtime = RealRuntime()
-    cluster = await Cluster.open(f"embedded:{path}", runtime, data_dir=".")
+    cluster = await Cluster(f"embedded:{path}", runtime, data_dir=".").open()
     await cluster.register(BrokerRegistration(int(broker), [("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")]))
     print(cluster.cluster_id, cluster.is_controller, flush=True)
     await asyncio.to_thread(sys.stdin.read)

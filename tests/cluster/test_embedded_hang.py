@@ -31,8 +31,8 @@ from ottla.runtime.real import RealRuntime
 
 async def main(path, lease):
     loop = asyncio.get_running_loop()
-    cluster = await Cluster.open(f"embedded:{path}", RealRuntime(), data_dir=".", lease_seconds=float(lease))
-    cluster._store.on_state(lambda state: print(state.value, flush=True))
+    cluster = await Cluster(f"embedded:{path}", RealRuntime(), data_dir=".", lease_seconds=float(lease)).open()
+    cluster._view.store.on_state(lambda state: print(state.value, flush=True))
     await cluster.register(BrokerRegistration(2, [("PLAINTEXT", "127.0.0.1", 9094, "PLAINTEXT")]))
     print("ready", flush=True)
     def read():
@@ -126,7 +126,7 @@ def test_a_broker_whose_session_ended_while_it_opened_its_logs_registers_all_the
         from ottla.cluster.cluster import Cluster
 
         with member(path):
-            cluster = await Cluster.open(f"embedded:{path}", runtime, data_dir=str(tmp_path), lease_seconds=LEASE)
+            cluster = await Cluster(f"embedded:{path}", runtime, data_dir=str(tmp_path), lease_seconds=LEASE).open()
             sessions = sqlite3.connect(path)
             time.sleep(LEASE * 3)  # noqa: ASYNC251 (what opening large logs does to the loop)
             assert sessions.execute("SELECT count(*) FROM session").fetchone() == (1,)

@@ -48,7 +48,7 @@ def test_a_process_that_registers_again_stays_the_same_incarnation(store):
             before = two.registration
             assert before is not None
             assert before.incarnation == two.incarnation
-            await one._store.commit([Delete(layout.broker_path(2))])
+            await one._view.store.commit([Delete(layout.broker_path(2))])
             await until(lambda: two.registration != before)
             assert two.registration is not None
             assert two.registration.incarnation == two.incarnation
@@ -67,7 +67,7 @@ def test_a_registration_whose_answer_is_lost_is_known_for_its_own(store):
             told: list[Fault] = []
             two.on_replaced(told.append)
             lost = lose_the_answer(two, layout.broker_path(2))
-            await one._store.commit([Delete(layout.broker_path(2))])
+            await one._view.store.commit([Delete(layout.broker_path(2))])
             await until(lambda: bool(lost))
             await until(lambda: two.registration is not None and two.registration.epoch == before.epoch + 1)
             await until(lambda: one.image.brokers.get(2) == two.registration)
@@ -83,7 +83,7 @@ def test_a_process_that_registers_again_and_finds_its_id_taken_is_told_so(store)
             two.on_replaced(told.append)
             go = asyncio.Event()
             late = hold_back(two, layout.broker_path(2), go)
-            await one._store.commit([Delete(layout.broker_path(2))])
+            await one._view.store.commit([Delete(layout.broker_path(2))])
             await late.wait()  # it has seen that nobody is registered as 2
             before = two.registration
             async with cluster_on(store, runtime, 2) as namesake:
@@ -103,7 +103,7 @@ def test_a_process_does_not_hold_what_another_was_in_sync_with_under_its_id(stor
             await one.create_topics([TopicSpec("t", assignments=[(0, [1, 2])])])
             go = asyncio.Event()
             late = hold_back(two, layout.broker_path(2), go)
-            await one._store.commit([Delete(layout.broker_path(2))])
+            await one._view.store.commit([Delete(layout.broker_path(2))])
             await late.wait()
             async with cluster_on(store, runtime, 2, rules=TWO) as namesake:
                 await until(lambda: one.image.brokers.get(2) == namesake.registration)

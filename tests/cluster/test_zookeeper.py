@@ -105,7 +105,7 @@ def test_a_broker_whose_session_expired_registers_again_under_a_new_epoch(zookee
             await cluster.create_topics([TopicSpec("t", 1, 1)])
             for times in (1, 2, 3):
                 epoch = cluster.image.brokers[1].epoch
-                await asyncio.to_thread(expire, cluster._store)
+                await asyncio.to_thread(expire, cluster._view.store)
                 led_again = [f"1@{times} 1/1 #{times}"]
                 await until(lambda led_again=led_again: states(cluster.image, "t") == led_again)  # type: ignore[misc]
                 assert cluster.image.brokers[1].epoch > epoch
@@ -120,10 +120,10 @@ def test_a_broker_whose_session_expired_before_it_registered_registers_in_the_ne
     async def test(runtime):
         async with cluster_on(zookeeper_url, runtime, None, zookeeper=SHORT) as cluster:
             lost = asyncio.Event()
-            cluster._store.on_state(lambda state: lost.set() if state is SessionState.lost else None)
-            await asyncio.to_thread(expire, cluster._store)
+            cluster._view.store.on_state(lambda state: lost.set() if state is SessionState.lost else None)
+            await asyncio.to_thread(expire, cluster._view.store)
             await asyncio.wait_for(lost.wait(), 10)
-            assert cluster._store.state is SessionState.lost
+            assert cluster._view.store.state is SessionState.lost
             await cluster.register(registration(1))
             assert cluster.is_controller
 
@@ -309,10 +309,10 @@ def test_a_killed_broker_comes_back_without_waiting_for_its_old_session(zookeepe
         killed, other = tmp_path / "killed", tmp_path / "other"
         killed.mkdir()
         other.mkdir()
-        first = await Cluster.open(zookeeper_url, runtime, data_dir=str(killed), zookeeper=long)
+        first = await Cluster(zookeeper_url, runtime, data_dir=str(killed), zookeeper=long).open()
         epoch = await first.register(registration(1))
         kept = (killed / SESSION_FILE).read_bytes()
-        stranger = await Cluster.open(zookeeper_url, runtime, data_dir=str(other), zookeeper=long)
+        stranger = await Cluster(zookeeper_url, runtime, data_dir=str(other), zookeeper=long).open()
         with pytest.raises(Fault, match="broker 1 is already running"):
             await stranger.register(registration(1))
         await stranger.close()
@@ -322,11 +322,11 @@ def test_a_killed_broker_comes_back_without_waiting_for_its_old_session(zookeepe
         await first._controller.close()
         await first._view.close()
         begin = time.perf_counter()
-        second = await Cluster.open(zookeeper_url, runtime, data_dir=str(killed), zookeeper=long)
+        second = await Cluster(zookeeper_url, runtime, data_dir=str(killed), zookeeper=long).open()
         assert await second.register(registration(1)) > epoch
         assert time.perf_counter() - begin < 20  # its old session would last 30 s
         assert (killed / SESSION_FILE).read_bytes() != kept
-        await first._store.close()
+        await first._view.store.close()
         await second.close()
         assert not (killed / SESSION_FILE).exists()
 
@@ -338,13 +338,13 @@ def test_a_broker_that_was_stopped_while_zookeeper_was_away_comes_back_without_w
     url = f"zookeeper:{own_zookeeper.connect}"
 
     async def test(runtime):
-        first = await Cluster.open(url, runtime, data_dir=str(tmp_path), zookeeper=long)
+        first = await Cluster(url, runtime, data_dir=str(tmp_path), zookeeper=long).open()
         epoch = await first.register(registration(1))
         own_zookeeper.servers[0].kill()
-        await until(lambda: first._store.state is SessionState.suspended)
+        await until(lambda: first._view.store.state is SessionState.suspended)
         await first.close()
         await asyncio.to_thread(own_zookeeper.start)
-        second = await Cluster.open(url, runtime, data_dir=str(tmp_path), zookeeper=long)
+        second = await Cluster(url, runtime, data_dir=str(tmp_path), zookeeper=long).open()
         assert await second.register(registration(1)) > epoch
         await second.close()
         assert not (tmp_path / SESSION_FILE).exists()
@@ -476,7 +476,7 @@ def test_a_session_lasts_no_longer_than_zookeeper_agreed_to(tmp_path, caplog):
     async def test(runtime):
         options = ZooKeeperOptions(session_timeout_ms=20_000, connection_timeout_ms=10_000)
         url = f"zookeeper:{running.connect}"
-        cluster = await Cluster.open(url, runtime, data_dir=str(tmp_path), zookeeper=options)
+        cluster = await Cluster(url, runtime, data_dir=str(tmp_path), zookeeper=options).open()
         await cluster.register(registration(1))
         assert cluster._touch is not None
         assert cluster._touch._lease == 4.0

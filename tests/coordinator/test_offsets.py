@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.coordinators import Asking
-from ottla.broker.markers import End, _through
 from ottla.cluster.model import Partition as State
 from ottla.coordinator import records
+from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Decision, LogRecord, Producer
 from ottla.coordinator.groups import Groups
 from ottla.coordinator.loader import Loader
+from ottla.coordinator.marker_writer import TransactionEnd, write_through
 from ottla.coordinator.records import OffsetCommitKey, OffsetCommitValue
 from ottla.coordinator.runtime import Shard
 from ottla.coordinator.surroundings import Client
@@ -143,7 +143,7 @@ def test_an_aborted_commit_leaves_the_one_before_in_a_compressed_topic_too(tmp_p
     partition.become(State(replicas=(1,), leader=1, leader_epoch=0, in_sync=(1,), partition_epoch=0))
 
     def tell(reply_to: object, reply: object) -> None:
-        if isinstance(reply_to, Asking):
+        if isinstance(reply_to, Promise):
             reply_to.answer(reply)
 
     shard = Shard(partition, groups, records, tell, held_s_max=5.0, compression=codec)
@@ -151,7 +151,7 @@ def test_an_aborted_commit_leaves_the_one_before_in_a_compressed_topic_too(tmp_p
     shard.apply(Decision([LogRecord(KEY, value(10))]), 0.0, NOW)
     shard.apply(Decision([LogRecord(KEY, value(20))], (), Producer(7, 0)), 0.0, NOW)
     codes: list[ErrorCode] = []
-    _through(shard, End(7, 0, committed=False, coordinator_epoch=3), 0.0, NOW, codes.append)
+    write_through(shard, TransactionEnd(7, 0, committed=False, coordinator_epoch=3), 0.0, NOW, codes.append)
     assert codes == [ErrorCode.none]
     assert fetched(groups) == (ErrorCode.none, 10)
     compact(log)

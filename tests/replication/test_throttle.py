@@ -65,13 +65,13 @@ async def throttled_copy(leader: Broker, follower: Broker, side: str):
     await leader.cluster.create_topics([TopicSpec("t", assignments=[(0, [1])], configs=configs)])
     rate = [ConfigEdit(f"{side}.replication.throttled.rate", "300")]
     await leader.cluster.alter_broker_configs([ConfigAlteration(None, rate)])
-    one = leader.replication.find("t", 0)
+    one = leader.replica_manager.find("t", 0)
     for _ in range(20):
         now_ms = leader.runtime.wall_ms()
         one.append(batch(bytes(100_000), timestamp=now_ms), 1, now_ms)
     await until(lambda: getattr(follower.config, f"{side}_replication_throttled_rate") == 300)
     await leader.cluster.alter_reassignments([Reassignment("t", 0, [1, 2])])
     await until(lambda: (two := follower.replicas.get("t", 0)) is not None and two.log.log_end)
-    behind = follower.replication.find("t", 0)
+    behind = follower.replica_manager.find("t", 0)
     assert behind.log.log_end < 20
     return behind

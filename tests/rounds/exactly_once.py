@@ -19,8 +19,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka import IsolationLevel as Isolation
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from ottla.broker.coordinators import java_hash
 from ottla.client.admin import Admin
+from ottla.coordinator.coordinator_service import java_hash
 from ottla.sim.exactness import ACCOUNTS, NOBODY, OPENING, TOTAL, CopyFindings, Entry, Ledger, compare_copy
 from tests.rounds.history import History
 from tests.rounds.load import MESSAGE_TIMEOUT_MS, QUIET, READ_SECONDS, RECONNECT

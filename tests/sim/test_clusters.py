@@ -200,6 +200,6 @@ def test_a_broker_that_stood_still_does_not_believe_that_it_is_held_for_alive(st
     node.resume()
     # What its followers sent before they left it comes in now, and proves nothing.
     for partition in led:
-        assert not stage.world.run_in(node.broker.runtime, node.broker.replication.still_followed(partition))
+        assert not stage.world.run_in(node.broker.runtime, node.broker.replica_manager.still_followed(partition))
     stage.run(20)
     assert node.broker.cluster.in_touch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, served_apis, serves
 from ottla.errors import ErrorCode
 from ottla.wire.apis import API_VERSIONS, APIS, Api
@@ -17,9 +17,6 @@ from ottla.wire.schema.api_versions import (
     SupportedFeatureKey,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 TRANSACTIONS = "transaction.version"
 FEATURES = (("group.version", 1), (TRANSACTIONS, 2))
 """What clients may rely on though no version of an API says so (KIP-584): the protocols of KIP-848 and KIP-890."""
@@ -28,7 +25,7 @@ _NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 @serves(API_VERSIONS)
-def handle(broker: Broker, message: ApiVersionsRequest, request: Request) -> ApiVersionsResponse:
+def handle(context: Context, message: ApiVersionsRequest, request: Request) -> ApiVersionsResponse:
     names_itself = request.route.api.flexible(request.version)  # KIP-511
     if names_itself and not all(map(_NAME.fullmatch, (message.client_software_name, message.client_software_version))):
         return ApiVersionsResponse(error_code=ErrorCode.invalid_request)
@@ -41,18 +38,18 @@ def handle(broker: Broker, message: ApiVersionsRequest, request: Request) -> Api
         finalized_features_epoch=0,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in _finalized(broker)
+            for name, level in _finalized(context)
         ],
     )
 
 
-def _finalized(broker: Broker) -> Iterator[tuple[str, int]]:
+def _finalized(context: Context) -> Iterator[tuple[str, int]]:
     """The features in the versions that are to be used."""
     for name, level in FEATURES:
-        yield name, min(level, broker.config.ottla_transaction_version) if name == TRANSACTIONS else level
+        yield name, min(level, context.config.ottla_transaction_version) if name == TRANSACTIONS else level
 
 
-def unsupported_version(broker: Broker) -> ApiVersionsResponse:
+def unsupported_version(context: Context) -> ApiVersionsResponse:
     """For a version we do not know: the range we do know of this one API (KIP-511)."""
     return ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=[_row(APIS[API_VERSIONS])])
 

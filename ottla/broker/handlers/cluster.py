@@ -6,12 +6,14 @@ Brokers are told under the address of the listener the client came through.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import Final
 
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves
-from ottla.cluster.controller import INTERNAL_TOPICS
+from ottla.cluster.controller import INTERNAL_TOPICS, unknown_topic_error
 from ottla.cluster.image import NO_BROKER, Endpoint, Image, Partition, Topic
 from ottla.cluster.image import Broker as ClusterBroker
+from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
 from ottla.wire import messages
 from ottla.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
@@ -38,9 +40,6 @@ from ottla.wire.schema.metadata import (
 )
 from ottla.wire.tree import ZERO_UUID
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 # Without an authorizer everybody may do everything: bits of the operations that exist for a resource.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
@@ -48,41 +47,45 @@ NOT_ASKED = -(2**31)
 
 BROKER_ENDPOINTS = 1
 
+NOT_YET: Final = {
+    ErrorCode.invalid_replication_factor: ErrorCode.unknown_topic_or_partition,
+    ErrorCode.not_controller: ErrorCode.leader_not_available,
+    ErrorCode.request_timed_out: ErrorCode.leader_not_available,
+}
+"""What a client is told of a topic that is to be made and cannot be made at the moment: it asks again."""
+
 _count_errors = counter_of(MetadataResponse)
 
 
 @serves(METADATA)
 def metadata(
-    broker: Broker, message: MetadataRequest, request: Request
+    context: Context, message: MetadataRequest, request: Request
 ) -> Response | Coroutine[object, object, Response]:
     wanted = message.topics
     if wanted is None or (not wanted and request.version == 0):
-        return _everything(broker, message, request)
-    if message.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-        missing = [topic.name for topic in wanted if topic.name and topic.name not in broker.image.topics]
+        return _everything(context, message, request)
+    if message.allow_auto_topic_creation and context.config.auto_create_topics_enable:
+        missing = [topic.name for topic in wanted if topic.name and topic.name not in context.image.topics]
         if missing:
-            return _created_first(broker, message, request, missing)
-    return _some(broker, message, wanted, request, {})
+            return _created_first(context, message, request, missing)
+    return _some(context, message, wanted, request, {})
 
 
-def _everything(broker: Broker, message: MetadataRequest, request: Request) -> bytes:
-    """All topics. Costly with thousands of partitions, and asked for often: kept encoded until the image changes."""
-    image = broker.image
+def _everything(context: Context, message: MetadataRequest, request: Request) -> bytes:
+    """All topics."""
+    image = context.image
     asked = (message.include_topic_authorized_operations, message.include_cluster_authorized_operations)
     key = (request.version, request.listener_name, asked)
-    version = (image.version, broker.departed.named(broker.runtime.now()))
-    if broker.metadata_version != version:
-        broker.metadata_cache.clear()
-        broker.metadata_version = version
-    kept = broker.metadata_cache.get(key)
+    kept = context.metadata_cache.get(key, image.version, context.runtime.now())
     if kept is None:
         seen = _Seen(image, request)
         topics = [_topic(seen, topic, asked[0]) for topic in image.topics.values()]
-        response = _response(broker, message, request, topics)
+        response = _response(context, message, request, topics)
         errors: ErrorCounts = {}
         if _count_errors is not None:
             _count_errors(response, errors)
-        kept = broker.metadata_cache[key] = (messages.encode(response, request.version), errors)
+        kept = (messages.encode(response, request.version), errors)
+        context.metadata_cache.put(key, kept)
     body, errors = kept
     for code, times in errors.items():
         request.count_error(code, times)
@@ -90,21 +93,35 @@ def _everything(broker: Broker, message: MetadataRequest, request: Request) -> b
 
 
 async def _created_first(
-    broker: Broker, message: MetadataRequest, request: Request, missing: list[str]
+    context: Context, message: MetadataRequest, request: Request, missing: list[str]
 ) -> MetadataResponse:
-    refused = await broker.auto_create(missing)
+    refused = await _auto_create(context, missing)
     assert message.topics is not None
-    return _some(broker, message, message.topics, request, refused)
+    return _some(context, message, message.topics, request, refused)
+
+
+async def _auto_create(context: Context, names: list[str]) -> dict[str, ErrorCode]:
+    """Make topics that a client asked about; says which could not be made."""
+    for coordinator in context.coordinators:
+        if coordinator.topic in names:
+            await coordinator.make_topic()  # whoever asks for it, it is made as it shall be
+    results = await context.topic_creation.create([TopicSpec(name) for name in dict.fromkeys(names)])
+    codes = {result.name: result.code for result in results}
+    return {
+        name: NOT_YET.get(code, code)
+        for name, code in codes.items()
+        if code not in (ErrorCode.none, ErrorCode.topic_already_exists)
+    }
 
 
 def _some(
-    broker: Broker,
+    context: Context,
     message: MetadataRequest,
     wanted: list[MetadataRequestTopic],
     request: Request,
     refused: dict[str, ErrorCode],
 ) -> MetadataResponse:
-    image = broker.image
+    image = context.image
     seen = _Seen(image, request)
     topics = []
     for topic_id, name in {(each.topic_id, each.name or ""): None for each in wanted}:
@@ -115,16 +132,16 @@ def _some(
         elif by_id:
             topics.append(MetadataResponseTopic(error_code=ErrorCode.unknown_topic_id, topic_id=topic_id, name=None))
         else:
-            code = refused.get(name) or broker.why_unknown(name)
+            code = refused.get(name) or unknown_topic_error(name)
             topics.append(MetadataResponseTopic(error_code=code, name=name))
-    return _response(broker, message, request, topics)
+    return _response(context, message, request, topics)
 
 
 def _response(
-    broker: Broker, message: MetadataRequest, request: Request, topics: list[MetadataResponseTopic]
+    context: Context, message: MetadataRequest, request: Request, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
-    image = broker.image
-    named = (*image.brokers.values(), *broker.departed.named(broker.runtime.now()))
+    image = context.image
+    named = (*image.brokers.values(), *context.metadata_cache.removed.named(context.runtime.now()))
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=each.id, host=endpoint.host, port=endpoint.port, rack=each.rack)
@@ -197,14 +214,14 @@ def _partition(seen: _Seen, index: int, state: Partition) -> MetadataResponsePar
 
 
 @serves(DESCRIBE_CLUSTER)
-def describe_cluster(broker: Broker, message: DescribeClusterRequest, request: Request) -> DescribeClusterResponse:
+def describe_cluster(context: Context, message: DescribeClusterRequest, request: Request) -> DescribeClusterResponse:
     if message.endpoint_type != BROKER_ENDPOINTS:
         return DescribeClusterResponse(
             error_code=ErrorCode.unsupported_endpoint_type,
             error_message="Every broker may be the controller here: ask for broker endpoints",
             endpoint_type=message.endpoint_type,
         )
-    image = broker.image
+    image = context.image
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
@@ -220,10 +237,10 @@ def describe_cluster(broker: Broker, message: DescribeClusterRequest, request: R
 
 @serves(DESCRIBE_TOPIC_PARTITIONS)
 def describe_topic_partitions(
-    broker: Broker, message: DescribeTopicPartitionsRequest, request: Request
+    context: Context, message: DescribeTopicPartitionsRequest, request: Request
 ) -> DescribeTopicPartitionsResponse:
     """As Metadata, in pages (KIP-966): topics by name, from the cursor on."""
-    image = broker.image
+    image = context.image
     seen = _Seen(image, request)
     names = sorted({each.name for each in message.topics} if message.topics else image.topics)
     first = 0
@@ -239,7 +256,7 @@ def describe_topic_partitions(
                 ]
             )
         first = first if names and names[0] == message.cursor.topic_name else 0
-    room = max(1, min(message.response_partition_limit, broker.config.max_request_partition_size_limit))
+    room = max(1, min(message.response_partition_limit, context.config.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse(next_cursor=None)
     for name in names:
         if room == 0:
@@ -247,7 +264,9 @@ def describe_topic_partitions(
             break
         topic = image.topic(name)
         if topic is None:
-            response.topics.append(DescribeTopicPartitionsResponseTopic(error_code=broker.why_unknown(name), name=name))
+            response.topics.append(
+                DescribeTopicPartitionsResponseTopic(error_code=unknown_topic_error(name), name=name)
+            )
             continue
         shown = list(enumerate(topic.partitions))[first : first + room]
         response.topics.append(_described(seen, topic, shown))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.errors import ErrorCode
 from ottla.wire.apis import LIST_CONFIG_RESOURCES
@@ -14,9 +15,6 @@ from ottla.wire.schema.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 
 class ConfigType(IntEnum):
@@ -34,7 +32,7 @@ TYPES_FROM: Final = 1
 
 
 @serves(LIST_CONFIG_RESOURCES)
-def handle(broker: Broker, message: ListConfigResourcesRequest, request: Request) -> ListConfigResourcesResponse:
+def handle(context: Context, message: ListConfigResourcesRequest, request: Request) -> ListConfigResourcesResponse:
     if request.version < TYPES_FROM:
         wanted: set[int] = {ConfigType.client_metrics}
     else:
@@ -46,14 +44,14 @@ def handle(broker: Broker, message: ListConfigResourcesRequest, request: Request
             ConfigResource(resource_name=name, resource_type=kind)
             for kind in ConfigType
             if kind in wanted
-            for name in _names(broker, kind)
+            for name in _names(context, kind)
         ]
     )
 
 
-def _names(broker: Broker, kind: ConfigType) -> Iterable[str]:
+def _names(context: Context, kind: ConfigType) -> Iterable[str]:
     """Groups are listed that have settings of their own. Client metrics (KIP-714) are not built: there are none."""
-    image = broker.image
+    image = context.image
     match kind:
         case ConfigType.topic:
             return image.topics

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ottla import logs
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves
 from ottla.broker.forwarding import by_controller
 from ottla.broker.handlers.config_resources import ConfigType
+from ottla.cluster.controller import unknown_topic_error
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, ConfigResult
 from ottla.config.describe import Row, describe_broker, describe_dynamic, describe_group, describe_topic, scrub_row
 from ottla.config.setting import INT_MAX, Source
@@ -32,9 +33,6 @@ from ottla.wire.schema.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 log = logging.getLogger("ottla.broker")
 
 NAME_CHARS_SHOWN = 100
@@ -44,12 +42,12 @@ LOGGER_KIND = 0
 
 
 @serves(DESCRIBE_CONFIGS)
-def describe(broker: Broker, message: DescribeConfigsRequest, request: Request) -> DescribeConfigsResponse:
+def describe(context: Context, message: DescribeConfigsRequest, request: Request) -> DescribeConfigsResponse:
     results = []
     for (kind, name), keys in _asked(message.resources).items():
         result = DescribeConfigsResult(resource_type=kind, resource_name=name, error_message=None)
         try:
-            rows = _rows(broker, kind, name)
+            rows = _rows(context, kind, name)
             result.configs = [
                 _described(row, message.include_synonyms, message.include_documentation)
                 for row in rows
@@ -74,25 +72,25 @@ def _asked(resources: Sequence[DescribeConfigsResource]) -> dict[tuple[int, str]
     return asked
 
 
-def _rows(broker: Broker, kind: int, name: str) -> list[Row]:
+def _rows(context: Context, kind: int, name: str) -> list[Row]:
     if kind == ConfigType.topic:
-        topic = broker.image.topic(name)
+        topic = context.image.topic(name)
         if topic is None:
-            raise Refused(broker.why_unknown(name))
-        return describe_topic(topic.configs, broker.config)
+            raise Refused(unknown_topic_error(name))
+        return describe_topic(topic.configs, context.config)
     if kind == ConfigType.broker:
         if not name:
-            return describe_dynamic(broker.image.broker_configs.get(None, {}), Source.DYNAMIC_CLUSTER)
-        if _broker_id(name) != broker.id:
-            raise Refused(ErrorCode.invalid_request, f"ask broker {name} itself: this is broker {broker.id}")
-        return sorted([*describe_broker(broker.config), scrub_row(broker.scrubber.status())])
+            return describe_dynamic(context.image.broker_configs.get(None, {}), Source.DYNAMIC_CLUSTER)
+        if _broker_id(name) != context.id:
+            raise Refused(ErrorCode.invalid_request, f"ask broker {name} itself: this is broker {context.id}")
+        return sorted([*describe_broker(context.config), scrub_row(context.scrubber.status())])
     if kind == ConfigType.broker_logger:
-        _check_is_this(broker, name)
+        _check_is_this(context, name)
         return [_logger_row(*each) for each in logs.levels().items()]
     if kind == ConfigType.group:
         if not name:
             raise Refused(ErrorCode.invalid_request, "Group name must not be empty")
-        return describe_group(broker.image.group_configs.get(name, {}), broker.config)
+        return describe_group(context.image.group_configs.get(name, {}), context.config)
     raise Refused(ErrorCode.invalid_request, f"there is no configuration of resource type {kind}")
 
 
@@ -100,11 +98,11 @@ def _logger_row(name: str, level: str) -> Row:
     return Row(name, level, LOGGER_SOURCE, False, False, (), LOGGER_KIND, "")
 
 
-def _check_is_this(broker: Broker, name: str) -> None:
+def _check_is_this(context: Context, name: str) -> None:
     if not name:
         raise Refused(ErrorCode.invalid_request, "Broker id must not be empty")
-    if _broker_id(name) != broker.id:
-        raise Refused(ErrorCode.invalid_request, f"Unexpected broker id, expected {broker.id} but received {name}")
+    if _broker_id(name) != context.id:
+        raise Refused(ErrorCode.invalid_request, f"Unexpected broker id, expected {context.id} but received {name}")
 
 
 def _broker_id(name: str) -> int:
@@ -130,12 +128,12 @@ def _described(row: Row, synonyms: bool, documentation: bool) -> DescribeConfigs
 
 @serves(ALTER_CONFIGS)
 @by_controller
-async def alter(broker: Broker, message: full.AlterConfigsRequest, request: Request) -> full.AlterConfigsResponse:
+async def alter(context: Context, message: full.AlterConfigsRequest, request: Request) -> full.AlterConfigsResponse:
     """All settings of a resource at once: what is not mentioned goes back to its default."""
     responses = []
     for resource in message.resources:
         edits = [ConfigEdit(each.name, each.value) for each in resource.configs]
-        result = await _alter(broker, resource, edits, replace=True, validate_only=message.validate_only)
+        result = await _alter(context, resource, edits, replace=True, validate_only=message.validate_only)
         responses.append(
             full.AlterConfigsResourceResponse(
                 error_code=result.code,
@@ -149,11 +147,11 @@ async def alter(broker: Broker, message: full.AlterConfigsRequest, request: Requ
 
 @serves(INCREMENTAL_ALTER_CONFIGS)
 async def alter_incrementally(
-    broker: Broker, message: incremental.IncrementalAlterConfigsRequest, request: Request
+    context: Context, message: incremental.IncrementalAlterConfigsRequest, request: Request
 ) -> Response:
     ours = [each for each in message.resources if each.resource_type == ConfigType.broker_logger]
     if not ours:
-        return await _alter_in_cluster(broker, message, request)
+        return await _alter_in_cluster(context, message, request)
     times = Counter(each.resource_name for each in ours)
     responses = []
     for resource in ours:
@@ -161,7 +159,7 @@ async def alter_incrementally(
         try:
             if times[resource.resource_name] > 1:
                 raise Refused(ErrorCode.invalid_request, "Each resource must appear at most once.")
-            _check_is_this(broker, resource.resource_name)
+            _check_is_this(context, resource.resource_name)
             _alter_levels(resource.configs, validate_only=message.validate_only)
         except Refused as refused:
             code, text = refused.code, refused.message
@@ -176,7 +174,7 @@ async def alter_incrementally(
     others = [each for each in message.resources if each.resource_type != ConfigType.broker_logger]
     if others:
         rest = incremental.IncrementalAlterConfigsRequest(resources=others, validate_only=message.validate_only)
-        answer = await _alter_in_cluster(broker, rest, request)
+        answer = await _alter_in_cluster(context, rest, request)
         if isinstance(answer, bytes):  # of the controller, which is another broker
             answer = messages.decode_response(INCREMENTAL_ALTER_CONFIGS, request.version, answer)
         assert isinstance(answer, incremental.IncrementalAlterConfigsResponse)
@@ -206,12 +204,12 @@ def _alter_levels(edits: Sequence[incremental.AlterableConfig], *, validate_only
 
 @by_controller
 async def _alter_in_cluster(
-    broker: Broker, message: incremental.IncrementalAlterConfigsRequest, request: Request
+    context: Context, message: incremental.IncrementalAlterConfigsRequest, request: Request
 ) -> incremental.IncrementalAlterConfigsResponse:
     responses = []
     for resource in message.resources:
         edits = [ConfigEdit(each.name, each.value, each.config_operation) for each in resource.configs]
-        result = await _alter(broker, resource, edits, replace=False, validate_only=message.validate_only)
+        result = await _alter(context, resource, edits, replace=False, validate_only=message.validate_only)
         responses.append(
             incremental.AlterConfigsResourceResponse(
                 error_code=result.code,
@@ -224,7 +222,7 @@ async def _alter_in_cluster(
 
 
 async def _alter(
-    broker: Broker,
+    context: Context,
     resource: full.AlterConfigsResource | incremental.AlterConfigsResource,
     edits: Sequence[ConfigEdit],
     *,
@@ -237,13 +235,13 @@ async def _alter(
             raise Refused(ErrorCode.invalid_request, "a setting is named more than once")
         if resource.resource_type == ConfigType.topic:
             alteration = ConfigAlteration(name, edits, replace)
-            (result,) = await broker.cluster.alter_topic_configs([alteration], validate_only=validate_only)
+            (result,) = await context.cluster.alter_topic_configs([alteration], validate_only=validate_only)
         elif resource.resource_type == ConfigType.group:
             alteration = ConfigAlteration(name, edits, replace)
-            (result,) = await broker.cluster.alter_group_configs([alteration], validate_only=validate_only)
+            (result,) = await context.cluster.alter_group_configs([alteration], validate_only=validate_only)
         elif resource.resource_type == ConfigType.broker:
             alteration = ConfigAlteration(_broker_id(name) if name else None, edits, replace)
-            (result,) = await broker.cluster.alter_broker_configs([alteration], validate_only=validate_only)
+            (result,) = await context.cluster.alter_broker_configs([alteration], validate_only=validate_only)
         else:
             raise Refused(ErrorCode.invalid_request, f"resource type {resource.resource_type} has no configuration")
         return result

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
 
-from ottla.broker.coordinators import in_turns, respond
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves
 from ottla.broker.handlers.groups import GROUP_OPERATIONS, NOT_ASKED, client_of
+from ottla.broker.handlers.replies import respond
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.assignors import ASSIGNORS
 from ottla.coordinator.consumer_member import JOINING, LEAVING, LEAVING_FOR_NOW
+from ottla.coordinator.coordinator_service import in_turns
 from ottla.coordinator.decision import Reply
 from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
@@ -23,23 +24,18 @@ from ottla.wire.schema.consumer_group_describe import (
 from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from ottla.wire.tree import Message
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 MEMBERS_NAME_THEMSELVES_FROM = 1
 PROTOCOL = "consumer"
 
 
 @serves(CONSUMER_GROUP_HEARTBEAT)
-def heartbeat(
-    broker: Broker, message: ConsumerGroupHeartbeatRequest, request: Request
-) -> Response | Pending:
-    check_heartbeat(message, request.version, broker.config)
-    asking = broker.groups.ask(
+def heartbeat(context: Context, message: ConsumerGroupHeartbeatRequest, request: Request) -> Response | Pending:
+    check_heartbeat(message, request.version, context.config)
+    promise = context.groups.ask(
         message.group_id,
         lambda groups, to, now, now_ms: groups.consumer_heartbeat(message, client_of(request), to, now, now_ms),
     )
-    return respond(asking, request, _heartbeat)
+    return respond(promise, request, _heartbeat)
 
 
 def _heartbeat(reply: Reply) -> Message:
@@ -93,14 +89,14 @@ def _invalid(text: str) -> Refused:
 
 @serves(CONSUMER_GROUP_DESCRIBE)
 async def describe(
-    broker: Broker, message: ConsumerGroupDescribeRequest, request: Request
+    context: Context, message: ConsumerGroupDescribeRequest, request: Request
 ) -> ConsumerGroupDescribeResponse:
     described = []
     async for group_id in in_turns(message.group_ids):
         try:
             if not group_id:
                 raise Refused(ErrorCode.invalid_group_id)
-            group = await _describe(broker, group_id)
+            group = await _describe(context, group_id)
         except Refused as refused:
             group = DescribedGroup(error_code=refused.code, error_message=refused.message, group_id=group_id)
         group.authorized_operations = GROUP_OPERATIONS if message.include_authorized_operations else NOT_ASKED
@@ -108,5 +104,5 @@ async def describe(
     return ConsumerGroupDescribeResponse(groups=described)
 
 
-def _describe(broker: Broker, group_id: str) -> Awaitable[DescribedGroup]:
-    return broker.groups.look(group_id, lambda groups: groups.consumer_describe(group_id))
+def _describe(context: Context, group_id: str) -> Awaitable[DescribedGroup]:
+    return context.groups.look(group_id, lambda groups: groups.consumer_describe(group_id))

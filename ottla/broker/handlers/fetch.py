@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves_raw
-from ottla.broker.fetch_sessions import INITIAL_EPOCH, Fetch, Fetching
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.damage import behind_gap
 from ottla.log.slice import Slice
 from ottla.net.server import Pending, Reply
 from ottla.net.streaming import Streamed
 from ottla.replication import gaps
+from ottla.replication.fetch_sessions import INITIAL_EPOCH, Fetch, Fetching
 from ottla.replication.partition import READ_COMMITTED, Partition
 from ottla.runtime import Buffer, Handle, Source
 from ottla.wire import fetch as wire
 from ottla.wire.apis import FETCH
 from ottla.wire.fetch import FetchRequest, PartitionFetched
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 log = logging.getLogger("ottla.broker.fetch")
 
@@ -45,39 +43,39 @@ Found = list[tuple[Fetching, "PartitionFetched | Slice"]]
 
 
 @serves_raw(FETCH)
-def handle(broker: Broker, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
+def handle(context: Context, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
     message = wire.decode(frame, pos, request.version)
     follower = message.replica_id
     if follower >= 0 and request.connection.peer_broker != follower:
         # Who claims to be a replica moves the high watermark (CVE-2018-1288): never on a client's word.
         return _refusal(request, message, ErrorCode.cluster_authorization_failed)
     try:
-        fetch = broker.fetch_sessions.resolve(message, by_id=request.version >= wire.TOPIC_IDS_FROM)
+        fetch = context.fetch_sessions.resolve(message, by_id=request.version >= wire.TOPIC_IDS_FROM)
     except Refused as refused:
         return _refusal(request, message, refused.code)
     if follower >= 0:
         fetch.heard += 1
-        _note_progress(broker, message)
-        return FollowerTurn(broker, request, message, fetch).begin()
-    return Turn(broker, request, message, fetch).begin()
+        _note_progress(context, message)
+        return FollowerTurn(context, request, message, fetch).begin()
+    return Turn(context, request, message, fetch).begin()
 
 
-def _note_progress(broker: Broker, message: FetchRequest) -> None:
+def _note_progress(context: Context, message: FetchRequest) -> None:
     """All that the follower has come to have, at once: what it is sent back may be cut short."""
     for topic, partitions in message.topics:
         for wanted in partitions:
-            partition = broker.replicas.get(topic, wanted.partition)
+            partition = context.replicas.get(topic, wanted.partition)
             if partition is None or wanted.leader_epoch != partition.leader_epoch:
                 continue  # it is told when the partition's turn comes
             last_epoch, start = wanted.last_fetched_epoch, wanted.log_start
             has = message.replica_id, message.replica_epoch, wanted.offset, last_epoch, start
             if partition.doubt is not None:
                 partition.doubt.hear(*has)
-                broker.in_sync.look_at(partition)
+                context.isr.look_at(partition)
             elif partition.leads:
                 with suppress(Refused):
                     partition.fetched_by(*has)
-                    broker.in_sync.look_at(partition)
+                    context.isr.look_at(partition)
 
 
 def _refusal(request: Request, message: FetchRequest, code: ErrorCode) -> Reply:
@@ -96,17 +94,25 @@ class Turn:
     """One Fetch request, from its arrival to its answer."""
 
     __slots__ = (
-        "_broker", "_bytes_max", "_fetch", "_full", "_message", "_pending", "_request", "_scheduled", "_short",
+        "_bytes_max",
+        "_context",
+        "_fetch",
+        "_full",
+        "_message",
+        "_pending",
+        "_request",
+        "_scheduled",
+        "_short",
         "_timer",
     )  # fmt: skip
 
-    def __init__(self, broker: Broker, request: Request, message: FetchRequest, fetch: Fetch) -> None:
-        self._broker = broker
+    def __init__(self, context: Context, request: Request, message: FetchRequest, fetch: Fetch) -> None:
+        self._context = context
         self._request = request
         self._message = message
         self._fetch = fetch
         self._full = not fetch.is_session or message.session_epoch == INITIAL_EPOCH
-        self._bytes_max = max(min(message.bytes_max, broker.config.fetch_max_bytes), 0)
+        self._bytes_max = max(min(message.bytes_max, context.config.fetch_max_bytes), 0)
         self._pending: Pending | None = None
         self._timer: Handle | None = None
         self._scheduled = False
@@ -179,17 +185,17 @@ class Turn:
         self, entry: Fetching, bytes_max: int, *, whole_first_batch: bool
     ) -> PartitionFetched | tuple[Partition, Slice | None]:
         """What can be read of one partition, or what has to be said instead, at once."""
-        broker = self._broker
+        context = self._context
         partition = None
         try:
-            partition = broker.replication.find(entry.topic, entry.partition)
+            partition = context.replica_manager.find(entry.topic, entry.partition)
             if self._fetch.is_session:
                 entry.watch(partition)
             piece = self._read(entry, partition, bytes_max, whole_first_batch=whole_first_batch)
         except Refused as refused:
-            return _partition_refused(broker, entry, refused)
+            return _partition_refused(context, entry, refused)
         except StorageFault as fault:  # one that cannot be read must not keep back all others
-            return _unreadable(broker, partition, entry, fault)
+            return _unreadable(context, partition, entry, fault)
         return piece if isinstance(piece, PartitionFetched) else (partition, piece)
 
     def _read(
@@ -207,7 +213,7 @@ class Turn:
         )
 
     def _nearer(self, partition: Partition, offset: int) -> int | None:
-        return self._broker.replication.nearer_replica(partition, self._message.rack, offset)
+        return self._context.replica_manager.nearer_replica(partition, self._message.rack, offset)
 
     def _told_nothing_new(self, entry: Fetching, partition: Partition) -> bool:
         """In a session a partition without records is mentioned only when its offsets moved."""
@@ -220,16 +226,16 @@ class Turn:
     # Waiting.
 
     def _park(self, short: int) -> None:
-        broker = self._broker
+        context = self._context
         self._short = short
         self._pending = Pending()
         self._pending.abandoned = self._unpark
         fetch = self._fetch
         if not fetch.is_session:
-            fetch.watch(broker.replicas.get)
+            fetch.watch(context.replicas.get)
         fetch.notify = self._more
         wait_ms = min(self._message.wait_ms_max, WAIT_MS_MAX)
-        self._timer = broker.runtime.call_at(broker.runtime.now() + wait_ms / 1000, self._answer)
+        self._timer = context.runtime.call_at(context.runtime.now() + wait_ms / 1000, self._answer)
 
     def _more(self, size: int) -> None:
         """Bytes arrived (or, with 0, something changed). Answer after this turn of the loop: more may be coming."""
@@ -237,7 +243,7 @@ class Turn:
         if (self._short <= 0 or size == 0) and not self._scheduled:
             self._scheduled = True
             committed_only = self._message.isolation_level == READ_COMMITTED and size
-            self._broker.runtime.call_soon(self._look_again if committed_only else self._answer)
+            self._context.runtime.call_soon(self._look_again if committed_only else self._answer)
 
     def _look_again(self) -> None:
         """Records of open transactions arrived perhaps, which this reader may not see yet."""
@@ -307,17 +313,17 @@ class Turn:
     def _unloaded(self, entry: Fetching, failure: Refused | StorageFault) -> PartitionFetched:
         if isinstance(failure, Refused):
             return PartitionFetched(entry.partition, failure.code)
-        partition = self._broker.replicas.get(entry.topic, entry.partition)
-        return _unreadable(self._broker, partition, entry, failure)
+        partition = self._context.replicas.get(entry.topic, entry.partition)
+        return _unreadable(self._context, partition, entry, failure)
 
     def _count(self, topic: str, piece: Slice) -> None:
-        traffic = self._broker.traffic[topic]
+        traffic = self._context.traffic[topic]
         traffic.bytes_out += piece.length
         traffic.records_out += piece.end_offset() - piece.offset
 
     def _loaded(self, entry: Fetching, piece: Slice, data: Buffer | Source) -> PartitionFetched:
-        broker = self._broker
-        partition = broker.replicas.get(entry.topic, entry.partition)
+        context = self._context
+        partition = context.replicas.get(entry.topic, entry.partition)
         if partition is None:
             return self._gone(entry)
         level = self._message.isolation_level
@@ -333,16 +339,16 @@ class Turn:
     def _gone(self, entry: Fetching) -> PartitionFetched:
         """It was here when the request came."""
         try:
-            self._broker.replication.find(entry.topic, entry.partition)
+            self._context.replica_manager.find(entry.topic, entry.partition)
         except Refused as refused:
-            return _partition_refused(self._broker, entry, refused)
+            return _partition_refused(self._context, entry, refused)
         return PartitionFetched(entry.partition, ErrorCode.not_leader_or_follower)
 
     def _finish_later(self, found: Found) -> Pending:
         """Some of it has to come from the device."""
         if self._pending is None:
             self._pending = Pending()
-        self._broker.runtime.spawn(self._load(found), name="cold fetch")
+        self._context.runtime.spawn(self._load(found), name="cold fetch")
         return self._pending
 
     async def _load(self, found: Found) -> None:
@@ -358,7 +364,7 @@ class Turn:
 
     async def _load_all(self, found: Found) -> Reply:
         if not all(isinstance(piece, PartitionFetched) or piece.placed for _, piece in found):
-            await self._broker.runtime.offload(self._fit, found)
+            await self._context.runtime.offload(self._fit, found)
         size = sum(piece.length for _, piece in found if isinstance(piece, Slice))
         results = []
         for entry, piece in found:
@@ -368,7 +374,7 @@ class Turn:
             try:
                 data = _data(piece, size)
                 if data is None:
-                    data = await self._broker.runtime.offload(piece.load)
+                    data = await self._context.runtime.offload(piece.load)
                 results.append((entry, self._loaded(entry, piece, data)))
             except (Refused, StorageFault) as failure:
                 results.append((entry, self._unloaded(entry, failure)))
@@ -421,8 +427,8 @@ class FollowerTurn(Turn):
 
     def _held_back(self, partition: Partition) -> bool:
         """Catching up must leave room for everybody else (KIP-73). It is looked at again when the request is due."""
-        throttle = self._broker.replication.leader_throttle
-        return self._throttled(partition) and not throttle.ready(self._broker.runtime.now())
+        throttle = self._context.replica_manager.leader_throttle
+        return self._throttled(partition) and not throttle.ready(self._context.runtime.now())
 
     def _told_nothing_new(self, entry: Fetching, partition: Partition) -> bool:
         return super()._told_nothing_new(entry, partition) and not self._held_back(partition)
@@ -453,7 +459,7 @@ class FollowerTurn(Turn):
             )
             if piece is not None and self._throttled(partition):
                 size = piece.length if piece.placed else bytes_max
-                self._broker.replication.leader_throttle.spend(size, self._broker.runtime.now())
+                self._context.replica_manager.leader_throttle.spend(size, self._context.runtime.now())
             return piece
         except Refused as refused:
             if refused.code != ErrorCode.offset_out_of_range:
@@ -480,16 +486,18 @@ def _state(entry: Fetching, partition: Partition, data: Buffer | Source, level: 
     )  # fmt: skip
 
 
-def _unreadable(broker: Broker, partition: Partition | None, entry: Fetching, fault: StorageFault) -> PartitionFetched:
+def _unreadable(
+    context: Context, partition: Partition | None, entry: Fetching, fault: StorageFault
+) -> PartitionFetched:
     if partition is not None:
-        broker.disk_errors.read_refused(partition, fault)
+        context.disk_errors.read_refused(partition, fault)
     return PartitionFetched(entry.partition, ErrorCode.kafka_storage_error)
 
 
-def _partition_refused(broker: Broker, entry: Fetching, refused: Refused) -> PartitionFetched:
+def _partition_refused(context: Context, entry: Fetching, refused: Refused) -> PartitionFetched:
     leader_id = leader_epoch = -1
     if refused.code in (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch):
-        leader_id, leader_epoch = broker.leader_of(entry.topic, entry.partition)
+        leader_id, leader_epoch = context.replica_manager.leader_of(entry.topic, entry.partition)
     # As in Kafka: null where the log was asked, empty where there was none to ask.
     aborted: list[tuple[int, int]] | None = [] if refused.code in _NOT_THERE else None
     return PartitionFetched(

@@ -7,19 +7,16 @@ the address, in `error_message` beside the error code 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ottla.broker.coordinators import Coordinator as CoordinatorService
-from ottla.broker.coordinators import in_turns
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
-from ottla.broker.transactions import TRANSACTIONS_TOPIC
 from ottla.cluster.image import NO_BROKER, Partition
+from ottla.coordinator.coordinator_service import CoordinatorService, in_turns
+from ottla.coordinator.transaction_coordinator import TRANSACTIONS_TOPIC
 from ottla.errors import ErrorCode
 from ottla.wire.apis import FIND_COORDINATOR
 from ottla.wire.schema.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 GROUP = 0
 TRANSACTION = 1
@@ -27,14 +24,14 @@ TRANSACTION = 1
 
 @serves(FIND_COORDINATOR)
 async def find_coordinator(
-    broker: Broker, message: FindCoordinatorRequest, request: Request
+    context: Context, message: FindCoordinatorRequest, request: Request
 ) -> FindCoordinatorResponse:
     """One key (answered at the top), or since version 4 several (answered one by one)."""
     if message.coordinator_keys:
         keys = in_turns(message.coordinator_keys)
-        found = [await _find(broker, message.key_type, key, request) async for key in keys]
+        found = [await _find(context, message.key_type, key, request) async for key in keys]
         return FindCoordinatorResponse(coordinators=found)
-    one = await _find(broker, message.key_type, message.key, request)
+    one = await _find(context, message.key_type, message.key, request)
     return FindCoordinatorResponse(
         error_code=one.error_code,
         error_message=one.error_message,
@@ -44,27 +41,27 @@ async def find_coordinator(
     )
 
 
-async def _find(broker: Broker, key_type: int, key: str, request: Request) -> Coordinator:
+async def _find(context: Context, key_type: int, key: str, request: Request) -> Coordinator:
     if key_type not in (GROUP, TRANSACTION):
         return _nobody(key, ErrorCode.invalid_request)
-    coordinator = broker.coordinators[key_type]
+    coordinator = context.coordinators[key_type]
     await coordinator.make_topic()
     index = coordinator.partition_of(key)
-    partition = None if index is None else broker.image.partition(coordinator.topic, index)
-    leader = None if partition is None else broker.image.brokers.get(partition.leader)
+    partition = None if index is None else context.image.partition(coordinator.topic, index)
+    leader = None if partition is None else context.image.brokers.get(partition.leader)
     endpoint = None if leader is None else leader.endpoint(request.listener_name)
     if leader is None or endpoint is None:
         return _nobody(key, ErrorCode.coordinator_not_available, _why_nobody(coordinator, index, partition))
     assert partition is not None
-    warning = _too_few_in_sync(broker, coordinator.topic, index or 0, partition)
+    warning = _too_few_in_sync(context, coordinator.topic, index or 0, partition)
     return Coordinator(key=key, node_id=leader.id, host=endpoint.host, port=endpoint.port, error_message=warning)
 
 
-def _too_few_in_sync(broker: Broker, name: str, index: int, partition: Partition) -> str:
+def _too_few_in_sync(context: Context, name: str, index: int, partition: Partition) -> str:
     """Why the coordinator writes nothing down now, if so, and what mends it."""
-    topic = broker.image.topic(name)
+    topic = context.image.topic(name)
     assert topic is not None
-    least = broker.cluster.rules.min_in_sync(topic.configs)
+    least = context.cluster.rules.min_in_sync(topic.configs)
     if len(partition.in_sync) >= min(least, len(partition.replicas)):
         return ""
     setting = f"min.insync.replicas={least}"

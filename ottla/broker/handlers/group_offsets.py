@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING
 
-from ottla.broker.coordinators import Asking, respond
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves, serves_bare
+from ottla.broker.handlers.replies import respond
+from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Reply
 from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
@@ -30,14 +31,11 @@ from ottla.wire.schema.offset_fetch import (
 )
 from ottla.wire.tree import Message
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 Answer = Response | Pending | Coroutine[object, object, Response]
 
 
 @serves_bare(OFFSET_COMMIT)
-def commit_bare(broker: Broker, request: Request, frame: memoryview, pos: int) -> bytes | Pending | None:
+def commit_bare(context: Context, request: Request, frame: memoryview, pos: int) -> bytes | Pending | None:
     """The commit that nearly all are: from its frame to the log and back without a tree."""
     version = request.version
     bare = offset_commit.decode(frame, pos, version)
@@ -52,27 +50,27 @@ def commit_bare(broker: Broker, request: Request, frame: memoryview, pos: int) -
                 request.count_error(code)
         return offset_commit.encode(version, bare.topics, codes)
 
-    asking = broker.groups.ask(
+    promise = context.groups.ask(
         bare.group_id, lambda groups, to, now, now_ms: groups.commit_bare(bare, version, to, now, now_ms), current=False
     )
-    answer = respond(asking, request, shaped)
+    answer = respond(promise, request, shaped)
     return request.frame(answer) if isinstance(answer, bytes) else answer
 
 
 @serves(OFFSET_COMMIT)
-def commit(broker: Broker, message: OffsetCommitRequest, request: Request) -> Answer:
+def commit(context: Context, message: OffsetCommitRequest, request: Request) -> Answer:
     def shaped(reply: Reply) -> Message:
         if isinstance(reply, Refused):
             return _refused(message, reply.code)
         assert isinstance(reply, OffsetCommitResponse)
         return reply
 
-    asking = broker.groups.ask(
+    promise = context.groups.ask(
         message.group_id,
         lambda groups, to, now, now_ms: groups.commit_offsets(message, request.version, to, now, now_ms),
         current=False,
     )
-    return respond(asking, request, shaped)
+    return respond(promise, request, shaped)
 
 
 def _refused(message: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
@@ -93,12 +91,12 @@ def _refused(message: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitRespo
 
 
 @serves(OFFSET_FETCH)
-def fetch(broker: Broker, message: OffsetFetchRequest, request: Request) -> Answer:
+def fetch(context: Context, message: OffsetFetchRequest, request: Request) -> Answer:
     """Of one group (as before version 8), or of several at once."""
     if message.groups:
-        asked = [_fetch(broker, group, message.require_stable) for group in message.groups]
-        if all(asking.reply is not None for asking in asked):
-            return _groups(message, [asking.reply for asking in asked])
+        asked = [_fetch(context, group, message.require_stable) for group in message.groups]
+        if all(promise.reply is not None for promise in asked):
+            return _groups(message, [promise.reply for promise in asked])
         return _groups_later(message, asked)
     topics = None
     if message.topics is not None:
@@ -107,17 +105,17 @@ def fetch(broker: Broker, message: OffsetFetchRequest, request: Request) -> Answ
             for topic in message.topics
         ]
     group = OffsetFetchRequestGroup(group_id=message.group_id, topics=topics)
-    return respond(_fetch(broker, group, message.require_stable), request, lambda reply: _one_group(group, reply))
+    return respond(_fetch(context, group, message.require_stable), request, lambda reply: _one_group(group, reply))
 
 
-def _fetch(broker: Broker, group: OffsetFetchRequestGroup, stable: bool) -> Asking:
-    return broker.groups.ask(
+def _fetch(context: Context, group: OffsetFetchRequestGroup, stable: bool) -> Promise:
+    return context.groups.ask(
         group.group_id, lambda groups, to, now, now_ms: groups.fetch_offsets(group, to, stable=stable)
     )
 
 
-async def _groups_later(message: OffsetFetchRequest, asked: list[Asking]) -> OffsetFetchResponse:
-    return _groups(message, [await asking.answered() for asking in asked])
+async def _groups_later(message: OffsetFetchRequest, asked: list[Promise]) -> OffsetFetchResponse:
+    return _groups(message, [await promise.answered() for promise in asked])
 
 
 def _groups(message: OffsetFetchRequest, replies: list[Reply]) -> OffsetFetchResponse:
@@ -175,12 +173,12 @@ def _one_refused(group: OffsetFetchRequestGroup, code: ErrorCode) -> OffsetFetch
 
 
 @serves(OFFSET_DELETE)
-def delete(broker: Broker, message: OffsetDeleteRequest, request: Request) -> Answer:
+def delete(context: Context, message: OffsetDeleteRequest, request: Request) -> Answer:
     def shaped(reply: Reply) -> Message:
         if isinstance(reply, Refused):
             return OffsetDeleteResponse(error_code=reply.code)
         assert isinstance(reply, OffsetDeleteResponse)
         return reply
 
-    asking = broker.groups.ask(message.group_id, lambda groups, to, now, now_ms: groups.delete_offsets(message, to))
-    return respond(asking, request, shaped)
+    promise = context.groups.ask(message.group_id, lambda groups, to, now, now_ms: groups.delete_offsets(message, to))
+    return respond(promise, request, shaped)

@@ -7,10 +7,11 @@ JoinGroup or SyncGroup; the connection it came on waits with it.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
 
-from ottla.broker.coordinators import Asking, in_turns, respond
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves
+from ottla.broker.handlers.replies import respond
+from ottla.coordinator.coordinator_service import Promise, in_turns
 from ottla.coordinator.decision import Reply
 from ottla.coordinator.surroundings import Client
 from ottla.errors import ErrorCode, Refused
@@ -32,9 +33,6 @@ from ottla.wire.schema.leave_group import LeaveGroupRequest, LeaveGroupResponse,
 from ottla.wire.schema.list_groups import ListGroupsRequest, ListGroupsResponse
 from ottla.wire.schema.sync_group import SyncGroupRequest, SyncGroupResponse
 from ottla.wire.tree import Message
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 Answer = Response | Pending
 
@@ -58,28 +56,28 @@ def check_group_id(group_id: str) -> None:
 
 
 @serves(JOIN_GROUP)
-def join(broker: Broker, message: JoinGroupRequest, request: Request) -> Answer:
+def join(context: Context, message: JoinGroupRequest, request: Request) -> Answer:
     def shaped(reply: Reply) -> Message:
         if isinstance(reply, Refused):
             return JoinGroupResponse(error_code=reply.code, member_id=message.member_id)
         assert isinstance(reply, JoinGroupResponse)
         return reply
 
-    config = broker.config
+    config = context.config
     timeout_ms = message.session_timeout_ms
     if not message.group_id:
         return shaped(Refused(ErrorCode.invalid_group_id))
     if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
         return shaped(Refused(ErrorCode.invalid_session_timeout))
-    asking = broker.groups.ask(
+    promise = context.groups.ask(
         message.group_id,
         lambda groups, to, now, now_ms: groups.join(message, request.version, client_of(request), to, now, now_ms),
     )
-    return respond(asking, request, shaped)
+    return respond(promise, request, shaped)
 
 
 @serves(SYNC_GROUP)
-def sync(broker: Broker, message: SyncGroupRequest, request: Request) -> Answer:
+def sync(context: Context, message: SyncGroupRequest, request: Request) -> Answer:
     def shaped(reply: Reply) -> Message:
         if isinstance(reply, Refused):
             return SyncGroupResponse(error_code=reply.code)
@@ -90,19 +88,19 @@ def sync(broker: Broker, message: SyncGroupRequest, request: Request) -> Answer:
     if unsaid and request.version >= SAYS_PROTOCOL_FROM:
         return shaped(Refused(ErrorCode.inconsistent_group_protocol))
     check_group_id(message.group_id)
-    asking = broker.groups.ask(
+    promise = context.groups.ask(
         message.group_id, lambda groups, to, now, now_ms: groups.sync(message, to, now, now_ms)
     )
-    return respond(asking, request, shaped)
+    return respond(promise, request, shaped)
 
 
 @serves(HEARTBEAT)
-def heartbeat(broker: Broker, message: HeartbeatRequest, request: Request) -> Answer:
+def heartbeat(context: Context, message: HeartbeatRequest, request: Request) -> Answer:
     check_group_id(message.group_id)
-    asking = broker.groups.ask(
+    promise = context.groups.ask(
         message.group_id, lambda groups, to, now, now_ms: groups.heartbeat(message, to, now), current=False
     )
-    return respond(asking, request, _heartbeat)
+    return respond(promise, request, _heartbeat)
 
 
 def _heartbeat(reply: Reply) -> Message:
@@ -113,7 +111,7 @@ def _heartbeat(reply: Reply) -> Message:
 
 
 @serves(LEAVE_GROUP)
-def leave(broker: Broker, message: LeaveGroupRequest, request: Request) -> Answer:
+def leave(context: Context, message: LeaveGroupRequest, request: Request) -> Answer:
     one_by_one = not message.members  # as before version 3
     if one_by_one:
         message.members = [MemberIdentity(member_id=message.member_id)]
@@ -127,18 +125,18 @@ def leave(broker: Broker, message: LeaveGroupRequest, request: Request) -> Answe
         return reply
 
     check_group_id(message.group_id)
-    asking = broker.groups.ask(
+    promise = context.groups.ask(
         message.group_id, lambda groups, to, now, now_ms: groups.leave(message, to, now, now_ms)
     )
-    return respond(asking, request, shaped)
+    return respond(promise, request, shaped)
 
 
 @serves(DESCRIBE_GROUPS)
-async def describe(broker: Broker, message: DescribeGroupsRequest, request: Request) -> DescribeGroupsResponse:
+async def describe(context: Context, message: DescribeGroupsRequest, request: Request) -> DescribeGroupsResponse:
     described = []
     async for group_id in in_turns(message.groups):
         try:
-            group = await _describe(broker, group_id)
+            group = await _describe(context, group_id)
         except Refused as refused:
             group = DescribedGroup(error_code=refused.code, group_id=group_id)
         if group.error_code == ErrorCode.group_id_not_found and request.version < NOT_FOUND_FROM:
@@ -148,21 +146,21 @@ async def describe(broker: Broker, message: DescribeGroupsRequest, request: Requ
     return DescribeGroupsResponse(groups=described)
 
 
-def _describe(broker: Broker, group_id: str) -> Awaitable[DescribedGroup]:
-    return broker.groups.look(group_id, lambda groups: groups.describe(group_id))
+def _describe(context: Context, group_id: str) -> Awaitable[DescribedGroup]:
+    return context.groups.look(group_id, lambda groups: groups.describe(group_id))
 
 
 @serves(LIST_GROUPS)
-async def list_groups(broker: Broker, message: ListGroupsRequest, request: Request) -> ListGroupsResponse:
-    lists = await broker.groups.look_at_all(lambda groups: groups.list(message.states_filter, message.types_filter))
+async def list_groups(context: Context, message: ListGroupsRequest, request: Request) -> ListGroupsResponse:
+    lists = await context.groups.look_at_all(lambda groups: groups.list(message.states_filter, message.types_filter))
     return ListGroupsResponse(groups=[group for each in lists for group in each])
 
 
 @serves(DELETE_GROUPS)
-async def delete(broker: Broker, message: DeleteGroupsRequest, request: Request) -> DeleteGroupsResponse:
+async def delete(context: Context, message: DeleteGroupsRequest, request: Request) -> DeleteGroupsResponse:
     results = []
     async for group_id in in_turns(message.groups_names):
-        reply = await _delete(broker, group_id).answered()
+        reply = await _delete(context, group_id).answered()
         if isinstance(reply, Refused):
             reply = DeletableGroupResult(group_id=group_id, error_code=reply.code)
         assert isinstance(reply, DeletableGroupResult)
@@ -170,5 +168,5 @@ async def delete(broker: Broker, message: DeleteGroupsRequest, request: Request)
     return DeleteGroupsResponse(results=results)
 
 
-def _delete(broker: Broker, group_id: str) -> Asking:
-    return broker.groups.ask(group_id, lambda groups, to, now, now_ms: groups.delete(group_id, to))
+def _delete(context: Context, group_id: str) -> Promise:
+    return context.groups.ask(group_id, lambda groups, to, now, now_ms: groups.delete(group_id, to))

@@ -7,8 +7,8 @@ is there already, or there is no such directory.
 from __future__ import annotations
 
 import os.path
-from typing import TYPE_CHECKING
 
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.errors import ErrorCode, StorageFault
 from ottla.wire.apis import ALTER_REPLICA_LOG_DIRS, DESCRIBE_LOG_DIRS
@@ -26,17 +26,14 @@ from ottla.wire.schema.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 
 @serves(DESCRIBE_LOG_DIRS)
-def handle(broker: Broker, message: DescribeLogDirsRequest, request: Request) -> DescribeLogDirsResponse:
+def handle(context: Context, message: DescribeLogDirsRequest, request: Request) -> DescribeLogDirsResponse:
     wanted = None
     if message.topics is not None:
         wanted = {(topic.topic, index) for topic in message.topics for index in topic.partitions}
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
-    for partition in broker.replicas:
+    for partition in context.replicas:
         if wanted is None or (partition.topic, partition.index) in wanted:
             topics.setdefault(partition.topic, []).append(
                 DescribeLogDirsPartition(
@@ -46,11 +43,11 @@ def handle(broker: Broker, message: DescribeLogDirsRequest, request: Request) ->
                 )
             )
     result = DescribeLogDirsResult(
-        log_dir=broker.data_dir,
+        log_dir=context.data_dir,
         topics=[DescribeLogDirsTopic(name=name, partitions=each) for name, each in topics.items()],
     )
     try:
-        result.total_bytes, result.usable_bytes = broker.runtime.disk.usage(broker.data_dir)
+        result.total_bytes, result.usable_bytes = context.runtime.disk.usage(context.data_dir)
     except StorageFault:
         result.error_code = ErrorCode.kafka_storage_error
     return DescribeLogDirsResponse(results=[result])
@@ -58,16 +55,16 @@ def handle(broker: Broker, message: DescribeLogDirsRequest, request: Request) ->
 
 @serves(ALTER_REPLICA_LOG_DIRS)
 def alter_replica_log_dirs(
-    broker: Broker, message: AlterReplicaLogDirsRequest, request: Request
+    context: Context, message: AlterReplicaLogDirsRequest, request: Request
 ) -> AlterReplicaLogDirsResponse:
-    ours = {broker.data_dir, os.path.abspath(broker.data_dir)}
+    ours = {context.data_dir, os.path.abspath(context.data_dir)}
     topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for directory in message.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
                 if directory.path not in ours:
                     code = ErrorCode.log_dir_not_found
-                elif broker.replicas.get(topic.name, index) is None:
+                elif context.replicas.get(topic.name, index) is None:
                     code = ErrorCode.unknown_topic_or_partition
                 else:
                     code = ErrorCode.none

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.checkpoints import LOG_STARTS
@@ -33,9 +34,6 @@ from ottla.wire.schema.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 logger = logging.getLogger("ottla.broker")
 
 LATEST = -1
@@ -60,7 +58,7 @@ class Found(NamedTuple):
 
 
 @serves(LIST_OFFSETS)
-async def list_offsets(broker: Broker, message: ListOffsetsRequest, request: Request) -> ListOffsetsResponse:
+async def list_offsets(context: Context, message: ListOffsetsRequest, request: Request) -> ListOffsetsResponse:
     """Whatever `replica_id` says, the answer is the one for a client: brokers of ours do not ask this, and clients fill
     the field with anything (kafka-python: 0)."""
     topics = []
@@ -69,14 +67,14 @@ async def list_offsets(broker: Broker, message: ListOffsetsRequest, request: Req
         for wanted in topic.partitions:
             result = ListOffsetsPartitionResponse(partition_index=wanted.partition_index, timestamp=-1, offset=-1)
             try:
-                partition = broker.replication.find(topic.name, wanted.partition_index)
+                partition = context.replica_manager.find(topic.name, wanted.partition_index)
                 partition.check_leads(wanted.current_leader_epoch)
-                found = await _find(broker, partition, wanted, message.isolation_level)
+                found = await _find(context, partition, wanted, message.isolation_level)
                 result.timestamp, result.offset, result.leader_epoch = found
             except Refused as refused:
                 result.error_code = _known_to(request, refused.code)
             except StorageFault as fault:  # of this one: the others can be answered
-                broker.disk_errors.read_refused(partition, fault)
+                context.disk_errors.read_refused(partition, fault)
                 result.error_code = ErrorCode.kafka_storage_error
             results.append(result)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
@@ -90,7 +88,7 @@ def _known_to(request: Request, code: ErrorCode) -> ErrorCode:
     return code
 
 
-async def _find(broker: Broker, partition: Partition, wanted: ListOffsetsPartition, isolation_level: int) -> Found:
+async def _find(context: Context, partition: Partition, wanted: ListOffsetsPartition, isolation_level: int) -> Found:
     log = partition.log
     limit, established = partition.readable_limit(isolation_level), partition.established
     if wanted.timestamp == LATEST:
@@ -103,9 +101,9 @@ async def _find(broker: Broker, partition: Partition, wanted: ListOffsetsPartiti
         return Found()  # nothing is ever moved to another tier
     # Searching opens segments that nobody may have read for days: beside the loop.
     if wanted.timestamp == MAX_TIMESTAMP:
-        found = await broker.runtime.offload(offset_of_max_timestamp, log, limit)
+        found = await context.runtime.offload(offset_of_max_timestamp, log, limit)
     elif wanted.timestamp >= 0:
-        found = await broker.runtime.offload(offset_for_timestamp, log, wanted.timestamp, limit)
+        found = await context.runtime.offload(offset_for_timestamp, log, wanted.timestamp, limit)
     else:
         raise Refused(ErrorCode.unsupported_version, f"timestamp {wanted.timestamp} means nothing")
     if found is None and not established:  # it may be there, where consumers were shown it and will be again (KIP-207)
@@ -115,7 +113,7 @@ async def _find(broker: Broker, partition: Partition, wanted: ListOffsetsPartiti
 
 @serves(OFFSET_FOR_LEADER_EPOCH)
 def offset_for_leader_epoch(
-    broker: Broker, message: OffsetForLeaderEpochRequest, request: Request
+    context: Context, message: OffsetForLeaderEpochRequest, request: Request
 ) -> OffsetForLeaderEpochResponse:
     """Where a leader epoch ended: a client that was away finds out whether what it read is still there."""
     topics = []
@@ -126,7 +124,7 @@ def offset_for_leader_epoch(
             try:
                 if message.replica_id >= 0:
                     raise Refused(ErrorCode.cluster_authorization_failed)
-                partition = broker.replication.find(topic.topic, wanted.partition)
+                partition = context.replica_manager.find(topic.topic, wanted.partition)
                 partition.check_leads(wanted.current_leader_epoch)
                 result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
             except Refused as refused:
@@ -144,38 +142,38 @@ class Deletion(NamedTuple):
 
 
 @serves(DELETE_RECORDS)
-async def delete_records(broker: Broker, message: DeleteRecordsRequest, request: Request) -> DeleteRecordsResponse:
+async def delete_records(context: Context, message: DeleteRecordsRequest, request: Request) -> DeleteRecordsResponse:
     """Answered when the new start is on disk here, and known to all that are in sync: what was said to be deleted comes
     back neither after a crash nor with the next leader."""
-    deadline = broker.runtime.now() + min(message.timeout_ms, DELETE_MS_MAX) / 1000
+    deadline = context.runtime.now() + min(message.timeout_ms, DELETE_MS_MAX) / 1000
     topics, begun = [], []
     for topic in message.topics:
         results = []
         for wanted in topic.partitions:
             result = DeleteRecordsPartitionResult(partition_index=wanted.partition_index, low_watermark=-1)
             try:
-                begun.append(_delete(broker, topic.name, wanted, result))
+                begun.append(_delete(context, topic.name, wanted, result))
             except Refused as refused:
                 result.error_code = refused.code
             results.append(result)
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-    if await _write_down(broker, begun):
-        await _followed(broker, begun, deadline)
+    if await _write_down(context, begun):
+        await _followed(context, begun, deadline)
     return DeleteRecordsResponse(topics=topics)
 
 
-async def _write_down(broker: Broker, begun: list[Deletion]) -> bool:
+async def _write_down(context: Context, begun: list[Deletion]) -> bool:
     """Whether the new starts are on disk. A full one has room again when the files of what was deleted are gone."""
     fault: StorageFault | None = None
     for again in (False, True):
         if again:
-            await broker.housekeeping.make_room([deletion.partition for deletion in begun])
+            await context.housekeeping.make_room([deletion.partition for deletion in begun])
         try:
-            write = broker.replicas.checkpoint(LOG_STARTS)
+            write = context.replicas.checkpoint(LOG_STARTS)
             if write is not None:
-                await broker.runtime.offload(write)
+                await context.runtime.offload(write)
             for deletion in begun:  # followers are told no log start that is not in the manifest
-                await broker.runtime.offload(deletion.partition.log.prove_start, deletion.offset)
+                await context.runtime.offload(deletion.partition.log.prove_start, deletion.offset)
                 deletion.partition.wake()
             return True
         except StorageFault as refused:
@@ -187,9 +185,9 @@ async def _write_down(broker: Broker, begun: list[Deletion]) -> bool:
 
 
 def _delete(
-    broker: Broker, topic: str, wanted: DeleteRecordsPartition, result: DeleteRecordsPartitionResult
+    context: Context, topic: str, wanted: DeleteRecordsPartition, result: DeleteRecordsPartitionResult
 ) -> Deletion:
-    partition = broker.replication.find(topic, wanted.partition_index)
+    partition = context.replica_manager.find(topic, wanted.partition_index)
     partition.check_leads()
     if not partition.log.config.cleanup_delete:
         raise Refused(ErrorCode.policy_violation)
@@ -201,11 +199,11 @@ def _delete(
     return Deletion(partition, offset, result)
 
 
-async def _followed(broker: Broker, deletions: list[Deletion], deadline: float) -> None:
+async def _followed(context: Context, deletions: list[Deletion], deadline: float) -> None:
     """Until the followers have deleted what the leader has, or time is up."""
     while True:
         deletions = [deletion for deletion in deletions if not _settled(deletion)]
-        if not deletions or broker.runtime.now() >= deadline:
+        if not deletions or context.runtime.now() >= deadline:
             return
         await asyncio.sleep(DELETE_LOOK_SECONDS)
 

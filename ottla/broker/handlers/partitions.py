@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.broker.forwarding import by_controller
 from ottla.cluster.reassignments import under_way
@@ -43,12 +43,9 @@ from ottla.wire.schema.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 
 @serves(ALTER_PARTITION)
-async def alter_partition(broker: Broker, message: AlterPartitionRequest, request: Request) -> AlterPartitionResponse:
+async def alter_partition(context: Context, message: AlterPartitionRequest, request: Request) -> AlterPartitionResponse:
     if request.peer_broker != message.broker_id:
         raise Refused(ErrorCode.cluster_authorization_failed, "A broker speaks for itself only.")
     proposals = [
@@ -62,7 +59,7 @@ async def alter_partition(broker: Broker, message: AlterPartitionRequest, reques
         for topic in message.topics
         for each in topic.partitions
     ]
-    results = await broker.cluster.alter_partitions(message.broker_id, message.broker_epoch, proposals)
+    results = await context.cluster.alter_partitions(message.broker_id, message.broker_epoch, proposals)
     topics: dict[bytes, list[AlterPartitionResponsePartitionData]] = {}
     for result in results:
         topics.setdefault(result.topic_id, []).append(_altered(result))
@@ -84,7 +81,7 @@ def _altered(result: AlterPartitionResult) -> AlterPartitionResponsePartitionDat
 @serves(ELECT_LEADERS)
 @by_controller
 async def elect_leaders(
-    broker: Broker, message: elect.ElectLeadersRequest, request: Request
+    context: Context, message: elect.ElectLeadersRequest, request: Request
 ) -> elect.ElectLeadersResponse:
     try:
         kind = ElectionKind(message.election_type)
@@ -93,7 +90,7 @@ async def elect_leaders(
     wanted = None
     if message.topic_partitions is not None:
         wanted = [(topic.topic, index) for topic in message.topic_partitions for index in topic.partitions]
-    results = await broker.cluster.elect_leaders(kind, wanted)
+    results = await context.cluster.elect_leaders(kind, wanted)
     return elect.ElectLeadersResponse(
         replica_election_results=[
             elect.ReplicaElectionResult(
@@ -111,14 +108,14 @@ async def elect_leaders(
 @serves(ALTER_PARTITION_REASSIGNMENTS)
 @by_controller
 async def alter_partition_reassignments(
-    broker: Broker, message: AlterPartitionReassignmentsRequest, request: Request
+    context: Context, message: AlterPartitionReassignmentsRequest, request: Request
 ) -> AlterPartitionReassignmentsResponse:
     wanted = [
         Reassignment(topic.name, each.partition_index, each.replicas)
         for topic in message.topics
         for each in topic.partitions
     ]
-    results = await broker.cluster.alter_reassignments(
+    results = await context.cluster.alter_reassignments(
         wanted, factor_may_change=message.allow_replication_factor_change
     )
     return AlterPartitionReassignmentsResponse(
@@ -142,13 +139,13 @@ async def alter_partition_reassignments(
 @serves(LIST_PARTITION_REASSIGNMENTS)
 @by_controller
 def list_partition_reassignments(
-    broker: Broker, message: ListPartitionReassignmentsRequest, request: Request
+    context: Context, message: ListPartitionReassignmentsRequest, request: Request
 ) -> ListPartitionReassignmentsResponse:
     wanted = None
     if message.topics is not None:
         wanted = [(topic.name, index) for topic in message.topics for index in topic.partition_indexes]
     topics: dict[str, list[OngoingPartitionReassignment]] = {}
-    for name, index, partition in under_way(broker.image, wanted):
+    for name, index, partition in under_way(context.image, wanted):
         topics.setdefault(name, []).append(
             OngoingPartitionReassignment(
                 partition_index=index,

@@ -8,11 +8,10 @@ acks=all  answered when every in-sync replica has it
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
-from ottla.broker import verification
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves_raw
-from ottla.broker.verification import Beginning
+from ottla.coordinator.transaction_verification import Verification
 from ottla.errors import BadFrame, ErrorCode, Refused
 from ottla.log.transactions import Guard
 from ottla.net.server import Pending, Reply
@@ -23,38 +22,35 @@ from ottla.wire.apis import PRODUCE
 from ottla.wire.produce import PartitionProduced
 from ottla.wire.records import RecordsRefused
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 log = logging.getLogger("ottla.broker.produce")
 
 Produced = tuple[produce.Topic, list[PartitionProduced]]
 
 
 @serves_raw(PRODUCE)
-def handle(broker: Broker, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
+def handle(context: Context, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
     if request.version >= produce.FLEXIBLE_FROM:
         one = produce.decode_one(frame, pos, request.version)
         if one is not None and one.acks in (-1, 1):
-            return _handle_one(broker, request, one)
-    return _handle_any(broker, request, frame, pos)
+            return _handle_one(context, request, one)
+    return _handle_any(context, request, frame, pos)
 
 
-def _handle_one(broker: Broker, request: Request, one: produce.OneBatch) -> bytes | Pending:
+def _handle_one(context: Context, request: Request, one: produce.OneBatch) -> bytes | Pending:
     """One batch for one partition: a third of the work of the general case, and nearly every request there is."""
     try:
-        partition = broker.replication.find(one.topic, one.partition)
-        appended = partition.append(one.records, one.acks, broker.runtime.wall_ms())
+        partition = context.replica_manager.find(one.topic, one.partition)
+        appended = partition.append(one.records, one.acks, context.runtime.wall_ms())
     except Refused as refused:
-        results = [_refused(broker, request, one.topic, one.partition, refused)]
+        results = [_refused(context, request, one.topic, one.partition, refused)]
         return request.frame(produce.encode_response(request.version, [(one.topic, results)]))
     base_offset, log_append_time_ms, next_offset = appended
-    traffic = broker.traffic[partition.topic]
+    traffic = context.traffic[partition.topic]
     traffic.bytes_in += len(one.records)
     traffic.records_in += next_offset - base_offset
     if one.acks == ACKS_ALL and partition.high_watermark < next_offset:
         produced = PartitionProduced(one.partition, 0, base_offset, log_append_time_ms, partition.log.log_start)
-        parked = Parked(broker, request, [(one.topic, [produced])])
+        parked = Parked(context, request, [(one.topic, [produced])])
         parked.await_committed(partition, next_offset, 0, 0)
         return parked.park(one.timeout_ms)
     return request.frame(
@@ -62,18 +58,20 @@ def _handle_one(broker: Broker, request: Request, one: produce.OneBatch) -> byte
     )
 
 
-def _handle_any(broker: Broker, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
+def _handle_any(context: Context, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
     message = produce.decode(frame, pos, request.version)
     if message.transactional_id is not None:
-        beginning = verification.beginning(broker, message, request.version)
-        if beginning is not None:
-            if beginning.verify_at_once():
-                return _append_all(broker, request, message, beginning)
-            return _verify_first(broker, request, message, beginning)
-    return _append_all(broker, request, message)
+        verification = context.verifier.begin(message, request.version)
+        if verification is not None:
+            if verification.verify_at_once():
+                return _append_all(context, request, message, verification)
+            return _verify_first(context, request, message, verification)
+    return _append_all(context, request, message)
 
 
-def _verify_first(broker: Broker, request: Request, message: produce.ProduceRequest, beginning: Beginning) -> Pending:
+def _verify_first(
+    context: Context, request: Request, message: produce.ProduceRequest, verification: Verification
+) -> Pending:
     """A transaction begins in a partition: its coordinator has a word in that. The connection waits, so that what
     comes next is not appended before."""
     kept = message._replace(
@@ -83,17 +81,17 @@ def _verify_first(broker: Broker, request: Request, message: produce.ProduceRequ
         ]
     )
     pending = Pending()
-    broker.runtime.spawn(_append_verified(broker, request, kept, beginning, pending), name="Produce")
+    context.runtime.spawn(_append_verified(context, request, kept, verification, pending), name="Produce")
     return pending
 
 
 async def _append_verified(
-    broker: Broker, request: Request, message: produce.ProduceRequest, beginning: Beginning, pending: Pending
+    context: Context, request: Request, message: produce.ProduceRequest, verification: Verification, pending: Pending
 ) -> None:
     reply: Reply | Pending = None
     try:
-        await beginning.verify()
-        reply = _append_all(broker, request, message, beginning, pending)
+        await verification.verify()
+        reply = _append_all(context, request, message, verification, pending)
     except BadFrame as failure:
         request.connection.close(str(failure))
     except Exception as failure:
@@ -105,16 +103,16 @@ async def _append_verified(
 
 
 def _append_all(
-    broker: Broker,
+    context: Context,
     request: Request,
     message: produce.ProduceRequest,
-    beginning: Beginning | None = None,
+    verification: Verification | None = None,
     pending: Pending | None = None,
 ) -> Reply | Pending:
     acks = message.acks
-    now_ms = broker.runtime.wall_ms()
+    now_ms = context.runtime.wall_ms()
     answers: list[Produced] = []
-    parked = Parked(broker, request, answers)
+    parked = Parked(context, request, answers)
     for topic, partitions in message.topics:
         results: list[PartitionProduced] = []
         for index, records in partitions:
@@ -123,10 +121,10 @@ def _append_all(
                     raise Refused(ErrorCode.invalid_required_acks, f"acks={acks}: it can be 0, 1 or -1 (all)")
                 if records is None:
                     raise Refused(ErrorCode.invalid_record, "there are no records")
-                partition = broker.replication.find(topic, index)
-                guard = None if beginning is None else _guard(beginning, partition, records)
+                partition = context.replica_manager.find(topic, index)
+                guard = None if verification is None else _guard(verification, partition, records)
                 appended = partition.append(records, acks, now_ms, guard)
-                traffic = broker.traffic[partition.topic]
+                traffic = context.traffic[partition.topic]
                 traffic.bytes_in += len(records)
                 traffic.records_in += appended.next_offset - appended.base_offset
                 if acks == ACKS_ALL and partition.high_watermark < appended.next_offset:
@@ -137,7 +135,7 @@ def _append_all(
                     )
                 )
             except Refused as refused:
-                results.append(_refused(broker, request, topic, index, refused))
+                results.append(_refused(context, request, topic, index, refused))
         answers.append((topic, results))
     if acks == 0:
         for _, results in answers:
@@ -150,9 +148,9 @@ def _append_all(
     return request.frame(produce.encode_response(request.version, answers))
 
 
-def _guard(beginning: Beginning, partition: Partition, records: memoryview) -> Guard | None:
+def _guard(verification: Verification, partition: Partition, records: memoryview) -> Guard | None:
     try:
-        return beginning.guard(partition)
+        return verification.guard(partition)
     except Refused as refused:
         partition.turn_away(records, refused.code)
         raise
@@ -164,10 +162,10 @@ class Parked:
     The connection goes on meanwhile: the next request has the next offsets, and its answer leaves after this one.
     """
 
-    __slots__ = ("_answers", "_broker", "_pending", "_request", "_timer", "awaited")
+    __slots__ = ("_answers", "_context", "_pending", "_request", "_timer", "awaited")
 
-    def __init__(self, broker: Broker, request: Request, answers: list[Produced]) -> None:
-        self._broker = broker
+    def __init__(self, context: Context, request: Request, answers: list[Produced]) -> None:
+        self._context = context
         self._request = request
         self._answers = answers
         self._pending: Pending | None = None
@@ -181,7 +179,7 @@ class Parked:
 
     def park(self, timeout_ms: int, pending: Pending | None = None) -> Pending:
         self._pending = pending or Pending(overlaps=True)
-        runtime = self._broker.runtime
+        runtime = self._context.runtime
         self._timer = runtime.call_at(runtime.now() + timeout_ms / 1000, self._expire)
         return self._pending
 
@@ -227,11 +225,13 @@ class Parked:
         self._pending.resolve(self._request.frame(produce.encode_response(self._request.version, self._answers)))
 
 
-def _refused(broker: Broker, request: Request, topic: produce.Topic, index: int, refused: Refused) -> PartitionProduced:
+def _refused(
+    context: Context, request: Request, topic: produce.Topic, index: int, refused: Refused
+) -> PartitionProduced:
     request.count_error(refused.code)
     leader_id = leader_epoch = -1
     if refused.code == ErrorCode.not_leader_or_follower:
-        leader_id, leader_epoch = broker.leader_of(topic, index)
+        leader_id, leader_epoch = context.replica_manager.leader_of(topic, index)
     return PartitionProduced(
         index,
         refused.code,

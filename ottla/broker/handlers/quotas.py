@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.errors import ErrorCode, Refused
 from ottla.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
@@ -20,9 +21,6 @@ from ottla.wire.schema.describe_client_quotas import (
     DescribeClientQuotasResponse,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 _NOT_BUILT: Final = "This broker has no client quotas: nothing was changed, and no client is limited."
 _ENTITY_TYPES: Final = ("user", "client-id", "ip")
 _TYPE_CHARS_SHOWN: Final = 100
@@ -37,7 +35,7 @@ class _Match(IntEnum):
 
 
 @serves(DESCRIBE_CLIENT_QUOTAS)
-def describe(broker: Broker, message: DescribeClientQuotasRequest, request: Request) -> DescribeClientQuotasResponse:
+def describe(context: Context, message: DescribeClientQuotasRequest, request: Request) -> DescribeClientQuotasResponse:
     try:
         _check_filter(message.components)
     except Refused as refused:
@@ -66,7 +64,7 @@ def _check_filter(components: list[ComponentData]) -> None:
 
 
 @serves(ALTER_CLIENT_QUOTAS)
-def alter(broker: Broker, message: AlterClientQuotasRequest, request: Request) -> AlterClientQuotasResponse:
+def alter(context: Context, message: AlterClientQuotasRequest, request: Request) -> AlterClientQuotasResponse:
     return AlterClientQuotasResponse(
         entries=[
             AlterClientQuotasResponseEntryData(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
 
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.errors import ErrorCode
 from ottla.net.authentication import MECHANISM, NONCE_BYTES, Accepting, AuthenticationFailed
@@ -33,9 +33,6 @@ from ottla.wire.schema.renew_delegation_token import RenewDelegationTokenRequest
 from ottla.wire.schema.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.wire.schema.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 log = logging.getLogger("ottla.broker")
 
 _DISABLED = ErrorCode.security_disabled
@@ -48,21 +45,21 @@ _NEVER_MS = -1
 
 
 @serves(apis.SASL_HANDSHAKE)
-def sasl_handshake(broker: Broker, message: SaslHandshakeRequest, request: Request) -> SaslHandshakeResponse:
+def sasl_handshake(context: Context, message: SaslHandshakeRequest, request: Request) -> SaslHandshakeResponse:
     connection = request.connection
     connection.authentication = None
-    for_brokers = request.listener_name == broker.config.inter_broker_endpoint.name
+    for_brokers = request.listener_name == context.config.inter_broker_endpoint.name
     # Version 0 goes on with bytes that stand in no frame: we do not.
     if not for_brokers or connection.peer_broker is not None or request.version == 0:
         return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state)
     if message.mechanism != MECHANISM:
         return SaslHandshakeResponse(error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=[MECHANISM])
-    connection.authentication = Accepting(broker.peers.identity, broker.runtime.entropy(NONCE_BYTES))
+    connection.authentication = Accepting(context.peers.identity, context.runtime.entropy(NONCE_BYTES))
     return SaslHandshakeResponse(mechanisms=[MECHANISM])
 
 
 @serves(apis.SASL_AUTHENTICATE)
-def sasl_authenticate(broker: Broker, message: SaslAuthenticateRequest, request: Request) -> SaslAuthenticateResponse:
+def sasl_authenticate(context: Context, message: SaslAuthenticateRequest, request: Request) -> SaslAuthenticateResponse:
     connection = request.connection
     accepting = connection.authentication
     if not isinstance(accepting, Accepting):
@@ -74,7 +71,7 @@ def sasl_authenticate(broker: Broker, message: SaslAuthenticateRequest, request:
     except AuthenticationFailed as failed:
         connection.authentication = None
         log.warning("a connection from %s is not that of a broker: %s", connection.address, failed)
-        broker.runtime.call_soon(connection.close, "it has not proved who it is")  # after the answer
+        context.runtime.call_soon(connection.close, "it has not proved who it is")  # after the answer
         return SaslAuthenticateResponse(
             error_code=ErrorCode.sasl_authentication_failed, error_message="Authentication failed"
         )
@@ -85,25 +82,25 @@ def sasl_authenticate(broker: Broker, message: SaslAuthenticateRequest, request:
 
 
 @serves(apis.DESCRIBE_ACLS)
-def describe_acls(broker: Broker, message: DescribeAclsRequest, request: Request) -> DescribeAclsResponse:
+def describe_acls(context: Context, message: DescribeAclsRequest, request: Request) -> DescribeAclsResponse:
     return DescribeAclsResponse(error_code=_DISABLED, error_message=_WHY)
 
 
 @serves(apis.CREATE_ACLS)
-def create_acls(broker: Broker, message: CreateAclsRequest, request: Request) -> CreateAclsResponse:
+def create_acls(context: Context, message: CreateAclsRequest, request: Request) -> CreateAclsResponse:
     refused = [AclCreationResult(error_code=_DISABLED, error_message=_WHY) for _ in message.creations]
     return CreateAclsResponse(results=refused)
 
 
 @serves(apis.DELETE_ACLS)
-def delete_acls(broker: Broker, message: DeleteAclsRequest, request: Request) -> DeleteAclsResponse:
+def delete_acls(context: Context, message: DeleteAclsRequest, request: Request) -> DeleteAclsResponse:
     refused = [DeleteAclsFilterResult(error_code=_DISABLED, error_message=_WHY) for _ in message.filters]
     return DeleteAclsResponse(filter_results=refused)
 
 
 @serves(apis.DESCRIBE_USER_SCRAM_CREDENTIALS)
 def describe_scram(
-    broker: Broker, message: DescribeUserScramCredentialsRequest, request: Request
+    context: Context, message: DescribeUserScramCredentialsRequest, request: Request
 ) -> DescribeUserScramCredentialsResponse:
     """No user has SCRAM credentials: nobody is listed, and whoever is asked for by name is not found."""
     results = []
@@ -120,7 +117,7 @@ def describe_scram(
 
 @serves(apis.ALTER_USER_SCRAM_CREDENTIALS)
 def alter_scram(
-    broker: Broker, message: AlterUserScramCredentialsRequest, request: Request
+    context: Context, message: AlterUserScramCredentialsRequest, request: Request
 ) -> AlterUserScramCredentialsResponse:
     users = sorted({each.name for each in message.deletions} | {each.name for each in message.upsertions})
     refused = [
@@ -131,7 +128,7 @@ def alter_scram(
 
 @serves(apis.CREATE_DELEGATION_TOKEN)
 def create_token(
-    broker: Broker, message: CreateDelegationTokenRequest, request: Request
+    context: Context, message: CreateDelegationTokenRequest, request: Request
 ) -> CreateDelegationTokenResponse:
     kind, name = _ANONYMOUS
     return CreateDelegationTokenResponse(
@@ -147,19 +144,21 @@ def create_token(
 
 
 @serves(apis.RENEW_DELEGATION_TOKEN)
-def renew_token(broker: Broker, message: RenewDelegationTokenRequest, request: Request) -> RenewDelegationTokenResponse:
+def renew_token(
+    context: Context, message: RenewDelegationTokenRequest, request: Request
+) -> RenewDelegationTokenResponse:
     return RenewDelegationTokenResponse(error_code=_NO_TOKENS, expiry_timestamp_ms=_NEVER_MS)
 
 
 @serves(apis.EXPIRE_DELEGATION_TOKEN)
 def expire_token(
-    broker: Broker, message: ExpireDelegationTokenRequest, request: Request
+    context: Context, message: ExpireDelegationTokenRequest, request: Request
 ) -> ExpireDelegationTokenResponse:
     return ExpireDelegationTokenResponse(error_code=_NO_TOKENS, expiry_timestamp_ms=_NEVER_MS)
 
 
 @serves(apis.DESCRIBE_DELEGATION_TOKEN)
 def describe_tokens(
-    broker: Broker, message: DescribeDelegationTokenRequest, request: Request
+    context: Context, message: DescribeDelegationTokenRequest, request: Request
 ) -> DescribeDelegationTokenResponse:
     return DescribeDelegationTokenResponse(error_code=_NO_TOKENS)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.broker.forwarding import by_controller
 from ottla.cluster.requests import PartitionsSpec, TopicResult, TopicSpec
@@ -26,9 +26,6 @@ from ottla.wire.schema.create_topics import (
 from ottla.wire.schema.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.wire.tree import ZERO_UUID
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 
 def _twice(names: list[str]) -> set[str]:
     return {name for name, count in Counter(names).items() if count > 1}
@@ -39,12 +36,12 @@ _DUPLICATE = "the request names this topic more than once"
 
 @serves(CREATE_TOPICS)
 @by_controller
-async def create_topics(broker: Broker, message: CreateTopicsRequest, request: Request) -> CreateTopicsResponse:
+async def create_topics(context: Context, message: CreateTopicsRequest, request: Request) -> CreateTopicsResponse:
     duplicates = _twice([topic.name for topic in message.topics])
     wanted = [topic for topic in message.topics if topic.name not in duplicates]
     specs = [_spec(topic) for topic in wanted]
-    results = await broker.cluster.create_topics(specs, validate_only=message.validate_only)
-    answers = [_created(broker, result) for result in results]
+    results = await context.cluster.create_topics(specs, validate_only=message.validate_only)
+    answers = [_created(context, result) for result in results]
     answers += [
         CreatableTopicResult(name=name, error_code=ErrorCode.invalid_request, error_message=_DUPLICATE)
         for name in sorted(duplicates)
@@ -62,7 +59,7 @@ def _spec(topic: CreatableTopic) -> TopicSpec:
     )
 
 
-def _created(broker: Broker, result: TopicResult) -> CreatableTopicResult:
+def _created(context: Context, result: TopicResult) -> CreatableTopicResult:
     if result.code:
         return CreatableTopicResult(
             name=result.name, error_code=result.code, error_message=result.message, configs=None
@@ -81,15 +78,15 @@ def _created(broker: Broker, result: TopicResult) -> CreatableTopicResult:
                 config_source=row.source,
                 is_sensitive=row.sensitive,
             )
-            for row in describe_topic(result.configs, broker.config)
+            for row in describe_topic(result.configs, context.config)
         ],
     )
 
 
 @serves(DELETE_TOPICS)
 @by_controller
-async def delete_topics(broker: Broker, message: DeleteTopicsRequest, request: Request) -> DeleteTopicsResponse:
-    if not broker.config.delete_topic_enable:
+async def delete_topics(context: Context, message: DeleteTopicsRequest, request: Request) -> DeleteTopicsResponse:
+    if not context.config.delete_topic_enable:
         code, why = ErrorCode.topic_deletion_disabled, "delete.topic.enable is false"
         names = [(name, ZERO_UUID) for name in message.topic_names]
         names += [(topic.name or "", topic.topic_id) for topic in message.topics]
@@ -99,8 +96,8 @@ async def delete_topics(broker: Broker, message: DeleteTopicsRequest, request: R
                 for name, topic_id in names
             ]
         )
-    wanted, refused = _to_delete(broker, message)
-    results = await broker.cluster.delete_topics(wanted)
+    wanted, refused = _to_delete(context, message)
+    results = await context.cluster.delete_topics(wanted)
     answers = [
         DeletableTopicResult(
             name=result.name or (None if isinstance(asked, bytes) else asked),
@@ -113,7 +110,7 @@ async def delete_topics(broker: Broker, message: DeleteTopicsRequest, request: R
     return DeleteTopicsResponse(responses=answers + refused)
 
 
-def _to_delete(broker: Broker, message: DeleteTopicsRequest) -> tuple[list[str | bytes], list[DeletableTopicResult]]:
+def _to_delete(context: Context, message: DeleteTopicsRequest) -> tuple[list[str | bytes], list[DeletableTopicResult]]:
     """Each topic by its name or its id; and what cannot be meant, which nobody would want to guess."""
     refused: list[DeletableTopicResult] = []
 
@@ -139,7 +136,7 @@ def _to_delete(broker: Broker, message: DeleteTopicsRequest) -> tuple[list[str |
         elif count > 1:
             refuse(ref, ZERO_UUID, "Duplicate topic name.")
             continue
-        elif (named := broker.image.topic(ref)) is not None and named.id in times:
+        elif (named := context.image.topic(ref)) is not None and named.id in times:
             refuse(ref, ZERO_UUID, "The provided topic name maps to an ID that was already supplied.")
             continue
         wanted.append(ref)
@@ -149,7 +146,7 @@ def _to_delete(broker: Broker, message: DeleteTopicsRequest) -> tuple[list[str |
 @serves(CREATE_PARTITIONS)
 @by_controller
 async def create_partitions(
-    broker: Broker, message: CreatePartitionsRequest, request: Request
+    context: Context, message: CreatePartitionsRequest, request: Request
 ) -> CreatePartitionsResponse:
     duplicates = _twice([topic.name for topic in message.topics])
     specs = [
@@ -161,7 +158,7 @@ async def create_partitions(
         for topic in message.topics
         if topic.name not in duplicates
     ]
-    results = await broker.cluster.create_partitions(specs, validate_only=message.validate_only)
+    results = await context.cluster.create_partitions(specs, validate_only=message.validate_only)
     answers = [
         CreatePartitionsTopicResult(name=result.name, error_code=result.code, error_message=result.message)
         for result in results

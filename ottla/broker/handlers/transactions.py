@@ -7,11 +7,11 @@ know that it was another producer that did it (KIP-588).
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING
 
-from ottla.broker.coordinators import Asking, in_turns, respond
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
-from ottla.broker.handlers.txn_markers import overlapping
+from ottla.broker.handlers.replies import overlapping, respond
+from ottla.coordinator.coordinator_service import Promise, in_turns
 from ottla.coordinator.decision import Reply
 from ottla.coordinator.regex import compile_regex
 from ottla.coordinator.transaction_records import State, TopicPartition, TransactionValue
@@ -39,9 +39,6 @@ from ottla.wire.schema.add_partitions_to_txn import (
 from ottla.wire.schema.end_txn import EndTxnRequest, EndTxnResponse
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 BUMPS_FROM = 5
 """From this version on EndTxn raises the epoch: the second version of the protocol."""
 BETWEEN_BROKERS_FROM = 4
@@ -55,13 +52,13 @@ def _known_to(code: ErrorCode, version: int, fenced_from: int = _FENCED_FROM) ->
     return ErrorCode.invalid_producer_epoch if old else code
 
 
-async def init(broker: Broker, message: InitProducerIdRequest, request: Request) -> InitProducerIdResponse:
+async def init(context: Context, message: InitProducerIdRequest, request: Request) -> InitProducerIdResponse:
     """InitProducerId, for a producer with a transactional id."""
     has_one = message.producer_id >= 0 and message.producer_epoch >= 0
     expected = Identity(message.producer_id, message.producer_epoch) if has_one else None
-    reply = await _init(broker, message, expected, None).answered()
+    reply = await _init(context, message, expected, None).answered()
     if reply is NEEDS_PRODUCER_ID:
-        reply = await _init(broker, message, expected, await broker.producer_ids.take()).answered()
+        reply = await _init(context, message, expected, await context.producer_ids.take()).answered()
     if isinstance(reply, Refused):
         code = _known_to(reply.code, request.version, _FENCED_FROM_INIT)
         return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
@@ -69,10 +66,10 @@ async def init(broker: Broker, message: InitProducerIdRequest, request: Request)
     return InitProducerIdResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
 
 
-def _init(broker: Broker, message: InitProducerIdRequest, expected: Identity | None, spare_id: int | None) -> Asking:
+def _init(context: Context, message: InitProducerIdRequest, expected: Identity | None, spare_id: int | None) -> Promise:
     transactional_id = message.transactional_id
     assert transactional_id is not None
-    return broker.transactions.ask(
+    return context.transactions.ask(
         transactional_id,
         lambda machine, to, now, now_ms: machine.init(
             transactional_id, message.transaction_timeout_ms, expected, to, now_ms, spare_id=spare_id
@@ -85,12 +82,12 @@ def _init(broker: Broker, message: InitProducerIdRequest, expected: Identity | N
 
 @serves(ADD_PARTITIONS_TO_TXN)
 def add_partitions(
-    broker: Broker, message: AddPartitionsToTxnRequest, request: Request
+    context: Context, message: AddPartitionsToTxnRequest, request: Request
 ) -> AddPartitionsToTxnResponse | Pending:
     if request.version >= BETWEEN_BROKERS_FROM:
         if request.peer_broker is None:
             raise Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
-        return overlapping(broker, request, _add_for_leaders(broker, message))
+        return overlapping(context, request, _add_for_leaders(context, message))
     topics = message.v3_and_below_topics
     speaker = Identity(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch)
 
@@ -99,26 +96,26 @@ def add_partitions(
         codes = {place: _known_to(code, request.version) for place, code in codes.items()}
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_by_topic(topics, codes))
 
-    asking = _add(broker, message.v3_and_below_transactional_id, speaker, topics)
-    return respond(asking, request, shaped)
+    promise = _add(context, message.v3_and_below_transactional_id, speaker, topics)
+    return respond(promise, request, shaped)
 
 
-async def _add_for_leaders(broker: Broker, message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+async def _add_for_leaders(context: Context, message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     """What the leaders of partitions ask, on behalf of producers that have written to them."""
     asked = []
     for each in message.transactions:
         speaker = Identity(each.producer_id, each.producer_epoch)
         if each.verify_only:
-            asked.append(_verify(broker, each.transactional_id, speaker, each.topics))
+            asked.append(_verify(context, each.transactional_id, speaker, each.topics))
         else:
-            asked.append(_add(broker, each.transactional_id, speaker, each.topics, version=EPOCH_BUMPS_FROM))
+            asked.append(_add(context, each.transactional_id, speaker, each.topics, version=EPOCH_BUMPS_FROM))
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResult(
                 transactional_id=each.transactional_id,
-                topic_results=_by_topic(each.topics, _codes(each.topics, await asking.answered())),
+                topic_results=_by_topic(each.topics, _codes(each.topics, await promise.answered())),
             )
-            for each, asking in zip(message.transactions, asked, strict=True)
+            for each, promise in zip(message.transactions, asked, strict=True)
         ]
     )
 
@@ -128,29 +125,36 @@ def _places(topics: list[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
 
 
 def _add(
-    broker: Broker, transactional_id: str, speaker: Identity, topics: list[AddPartitionsToTxnTopic], *, version: int = 0
-) -> Asking:
+    context: Context,
+    transactional_id: str,
+    speaker: Identity,
+    topics: list[AddPartitionsToTxnTopic],
+    *,
+    version: int = 0,
+) -> Promise:
     """All of them or none: one that does not exist spoils it for the others."""
     places = _places(topics)
-    unknown = {place for place in places if broker.image.partition(*place) is None}
+    unknown = {place for place in places if context.image.partition(*place) is None}
     if unknown:
-        asking = Asking()
-        asking.answer(
+        promise = Promise()
+        promise.answer(
             {
                 place: ErrorCode.unknown_topic_or_partition if place in unknown else ErrorCode.operation_not_attempted
                 for place in places
             }
         )
-        return asking
-    return broker.transactions.ask(
+        return promise
+    return context.transactions.ask(
         transactional_id,
         lambda machine, to, now, now_ms: machine.add(transactional_id, speaker, places, to, now_ms, version=version),
     )
 
 
-def _verify(broker: Broker, transactional_id: str, speaker: Identity, topics: list[AddPartitionsToTxnTopic]) -> Asking:
+def _verify(
+    context: Context, transactional_id: str, speaker: Identity, topics: list[AddPartitionsToTxnTopic]
+) -> Promise:
     places = _places(topics)
-    return broker.transactions.ask(
+    return context.transactions.ask(
         transactional_id, lambda machine, to, now, now_ms: machine.verify(transactional_id, speaker, places, to)
     )
 
@@ -177,10 +181,10 @@ def _by_topic(topics: list[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPa
 
 @serves(ADD_OFFSETS_TO_TXN)
 def add_offsets(
-    broker: Broker, message: AddOffsetsToTxnRequest, request: Request
+    context: Context, message: AddOffsetsToTxnRequest, request: Request
 ) -> AddOffsetsToTxnResponse | Pending | Coroutine[object, object, AddOffsetsToTxnResponse]:
     """The offsets of a group live in one partition of the offsets topic: that is what becomes part of it."""
-    groups = broker.groups
+    groups = context.groups
 
     def shaped(reply: Reply) -> AddOffsetsToTxnResponse:
         if isinstance(reply, Refused):
@@ -189,10 +193,10 @@ def add_offsets(
         (code,) = reply.values()
         return AddOffsetsToTxnResponse(error_code=_known_to(code, request.version))
 
-    def ask(index: int) -> Asking:
+    def ask(index: int) -> Promise:
         place = AddPartitionsToTxnTopic(name=groups.topic, partitions=[index])
         speaker = Identity(message.producer_id, message.producer_epoch)
-        return _add(broker, message.transactional_id, speaker, [place])
+        return _add(context, message.transactional_id, speaker, [place])
 
     async def make_topic_first() -> AddOffsetsToTxnResponse:
         await groups.make_topic()
@@ -210,7 +214,7 @@ def add_offsets(
 
 @serves(END_TXN)
 def end(
-    broker: Broker, message: EndTxnRequest, request: Request
+    context: Context, message: EndTxnRequest, request: Request
 ) -> EndTxnResponse | Pending | Coroutine[object, object, EndTxnResponse]:
     def shaped(reply: Reply) -> EndTxnResponse:
         if reply is NEEDS_PRODUCER_ID:
@@ -220,20 +224,20 @@ def end(
         assert isinstance(reply, Identity)
         return EndTxnResponse(producer_id=reply.producer_id, producer_epoch=reply.epoch)
 
-    asking = _end(broker, message, request.version, None)
-    if asking.reply is not NEEDS_PRODUCER_ID:
-        return respond(asking, request, shaped)
+    promise = _end(context, message, request.version, None)
+    if promise.reply is not NEEDS_PRODUCER_ID:
+        return respond(promise, request, shaped)
 
     async def with_new_id() -> EndTxnResponse:
-        spare_id = await broker.producer_ids.take()
-        return shaped(await _end(broker, message, request.version, spare_id).answered())
+        spare_id = await context.producer_ids.take()
+        return shaped(await _end(context, message, request.version, spare_id).answered())
 
     return with_new_id()
 
 
-def _end(broker: Broker, message: EndTxnRequest, version: int, spare_id: int | None) -> Asking:
+def _end(context: Context, message: EndTxnRequest, version: int, spare_id: int | None) -> Promise:
     speaker = Identity(message.producer_id, message.producer_epoch)
-    return broker.transactions.ask(
+    return context.transactions.ask(
         message.transactional_id,
         lambda machine, to, now, now_ms: machine.end(
             message.transactional_id,
@@ -252,15 +256,17 @@ def _end(broker: Broker, message: EndTxnRequest, version: int, spare_id: int | N
 
 @serves(DESCRIBE_TRANSACTIONS)
 async def describe(
-    broker: Broker, message: describe_transactions.DescribeTransactionsRequest, request: Request
+    context: Context, message: describe_transactions.DescribeTransactionsRequest, request: Request
 ) -> describe_transactions.DescribeTransactionsResponse:
-    found = [await _describe(broker, each) async for each in in_turns(message.transactional_ids)]
+    found = [await _describe(context, each) async for each in in_turns(message.transactional_ids)]
     return describe_transactions.DescribeTransactionsResponse(transaction_states=found)
 
 
-async def _describe(broker: Broker, transactional_id: str) -> describe_transactions.TransactionState:
+async def _describe(context: Context, transactional_id: str) -> describe_transactions.TransactionState:
     try:
-        value = await broker.transactions.look(transactional_id, lambda machine: machine.get(transactional_id) or False)
+        value = await context.transactions.look(
+            transactional_id, lambda machine: machine.get(transactional_id) or False
+        )
     except Refused as refused:
         return describe_transactions.TransactionState(error_code=refused.code, transactional_id=transactional_id)
     if not isinstance(value, TransactionValue):
@@ -283,7 +289,7 @@ async def _describe(broker: Broker, transactional_id: str) -> describe_transacti
 
 @serves(LIST_TRANSACTIONS)
 async def list_all(
-    broker: Broker, message: list_transactions.ListTransactionsRequest, request: Request
+    context: Context, message: list_transactions.ListTransactionsRequest, request: Request
 ) -> list_transactions.ListTransactionsResponse:
     """Those that this broker coordinates."""
     labels = {state.label: state for state in State}
@@ -291,7 +297,7 @@ async def list_all(
     unknown = [name for name in message.state_filters if name not in labels]
     if message.state_filters and not wanted:
         return list_transactions.ListTransactionsResponse(unknown_state_filters=unknown)
-    chooses = _chooser(message, wanted, broker.runtime.wall_ms())
+    chooses = _chooser(message, wanted, context.runtime.wall_ms())
 
     def chosen(machine: Transactions) -> list[list_transactions.TransactionState]:
         return [
@@ -304,7 +310,7 @@ async def list_all(
             if chooses(transactional_id, value)
         ]
 
-    found = await broker.transactions.look_at_all(chosen)
+    found = await context.transactions.look_at_all(chosen)
     return list_transactions.ListTransactionsResponse(
         unknown_state_filters=unknown, transaction_states=[each for some in found for each in some]
     )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING
 
-from ottla.broker import markers
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
-from ottla.broker.markers import End
+from ottla.broker.handlers.replies import overlapping
+from ottla.coordinator.marker_writer import TransactionEnd
 from ottla.errors import ErrorCode, Refused
 from ottla.log.producers import NO_SEQUENCE, Producer
-from ottla.net.server import Pending, Reply
+from ottla.net.server import Pending
 from ottla.wire.apis import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS
 from ottla.wire.schema import describe_producers
 from ottla.wire.schema.write_txn_markers import (
@@ -23,44 +21,20 @@ from ottla.wire.schema.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from ottla.wire.tree import Message
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
-log = logging.getLogger("ottla.broker")
 
 COMMIT_TIMEOUT_S = 10.0
 """So long markers may take to be committed, before their coordinator is told to ask again."""
 
 
-def overlapping(broker: Broker, request: Request, work: Coroutine[object, object, Message]) -> Pending:
-    """Answer later, and let other brokers' questions on the same connection pass: this one may wait for replication."""
-    pending = Pending(overlaps=True)
-
-    async def answer() -> None:
-        reply: Reply = None
-        try:
-            reply = request.frame(request.route.encode(await work))
-        except Exception as failure:
-            log.error("%s failed", request.route.api.name, exc_info=failure)
-            request.connection.close(f"{request.route.api.name} failed")
-        finally:
-            pending.resolve(reply)
-
-    broker.runtime.spawn(answer(), name=request.route.api.name)
-    return pending
-
-
 @serves(WRITE_TXN_MARKERS)
-def handle(broker: Broker, message: WriteTxnMarkersRequest, request: Request) -> Pending:
-    return overlapping(broker, request, _write(broker, message))
+def handle(context: Context, message: WriteTxnMarkersRequest, request: Request) -> Pending:
+    return overlapping(context, request, _write(context, message))
 
 
-async def _write(broker: Broker, message: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+async def _write(context: Context, message: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     answers = _Answers(message)
     for number, marker in enumerate(message.markers):
-        end = End(
+        end = TransactionEnd(
             marker.producer_id,
             marker.producer_epoch,
             marker.transaction_result,
@@ -69,7 +43,7 @@ async def _write(broker: Broker, message: WriteTxnMarkersRequest) -> WriteTxnMar
         )
         for topic in marker.topics:
             for index in topic.partition_indexes:
-                markers.write(broker, topic.name, index, end, partial(answers.done, number, topic.name, index))
+                context.marker_writer.write(topic.name, index, end, partial(answers.done, number, topic.name, index))
     await answers.wait()
     return answers.response()
 
@@ -121,22 +95,22 @@ class _Answers:
 
 @serves(DESCRIBE_PRODUCERS)
 def describe(
-    broker: Broker, message: describe_producers.DescribeProducersRequest, request: Request
+    context: Context, message: describe_producers.DescribeProducersRequest, request: Request
 ) -> describe_producers.DescribeProducersResponse:
     return describe_producers.DescribeProducersResponse(
         topics=[
             describe_producers.TopicResponse(
                 name=topic.name,
-                partitions=[_describe(broker, topic.name, index) for index in topic.partition_indexes],
+                partitions=[_describe(context, topic.name, index) for index in topic.partition_indexes],
             )
             for topic in message.topics
         ]
     )
 
 
-def _describe(broker: Broker, topic: str, index: int) -> describe_producers.PartitionResponse:
+def _describe(context: Context, topic: str, index: int) -> describe_producers.PartitionResponse:
     try:
-        partition = broker.replication.find(topic, index)
+        partition = context.replica_manager.find(topic, index)
         partition.check_leads()
     except Refused as refused:
         return describe_producers.PartitionResponse(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING
 
-from ottla.broker.coordinators import Asking, respond
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
-from ottla.broker.verification import Beginning, Manner
+from ottla.broker.handlers.replies import respond
+from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Decision, Producer, Reply, ReplyTo
 from ottla.coordinator.groups import Groups
 from ottla.coordinator.transaction_steps import Identity
+from ottla.coordinator.transaction_verification import Manner, Verification
 from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
 from ottla.replication.partition import Partition
@@ -28,9 +29,6 @@ from ottla.wire.schema.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 Answer = TxnOffsetCommitResponse | Pending | Coroutine[object, object, TxnOffsetCommitResponse]
 
 ABORTABLE_FROM = 4
@@ -43,18 +41,18 @@ _TOLD_AS = {ErrorCode.not_enough_replicas: ErrorCode.coordinator_load_in_progres
 
 
 @serves(TXN_OFFSET_COMMIT)
-def commit(broker: Broker, message: TxnOffsetCommitRequest, request: Request) -> Answer:
+def commit(context: Context, message: TxnOffsetCommitRequest, request: Request) -> Answer:
     try:
-        partition = _partition(broker, message)
+        partition = _partition(context, message)
         speaker = Identity(message.producer_id, message.producer_epoch)
         manner = _manner(request.version)
-        beginning = Beginning(broker, message.transactional_id, speaker, [partition], manner)
+        verification = Verification(context.verifier, message.transactional_id, speaker, [partition], manner)
     except Refused as refused:
         return _shaped(message, refused)
-    if beginning.needs_asking and not beginning.verify_at_once():
-        return _verify_first(broker, message, partition, beginning)
-    asking = _ask(broker, message, partition, beginning)
-    return respond(asking, request, lambda reply: _shaped(message, reply))
+    if verification.needed and not verification.verify_at_once():
+        return _verify_first(context, message, partition, verification)
+    promise = _ask(context, message, partition, verification)
+    return respond(promise, request, lambda reply: _shaped(message, reply))
 
 
 def _manner(version: int) -> Manner:
@@ -64,16 +62,18 @@ def _manner(version: int) -> Manner:
 
 
 async def _verify_first(
-    broker: Broker, message: TxnOffsetCommitRequest, partition: Partition, beginning: Beginning
+    context: Context, message: TxnOffsetCommitRequest, partition: Partition, verification: Verification
 ) -> TxnOffsetCommitResponse:
-    await beginning.verify()
-    return _shaped(message, await _ask(broker, message, partition, beginning).answered())
+    await verification.verify()
+    return _shaped(message, await _ask(context, message, partition, verification).answered())
 
 
-def _ask(broker: Broker, message: TxnOffsetCommitRequest, partition: Partition, beginning: Beginning) -> Asking:
-    return broker.groups.ask(
+def _ask(
+    context: Context, message: TxnOffsetCommitRequest, partition: Partition, verification: Verification
+) -> Promise:
+    return context.groups.ask(
         message.group_id,
-        lambda groups, to, now, now_ms: _decide(message, partition, beginning, groups, to, now, now_ms),
+        lambda groups, to, now, now_ms: _decide(message, partition, verification, groups, to, now, now_ms),
     )
 
 
@@ -95,13 +95,13 @@ def _shaped(message: TxnOffsetCommitRequest, reply: Reply) -> TxnOffsetCommitRes
     )
 
 
-def _partition(broker: Broker, message: TxnOffsetCommitRequest) -> Partition:
+def _partition(context: Context, message: TxnOffsetCommitRequest) -> Partition:
     """Where the group's offsets are kept: what becomes part of the transaction."""
     if not message.transactional_id:
         raise Refused(ErrorCode.invalid_request)
-    groups = broker.groups
+    groups = context.groups
     index = groups.partition_of(message.group_id)
-    partition = None if index is None else broker.replicas.get(groups.topic, index)
+    partition = None if index is None else context.replicas.get(groups.topic, index)
     if partition is None or not partition.leads:
         raise Refused(ErrorCode.not_coordinator)
     return partition
@@ -110,7 +110,7 @@ def _partition(broker: Broker, message: TxnOffsetCommitRequest) -> Partition:
 def _decide(
     message: TxnOffsetCommitRequest,
     partition: Partition,
-    beginning: Beginning,
+    verification: Verification,
     groups: Groups,
     reply_to: ReplyTo,
     now: float,
@@ -118,7 +118,7 @@ def _decide(
 ) -> Decision:
     """The guard is shown in the same breath in which the offsets are appended."""
     producer = Producer(message.producer_id, message.producer_epoch)
-    partition.log.transactions.check_within(producer.id, producer.epoch, beginning.guard(partition))
+    partition.log.transactions.check_within(producer.id, producer.epoch, verification.guard(partition))
     return groups.commit_in_transaction(_plain(message), producer, reply_to, now, now_ms)
 
 

@@ -6,21 +6,17 @@ taken out of the cluster by a client's word.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.errors import ErrorCode
 from ottla.wire.apis import UNREGISTER_BROKER
 from ottla.wire.schema.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 
 @serves(UNREGISTER_BROKER)
-async def handle(broker: Broker, message: UnregisterBrokerRequest, request: Request) -> UnregisterBrokerResponse:
-    await broker.cluster.catch_up()  # the broker that is asked may have registered, or gone, a moment ago
-    if message.broker_id in broker.image.brokers:
+async def handle(context: Context, message: UnregisterBrokerRequest, request: Request) -> UnregisterBrokerResponse:
+    await context.cluster.catch_up()  # the broker that is asked may have registered, or gone, a moment ago
+    if message.broker_id in context.image.brokers:
         return UnregisterBrokerResponse(
             error_code=ErrorCode.invalid_request,
             error_message=f"Broker {message.broker_id} is alive. Stop it: its registration ends with it.",

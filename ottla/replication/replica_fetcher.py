@@ -204,9 +204,7 @@ class Follower:
         deadline = self._plan.deadline()
         if deadline is not None:  # somebody comes back before that
             wait_ms = min(wait_ms, max(int((deadline - self._runtime.now()) * 1000), 1))
-        wanted = Wanted(
-            settings.broker_id, self._around.broker_epoch, wait_ms, settings.bytes_min, settings.bytes_max
-        )
+        wanted = Wanted(settings.broker_id, self._around.broker_epoch, wait_ms, settings.bytes_min, settings.bytes_max)
         return encode_request(wanted, request.session_id, request.session_epoch, request.topics, request.forgotten)
 
     async def _rest(self) -> None:

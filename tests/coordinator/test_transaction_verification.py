@@ -1,17 +1,17 @@
-"""Questions of leaders to coordinators: one request for all of one turn, each with its own answer."""
+"""AddPartitionsToTxn batching: one request for all of one turn of the loop, each transaction with its own answer."""
 
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ottla.broker.questions import Questions
+from ottla.coordinator.transaction_verification import AddPartitionsBatcher
 from ottla.coordinator.transactions import Codes
 from ottla.errors import ErrorCode
-from ottla.net.peer import PeerLost
+from ottla.net.peer import PeerConnection, PeerLost
+from ottla.runtime.real import RealRuntime
 from ottla.wire.schema.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -29,14 +29,19 @@ class Peers:
     def __init__(self) -> None:
         self.asked: list[tuple[int, list[str]]] = []
 
-    async def call(
-        self, broker_id: int, request: AddPartitionsToTxnRequest, answer: type
-    ) -> AddPartitionsToTxnResponse:
-        self.asked.append((broker_id, [each.transactional_id for each in request.transactions]))
+    async def open(self, broker_id: int) -> PeerConnection:
+        raise AssertionError("it goes over shared connections")
+
+    async def ask_controller(self, message: Any, answer: Any, *, timeout_s: float = 0.0) -> Any:
+        raise AssertionError("the controller knows of no transactions")
+
+    async def call(self, broker_id: int, message: Any, answer: Any, *, timeout_s: float = 0.0) -> Any:
+        assert isinstance(message, AddPartitionsToTxnRequest)
+        self.asked.append((broker_id, [each.transactional_id for each in message.transactions]))
         if broker_id == 9:
             raise PeerLost("away")
         await asyncio.sleep(0)
-        return AddPartitionsToTxnResponse(results_by_transaction=[_result(each) for each in request.transactions])
+        return AddPartitionsToTxnResponse(results_by_transaction=[_result(each) for each in message.transactions])
 
 
 def _result(asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
@@ -58,26 +63,24 @@ def _result(asked: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult:
     )
 
 
-def question(transactional_id: str, *partitions: int) -> AddPartitionsToTxnTransaction:
+def transaction(transactional_id: str, *partitions: int) -> AddPartitionsToTxnTransaction:
     topics = [AddPartitionsToTxnTopic(name="t", partitions=list(partitions))]
     return AddPartitionsToTxnTransaction(transactional_id=transactional_id, topics=topics)
 
 
-def test_what_comes_up_in_one_turn_is_one_request_for_each_broker():
+def test_transactions_of_one_turn_share_one_request_to_each_broker():
     async def scenario() -> tuple[list[Codes | BaseException], list[tuple[int, list[str]]]]:
-        loop, peers = asyncio.get_running_loop(), Peers()
-        runtime = SimpleNamespace(call_soon=loop.call_soon, spawn=lambda work, name: loop.create_task(work))
-        broker: Any = SimpleNamespace(runtime=runtime, peers=peers)
-        questions = Questions(broker)
+        peers = Peers()
+        batcher = AddPartitionsBatcher(RealRuntime(), peers)
         told = await asyncio.gather(
-            questions.ask(2, question("x", 0, 1)),
-            questions.ask(2, question("y", 2)),
-            questions.ask(2, question("x", 3)),
-            questions.ask(3, question("z", 1)),
-            questions.ask(9, question("z", 2)),
+            batcher.send(2, transaction("x", 0, 1)),
+            batcher.send(2, transaction("y", 2)),
+            batcher.send(2, transaction("x", 3)),
+            batcher.send(3, transaction("z", 1)),
+            batcher.send(9, transaction("z", 2)),
             return_exceptions=True,
         )
-        await questions.ask(2, question("x", 4))
+        await batcher.send(2, transaction("x", 4))
         return list(told), peers.asked
 
     told, asked = asyncio.run(scenario())
@@ -91,14 +94,12 @@ def test_what_comes_up_in_one_turn_is_one_request_for_each_broker():
     assert asked == [(2, ["x", "y", "x"]), (3, ["z"]), (9, ["z"]), (2, ["x"])]
 
 
-def test_one_that_has_stopped_waiting_keeps_no_other_from_its_answer():
+def test_a_caller_that_stops_waiting_keeps_no_other_from_its_answer():
     async def scenario() -> Codes:
         loop = asyncio.get_running_loop()
-        runtime = SimpleNamespace(call_soon=loop.call_soon, spawn=lambda work, name: loop.create_task(work))
-        broker: Any = SimpleNamespace(runtime=runtime, peers=Peers())
-        questions = Questions(broker)
-        gone = loop.create_task(questions.ask(2, question("x", 1)))
-        stays = loop.create_task(questions.ask(2, question("y", 1)))
+        batcher = AddPartitionsBatcher(RealRuntime(), Peers())
+        gone = loop.create_task(batcher.send(2, transaction("x", 1)))
+        stays = loop.create_task(batcher.send(2, transaction("y", 1)))
         await asyncio.sleep(0)
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):

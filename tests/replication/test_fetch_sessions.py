@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from ottla.broker.fetch_sessions import Fetching, FetchSessions
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode, Refused
+from ottla.replication.fetch_sessions import Fetching, FetchSessions
 from ottla.wire.fetch import FetchPartition, FetchRequest, Topic
 from ottla.wire.schema import fetch as wire
 from tests.broker.clustered import Client, brokers, run, until
@@ -176,7 +176,7 @@ def test_a_request_parked_in_a_session_that_is_closed_is_refused_and_leaves_nobo
         async with brokers(tmp_path, 1) as (broker,), Client.to(broker) as client, Client.to(broker) as other:
             await broker.cluster.create_topics([TopicSpec("t")])
             await until(lambda: (found := broker.replicas.get("t", 0)) is not None and found.leads)
-            watchers = broker.replication.find("t", 0).watchers
+            watchers = broker.replica_manager.find("t", 0).watchers
             wanted = wire.FetchTopic(topic="t", partitions=[wire.FetchPartition(partition=0, partition_max_bytes=1000)])
             opening = wire.FetchRequest(max_wait_ms=0, min_bytes=1, topics=[wanted], session_epoch=0)
             session_id = (await client.call(opening, wire.FetchResponse, 12)).session_id

@@ -1,4 +1,4 @@
-"""Brokers that have left a moment ago: Metadata goes on naming their addresses for a little while.
+"""What Metadata answers beside the image: encoded answers about all topics, and brokers that left a moment ago.
 
 librdkafka takes a broker that Metadata does not name for decommissioned, and lets the partitions it led rest until its
 next look at all topics, up to a second later. Told of their new leaders while the old one is still named, it moves them
@@ -11,11 +11,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from ottla.cluster.image import Broker
+from ottla.wire.error_codes import ErrorCounts
 
 LINGER_SECONDS: Final = 2.0
 
+Key = tuple[int, str, tuple[bool, bool]]
+"""The version of the request, the listener, and which authorized operations are asked for."""
+Answer = tuple[bytes, ErrorCounts]
 
-class Departed:
+
+class RecentlyRemovedBrokers:
     def __init__(self) -> None:
         self._until: dict[int, tuple[float, Broker]] = {}
 
@@ -32,3 +37,23 @@ class Departed:
         if self._until:
             self._until = {key: value for key, value in self._until.items() if value[0] > now}
         return tuple(broker for _, broker in self._until.values())
+
+
+class MetadataCache:
+    """Answers about all topics are costly with thousands of partitions, and asked for often: they are kept encoded
+    until the image changes."""
+
+    def __init__(self) -> None:
+        self.removed: Final = RecentlyRemovedBrokers()
+        self._answers: dict[Key, Answer] = {}
+        self._of: tuple[int, tuple[Broker, ...]] = (-1, ())
+
+    def get(self, key: Key, image_version: int, now: float) -> Answer | None:
+        of = (image_version, self.removed.named(now))
+        if self._of != of:
+            self._answers.clear()
+            self._of = of
+        return self._answers.get(key)
+
+    def put(self, key: Key, answer: Answer) -> None:
+        self._answers[key] = answer

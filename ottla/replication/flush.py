@@ -1,10 +1,10 @@
-"""Syncing before acknowledging, for topics that ask for it (`flush.messages=1`).
+"""Flush before acknowledging, for topics that ask for it (`flush.messages=1`).
 
 An append marks its partition; while the device works, further appends gather, and the next sync covers them all (group
 commit). The high watermark waits for it, here and at every follower, so what is acknowledged with acks=all survives
 even if the whole room loses power.
 
-A device that fails to keep what it took ends the broker (`broker.doom`), whoever asked it to: a second try would be
+A device that fails to keep what it took ends the broker, whoever asked it to: a second try would be
 told that all is well, and the other replicas have what this one may have lost. What failed before that (no descriptor,
 no directory) is tried again; nothing is acknowledged meanwhile.
 """
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import Fault, Refused
 from ottla.replication.partition import Partition
+from ottla.runtime import Runtime
 
 if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
     from ottla.log.partition_log import PartitionLog
     from ottla.log.sync import SyncJob
 
@@ -28,9 +28,9 @@ log = logging.getLogger("ottla.broker")
 RETRY_SECONDS = 1.0
 
 
-class Syncing:
-    def __init__(self, broker: Broker) -> None:
-        self._runtime = broker.runtime
+class Flusher:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._watches: dict[Partition, _Watch] = {}
 
     def look_at(self, partition: Partition) -> None:
@@ -81,7 +81,7 @@ class _Watch:
 
     __slots__ = ("_owner", "partition", "syncing")
 
-    def __init__(self, owner: Syncing, partition: Partition) -> None:
+    def __init__(self, owner: Flusher, partition: Partition) -> None:
         self._owner = owner
         self.partition = partition
         self.syncing = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.broker.departed import LINGER_SECONDS, Departed
+from ottla.broker.metadata_cache import LINGER_SECONDS, RecentlyRemovedBrokers
 from ottla.cluster.image import NO_BROKER, Broker
 from ottla.cluster.requests import TopicSpec
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
@@ -12,17 +12,17 @@ ONE, TWO = (Broker(each, each, (), None) for each in (1, 2))
 
 
 def test_who_has_left_is_named_for_a_while():
-    departed = Departed()
-    departed.note({1: ONE, 2: TWO}, {1: ONE}, now=10)
-    assert departed.named(10) == (TWO,)
-    assert departed.named(10 + LINGER_SECONDS) == ()
+    removed = RecentlyRemovedBrokers()
+    removed.note({1: ONE, 2: TWO}, {1: ONE}, now=10)
+    assert removed.named(10) == (TWO,)
+    assert removed.named(10 + LINGER_SECONDS) == ()
 
 
 def test_who_is_back_has_not_left():
-    departed = Departed()
-    departed.note({1: ONE, 2: TWO}, {1: ONE}, now=10)
-    departed.note({1: ONE}, {1: ONE, 2: TWO}, now=11)
-    assert departed.named(11) == ()
+    removed = RecentlyRemovedBrokers()
+    removed.note({1: ONE, 2: TWO}, {1: ONE}, now=10)
+    removed.note({1: ONE}, {1: ONE, 2: TWO}, now=11)
+    assert removed.named(11) == ()
 
 
 def test_clients_are_told_the_address_of_a_broker_that_has_just_left_and_that_it_leads_nothing(tmp_path):
@@ -40,7 +40,7 @@ def test_clients_are_told_the_address_of_a_broker_that_has_just_left_and_that_it
                 after = await client.call(request, MetadataResponse, 12)
                 assert sorted(each.node_id for each in after.brokers) == [1, 2]
                 assert {each.leader_id for each in after.topics[0].partitions} == {1, NO_BROKER}
-                first.departed._until.clear()  # its time is up
+                first.context.metadata_cache.removed._until.clear()  # its time is up
                 later = await client.call(request, MetadataResponse, 12)
                 assert [each.node_id for each in later.brokers] == [1]
 

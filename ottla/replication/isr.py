@@ -1,4 +1,4 @@
-"""A broker's side of changing in-sync sets: what its partitions want, put to the controller in one request.
+"""The ISR manager: what the partitions that this broker leads propose, put to the controller in one AlterPartition.
 
 Every so often each led partition is asked whether its set should be another one, and a partition whose follower has
 just caught up is asked at once. One request is under way at a time; what is wanted meanwhile goes with the next.
@@ -13,13 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from ottla.cluster import changes as c
+from ottla.cluster.cluster import Cluster
+from ottla.cluster.image import Image
+from ottla.config.live import LiveConfig
 from ottla.errors import ErrorCode, Fault, Refused
 from ottla.replication.doubt import resolve
 from ottla.replication.gaps import unsettled
 from ottla.replication.in_sync import UNKNOWN, Proposal
 from ottla.replication.partition import Partition
+from ottla.replication.ports import Peers
+from ottla.replication.replicas import Replicas
+from ottla.runtime import Runtime
 from ottla.wire.schema.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
@@ -27,9 +34,6 @@ from ottla.wire.schema.alter_partition import (
     AlterPartitionResponse,
     BrokerState,
 )
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 log = logging.getLogger("ottla.replication")
 
@@ -45,10 +49,17 @@ _OVERTAKEN = frozenset({ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_
 """The partition has another state than we know: it is on its way to us, and settles what became of the proposal."""
 
 
-class InSyncSets:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._runtime = broker.runtime
+class IsrManager:
+    def __init__(
+        self, runtime: Runtime, config: LiveConfig, cluster: Cluster, replicas: Replicas, peers: Peers
+    ) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._cluster = cluster
+        self._replicas = replicas
+        self._peers = peers
+        self.on_leads: Callable[[Partition], None] = lambda partition: None
+        """Called when a last leader in doubt turns out to have the longest log: its state is to be taken up again."""
         self._wanted: dict[Partition, None] = {}
         self._leaving: dict[Partition, None] = {}
         self._news = asyncio.Event()
@@ -78,9 +89,11 @@ class InSyncSets:
             self._leaving[partition] = None
             self._news.set()
 
-    def look_at_all(self) -> None:
+    def image_changed(self, old: Image, new: Image, change: c.Change) -> None:
         """A broker has registered: its replicas may have come far enough before we knew that it is there."""
-        for partition in self._broker.replicas:
+        if not isinstance(change, c.BrokerRegistered):
+            return
+        for partition in self._replicas:
             if _decides(partition):
                 self.look_at(partition)
 
@@ -92,23 +105,21 @@ class InSyncSets:
             self._news.set()
 
     def _resolve(self, partition: Partition) -> None:
-        image = self._broker.image
-        leads = resolve(partition, self._runtime.now(), self._lag_s_max, self._able, image.brokers.__contains__)
-        topic = image.topic_by_id(partition.topic_id)
-        if leads and topic is not None:
-            log.warning("%s: no other replica shows what is missing: broker %d leads", partition, self._broker.id)
-            self._broker.take_up(topic, partition.index)
+        alive = self._cluster.image.brokers.__contains__
+        if resolve(partition, self._runtime.now(), self._lag_s_max, self._able, alive):
+            log.warning("%s: no other replica shows what is missing: broker %d leads", partition, partition.broker_id)
+            self.on_leads(partition)
         elif partition.proposed is not None:
             self._wanted[partition] = None
             self._news.set()
 
     def _able(self, replica: int, epoch: int) -> bool:
-        live = self._broker.image.brokers.get(replica)
+        live = self._cluster.image.brokers.get(replica)
         return live is not None and live.epoch == epoch and not live.draining
 
     @property
     def _lag_s_max(self) -> float:
-        return self._broker.config.replica_lag_time_max_ms / 1000
+        return self._config.current.replica_lag_time_max_ms / 1000
 
     async def _check(self) -> None:
         while True:
@@ -116,7 +127,7 @@ class InSyncSets:
             due = self._runtime.now() + pause
             await asyncio.sleep(pause)
             late = self._runtime.now() - due > pause
-            for partition in list(self._broker.replicas):
+            for partition in list(self._replicas):
                 try:
                     if late:
                         partition.forgive()  # it was us who stood still
@@ -159,7 +170,7 @@ class InSyncSets:
         self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._news.set)
 
     async def _put(self, partitions: list[Partition]) -> None:
-        image = self._broker.image
+        image = self._cluster.image
         proposals = [
             p.proposal(lambda replica: image.brokers[replica].epoch if replica in image.brokers else -1)
             for p in partitions
@@ -178,11 +189,12 @@ class InSyncSets:
 
     async def _ask(self, proposals: list[Proposal]) -> dict[tuple[bytes, int], int]:
         """The controller's answer to each, by partition."""
-        broker = self._broker
         request = AlterPartitionRequest(
-            broker_id=broker.id, broker_epoch=broker.replicas.broker_epoch, topics=_by_topic(proposals)
+            broker_id=self._config.current.broker_id,
+            broker_epoch=self._replicas.broker_epoch,
+            topics=_by_topic(proposals),
         )
-        answer = await broker.peers.ask_controller(request, AlterPartitionResponse, timeout_s=TIMEOUT_SECONDS)
+        answer = await self._peers.ask_controller(request, AlterPartitionResponse, timeout_s=TIMEOUT_SECONDS)
         if answer.error_code:
             raise Refused(ErrorCode(answer.error_code))
         return {

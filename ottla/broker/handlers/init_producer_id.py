@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.broker.handlers import transactions
 from ottla.errors import ErrorCode, Fault
 from ottla.wire.apis import INIT_PRODUCER_ID
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
-
 log = logging.getLogger("ottla.broker")
 
 
-class ProducerIds:
-    """Hands out ids from a block that is this broker's alone; takes the next block when it is used up."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._block = iter(range(0))
-
-    async def take(self) -> int:
-        while True:
-            found = next(self._block, None)
-            if found is not None:
-                return found
-            self._block = iter(await self._broker.cluster.allocate_producer_ids())
-
-
 @serves(INIT_PRODUCER_ID)
-async def handle(broker: Broker, message: InitProducerIdRequest, request: Request) -> InitProducerIdResponse:
+async def handle(context: Context, message: InitProducerIdRequest, request: Request) -> InitProducerIdResponse:
     if message.transactional_id == "":
         return InitProducerIdResponse(error_code=ErrorCode.invalid_request)
     if message.transactional_id is not None:
-        return await transactions.init(broker, message, request)
+        return await transactions.init(context, message, request)
     try:
-        producer_id = await broker.producer_ids.take()
+        producer_id = await context.producer_ids.take()
     except Fault as fault:
         # As Kafka says it while there is no block of ids to be had: clients try again.
         log.warning("no producer ids: %s", fault)

@@ -1,8 +1,9 @@
-"""Coordinators: the shards of an internal topic that this broker leads, and everything around them that takes time.
+"""The coordinator service: the shards of an internal topic that this broker leads, and everything around them that
+takes time.
 
-The machines are pure and the shards are plain (`ottla.coordinator`); here are the topic that must be made on first
-need, the loading of a shard beside the traffic, its timer, and the requests that wait for an answer. One coordinator
-serves one internal topic: the one for groups is made at the end of this file, and transactions have another.
+The machines are pure and the shards are plain (`runtime`); here are the topic that must be made on first need, the
+loading of a shard beside the traffic, its timer, and the requests that wait for a reply. One service serves one
+internal topic: `group_coordinator` and `transaction_coordinator`.
 """
 
 from __future__ import annotations
@@ -11,34 +12,28 @@ import asyncio
 import gc
 import logging
 import struct
-import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from ottla.broker.dispatch import Request, Response
+from ottla.cluster import changes as c
+from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Image, Topic
-from ottla.cluster.requests import TopicSpec
-from ottla.config.broker import BrokerConfig
-from ottla.coordinator import records
+from ottla.cluster.requests import TopicResult, TopicSpec
+from ottla.config.live import LiveConfig
 from ottla.coordinator.decision import Decision, Reply, ReplyTo, answer
-from ottla.coordinator.groups import Groups
 from ottla.coordinator.loader import Loader
 from ottla.coordinator.runtime import Codec, Machine, Phase, Shard
 from ottla.errors import ErrorCode, Fault, Refused, StorageFault
-from ottla.net.server import Pending
 from ottla.replication.gaps import next_held
 from ottla.replication.partition import Partition
-from ottla.runtime import Handle
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.runtime import Handle, Runtime
 from ottla.wire.batch import CODECS
-
-if TYPE_CHECKING:
-    from ottla.broker.broker import Broker
 
 log = logging.getLogger("ottla.coordinator")
 
-OFFSETS_TOPIC = "__consumer_offsets"
 LOAD_BYTES = 1 << 20
 LOAD_RETRY_SECONDS = 1.0  # after the disk could not be read
 
@@ -51,35 +46,37 @@ _UNITS = struct.Struct(">H")
 M = TypeVar("M", bound=Machine)
 R = TypeVar("R")
 Act = Callable[[M, ReplyTo, float, int], Decision]
+CreateTopics = Callable[[Sequence[TopicSpec]], Awaitable[list[TopicResult]]]
+"""Have topics made by whoever is controller; what went wrong is in the results."""
 
 
-class Asking:
-    """One request that wants an answer: it has it at once, or somebody waits for it."""
+class Promise:
+    """The reply to one request: it is there at once, or a callback waits for it."""
 
-    __slots__ = ("reply", "then")
+    __slots__ = ("callback", "reply")
 
     def __init__(self) -> None:
         self.reply: Reply | None = None
-        self.then: Callable[[Reply], None] | None = None
-        """Called with the answer, if it was not there when somebody looked for it."""
+        self.callback: Callable[[Reply], None] | None = None
+        """Called with the reply, if it was not there when somebody looked for it."""
 
     def answer(self, reply: Reply) -> None:
         assert self.reply is None, "a request is answered once"
         self.reply = reply
-        if self.then is not None:
-            self.then(reply)
+        if self.callback is not None:
+            self.callback(reply)
 
-    def tell(self, then: Callable[[Reply], None]) -> None:
-        """Call this with the answer, now or when there is one."""
+    def on_reply(self, callback: Callable[[Reply], None]) -> None:
+        """Call this with the reply, now or when there is one."""
         if self.reply is None:
-            self.then = then
+            self.callback = callback
         else:
-            then(self.reply)
+            callback(self.reply)
 
     async def answered(self) -> Reply:
         if self.reply is None:
             future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-            self.then = lambda reply: None if future.done() else future.set_result(reply)
+            self.callback = lambda reply: None if future.done() else future.set_result(reply)
             return await future
         return self.reply
 
@@ -95,23 +92,24 @@ class _Slot(Generic[M]):
         self.wakes_at = 0.0
 
 
-class Coordinator(Generic[M]):
+class CoordinatorService(Generic[M]):
+    topic: str
+    replication_setting: str
+    codec: Codec
+
     def __init__(
         self,
-        broker: Broker,
-        topic: str,
-        codec: Codec,
-        machine: Callable[[], M],
-        spec: Callable[[BrokerConfig], TopicSpec],
-        replication_setting: str,
+        runtime: Runtime,
+        config: LiveConfig,
+        cluster: Cluster,
+        replica_manager: ReplicaManager,
+        create_topics: CreateTopics,
     ) -> None:
-        self.topic = topic
-        self._broker = broker
-        self._runtime = broker.runtime
-        self._codec = codec
-        self._machine = machine
-        self._spec = spec
-        self._replication_setting = replication_setting
+        self._runtime = runtime
+        self._config = config
+        self._cluster = cluster
+        self._replica_manager = replica_manager
+        self._create_topics = create_topics
         self._slots: dict[int, _Slot[M]] = {}
         self._to_load: deque[Shard[M]] = deque()
         self._loading: asyncio.Task[None] | None = None
@@ -120,6 +118,15 @@ class Coordinator(Generic[M]):
         self._awaiting_brokers = False
         self.unmade: str | None = None
         """Why there is no topic yet."""
+        replica_manager.leadership_listeners.append(self.leadership_changed)
+
+    def _machine(self) -> M:
+        """A new machine, for one shard."""
+        raise NotImplementedError
+
+    def _spec(self) -> TopicSpec:
+        """The topic as it is made on first need."""
+        raise NotImplementedError
 
     # The topic.
 
@@ -129,27 +136,27 @@ class Coordinator(Generic[M]):
 
     def partition_of(self, key: str) -> int | None:
         """Which partition remembers this key; None as long as there is no topic."""
-        topic = self._broker.image.topic(self.topic)
+        topic = self._cluster.image.topic(self.topic)
         return None if topic is None else java_hash(key) % len(topic.partitions)
 
     async def make_topic(self) -> None:
         """Have the topic, with as many replicas as it shall have: not with fewer, or it would stay like that."""
-        if self._broker.image.topic(self.topic) is not None:
+        if self._cluster.image.topic(self.topic) is not None:
             return
         if self._making is None or self._making.done():
             self._making = self._runtime.spawn(self._make_topic(), name=f"make {self.topic}")
         await asyncio.shield(self._making)
 
     async def _make_topic(self) -> None:
-        spec = self._spec(self._broker.config)
-        (result,) = await self._broker.create_topics([spec])
+        spec = self._spec()
+        (result,) = await self._create_topics([spec])
         self.unmade = result.message or result.code.name
         if result.code in (ErrorCode.not_controller, ErrorCode.request_timed_out):  # whoever asked tries again
             log.warning("%s cannot be made yet: %s", self.topic, result.message)
         elif result.code == ErrorCode.invalid_replication_factor:
             self.unmade = (
                 f"{self.topic} cannot be made yet: it needs {spec.replication_factor} brokers (the cluster has "
-                f"{len(self._broker.image.brokers)}). Start more, or all with --set {self._replication_setting}=1."
+                f"{len(self._cluster.image.brokers)}). Start more, or all with --set {self.replication_setting}=1."
             )
             if self._awaiting_brokers:
                 return  # said before, and asked for all the time
@@ -162,19 +169,16 @@ class Coordinator(Generic[M]):
 
     def start(self) -> None:
         self._started = True
-        topic = self._broker.image.topic(self.topic)
+        topic = self._cluster.image.topic(self.topic)
         if topic is not None:
-            self.follow(topic)
+            for index in range(len(topic.partitions)):
+                self.leadership_changed(topic, index)
 
-    def follow(self, topic: Topic) -> None:
-        """Leadership may have moved: load what this broker leads now, let go of what it does not lead any more."""
-        for index in range(len(topic.partitions)):
-            self.follow_partition(topic, index)
-
-    def follow_partition(self, topic: Topic, index: int) -> None:
+    def leadership_changed(self, topic: Topic, index: int) -> None:
+        """Load what this broker leads now, let go of what it does not lead any more."""
         if not self._started or topic.name != self.topic:
             return
-        partition = self._broker.replicas.get(topic.name, index)
+        partition = self._replica_manager.replicas.get(topic.name, index)
         slot = self._slots.get(index)
         if slot is not None and not (slot.shard.partition is partition and slot.shard.leads):
             # Also when this broker leads again: what others wrote between two of its reigns has to be read.
@@ -183,7 +187,11 @@ class Coordinator(Generic[M]):
         if slot is None and partition is not None and partition.leads:
             self._take(index, partition)
 
-    def topic_deleted(self, topic: Topic) -> None:
+    def image_changed(self, old: Image, new: Image, change: c.Change) -> None:
+        if isinstance(change, c.TopicDeleted) and (topic := old.topic_by_id(change.topic_id)) is not None:
+            self._topic_deleted(topic)
+
+    def _topic_deleted(self, topic: Topic) -> None:
         if topic.name == self.topic:
             for index in list(self._slots):
                 self._let_go(index)
@@ -197,13 +205,12 @@ class Coordinator(Generic[M]):
             self._let_go(index)
 
     def _take(self, index: int, partition: Partition) -> None:
-        config = self._broker.config
         shard = Shard(
             partition,
             self._machine(),
-            self._codec,
+            self.codec,
             self._tell,
-            held_s_max=config.offsets_commit_timeout_ms / 1000,
+            held_s_max=self._config.current.offsets_commit_timeout_ms / 1000,
             compression=self._compression(),
         )
         self._slots[index] = _Slot(shard)
@@ -260,7 +267,7 @@ class Coordinator(Generic[M]):
         """Read all there is, committed or not: what a predecessor appended will be committed, or this reign ends."""
         began = self._runtime.now()
         log_ = shard.partition.log
-        loader = Loader(shard.machine, self._codec, log_.log_start)
+        loader = Loader(shard.machine, self.codec, log_.log_start)
         while shard.phase is Phase.LOADING and (at := next_held(shard.partition, loader.next_offset)) < log_.log_end:
             loader.next_offset = max(at, log_.log_start)
             piece = log_.read(loader.next_offset, LOAD_BYTES, limit=log_.log_end)
@@ -276,52 +283,52 @@ class Coordinator(Generic[M]):
             took_ms = (self._runtime.now() - began) * 1000
             log.info("%s: loaded %d records in %d ms", shard.partition, loader.records, took_ms)
 
-    # Asking.
+    # Promise.
 
     def _tell(self, reply_to: ReplyTo, reply: Reply) -> None:
-        assert isinstance(reply_to, Asking)
+        assert isinstance(reply_to, Promise)
         reply_to.answer(reply)
 
-    def ask(self, key: str, act: Act[M], *, current: bool = True) -> Asking:
+    def ask(self, key: str, act: Act[M], *, current: bool = True) -> Promise:
         """Let the machine that knows the key decide, and apply that. `current`: the answer must not be that of a
         coordinator that was replaced. What is written need not ask for that: the log of one takes nothing."""
-        asking = Asking()
+        promise = Promise()
         try:
             index = self.partition_of(key)
             slot = None if index is None else self._slots.get(index)
             if slot is None:
                 raise Refused(ErrorCode.not_coordinator)
-            if not current or self._broker.cluster.in_touch:
-                self._decide(slot, act, asking)
+            if not current or self._cluster.in_touch:
+                self._decide(slot, act, promise)
             else:
-                self._runtime.spawn(self._decide_later(slot, act, asking), name=f"confirm {slot.shard.partition}")
+                self._runtime.spawn(self._decide_later(slot, act, promise), name=f"confirm {slot.shard.partition}")
         except Refused as refused:
-            asking.answer(refused)
-        return asking
+            promise.answer(refused)
+        return promise
 
-    def _decide(self, slot: _Slot[M], act: Act[M], asking: Asking) -> None:
+    def _decide(self, slot: _Slot[M], act: Act[M], promise: Promise) -> None:
         shard = slot.shard
         if shard.phase is not Phase.ACTIVE:
             shard.check_active()
         if not shard.leads:  # the registration has ended, and the image does not tell yet who leads now
             raise Refused(ErrorCode.not_coordinator)
         now, now_ms = self._runtime.now(), self._runtime.wall_ms()
-        shard.apply(act(shard.machine, asking, now, now_ms), now, now_ms)
+        shard.apply(act(shard.machine, promise, now, now_ms), now, now_ms)
         deadline = shard.deadline
         if deadline is not None and (slot.timer is None or deadline < slot.wakes_at):
             self._arm(slot)
 
-    async def _decide_later(self, slot: _Slot[M], act: Act[M], asking: Asking) -> None:
+    async def _decide_later(self, slot: _Slot[M], act: Act[M], promise: Promise) -> None:
         """Perhaps another broker coordinates by now, and what is remembered here is out of date: first make sure."""
-        confirmed = await self._broker.replication.still_followed(slot.shard.partition)
+        confirmed = await self._replica_manager.still_followed(slot.shard.partition)
         try:
             if slot not in self._slots.values():
                 raise Refused(ErrorCode.not_coordinator)
             if not confirmed:
                 raise Refused(ErrorCode.coordinator_not_available)
-            self._decide(slot, act, asking)
+            self._decide(slot, act, promise)
         except Refused as refused:
-            asking.answer(refused)
+            promise.answer(refused)
 
     async def look(self, key: str, view: Callable[[M], R]) -> R:
         """What the machine that knows the key shows, once nothing of it can be lost any more."""
@@ -334,12 +341,12 @@ class Coordinator(Generic[M]):
             slot.shard.check_active()
         asked = []
         for slot in self._slots.values():
-            asked.append(Asking())
+            asked.append(Promise())
             slot.shard.apply(answer(asked[-1], view(slot.shard.machine)), self._runtime.now(), self._runtime.wall_ms())
-        return [await self._looked(asking) for asking in asked]
+        return [await self._looked(promise) for promise in asked]
 
-    async def _looked(self, asking: Asking) -> Any:
-        reply = await asking.answered()
+    async def _looked(self, promise: Promise) -> Any:
+        reply = await promise.answered()
         if isinstance(reply, Refused):
             raise reply
         return reply
@@ -378,28 +385,6 @@ class Coordinator(Generic[M]):
             self._arm(slot)
 
 
-S = TypeVar("S", bound=Response)
-
-
-def respond(asking: Asking, request: Request, shape: Callable[[Reply], S]) -> S | Pending:
-    """The answer in the shape the API wants it, now or when it is there."""
-    if asking.reply is not None:
-        return shape(asking.reply)
-    pending = Pending()
-
-    def answered(reply: Reply) -> None:
-        framed = None
-        try:
-            framed = request.frame(request.route.encode(shape(reply)))
-        except Exception as failure:  # others wait for their answers, and the loop for us
-            log.error("%s failed", request.route.api.name, exc_info=failure)
-            request.connection.close(f"{request.route.api.name} failed")
-        pending.resolve(framed)
-
-    asking.then = answered
-    return pending
-
-
 async def in_turns(keys: Iterable[str]) -> AsyncIterator[str]:
     """Each key once. Long ones take their time (`java_hash`): others have their turn in between."""
     looked_at = 0
@@ -427,74 +412,3 @@ def _java_hash(text: str) -> int:
 
 
 _kept_hash = lru_cache(maxsize=16384)(_java_hash)
-
-
-class _World:
-    """What the machines of groups see of the broker."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    @property
-    def config(self) -> BrokerConfig:
-        return self._broker.config
-
-    @property
-    def image(self) -> Image:
-        return self._broker.image
-
-    def new_id(self) -> str:
-        return str(uuid.UUID(bytes=self._broker.runtime.random.randbytes(16), version=4))
-
-
-class GroupCoordinator(Coordinator[Groups]):
-    """The coordinator of groups: the shards of the offsets topic."""
-
-    def __init__(self, broker: Broker) -> None:
-        world = _World(broker)
-        setting = "offsets.topic.replication.factor"
-        super().__init__(broker, OFFSETS_TOPIC, records, lambda: Groups(world), _offsets_topic, setting)
-        self._deleted: list[Topic] = []
-        """While a shard was loading, which cannot forget what was read of them before it knows."""
-
-    def _compression(self) -> str:
-        return CODECS[self._broker.config.offsets_topic_compression_codec]
-
-    def topic_deleted(self, topic: Topic) -> None:
-        """Forget what was read of a topic that is no more."""
-        super().topic_deleted(topic)
-        if topic.name != self.topic:
-            self._forget(topic, self.active())
-            if self._is_loading:
-                self._deleted.append(topic)
-
-    def _activate(self, shard: Shard[Groups]) -> None:
-        super()._activate(shard)
-        for topic in self._deleted:
-            self._forget(topic, [shard])
-        if not self._is_loading:
-            self._deleted.clear()
-
-    @property
-    def _is_loading(self) -> bool:
-        return any(slot.shard.phase is Phase.LOADING for slot in self._slots.values())
-
-    def _forget(self, topic: Topic, shards: list[Shard[Groups]]) -> None:
-        forget = self.sweep(lambda groups: groups.forget_topic(topic.name, topic.id), shards)
-        self._runtime.spawn(forget, name=f"forget the offsets of {topic.name}")
-
-    async def expire_offsets(self) -> None:
-        await self.sweep(lambda groups: groups.expire_offsets(self._runtime.wall_ms()))
-
-
-def _offsets_topic(config: BrokerConfig) -> TopicSpec:
-    return TopicSpec(
-        OFFSETS_TOPIC,
-        partitions=config.offsets_topic_num_partitions,
-        replication_factor=config.offsets_topic_replication_factor,
-        configs={
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(config.offsets_topic_segment_bytes),
-        },
-    )

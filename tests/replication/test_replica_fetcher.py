@@ -9,8 +9,8 @@ import pytest
 
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import Fault, StorageFault
-from ottla.replication.follower import Follower, Settings
 from ottla.replication.partition import Partition
+from ottla.replication.replica_fetcher import Follower, Settings
 from ottla.replication.throttle import Throttle
 from ottla.runtime.real import RealRuntime
 from ottla.wire import messages
@@ -59,7 +59,7 @@ def test_a_mistake_with_one_partition_keeps_back_no_other_and_is_over_when_it_is
 
 
 def replica(first, second, topic: str, *, leads: bool) -> Partition:
-    found = [broker.replication.find(topic, 0) for broker in (first, second)]
+    found = [broker.replica_manager.find(topic, 0) for broker in (first, second)]
     (one,) = [partition for partition in found if partition.leads is leads]
     return one
 
@@ -173,7 +173,7 @@ def test_a_broker_whose_device_does_not_keep_what_was_cut_ends_itself(tmp_path, 
             with monkeypatch.context() as device:
                 device.setattr("os.fsync", failing)
                 leader.append(batch(b"c"), 1, NOW_MS)
-                await until(lambda: any(broker.doom.done() for broker in (first, second)))
+                await until(lambda: any(broker.fatal_error.done() for broker in (first, second)))
 
     run(test)
 

@@ -1,0 +1,69 @@
+"""What handlers and the broker's own chores may use: the services of one broker, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.disk_errors import DiskErrors
+from ottla.broker.metadata_cache import MetadataCache
+from ottla.broker.producer_ids import ProducerIds
+from ottla.broker.traffic import TopicTraffic
+from ottla.cluster.cluster import Cluster
+from ottla.cluster.image import Image
+from ottla.config.broker import BrokerConfig
+from ottla.config.live import LiveConfig
+from ottla.coordinator.coordinator_service import CoordinatorService
+from ottla.coordinator.group_coordinator import GroupCoordinator
+from ottla.coordinator.marker_writer import MarkerWriter
+from ottla.coordinator.transaction_coordinator import TransactionCoordinator
+from ottla.coordinator.transaction_verification import TransactionVerifier
+from ottla.replication.fetch_sessions import FetchSessions
+from ottla.replication.isr import IsrManager
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.replicas import Replicas
+from ottla.runtime import Runtime
+
+if TYPE_CHECKING:
+    from ottla.broker.housekeeping import Housekeeping
+    from ottla.broker.peers import BrokerPeers
+    from ottla.broker.scrubber import Scrubber
+    from ottla.broker.topic_creation import TopicCreation
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    id: int
+    data_dir: str
+    runtime: Runtime
+    live_config: LiveConfig
+    cluster: Cluster
+    peers: BrokerPeers
+    topic_creation: TopicCreation
+    replicas: Replicas
+    replica_manager: ReplicaManager
+    isr: IsrManager
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    verifier: TransactionVerifier
+    marker_writer: MarkerWriter
+    fetch_sessions: FetchSessions
+    producer_ids: ProducerIds
+    metadata_cache: MetadataCache
+    traffic: TopicTraffic
+    disk_errors: DiskErrors
+    housekeeping: Housekeeping
+    scrubber: Scrubber
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self.live_config.current
+
+    @property
+    def image(self) -> Image:
+        return self.cluster.image
+
+    @property
+    def coordinators(self) -> tuple[CoordinatorService[Any], CoordinatorService[Any]]:
+        """By the key type of FindCoordinator."""
+        return self.groups, self.transactions

@@ -1,0 +1,337 @@
+"""The replica manager: which replicas this broker hosts, leads and follows, as the image of the cluster says.
+
+It opens and drops replicas as topics come and go, lets each one lead or fetch from its leader (`replica_fetcher`), and
+tells the coordinators when leadership of a partition may have changed. What cannot be done about one change, because of
+a disk, keeps nothing else back: it is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from ottla.cluster import changes as c
+from ottla.cluster.cluster import Cluster
+from ottla.cluster.image import NO_BROKER, Image, Topic
+from ottla.config.live import LiveConfig
+from ottla.errors import ErrorCode, Fault, Refused, StorageFault
+from ottla.log import checkpoints
+from ottla.log.segment import Segment
+from ottla.replication.doubt import WHOLE_WAIT_SECONDS
+from ottla.replication.fetch_sessions import Following as Follows
+from ottla.replication.flush import Flusher
+from ottla.replication.gaps import unsettled
+from ottla.replication.isr import IsrManager
+from ottla.replication.partition import Partition
+from ottla.replication.ports import Peers
+from ottla.replication.replica_fetcher import Following, Link, Settings
+from ottla.replication.replicas import STRAY, Replicas
+from ottla.replication.segment_deletion import SegmentDeletion
+from ottla.replication.throttle import Throttle
+from ottla.replication.topic_deletion import TopicDeletion
+from ottla.runtime import Handle, Runtime
+
+log = logging.getLogger("ottla.replication")
+
+CONFIRM_SECONDS: Final = 3.0
+CONFIRM_STEP_SECONDS: Final = 0.02
+RETRY_SECONDS: Final = 5.0
+"""After a disk refused to open a log, or to quarantine what is damaged."""
+FETCHES_IN_FLIGHT_MAX: Final = 2
+"""Of one follower (see `replica_fetcher`)."""
+RACK_AWARE: Final = "RackAwareReplicaSelector"
+
+LeadershipListener = Callable[[Topic, int], None]
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: LiveConfig,
+        cluster: Cluster,
+        replicas: Replicas,
+        peers: Peers,
+        isr: IsrManager,
+        segment_deletion: SegmentDeletion,
+    ) -> None:
+        self.replicas: Final = replicas
+        self.flusher: Final = Flusher(runtime)
+        self.topic_deletion: Final = TopicDeletion(runtime, cluster, replicas)
+        self.leader_throttle: Final = Throttle()
+        self.follower_throttle: Final = Throttle()
+        self.leadership_listeners: Final[list[LeadershipListener]] = []
+        """Called with a topic and a partition of it whose leader, or whose replica here, may be another one."""
+        self._runtime = runtime
+        self._config = config
+        self._cluster = cluster
+        self._peers = peers
+        self._isr = isr
+        self._segment_deletion = segment_deletion
+        self._broker_id = config.current.broker_id
+        self._fetchers = Following(runtime, self, self._settings)
+        self._started = False
+        self._unhosted: set[bytes] = set()
+        self._hosting: Handle | None = None
+        isr.on_leads = self._take_up_again
+
+    def start(self) -> None:
+        """From now on follow; this broker has registered, so leaders know it."""
+        self._started = True
+        self._fetchers.start()
+        for partition in self.replicas:
+            self.follow(partition)
+
+    async def stop(self) -> None:
+        self._started = False
+        await self._fetchers.stop()
+
+    def close(self) -> None:
+        if self._hosting is not None:
+            self._hosting.cancel()
+
+    def configure(self) -> None:
+        config, now = self._config.current, self._runtime.now()
+        self.leader_throttle.limit(max(config.leader_replication_throttled_rate, 1), now)
+        self.follower_throttle.limit(max(config.follower_replication_throttled_rate, 1), now)
+
+    # Finding.
+
+    def find(self, topic: str | bytes, index: int) -> Partition:
+        """The replica by the topic's name or id, or the reason why it is not here: a client that came to the wrong
+        broker shall look for the right one, and not believe that the partition is gone."""
+        partition = self.replicas.get(topic, index)
+        if partition is None:
+            raise Refused(self._why_not_here(topic, index))
+        return partition
+
+    def _why_not_here(self, topic: str | bytes, index: int) -> ErrorCode:
+        image = self._cluster.image
+        name = image.names.get(topic) if isinstance(topic, bytes) else topic
+        if name is None:
+            return ErrorCode.unknown_topic_id
+        if image.partition(name, index) is None:
+            return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.not_leader_or_follower
+
+    def leader_of(self, topic: str | bytes, index: int) -> tuple[int, int]:
+        """Leader and epoch, for a client that came to the wrong broker."""
+        image = self._cluster.image
+        name = image.names.get(topic) if isinstance(topic, bytes) else topic
+        partition = None if name is None else image.partition(name, index)
+        return (NO_BROKER, -1) if partition is None else (partition.leader, partition.leader_epoch)
+
+    def nearer_replica(self, partition: Partition, rack: str, offset: int) -> int | None:
+        """A replica in the consumer's rack that it should read from instead of here (KIP-392)."""
+        config = self._config.current
+        if not (config.replica_selector_class or "").endswith(RACK_AWARE) or not partition.leads:
+            return None
+        if config.broker_rack == rack:
+            return None
+        for replica, follower in partition.followers.items():
+            live = self._cluster.image.brokers.get(replica)
+            in_reach = replica in partition.in_sync and follower.log_start <= offset <= follower.log_end
+            if in_reach and live is not None and live.rack == rack:
+                return replica
+        return None
+
+    # What the cluster agrees on.
+
+    def image_changed(self, old: Image, new: Image, change: c.Change) -> None:
+        try:
+            self._apply(old, new, change)
+        except (Fault, Refused) as failure:
+            log.error("broker %d could not follow %s: %s", self._broker_id, type(change).__name__, failure)
+            if isinstance(change, c.TopicCreated | c.PartitionsAdded | c.PartitionChanged):
+                self.host_later(change.topic_id)
+
+    def _apply(self, old: Image, new: Image, change: c.Change) -> None:
+        match change:
+            case c.TopicCreated() | c.PartitionsAdded():
+                if (topic := new.topic_by_id(change.topic_id)) is not None:
+                    self._host(topic)
+            case c.PartitionChanged():
+                if (topic := new.topic_by_id(change.topic_id)) is not None:
+                    self._take_up(topic, change.partition)
+            case c.BrokerRegistered():
+                if change.id == self._broker_id and change.incarnation == self._cluster.incarnation:
+                    self.replicas.registered(change.epoch)
+            case c.TopicConfigChanged():
+                if (topic := new.topic_by_id(change.topic_id)) is not None:
+                    self._configure_topic(topic)
+            case c.TopicDeleted():
+                if (topic := old.topic_by_id(change.topic_id)) is not None:
+                    self._drop(topic, deleted=topic.id in new.tombstones)
+            case c.BrokerConfigChanged():
+                for topic in new.topics.values():
+                    self._configure_topic(topic)
+
+    def _host(self, topic: Topic) -> None:
+        self.replicas.host(topic)
+        for index in range(len(topic.partitions)):
+            if (partition := self.replicas.get(topic.id, index)) is not None:
+                self.follow(partition)
+        for index in range(len(topic.partitions)):
+            self._leadership_changed(topic, index)
+
+    def _take_up(self, topic: Topic, index: int) -> None:
+        partition = self.replicas.host_partition(topic, index)
+        if partition is not None:
+            self.follow(partition)
+        elif (moved := self.replicas.get(topic.id, index)) is not None:
+            # The controller has said that others hold it now, all of them in sync: ours may go.
+            self._leave(moved)
+            self.topic_deletion.begin(topic, self.replicas.drop_partition(topic, index), deleted=False)
+        self._leadership_changed(topic, index)
+
+    def _take_up_again(self, partition: Partition) -> None:
+        if (topic := self._cluster.image.topic_by_id(partition.topic_id)) is not None:
+            self._take_up(topic, partition.index)
+
+    def _leadership_changed(self, topic: Topic, index: int) -> None:
+        for listener in self.leadership_listeners:
+            listener(topic, index)
+
+    def _configure_topic(self, topic: Topic) -> None:
+        for partition in self.replicas.configure(topic):
+            self.flusher.look_at(partition)
+
+    def _drop(self, topic: Topic, *, deleted: bool) -> None:
+        """Nobody sees the topic from now on. Without a tombstone metadata is missing, which is no reason to lose
+        data: the files are kept."""
+        for index in range(len(topic.partitions)):
+            if (partition := self.replicas.get(topic.id, index)) is not None:
+                self._leave(partition)
+        if deleted:
+            self.topic_deletion.begin(topic, self.replicas.drop(topic), deleted=True)
+        elif strays := self.replicas.drop(topic, ending=STRAY):
+            log.error(
+                "the cluster knows nothing of %s any more, and nothing of its deletion: its files are set aside as %s",
+                topic.name, ", ".join(strays),
+            )  # fmt: skip
+
+    def host_later(self, topic_id: bytes) -> None:
+        """The disk refused to open a log of the topic, and the cluster takes it for hosted here all the same."""
+        self._unhosted.add(topic_id)
+        if self._hosting is None:
+            self._hosting = self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._host_again)
+
+    def _host_again(self) -> None:
+        self._hosting = None
+        topic_ids, self._unhosted = self._unhosted, set()
+        image = self._cluster.image
+        for topic in filter(None, map(image.topic_by_id, topic_ids)):
+            for index, state in enumerate(topic.partitions):
+                if self._broker_id in state.replicas and self.replicas.get(topic.id, index) is None:
+                    self.image_changed(image, image, c.partition_changed(topic.id, index, state))
+
+    # Following.
+
+    def follow(self, partition: Partition) -> None:
+        """Its state has changed: fetch from whoever leads it now."""
+        self.flusher.look_at(partition)
+        leader = partition.leader_id
+        elsewhere = not partition.leads and leader not in (NO_BROKER, self._broker_id)
+        if unsettled(partition) is not None and (not elsewhere or partition.counts_as_whole):
+            self._isr.leave(partition)  # it must not be elected without what is missing
+        self._fetchers.follow(partition, leader if elsewhere else None)
+        if partition.doubt is not None:
+            self._runtime.call_soon(self._isr.look_at, partition)
+            self._runtime.call_at(self._runtime.now() + WHOLE_WAIT_SECONDS, self._isr.look_at, partition)
+
+    def _leave(self, partition: Partition) -> None:
+        self.flusher.forget(partition)
+        self._fetchers.follow(partition, None)
+
+    async def still_followed(self, partition: Partition) -> bool:
+        """Whether nobody else led the partition when this was asked. A broker that is cut off from the store does not
+        hear that it was replaced. But whoever could replace it follows it until then, and has few requests in flight
+        at a time: one more than that was sent after an answer of ours, and so after this was asked."""
+        runtime, epoch = self._runtime, partition.leader_epoch
+        before = _fetches(partition)
+        deadline = runtime.now() + CONFIRM_SECONDS
+        while partition.leads and partition.leader_epoch == epoch and runtime.now() < deadline:
+            heard = _fetches(partition)
+            rivals = self._rivals(partition)
+            if all(heard.get(other, 0) - before.get(other, 0) > FETCHES_IN_FLIGHT_MAX for other in rivals):
+                return True
+            await asyncio.sleep(CONFIRM_STEP_SECONDS)
+        return False
+
+    def _rivals(self, partition: Partition) -> set[int]:
+        """Who could be elected: those in sync, or about to be; and all, where too few are for the others to be out of
+        the question (KIP-966)."""
+        if not partition.enough_in_sync:
+            return set(partition.replicas) - {self._broker_id}
+        return {*partition.in_sync, *(partition.proposed or ())} - {self._broker_id}
+
+    def _settings(self) -> Settings:
+        config = self._config.current
+        return Settings(
+            broker_id=config.broker_id,
+            wait_ms_max=config.replica_fetch_wait_max_ms,
+            bytes_min=config.replica_fetch_min_bytes,
+            bytes_max=config.replica_fetch_response_max_bytes,
+            partition_bytes_max=config.replica_fetch_max_bytes,
+            backoff_ms_max=config.replica_fetch_backoff_ms,
+        )
+
+    # What a replica fetcher needs.
+
+    @property
+    def broker_epoch(self) -> int:
+        return self.replicas.broker_epoch
+
+    async def open_link(self, broker_id: int) -> Link:
+        return await self._peers.open(broker_id)
+
+    async def sync(self, partition: Partition) -> None:
+        await self.flusher.sync(partition)
+
+    async def was_cut(self, partition: Partition, dropped: list[Segment]) -> None:
+        if dropped:
+            self._segment_deletion.schedule(dropped, partition.log.config.file_delete_delay_ms)
+        for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_STARTS, checkpoints.CLEANED):
+            write = self.replicas.checkpoint(name)
+            if write is not None:
+                await self._runtime.offload(write)
+
+    def make_whole(self, partition: Partition) -> None:
+        """Its leader has what is missing here."""
+        if partition.leads or partition.counts_as_whole:  # what it lets go of must not be counted on
+            self._isr.leave(partition)
+            raise Refused(ErrorCode.kafka_storage_error, "it is damaged, and in sync for all that the controller knows")
+        try:
+            self._copy_anew(partition)
+        except StorageFault as fault:
+            self._copy_later(partition, fault)
+
+    def _copy_anew(self, partition: Partition) -> None:
+        damage = partition.log.damage
+        partition.copy_anew(self._runtime.wall_ms())
+        log.error(
+            "%s: %s: what is behind them is set aside as .damaged, and copied anew from broker %d, from offset %d on",
+            partition, damage, partition.leader_id, partition.log.log_end,
+        )  # fmt: skip
+        self._runtime.spawn(self.was_cut(partition, []), name=f"checkpoint {partition}")
+
+    def _copy_later(self, partition: Partition, fault: StorageFault) -> None:
+        """Half of it may be done. Until it is, nothing may be appended."""
+        log.error("%s: what is damaged cannot be set aside: %s; trying again in %g s", partition, fault, RETRY_SECONDS)
+        self._fetchers.follow(partition, None)
+        self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self._follow_again, partition)
+
+    def _follow_again(self, partition: Partition) -> None:
+        if not partition.log.dropped and self._started:
+            self.follow(partition)
+
+
+def _fetches(partition: Partition) -> dict[int, int]:
+    """How often each follower has asked, in the fetch session in which it follows the partition."""
+    return {
+        watcher.fetch.follower: watcher.fetch.heard
+        for watcher in partition.tail_watchers
+        if isinstance(watcher, Follows)
+    }
