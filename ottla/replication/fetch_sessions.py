@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from random import Random
+from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, Refused
 from ottla.replication.partition import Partition
 from ottla.wire.fetch import FetchPartition, FetchRequest, Topic
+
+if TYPE_CHECKING:
+    from random import Random
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1

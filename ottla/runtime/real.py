@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from ottla.errors import Fault, PortTaken
-from ottla.runtime import Handle
+from ottla.runtime import Disk, Handle
 from ottla.runtime.disk import RealDisk
 from ottla.runtime.processes import run_in_child
 
@@ -43,12 +43,12 @@ class RealListener:
 class RealRuntime:
     """Made inside a running loop, which it keeps."""
 
-    def __init__(self, *, open_files_max: int = 1000) -> None:
+    def __init__(self, *, open_files_max: int = 1000, disk: Disk | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(OFFLOAD_THREADS_MAX, thread_name_prefix="ottla-offload")
         self._own_threads: list[ThreadPoolExecutor] = []
         self._tasks: set[asyncio.Task[object]] = set()
-        self.disk = RealDisk(open_files_max=open_files_max)
+        self.disk: Disk = disk or RealDisk(open_files_max=open_files_max)
         self.random = Random()
         self.entropy = os.urandom
         # The loop's own methods, without a frame in between: these are called on the hot path.

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from ottla.cluster.image import Topic
+from ottla.cluster.image import Image, Tombstone, Topic
 from ottla.cluster.layout import id_text
 from ottla.cluster.model import Partition as State
 from ottla.config.load import load_broker_config
@@ -29,6 +27,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.replication.partition import ACKS_ALL
 from ottla.replication.replicas import CHECKPOINTS, Replicas
 from ottla.runtime.disk import RealDisk
+from ottla.runtime.real import RealRuntime
 from ottla.sim.disk import UNLIMITED, SimDisk
 from tests.replication.test_partition import NOW_MS, batch
 
@@ -49,16 +48,18 @@ def replicas(disk: SimDisk) -> Replicas:
 def start(disk, *topics, data=DATA, clean=False, logs=None, tombstones=()):
     config = load_broker_config(flags={"log.dirs": data})
 
-    async def offload(act, *args):
-        return await asyncio.get_running_loop().run_in_executor(None, act, *args)
+    async def load() -> Replicas:
+        made = Replicas(RealRuntime(disk=disk), data, 1, lambda topic: resolve(topic.configs, config), 1000)
+        made.registered(EPOCH)
+        image = Image(
+            topics={each.name: each for each in topics},
+            names={each.id: each.name for each in topics},
+            tombstones={each: Tombstone("gone", ()) for each in tombstones},
+        )
+        await made.load(image, CleanShutdown(1, 1, logs) if clean else None)
+        return made
 
-    runtime = SimpleNamespace(disk=disk, wall_ms=lambda: NOW_MS, offload=offload)
-    made = Replicas(runtime, data, 1, lambda topic: resolve(topic.configs, config), 1000)
-    made.registered(EPOCH)
-    by_name = {each.name: each for each in topics}
-    image: Any = SimpleNamespace(topics={each.id: each for each in topics}, topic=by_name.get, tombstones=tombstones)
-    asyncio.run(made.load(image, CleanShutdown(1, 1, logs) if clean else None))
-    return made
+    return asyncio.run(load())
 
 
 def namesake(of: Topic) -> Topic:
