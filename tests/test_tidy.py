@@ -36,45 +36,6 @@ REGISTRY_HOSTS = tuple(
         ("registry.npmjs", "org"),
     )
 )
-PURE = (
-    "wire",
-    "log",
-    "net.authentication",
-    "cluster.image",
-    "cluster.controller",
-    "cluster.store",
-    "cluster.elections",
-    "cluster.in_sync",
-    "cluster.leader_moves",
-    "cluster.placement",
-    "cluster.reassignments",
-    "cluster.registration",
-    "replication.admission",
-    "replication.fetch_plan",
-    "replication.in_sync",
-    "replication.partition",
-    "replication.throttle",
-    "replication.turned_away",
-    "coordinator",
-    "client.accumulator",
-    "client.assignors",
-    "client.batches",
-    "client.column_batches",
-    "client.columns",
-    "client.consumer_membership",
-    "client.deliveries",
-    "client.embedded",
-    "client.fetch_sessions",
-    "client.fetched",
-    "client.fetching",
-    "client.member",
-    "client.membership",
-    "client.partitioners",
-    "client.positions",
-    "client.routing",
-    "client.whole_batches",
-    "client.transactions",
-)
 
 
 @cache
@@ -245,15 +206,6 @@ def test_documents_agree_on_how_many_walks_there_are():
 def test_the_version_is_the_same_everywhere():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert project["version"] == ottla.__version__
-
-
-def test_every_pure_room_that_exists_is_under_the_purity_contract():
-    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    pure = next(contract for contract in contracts if "pure" in contract["name"])
-    for room in PURE:
-        path = REPOSITORY / "ottla" / room.replace(".", "/")
-        if path.is_dir() or path.with_suffix(".py").exists():
-            assert f"ottla.{room}" in pure["source_modules"]
 
 
 def test_the_tests_that_start_spark_in_make_test_are_there():

@@ -20,18 +20,15 @@ from collections.abc import Callable
 from typing import Final
 
 import ottla.broker.handlers  # noqa: F401 (registers them)
-from ottla.broker.cleaner import Cleaner
 from ottla.broker.context import Context
 from ottla.broker.data_directory import check_owner, take_mark
 from ottla.broker.disk_errors import DiskErrors
 from ottla.broker.dispatch import Dispatch
 from ottla.broker.event_log import EventLog
-from ottla.broker.housekeeping import Housekeeping
 from ottla.broker.metadata_cache import MetadataCache
 from ottla.broker.meter import RequestMeters
 from ottla.broker.peers import BrokerPeers
 from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.scrubber import Scrubber
 from ottla.broker.status import Status
 from ottla.broker.topic_creation import TopicCreation
 from ottla.broker.traffic import TopicTraffic
@@ -56,12 +53,17 @@ from ottla.errors import Fault, PortTaken, Refused
 from ottla.log import checkpoints
 from ottla.net.limits import Limits
 from ottla.net.server import Serve, Server
-from ottla.replication.fetch_sessions import FetchSessions
+from ottla.replication.fetch_sessions import FetchSessionCache
 from ottla.replication.isr import IsrManager
+from ottla.replication.log_cleaner import LogCleaner
+from ottla.replication.log_manager import LogManager
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.replicas import Replicas
+from ottla.replication.scrubber import Scrubber
 from ottla.replication.segment_deletion import SegmentDeletion
+from ottla.replication.waits import DelayedOperations
 from ottla.runtime import Lock, Runtime
+from ottla.runtime.scheduler import Scheduler
 
 log = logging.getLogger("ottla.broker")
 
@@ -99,8 +101,9 @@ class Broker:
         self.replicas.on_write_refused = self.disk_errors.write_refused
         self.isr = IsrManager(runtime, live, cluster, self.replicas, self.peers)
         segment_deletion = SegmentDeletion(runtime)
+        self.delayed = DelayedOperations(runtime)
         self.replica_manager = ReplicaManager(
-            runtime, live, cluster, self.replicas, self.peers, self.isr, segment_deletion
+            runtime, live, cluster, self.replicas, self.peers, self.isr, segment_deletion, self.delayed
         )
         topics = TopicCreation(live, cluster, self.peers)
         self.groups = GroupCoordinator(runtime, live, cluster, self.replica_manager, topics.create)
@@ -108,35 +111,12 @@ class Broker:
         self.transactions = TransactionCoordinator(
             runtime, live, cluster, self.replica_manager, topics.create, self.peers, marker_writer
         )
-        self.housekeeping = Housekeeping(
-            runtime, live, self.replica_manager, segment_deletion, self.groups, self.transactions
-        )
-        self._cleaner = Cleaner(runtime, live, self.replica_manager, segment_deletion)
+        self._scheduler = Scheduler(runtime)
+        self.log_manager = LogManager(runtime, live, self.replica_manager, segment_deletion)
+        self._log_cleaner = LogCleaner(runtime, live, self.replica_manager, segment_deletion)
         self.scrubber = Scrubber(runtime, live, self.replica_manager)
         self.events = EventLog(runtime, config, cluster, self.replicas)
-        self.context = Context(
-            id=config.broker_id,
-            data_dir=config.data_dir,
-            runtime=runtime,
-            live_config=live,
-            cluster=cluster,
-            peers=self.peers,
-            topic_creation=topics,
-            replicas=self.replicas,
-            replica_manager=self.replica_manager,
-            isr=self.isr,
-            groups=self.groups,
-            transactions=self.transactions,
-            verifier=TransactionVerifier(runtime, live, cluster, self.replicas, self.transactions, self.peers),
-            marker_writer=marker_writer,
-            fetch_sessions=FetchSessions(runtime.random, config.max_incremental_fetch_session_cache_slots),
-            producer_ids=ProducerIds(cluster),
-            metadata_cache=MetadataCache(),
-            traffic=TopicTraffic(config.ottla_metrics_topics_max),
-            disk_errors=self.disk_errors,
-            housekeeping=self.housekeeping,
-            scrubber=self.scrubber,
-        )
+        self.context = self._context(topics, marker_writer)
         self._services = (
             self.replica_manager, self.isr, self.groups, self.transactions, self.context.traffic, self.peers,
             self.events,
@@ -154,14 +134,45 @@ class Broker:
         self.fatal_error: asyncio.Future[Fault]
         """Done when this broker must not go on."""
 
+    def _context(self, topics: TopicCreation, marker_writer: MarkerWriter) -> Context:
+        config = self.config
+        return Context(
+            id=self.id,
+            data_dir=config.data_dir,
+            runtime=self.runtime,
+            live_config=self.live_config,
+            cluster=self.cluster,
+            peers=self.peers,
+            topic_creation=topics,
+            replicas=self.replicas,
+            replica_manager=self.replica_manager,
+            isr=self.isr,
+            delayed=self.delayed,
+            groups=self.groups,
+            transactions=self.transactions,
+            verifier=TransactionVerifier(
+                self.runtime, self.live_config, self.cluster, self.replicas, self.transactions, self.peers
+            ),
+            marker_writer=marker_writer,
+            fetch_sessions=FetchSessionCache(
+                self.runtime.random, config.max_incremental_fetch_session_cache_slots
+            ),
+            producer_ids=ProducerIds(self.cluster),
+            metadata_cache=MetadataCache(),
+            traffic=TopicTraffic(config.ottla_metrics_topics_max),
+            disk_errors=self.disk_errors,
+            log_manager=self.log_manager,
+            scrubber=self.scrubber,
+        )
+
     def _listening(self, dispatch: Dispatch) -> tuple[Server, Status | None]:
         """What serves clients, and what tells of it if anybody wants to know."""
         config = self.live_config.current
         limits = Limits.of(config)
         if config.ottla_metrics_port is None:
-            return Server(self.runtime, dispatch.serve, limits), None
+            return Server(self.runtime, dispatch.serve, limits, self.delayed), None
         requests = RequestMeters(dispatch.apis, self.runtime.stopwatch)
-        server = Server(self.runtime, requests.around(dispatch.serve), limits)
+        server = Server(self.runtime, requests.around(dispatch.serve), limits, self.delayed)
         return server, Status(self.context, server, requests, dispatch.errors, lambda: self.serving)
 
     @property
@@ -218,8 +229,17 @@ class Broker:
         self.events.listening(self.listeners)
         self.replica_manager.start()
         self.isr.start()
-        self.housekeeping.start()
-        self._cleaner.start()
+        self.log_manager.start(self._scheduler)
+        config = self.config
+        self._scheduler.every(
+            config.offsets_retention_check_interval_ms / 1000, self.groups.expire_offsets, name="offset expiration"
+        )
+        self._scheduler.every(
+            config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000,
+            self.transactions.expire_ids,
+            name="transactional id expiration",
+        )
+        self._log_cleaner.start()
         self.scrubber.start()
         self._check_min_in_sync()
         self.serving = True
@@ -265,9 +285,9 @@ class Broker:
         await self.replica_manager.stop()
         self.peers.close()
         await self._server.close()
-        await self._cleaner.stop()
+        await self._log_cleaner.stop()
         await self.scrubber.stop()
-        await self.housekeeping.stop()
+        await self._scheduler.stop()
         await self.replica_manager.topic_deletion.finish()
         await self._leave_cluster()
         if clean := await self.runtime.offload(self.replicas.close):

@@ -18,16 +18,17 @@ from ottla.coordinator.group_coordinator import GroupCoordinator
 from ottla.coordinator.marker_writer import MarkerWriter
 from ottla.coordinator.transaction_coordinator import TransactionCoordinator
 from ottla.coordinator.transaction_verification import TransactionVerifier
-from ottla.replication.fetch_sessions import FetchSessions
+from ottla.replication.fetch_sessions import FetchSessionCache
 from ottla.replication.isr import IsrManager
+from ottla.replication.log_manager import LogManager
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.replicas import Replicas
+from ottla.replication.scrubber import Scrubber
+from ottla.replication.waits import DelayedOperations
 from ottla.runtime import Runtime
 
 if TYPE_CHECKING:
-    from ottla.broker.housekeeping import Housekeeping
     from ottla.broker.peers import BrokerPeers
-    from ottla.broker.scrubber import Scrubber
     from ottla.broker.topic_creation import TopicCreation
 
 
@@ -43,16 +44,17 @@ class Context:
     replicas: Replicas
     replica_manager: ReplicaManager
     isr: IsrManager
+    delayed: DelayedOperations
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     verifier: TransactionVerifier
     marker_writer: MarkerWriter
-    fetch_sessions: FetchSessions
+    fetch_sessions: FetchSessionCache
     producer_ids: ProducerIds
     metadata_cache: MetadataCache
     traffic: TopicTraffic
     disk_errors: DiskErrors
-    housekeeping: Housekeeping
+    log_manager: LogManager
     scrubber: Scrubber
 
     @property

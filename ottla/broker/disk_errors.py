@@ -41,7 +41,7 @@ class DiskErrors:
     def write_refused(self, partition: Partition, fault: StorageFault) -> None:
         if refusals := self._noted(partition, "the disk refuses writes (KAFKA_STORAGE_ERROR)", fault):
             refusals.writing = True
-            refusals.log_end = partition.log.log_end
+            refusals.log_end = partition.log_end
 
     def read_refused(self, partition: Partition, fault: StorageFault) -> None:
         self._noted(partition, "the disk refuses reads (KAFKA_STORAGE_ERROR)", fault)
@@ -70,7 +70,7 @@ class DiskErrors:
         now = self._runtime.now()
         self._timer = None
         for partition, refusals in list(self._refusals.items()):
-            if refusals.writing and partition.log.log_end > refusals.log_end:
+            if refusals.writing and partition.log_end > refusals.log_end:
                 log.info("%s: the disk takes writes again", partition)
                 del self._refusals[partition]
             elif now - refusals.told_at >= 2 * LINE_SECONDS:

@@ -117,11 +117,12 @@ Response = Message | bytes
 
 # Handlers are as different as the messages they take; the registry cannot be more precise than the protocol is.
 TreeHandler = Callable[[Context, Any, Request], Response | Pending | Coroutine[object, object, Response]]
-RawHandler = Callable[[Context, Request, memoryview, int], Reply | Pending]
+RawHandler = Callable[[Request, memoryview, int], Reply | Pending]
+RawFactory = Callable[[Context], RawHandler]
 
 _TREES: dict[int, TreeHandler] = {}
-_RAW: dict[int, RawHandler] = {}
-_BARE: dict[int, RawHandler] = {}
+_RAW: dict[int, RawFactory] = {}
+_FAST: dict[int, RawFactory] = {}
 
 
 def serves(api_key: int) -> Callable[[TreeHandler], TreeHandler]:
@@ -133,22 +134,24 @@ def serves(api_key: int) -> Callable[[TreeHandler], TreeHandler]:
     return register
 
 
-def serves_raw(api_key: int) -> Callable[[RawHandler], RawHandler]:
-    def register(handler: RawHandler) -> RawHandler:
+def serves_raw(api_key: int) -> Callable[[RawFactory], RawFactory]:
+    """For an API whose handler reads its frames itself: what makes the handler, out of the services it needs."""
+
+    def register(factory: RawFactory) -> RawFactory:
         assert api_key not in _RAW
-        _RAW[api_key] = handler
-        return handler
+        _RAW[api_key] = factory
+        return factory
 
     return register
 
 
-def serves_bare(api_key: int) -> Callable[[RawHandler], RawHandler]:
-    """For an API that is not only served by a tree handler: its usual request is read by hand. None: it is another."""
+def serves_fast(api_key: int) -> Callable[[RawFactory], RawFactory]:
+    """The fast path of an API that a tree handler serves too: its usual request is read by hand, None: another one."""
 
-    def register(handler: RawHandler) -> RawHandler:
-        assert api_key not in _BARE
-        _BARE[api_key] = handler
-        return handler
+    def register(factory: RawFactory) -> RawFactory:
+        assert api_key not in _FAST
+        _FAST[api_key] = factory
+        return factory
 
     return register
 
@@ -162,21 +165,28 @@ class Route:
     """One version of one API."""
 
     __slots__ = (
-        "_count_errors", "_decoder", "_encoder", "api", "bare", "errors", "flexible_reply", "handler", "key", "raw",
+        "_count_errors", "_decoder", "_encoder", "api", "errors", "fast", "flexible_reply", "handler", "key", "raw",
         "version",
     )  # fmt: skip
 
-    def __init__(self, api: Api, version: int, errors: ErrorCounts) -> None:
+    def __init__(
+        self,
+        api: Api,
+        version: int,
+        errors: ErrorCounts,
+        raw: RawHandler | None = None,
+        fast: RawHandler | None = None,
+    ) -> None:
         self.api = api
         self.errors = errors
         """Of all versions of this API."""
         self.key = api.key
         self.version = version
         self.flexible_reply = api.flexible(version) and api.key != API_VERSIONS
-        self.raw = _RAW.get(api.key)
-        self.bare = _BARE.get(api.key)
+        self.raw = raw
+        self.fast = fast
         self.handler = _TREES.get(api.key)
-        assert not api.between_brokers or (self.raw or self.bare) is None, "who asks is checked on the way to a tree"
+        assert not api.between_brokers or (raw or fast) is None, "who asks is checked on the way to a tree"
         self._decoder: Decoder | None = None
         self._encoder: Encoder | None = None
         self._count_errors: Counter | None = None
@@ -207,8 +217,10 @@ class Dispatch:
         served = {api.key: api for api in (*served_apis(), *(api for api in APIS.values() if api.between_brokers))}
         self.apis = list(served.values())
         self.errors: dict[str, ErrorCounts] = {api.name: {} for api in self.apis}
+        raw = {key: factory(context) for key, factory in _RAW.items()}
+        fast = {key: factory(context) for key, factory in _FAST.items()}
         self._routes = {
-            api.key << 16 | version: Route(api, version, self.errors[api.name])
+            api.key << 16 | version: Route(api, version, self.errors[api.name], raw.get(api.key), fast.get(api.key))
             for api in self.apis
             for version in range(api.min, api.max + 1)
         }
@@ -225,8 +237,8 @@ class Dispatch:
             return self._unserved(connection, key, version, correlation_id)
         if route.raw is not None:
             return self._serve_raw(route.raw, route, connection, correlation_id, frame, name_length)
-        if route.bare is not None:
-            reply = self._serve_raw(route.bare, route, connection, correlation_id, frame, name_length)
+        if route.fast is not None:
+            reply = self._serve_raw(route.fast, route, connection, correlation_id, frame, name_length)
             if reply is not None:
                 return reply
         _, _, _, client_id, pos = parse_request_header(frame)
@@ -263,7 +275,7 @@ class Dispatch:
             pos += 1  # the usual header, read without another call
         request = Request(route, connection, correlation_id, None)
         try:
-            return handler(self._context, request, frame, pos)
+            return handler(request, frame, pos)
         except BadFrame:
             raise
         except Exception as failure:

@@ -62,7 +62,7 @@ class EventLog:
 
     def recovered(self, seconds: float, *, clean: bool) -> None:
         """What opening the logs took. What was found wrong with one stands in a line of its own."""
-        found = [partition.log.recovery for partition in self._replicas]
+        found = [partition.recovery for partition in self._replicas]
         checked = [each for each in found if not each.clean]
         if not found:
             log.info("no logs here yet")

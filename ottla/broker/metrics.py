@@ -170,7 +170,7 @@ class Metrics:
         gauge("kafka_topic_partition_current_offset", "The next offset of what is committed.").add(
             replica.high_watermark, of
         )
-        gauge("kafka_topic_partition_oldest_offset", "The first offset.").add(replica.log.log_start, of)
+        gauge("kafka_topic_partition_oldest_offset", "The first offset.").add(replica.log_start, of)
 
     def _logs(self, families: Families) -> Iterator[None]:
         sizes = families.gauge("ottla_log_bytes", "Bytes of this broker's copy of a partition.")
@@ -179,7 +179,7 @@ class Metrics:
         replicas: list[Replica] = list(self._context.replicas)
         for replica in replicas:
             leads += replica.leads
-            sizes.add(replica.log.size_bytes, f'{{topic="{replica.topic}",partition="{replica.index}"}}')
+            sizes.add(replica.size_bytes, f'{{topic="{replica.topic}",partition="{replica.index}"}}')
             count += 1
             if count % SLICE == 0:
                 yield
@@ -200,7 +200,7 @@ class Metrics:
         for kind in ("damaged", "rebuilt", "unreadable"):
             found.add(getattr(scrubber, kind), labels(kind=kind))
         damaged = families.gauge("ottla_damaged_partitions", "Replicas here that lack offsets they should have.")
-        damaged.add(sum(replica.log.damage is not None for replica in self._context.replicas))
+        damaged.add(sum(replica.is_damaged for replica in self._context.replicas))
 
     async def _storage(self, families: Families) -> None:
         context = self._context

@@ -210,11 +210,12 @@ class CoordinatorService(Generic[M]):
             self._machine(),
             self.codec,
             self._tell,
+            self._replica_manager.delayed,
             held_s_max=self._config.current.offsets_commit_timeout_ms / 1000,
             compression=self._compression(),
         )
         self._slots[index] = _Slot(shard)
-        if partition.log.log_start == partition.log.log_end:
+        if partition.log_start == partition.log_end:
             self._activate(shard)
             return
         self._to_load.append(shard)
@@ -266,13 +267,13 @@ class CoordinatorService(Generic[M]):
     async def _load(self, shard: Shard[M]) -> None:
         """Read all there is, committed or not: what a predecessor appended will be committed, or this reign ends."""
         began = self._runtime.now()
-        log_ = shard.partition.log
-        loader = Loader(shard.machine, self.codec, log_.log_start)
-        while shard.phase is Phase.LOADING and (at := next_held(shard.partition, loader.next_offset)) < log_.log_end:
-            loader.next_offset = max(at, log_.log_start)
-            piece = log_.read(loader.next_offset, LOAD_BYTES, limit=log_.log_end)
+        partition = shard.partition
+        loader = Loader(shard.machine, self.codec, partition.log_start)
+        while shard.phase is Phase.LOADING and (at := next_held(partition, loader.next_offset)) < partition.log_end:
+            loader.next_offset = max(at, partition.log_start)
+            piece = partition.read_own(loader.next_offset, LOAD_BYTES)
             if piece is None:
-                raise Fault(f"there is nothing at offset {loader.next_offset}, and the log ends at {log_.log_end}")
+                raise Fault(f"there is nothing at offset {loader.next_offset}, and the log ends at {partition.log_end}")
             for _ in loader.feed(await self._runtime.offload(piece.load)):
                 await asyncio.sleep(0)
         for _ in loader.replay():

@@ -18,8 +18,9 @@ from ottla.coordinator.groups import Groups
 from ottla.coordinator.runtime import Phase, Shard
 from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM
 from ottla.errors import ErrorCode, Refused
-from ottla.replication.partition import Partition
+from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.waits import Marks
 from ottla.runtime import Runtime
 from ottla.wire import marker as wire
 from ottla.wire.batch import BatchHeader
@@ -49,11 +50,9 @@ class MarkerWriter:
         """Write the marker; `done` is called once with what became of it, now or later."""
         try:
             partition = self._replica_manager.find(topic, index)
-            partition.check_leads()
-            if not partition.enough_in_sync:
-                raise Refused(ErrorCode.not_enough_replicas)
+            partition.check_appendable(ACKS_ALL)
             shard = self._shard(index) if topic == OFFSETS_TOPIC else None
-            needed = partition.log.transactions.check_marker(
+            needed = partition.transactions.check_marker(
                 end.producer_id, end.producer_epoch, end.coordinator_epoch, bumped=end.version >= EPOCH_BUMPS_FROM
             )
             now_ms = self._runtime.wall_ms()
@@ -61,13 +60,15 @@ class MarkerWriter:
                 write_through(shard, end, self._runtime.now(), now_ms, done)
                 return
             if needed:
-                data, header = _batch(end, now_ms)
-                partition.log.append(memoryview(data), header, leader_epoch=partition.leader_epoch, now_ms=now_ms)
-                partition.advance(len(data))
+                partition.append_internal(*_batch(end, now_ms), partition.leader_epoch, now_ms)
         except Refused as refused:
             done(refused.code)
+            return
+        if partition.high_watermark >= partition.log_end:
+            done(ErrorCode.none)
         else:
-            _await_committed(partition, done)
+            delayed = DelayedMarker(self._replica_manager.delayed, done)
+            partition.await_committed(partition.log_end, delayed)
 
     def _shard(self, index: int) -> Shard[Groups] | None:
         """The shard that has to know. None for one that cannot be loaded: it knows nothing anyway."""
@@ -83,22 +84,25 @@ def _batch(end: TransactionEnd, now_ms: int) -> tuple[bytearray, BatchHeader]:
     return wire.build(end.producer_id, end.producer_epoch, Marker(end.committed, end.coordinator_epoch), now_ms)
 
 
-def _await_committed(partition: Partition, done: Done) -> None:
-    if partition.high_watermark >= partition.log.log_end:
-        done(ErrorCode.none)
-    else:
-        partition.await_committed(partition.log.log_end, _Waiter(done))
+class DelayedMarker:
+    """A marker that is written and not committed."""
 
+    __slots__ = ("_code", "_delayed", "_done")
 
-class _Waiter:
-    def __init__(self, done: Done) -> None:
+    def __init__(self, delayed: Marks, done: Done) -> None:
+        self._delayed = delayed
         self._done = done
+        self._code = ErrorCode.none
 
-    def committed(self, partition: Partition) -> None:
-        self._done(ErrorCode.none)
+    def on_committed(self, partition: Partition) -> None:
+        self._delayed.mark(self)
 
-    def lost(self, partition: Partition) -> None:
-        self._done(ErrorCode.not_leader_or_follower)
+    def on_leadership_lost(self, partition: Partition) -> None:
+        self._code = ErrorCode.not_leader_or_follower
+        self._delayed.mark(self)
+
+    def complete(self) -> None:
+        self._done(self._code)
 
 
 class _EncodedMarker:

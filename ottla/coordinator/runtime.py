@@ -21,6 +21,7 @@ from ottla.coordinator import log_batch
 from ottla.coordinator.decision import Decision, LogRecord, Producer, Reply, ReplyTo
 from ottla.errors import ErrorCode, Refused
 from ottla.replication.partition import Partition
+from ottla.replication.waits import Marks
 from ottla.wire import batch, records
 from ottla.wire.batch import BatchHeader
 
@@ -93,6 +94,7 @@ class Shard(Generic[M]):
         machine: M,
         codec: Codec,
         tell: Tell,
+        delayed: Marks,
         *,
         held_s_max: float,
         compression: str = batch.CODECS[0],
@@ -102,6 +104,8 @@ class Shard(Generic[M]):
         self.phase = Phase.LOADING
         self._codec = codec
         self._tell = tell
+        self._delayed = delayed
+        self._marked = False
         self._held: deque[_Held] = deque()
         self._held_s_max = held_s_max
         self._compression = compression
@@ -123,14 +127,14 @@ class Shard(Generic[M]):
     def activate(self, now: float, now_ms: int) -> None:
         """Everything was replayed."""
         self.phase = Phase.ACTIVE
-        self.partition.watchers[self] = None
+        self.partition.high_watermark_listeners[self] = None
         for decision in self.machine.settle(now, now_ms):
             self.apply(decision, now, now_ms)
 
     def unload(self) -> None:
         """Another broker leads: whoever waits here is sent away to find it."""
         if self.phase is Phase.ACTIVE:
-            self.partition.watchers.pop(self, None)
+            self.partition.high_watermark_listeners.pop(self, None)
         self.phase = Phase.GONE
         gone = Refused(ErrorCode.not_coordinator)
         for held in self._held:
@@ -159,11 +163,11 @@ class Shard(Generic[M]):
                     replay(key, value, producer)
             else:
                 sealed.replay_into(self.machine)
-        if partition.high_watermark >= partition.log.log_end:
+        if partition.high_watermark >= partition.log_end:
             for reply_to, reply in replies:
                 self._tell(reply_to, reply)
         elif replies:
-            self._held.append(_Held(partition.log.log_end, now + self._held_s_max, replies))
+            self._held.append(_Held(partition.log_end, now + self._held_s_max, replies))
         if records:
             for consequence in self.machine.settle(now, now_ms):
                 self.apply(consequence, now, now_ms)
@@ -184,18 +188,13 @@ class Shard(Generic[M]):
 
     def _append(self, data: bytearray, header: BatchHeader, now_ms: int) -> None:
         partition = self.partition
-        if not partition.leads or partition.leader_epoch != self.leader_epoch:
-            raise Refused(ErrorCode.not_leader_or_follower)
-        if not partition.enough_in_sync:
-            raise Refused(ErrorCode.not_enough_replicas)
         if len(data) > BATCH_BYTES_MAX:
             raise Refused(ErrorCode.record_list_too_large)
         codec = partition.policy.codec or self._compression
         if codec != "none" and not header.is_control:  # markers are read as they are
             data = bytearray(records.recompress(data, codec, bytes_max=BATCH_BYTES_MAX))
             header = batch.read_header(data)
-        partition.log.append(memoryview(data), header, leader_epoch=partition.leader_epoch, now_ms=now_ms)
-        partition.advance(len(data))
+        partition.append_internal(data, header, self.leader_epoch, now_ms)
 
     # Waiting.
 
@@ -213,8 +212,14 @@ class Shard(Generic[M]):
         while self._held and self._held[0].until <= now:
             self._refuse(self._held.popleft().replies, Refused(ErrorCode.coordinator_not_available))
 
-    def touched(self, size: int) -> None:
-        """The partition moved: the high watermark may have passed what replies wait for."""
+    def on_high_watermark(self, size: int) -> None:
+        if self._held and self._held[0].offset <= self.partition.high_watermark and not self._marked:
+            self._marked = True
+            self._delayed.mark(self)
+
+    def complete(self) -> None:
+        """The high watermark has passed what replies wait for."""
+        self._marked = False
         while self._held and self._held[0].offset <= self.partition.high_watermark:
             for reply_to, reply in self._held.popleft().replies:
                 self._tell(reply_to, reply)

@@ -166,7 +166,7 @@ class Verification:
     def _take_guards(self) -> None:
         self._guards.clear()
         for partition in self._partitions:
-            guard = partition.log.transactions.guard(self._producer.producer_id, self._producer.epoch)
+            guard = partition.transactions.guard(self._producer.producer_id, self._producer.epoch)
             if guard is not None:
                 self._guards[partition.topic, partition.index] = guard
 
@@ -212,7 +212,7 @@ class Verification:
 
     def _is_void(self) -> bool:
         return any(
-            not partition.log.transactions.holds(guard)
+            not partition.transactions.holds(guard)
             for partition in self._partitions
             if (guard := self._guards.get((partition.topic, partition.index))) is not None
         )

@@ -5,8 +5,8 @@ A later answer holds the connection's following requests back, unless it overlap
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.net.streaming import Streamed
 from ottla.runtime import Buffer
@@ -20,7 +20,7 @@ Reply = bytes | list[Buffer] | Streamed | None
 class Pending:
     """An answer that comes later. Unless `overlaps`, the connection's next request waits for it."""
 
-    __slots__ = ("_connection", "abandoned", "early_bytes", "ended", "hurry", "overlaps", "reply", "resolved")
+    __slots__ = ("_connection", "abandoned", "early_bytes", "ended", "expedite", "overlaps", "reply", "resolved")
 
     def __init__(self, *, overlaps: bool = False) -> None:
         self.overlaps = overlaps
@@ -30,7 +30,7 @@ class Pending:
         """Of an answer that is there and not due."""
         self.abandoned: Callable[[], object] | None = None
         """Called when the peer goes away before the answer."""
-        self.hurry: Callable[[], object] | None = None
+        self.expedite: Callable[[], object] | None = None
         """Called when the next request has arrived behind it."""
         self.ended: Callable[[], object] | None = None
         """Called when the answer is there."""
@@ -47,6 +47,16 @@ class Pending:
 
     def queue_on(self, connection: Connection) -> None:
         self._connection = connection
+
+
+class Delayed(Protocol):
+    """Answers that wait for something, of all connections."""
+
+    @property
+    def due(self) -> Sequence[object]:
+        """What is to be answered now."""
+
+    def complete_due(self) -> None: ...
 
 
 Serve = Callable[["Connection", memoryview], "Reply | Pending"]

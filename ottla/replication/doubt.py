@@ -109,12 +109,12 @@ def resolve(
     """Look whether it is known by now who leads. True: this one, as soon as its state is taken up again. If others do
     they are proposed."""
     assert partition.doubt is not None
-    if partition.proposed is not None:
+    if partition.leader.proposed is not None:
         return False
     others = [replica for replica in partition.replicas if replica != partition.broker_id]
     chosen = partition.doubt.verdict(others, now, wait_s_max, able, alive)
     if chosen:
-        partition.proposed = chosen
+        partition.leader.proposed = chosen
     elif chosen is not None:
         partition.doubt = None
         return True

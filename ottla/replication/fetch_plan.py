@@ -136,7 +136,7 @@ class FetchPlan:
         topics: Partitions = {}
         for key in self._moved:
             followed = self._followed[key]
-            position, log_start = followed.partition.position(), followed.partition.log.log_start
+            position, log_start = followed.partition.follower.position(), followed.partition.log.log_start
             if position != followed.asked or log_start != followed.told_start:
                 followed.asked, followed.asked_in, followed.told_start = position, self._requests, log_start
                 wanted = FetchPartition(key[1], *position, log_start, self._partition_bytes_max)
@@ -163,7 +163,7 @@ class FetchPlan:
             followed = self._followed.get((topic_id, fetched.partition))
             if followed is None or followed.asked is None or followed.asked_in > number:
                 continue
-            if followed.asked != followed.partition.position():
+            if followed.asked != followed.partition.follower.position():
                 self._moved[topic_id, fetched.partition] = None
                 continue
             yield followed.partition, fetched

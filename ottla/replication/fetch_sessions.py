@@ -25,11 +25,13 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 NO_FOLLOWER = -1
+NOT_NOTED = -2
+"""In no leader epoch."""
 
 Resolve = Callable[[Topic, int], "Partition | None"]
 
 
-class Fetching:
+class CachedPartition:
     """One partition of one fetch: where the reader is, and what it was told last."""
 
     __slots__ = (
@@ -37,7 +39,7 @@ class Fetching:
         "partition", "topic", "watched",
     )  # fmt: skip
 
-    def __init__(self, fetch: Fetch, topic: Topic, wanted: FetchPartition) -> None:
+    def __init__(self, fetch: FetchSession, topic: Topic, wanted: FetchPartition) -> None:
         self.fetch = fetch
         self.topic = topic
         self.partition = wanted.partition
@@ -53,12 +55,12 @@ class Fetching:
         self.own_start = wanted.log_start
         self.bytes_max = wanted.bytes_max
 
-    def touched(self, size: int) -> None:
-        self.fetch.touched(self, size)
+    def on_high_watermark(self, size: int) -> None:
+        self.fetch.mark_dirty(self, size)
 
     def start_of(self, replica: Partition) -> int:
         """Where the log starts, for this reader."""
-        return replica.log.log_start
+        return replica.log_start
 
     def watch(self, replica: Partition | None) -> None:
         """Be told by this replica, and by no other."""
@@ -71,42 +73,53 @@ class Fetching:
             self._join(replica)
 
     def _join(self, replica: Partition) -> None:
-        replica.watchers[self] = None
+        replica.high_watermark_listeners[self] = None
 
     def _leave(self, replica: Partition) -> None:
-        replica.watchers.pop(self, None)
+        replica.high_watermark_listeners.pop(self, None)
 
 
-class Following(Fetching):
+class FollowerPartition(CachedPartition):
     """One partition that a follower fetches. New records wake it; that some were committed it learns by the way."""
 
-    __slots__ = ()
+    __slots__ = ("diverging", "noted_epoch")
 
     def update(self, wanted: FetchPartition) -> None:
         """Tell it everything again: what the answer before said it may have passed over, since it had asked anew."""
         super().update(wanted)
         self.high_watermark = self.log_start = -1
+        self.diverging: tuple[int, int] | None = None
+        self.noted_epoch = NOT_NOTED
 
-    def touched(self, size: int) -> None:
+    def note_progress(self, replica: Partition, follower: int, broker_epoch: int) -> None:
+        """Tell the leader how far the follower has come, once for each time that it says so. `diverging` is where their
+        logs may diverge."""
+        if self.noted_epoch != replica.leader_epoch:
+            self.diverging = replica.leader.fetched_by(
+                follower, broker_epoch, self.offset, self.last_epoch, self.own_start
+            )
+            self.noted_epoch = replica.leader_epoch
+
+    def on_high_watermark(self, size: int) -> None:
         self.fetch.dirty[self] = None
 
     def start_of(self, replica: Partition) -> int:
         """A follower deletes what is before it, so it is told no log start that is not in the manifest."""
         return replica.log.proven_start
 
-    def grown(self, size: int) -> None:
-        self.fetch.touched(self, size)
+    def on_append(self, size: int) -> None:
+        self.fetch.mark_dirty(self, size)
 
     def _join(self, replica: Partition) -> None:
-        replica.watchers[self] = None
-        replica.tail_watchers[self] = None
+        replica.high_watermark_listeners[self] = None
+        replica.append_listeners[self] = None
 
     def _leave(self, replica: Partition) -> None:
-        replica.watchers.pop(self, None)
-        replica.tail_watchers.pop(self, None)
+        replica.high_watermark_listeners.pop(self, None)
+        replica.append_listeners.pop(self, None)
 
 
-class Fetch:
+class FetchSession:
     """What one client fetches: for one request, or for as long as its session lasts."""
 
     __slots__ = (
@@ -121,11 +134,11 @@ class Fetch:
         """The broker that fetches, if it is one."""
         self.heard = 0
         """How often that broker has asked."""
-        self._entry = Fetching if follower == NO_FOLLOWER else Following
-        self._entries: dict[tuple[Topic, int], Fetching] = {}
-        self.dirty: dict[Fetching, None] = {}
+        self._entry = CachedPartition if follower == NO_FOLLOWER else FollowerPartition
+        self._entries: dict[tuple[Topic, int], CachedPartition] = {}
+        self.dirty: dict[CachedPartition, None] = {}
         """What may have news, in the order in which it is served: whoever got something goes to the end."""
-        self.moved: dict[Fetching, None] = {}
+        self.moved: dict[CachedPartition, None] = {}
         """Those whose offsets may have moved since the client was told of them; found not to have moved, they leave."""
         self.notify: Callable[[int], object] | None = None
         """A parked request to be told of new bytes."""
@@ -149,6 +162,9 @@ class Fetch:
                     entry.update(wanted)
                 self.dirty[entry] = self.moved[entry] = None
 
+    def entry(self, topic: Topic, partition: int) -> CachedPartition:
+        return self._entries[topic, partition]
+
     def forget(self, topics: Iterable[tuple[Topic, list[int]]]) -> None:
         for topic, partitions in topics:
             for partition in partitions:
@@ -158,7 +174,7 @@ class Fetch:
                     self.dirty.pop(entry, None)
                     self.moved.pop(entry, None)
 
-    def touched(self, entry: Fetching, size: int) -> None:
+    def mark_dirty(self, entry: CachedPartition, size: int) -> None:
         self.dirty[entry] = self.moved[entry] = None
         if self.notify is not None:
             self.notify(size)
@@ -176,26 +192,26 @@ class Fetch:
         self.dirty = dict.fromkeys(self._entries.values())
 
 
-class FetchSessions:
+class FetchSessionCache:
     """The sessions of one broker. When there are too many, the one unused for longest goes."""
 
     def __init__(self, random: Random, slots_max: int) -> None:
         self._random = random
         self._slots_max = slots_max
-        self._sessions: OrderedDict[int, Fetch] = OrderedDict()
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._by_follower: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def resolve(self, request: FetchRequest, by_id: bool) -> Fetch:
+    def resolve(self, request: FetchRequest, by_id: bool) -> FetchSession:
         """The fetch a request belongs to, brought up to date with what the request says."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id:
                 self.close(request.session_id)
             follower = max(request.replica_id, NO_FOLLOWER)
             opens = request.session_epoch == INITIAL_EPOCH
-            fetch = self._open(by_id, follower) if opens else Fetch(by_id=by_id, follower=follower)
+            fetch = self._open(by_id, follower) if opens else FetchSession(by_id=by_id, follower=follower)
             fetch.want(request.topics)
             return fetch
         session = self._sessions.get(request.session_id)
@@ -211,22 +227,22 @@ class FetchSessions:
         session.forget(request.forgotten)
         return session
 
-    def _open(self, by_id: bool, follower: int) -> Fetch:
+    def _open(self, by_id: bool, follower: int) -> FetchSession:
         if follower in self._by_follower:
             # It comes by another connection: what it left behind would be told of every append, and never used again.
             self.close(self._by_follower[follower])
         if self._slots_max <= 0:
-            return Fetch(by_id=by_id, follower=follower)
+            return FetchSession(by_id=by_id, follower=follower)
         if len(self._sessions) >= self._slots_max:
             # A request that is parked in it right now keeps its session.
             unused = next((id for id, session in self._sessions.items() if session.notify is None), None)
             if unused is None:
-                return Fetch(by_id=by_id, follower=follower)
+                return FetchSession(by_id=by_id, follower=follower)
             self.close(unused)
         session_id = 0
         while not session_id or session_id in self._sessions:
             session_id = self._random.randrange(1, 2**31)
-        session = self._sessions[session_id] = Fetch(session_id, by_id, follower)
+        session = self._sessions[session_id] = FetchSession(session_id, by_id, follower)
         if follower != NO_FOLLOWER:
             self._by_follower[follower] = session_id
         return session

@@ -38,8 +38,8 @@ class Flusher:
         watch = self._watches.get(partition)
         if partition.policy.synced and watch is None:
             watch = self._watches[partition] = _Watch(self, partition)
-            partition.tail_watchers[watch] = None
-            watch.grown(0)
+            partition.append_listeners[watch] = None
+            watch.on_append(0)
         elif not partition.policy.synced and watch is not None:
             self.forget(partition)
             partition.advance()
@@ -47,7 +47,7 @@ class Flusher:
     def forget(self, partition: Partition) -> None:
         watch = self._watches.pop(partition, None)
         if watch is not None:
-            partition.tail_watchers.pop(watch, None)
+            partition.append_listeners.pop(watch, None)
 
     async def sync(self, partition: Partition) -> None:
         """Return when the device has all that is in the log by now."""
@@ -86,7 +86,7 @@ class _Watch:
         self.partition = partition
         self.syncing = False
 
-    def grown(self, size: int) -> None:
+    def on_append(self, size: int) -> None:
         if not self.syncing and self.partition.leads:
             self.syncing = True
             self._owner.begin(self)

@@ -23,7 +23,7 @@ from ottla.log.damage import Gap
 from ottla.log.manifest import Range, merged
 
 if TYPE_CHECKING:
-    from ottla.replication.in_sync import Follower
+    from ottla.replication.leader import Follower
     from ottla.replication.partition import Partition
 
 
@@ -34,8 +34,8 @@ def unsettled(partition: Partition) -> Range | None:
     """The first range that is missing here, as far as it is not known that the leader has not got it either."""
     if partition.log.damage is not None:
         for start, end in partition.log.damage.missing:
-            if end > partition.agreed:
-                return max(start, partition.agreed), end
+            if end > partition.follower.agreed:
+                return max(start, partition.follower.agreed), end
     return None
 
 
@@ -50,15 +50,15 @@ def pass_over(partition: Partition, gap: Gap, now_ms: int) -> Gap | None:
     offset = next_offset(partition)
     if not gap.start <= offset < gap.end:
         return None
-    partition.agreed = damage.pass_over(partition.log, offset, gap, now_ms)
-    return Gap(offset, partition.agreed, gap.given_up)
+    partition.follower.agreed = damage.pass_over(partition.log, offset, gap, now_ms)
+    return Gap(offset, partition.follower.agreed, gap.given_up)
 
 
 def tell(partition: Partition, replica: int, offset: int) -> Gap | None:
     """What the leader has to say of an offset that a follower asks for; None: nothing is missing there."""
     gap = damage.gap_at(partition.log, offset)
     if gap is not None:
-        follower = partition.followers[replica]
+        follower = partition.leader.followers[replica]
         follower.lacks = merged([*follower.lacks, (offset, gap.end)])
     return gap
 
@@ -91,11 +91,11 @@ def better_followers(partition: Partition, able: Callable[[int, int], bool]) -> 
     assert missing is not None
     have = {
         replica: lacking(missing.missing, follower)
-        for replica, follower in partition.followers.items()
+        for replica, follower in partition.leader.followers.items()
         if follower.heard
         and follower.log_end >= missing.end
         and follower.log_start >= 0
-        and partition.caught_up(follower)
+        and partition.leader.caught_up(follower)
         and able(replica, follower.epoch)
     }
     least = min(have.values(), default=0)

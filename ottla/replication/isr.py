@@ -22,7 +22,7 @@ from ottla.config.live import LiveConfig
 from ottla.errors import ErrorCode, Fault, Refused
 from ottla.replication.doubt import resolve
 from ottla.replication.gaps import unsettled
-from ottla.replication.in_sync import UNKNOWN, Proposal
+from ottla.replication.leader import UNKNOWN, Proposal
 from ottla.replication.partition import Partition
 from ottla.replication.ports import Peers
 from ottla.replication.replicas import Replicas
@@ -100,7 +100,7 @@ class IsrManager:
     def _propose(self, partition: Partition) -> None:
         if partition.doubt is not None:
             self._resolve(partition)
-        elif partition.propose(self._runtime.now(), self._lag_s_max, self._able):
+        elif partition.leader.propose(self._runtime.now(), self._lag_s_max, self._able):
             self._wanted[partition] = None
             self._news.set()
 
@@ -109,7 +109,7 @@ class IsrManager:
         if resolve(partition, self._runtime.now(), self._lag_s_max, self._able, alive):
             log.warning("%s: no other replica shows what is missing: broker %d leads", partition, partition.broker_id)
             self.on_leads(partition)
-        elif partition.proposed is not None:
+        elif partition.leader.proposed is not None:
             self._wanted[partition] = None
             self._news.set()
 
@@ -130,8 +130,8 @@ class IsrManager:
             for partition in list(self._replicas):
                 try:
                     if late:
-                        partition.forgive()  # it was us who stood still
-                    elif partition.followers or partition.doubt is not None:
+                        partition.leader.forgive()  # it was us who stood still
+                    elif partition.leader.followers or partition.doubt is not None:
                         self._propose(partition)
                 except Exception as failure:  # a mistake with one must not leave the followers of all others unseen
                     log.error("the followers of %s cannot be looked at", partition, exc_info=failure)
@@ -140,7 +140,7 @@ class IsrManager:
         while True:
             await self._news.wait()
             self._news.clear()
-            self._wanted = {p: None for p in self._wanted if _decides(p) and p.proposed is not None}
+            self._wanted = {p: None for p in self._wanted if _decides(p) and p.leader.proposed is not None}
             self._leaving = {p: None for p in self._leaving if _leaves(p)}
             if not self._wanted and not self._leaving:
                 continue
@@ -172,7 +172,7 @@ class IsrManager:
     async def _put(self, partitions: list[Partition]) -> None:
         image = self._cluster.image
         proposals = [
-            p.proposal(lambda replica: image.brokers[replica].epoch if replica in image.brokers else -1)
+            p.leader.proposal(lambda replica: image.brokers[replica].epoch if replica in image.brokers else -1)
             for p in partitions
         ]
         codes = await self._ask(proposals)
@@ -183,8 +183,9 @@ class IsrManager:
             self._wanted.pop(partition, None)
             code = codes.get((partition.topic_id, partition.index), ErrorCode.unknown_server_error)
             if code and code not in _OVERTAKEN:
-                log.debug("%s: the controller refused %s: %s", partition, partition.proposed, ErrorCode(code).name)
-                partition.withdraw()
+                refused = partition.leader.proposed
+                log.debug("%s: the controller refused %s: %s", partition, refused, ErrorCode(code).name)
+                partition.leader.withdraw()
                 self._runtime.call_at(self._runtime.now() + RETRY_SECONDS, self.look_at, partition)
 
     async def _ask(self, proposals: list[Proposal]) -> dict[tuple[bytes, int], int]:

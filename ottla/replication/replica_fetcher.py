@@ -286,7 +286,7 @@ class Follower:
             raise Refused(ErrorCode(fetched.error))
         elif fetched.diverging is not None:
             before, committed = partition.log.log_end, partition.high_watermark
-            dropped = partition.truncate(*fetched.diverging, now_ms)
+            dropped = partition.follower.truncate(*fetched.diverging, now_ms)
             self._tell_cut(partition, before, committed)
             await self._around.was_cut(partition, dropped)
         elif gaps.unsettled(partition) is not None and len(fetched.records):
@@ -294,8 +294,8 @@ class Follower:
         else:
             assert isinstance(fetched.records, memoryview)
             if fetched.records:
-                partition.watermark_known = False  # how far that is committed the leader knows before us
-            dropped = partition.replicate(fetched.records, fetched.high_watermark, fetched.log_start, now_ms)
+                partition.follower.watermark_known = False  # how far that is committed the leader knows before us
+            dropped = partition.follower.replicate(fetched.records, fetched.high_watermark, fetched.log_start, now_ms)
             if dropped:
                 await self._around.was_cut(partition, dropped)
 
@@ -303,7 +303,7 @@ class Follower:
         """What was committed the leader of the time knew. We do if it was us; and if we are in sync the one who leads
         now was, too, so it has all of it. Else, after a `kill -9` or with records of another, we know only a part."""
         after = partition.log.log_end
-        if after >= committed and not (partition.watermark_known or partition.broker_id in partition.in_sync):
+        if after >= committed and not (partition.follower.watermark_known or partition.broker_id in partition.in_sync):
             log.warning(
                 "%s: cut from %d to %d, as broker %d has it: it is not known whether records that acks=all "
                 "acknowledged are concerned. They are if broker %d, or one that led before it, was elected without "
@@ -338,7 +338,7 @@ class Follower:
             "%s: broker %d has nothing at %d any more; beginning anew at %d",
             partition, self.leader_id, partition.log.log_end, log_start,
         )  # fmt: skip
-        await self._around.was_cut(partition, partition.restart_at(log_start, now_ms))
+        await self._around.was_cut(partition, partition.follower.restart_at(log_start, now_ms))
 
 
 def _throttled(partition: Partition) -> bool:

@@ -20,7 +20,7 @@ from ottla.errors import ErrorCode, Fault, Refused, StorageFault
 from ottla.log import checkpoints
 from ottla.log.segment import Segment
 from ottla.replication.doubt import WHOLE_WAIT_SECONDS
-from ottla.replication.fetch_sessions import Following as Follows
+from ottla.replication.fetch_sessions import FollowerPartition
 from ottla.replication.flush import Flusher
 from ottla.replication.gaps import unsettled
 from ottla.replication.isr import IsrManager
@@ -31,6 +31,7 @@ from ottla.replication.replicas import STRAY, Replicas
 from ottla.replication.segment_deletion import SegmentDeletion
 from ottla.replication.throttle import Throttle
 from ottla.replication.topic_deletion import TopicDeletion
+from ottla.replication.waits import DelayedOperations
 from ottla.runtime import Handle, Runtime
 
 log = logging.getLogger("ottla.replication")
@@ -56,8 +57,10 @@ class ReplicaManager:
         peers: Peers,
         isr: IsrManager,
         segment_deletion: SegmentDeletion,
+        delayed: DelayedOperations,
     ) -> None:
         self.replicas: Final = replicas
+        self.delayed: Final = delayed
         self.flusher: Final = Flusher(runtime)
         self.topic_deletion: Final = TopicDeletion(runtime, cluster, replicas)
         self.leader_throttle: Final = Throttle()
@@ -130,7 +133,7 @@ class ReplicaManager:
             return None
         if config.broker_rack == rack:
             return None
-        for replica, follower in partition.followers.items():
+        for replica, follower in partition.leader.followers.items():
             live = self._cluster.image.brokers.get(replica)
             in_reach = replica in partition.in_sync and follower.log_start <= offset <= follower.log_end
             if in_reach and live is not None and live.rack == rack:
@@ -265,7 +268,7 @@ class ReplicaManager:
         the question (KIP-966)."""
         if not partition.enough_in_sync:
             return set(partition.replicas) - {self._broker_id}
-        return {*partition.in_sync, *(partition.proposed or ())} - {self._broker_id}
+        return {*partition.in_sync, *(partition.leader.proposed or ())} - {self._broker_id}
 
     def _settings(self) -> Settings:
         config = self._config.current
@@ -310,7 +313,7 @@ class ReplicaManager:
 
     def _copy_anew(self, partition: Partition) -> None:
         damage = partition.log.damage
-        partition.copy_anew(self._runtime.wall_ms())
+        partition.follower.copy_anew(self._runtime.wall_ms())
         log.error(
             "%s: %s: what is behind them is set aside as .damaged, and copied anew from broker %d, from offset %d on",
             partition, damage, partition.leader_id, partition.log.log_end,
@@ -332,6 +335,6 @@ def _fetches(partition: Partition) -> dict[int, int]:
     """How often each follower has asked, in the fetch session in which it follows the partition."""
     return {
         watcher.fetch.follower: watcher.fetch.heard
-        for watcher in partition.tail_watchers
-        if isinstance(watcher, Follows)
+        for watcher in partition.append_listeners
+        if isinstance(watcher, FollowerPartition)
     }

@@ -20,7 +20,7 @@ from ottla.errors import Fault, Refused, StorageFault
 from ottla.log import checkpoints, manifest, scrub_schedule
 from ottla.log.damage import DAMAGED_SUFFIX, NOT_KNOWN, set_directories_aside
 from ottla.log.partition_log import PartitionLog
-from ottla.replication.in_sync import NO_EPOCH
+from ottla.replication.leader import NO_EPOCH
 from ottla.replication.partition import NO_LEADER, Partition
 from ottla.replication.topic_settings import append_policy, log_config
 from ottla.runtime import Runtime
@@ -355,7 +355,7 @@ class Replicas:
         )
         checkpointed = self._known[checkpoints.HIGH_WATERMARKS].get(key, 0)
         partition.high_watermark = min(max(checkpointed, opened.log_start), opened.log_end)
-        partition.end_known = partition.watermark_known = closed is not None
+        partition.end_known = partition.follower.watermark_known = closed is not None
         self.unopened.discard((topic.id, index))
         opened.on_refused = lambda fault: self.on_write_refused(partition, fault)
         return partition

@@ -9,7 +9,7 @@ from ottla.errors import Fault
 from ottla.log.segment import Segment
 from ottla.runtime import Runtime
 
-log = logging.getLogger("ottla.housekeeping")
+log = logging.getLogger("ottla.log")
 
 RETRY_SECONDS: Final = 60.0
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from random import Random
 from typing import Final
 
-from ottla.broker.scrubber import readable
 from ottla.log.manifest import FILE_NAME as MANIFEST
 from ottla.log.segment import file_stem
 from ottla.log.transaction_index import SUFFIX as TXNINDEX_SUFFIX
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import CHECKPOINTS
+from ottla.replication.scrubber import readable
 from ottla.sim.cluster import DATA
 from ottla.sim.disk import SimDisk
 from ottla.wire.batch import batches

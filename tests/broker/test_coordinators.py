@@ -14,7 +14,6 @@ from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
 from ottla.coordinator.records import OffsetCommitKey, OffsetCommitValue
 from ottla.coordinator.runtime import Phase
 from ottla.errors import ErrorCode, StorageFault
-from ottla.log.partition_log import PartitionLog
 from ottla.replication.partition import Partition
 from ottla.wire.batch import CODECS, read_header
 from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -207,14 +206,9 @@ def test_a_shard_of_an_earlier_reign_writes_nothing(tmp_path: Path):
 
 
 class Unreadable:
-    """A log on a disk that cannot be read for a while."""
+    """A source on a disk that cannot be read."""
 
-    def __init__(self, log: PartitionLog) -> None:
-        self._log = log
-        self.tries = 0
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._log, name)
+    tries = 0
 
     def read(self, *_: object, **__: object) -> None:
         self.tries += 1
@@ -226,13 +220,12 @@ def test_a_shard_that_cannot_be_read_for_a_while_is_loaded_when_it_can(tmp_path:
         async with brokers(tmp_path, 1, **SETTINGS) as (broker,), Client.to(broker) as client:
             partition = await coordinating(broker)
             assert await commit(client, 5) == ErrorCode.none
-            sound, unreadable = partition.log, Unreadable(partition.log)
-            partition.log = unreadable  # type: ignore[assignment]
+            partition.source = unreadable = Unreadable()
             move(broker, partition, ANOTHER_BROKER)
             move(broker, partition, broker.id)
             await until(lambda: unreadable.tries)
             assert (await fetch(client))[0] == ErrorCode.coordinator_load_in_progress
-            partition.log = sound
+            partition.source = partition.log
             assert await settled(client) == (ErrorCode.none, 5)
 
     run(test)

@@ -41,14 +41,10 @@ class Clock:
             act()
 
 
-class Log:
-    log_end = 7
-
-
 class Replica:
     def __init__(self, name):
         self.name = name
-        self.log = Log()
+        self.log_end = 7
 
     def __str__(self):
         return self.name
@@ -88,7 +84,7 @@ def test_it_is_told_when_writes_succeed_again_and_nothing_is_kept(caplog):
     errors.write_refused(partition, StorageFault("full"))
     clock.run_timers()
     assert [level for level, _ in lines(caplog)] == ["ERROR"], "nothing was written since"
-    partition.log.log_end += 1
+    partition.log_end += 1
     clock.run_timers()
     assert lines(caplog)[-1] == ("INFO", "orders-0: the disk takes writes again")
     assert not clock.timers, "there is nothing left to look at"

@@ -31,7 +31,7 @@ def test_nobody_is_sent_to_a_replica_that_has_dropped_what_is_asked_for(tmp_path
             assert one.replica_manager.nearer_replica(leader, "there", 0) == 2
             follower.log.roll(now_ms)
         follower.log.config = follower.log.config._replace(retention_bytes=1)  # its segments need not be the leader's
-        await two.housekeeping._retain()
+        await two.log_manager._retain()
         assert (leader.log.log_start, follower.log.log_start) == (0, 1)
         await until(lambda: one.replica_manager.nearer_replica(leader, "there", 0) is None)
         assert one.replica_manager.nearer_replica(leader, "there", 1) == 2

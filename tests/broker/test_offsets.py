@@ -64,7 +64,7 @@ def test_a_new_leader_does_not_deny_what_may_be_committed_before_it_knows(tmp_pa
                     assert await listed(client, time, version=4) == (ErrorCode.leader_not_available, -1)
                 assert await listed(client, EARLIEST) == (ErrorCode.none, 0)
                 assert await listed(client, now_ms - 1000) == (ErrorCode.none, 0)
-                partition.fetched_by(2, 1, 2, shared.leader_epoch)
+                partition.leader.fetched_by(2, 1, 2, shared.leader_epoch)
                 assert await listed(client, now_ms) == (ErrorCode.none, 1)
                 assert await listed(client, MAX_TIMESTAMP) == (ErrorCode.none, 1)
                 assert await listed(client, now_ms + 1000) == (ErrorCode.none, -1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from ottla.broker import broker as broker_module
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicSpec
 from ottla.config.load import load_broker_config
 from ottla.errors import StorageFault
+from ottla.replication import replica_manager
 from ottla.runtime.disk import RealDisk
 from ottla.runtime.real import RealRuntime
 from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
@@ -91,7 +91,7 @@ def test_a_partition_whose_directory_could_not_be_read_for_a_moment_is_led_all_t
     async def test():
         async with brokers(tmp_path, 1) as (one,):
             monkeypatch.setattr(RealDisk, "listdir", refused)
-            monkeypatch.setattr(broker_module, "HOST_AGAIN_SECONDS", 0.02)
+            monkeypatch.setattr(replica_manager, "RETRY_SECONDS", 0.02)
             await one.cluster.create_topics([TopicSpec("t", 2, 1)])
             assert (one.replicas.get("t", 0), one.replicas.get("t", 1) is not None) == (None, True)
             refusing.clear()

@@ -120,7 +120,7 @@ def test_it_is_read_to_its_end_in_its_own_time(tmp_path):
 
 def test_segments_that_retention_unlinks_meanwhile_are_read_to_their_end(tmp_path):
     async def test(broker: Broker, reader: asyncio.StreamReader, written: list[bytes]) -> None:
-        await broker.housekeeping._retain()
+        await broker.log_manager._retain()
         logs = [broker.replica_manager.find("t", index).log for index in range(PARTITIONS)]
         assert all(log.log_start > 0 for log in logs)
         await until(lambda: not list(tmp_path.glob("data-1/t-*/*.log.deleted")))

@@ -38,7 +38,7 @@ async def cut(broker: Broker, partition: Partition) -> None:
 
 
 async def retain(broker: Broker, partition: Partition) -> None:
-    await broker.housekeeping._retain()
+    await broker.log_manager._retain()
 
 
 async def end(broker: Broker) -> None:

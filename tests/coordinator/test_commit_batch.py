@@ -31,6 +31,7 @@ from ottla.wire.schema.offset_commit import (
     OffsetCommitResponse,
 )
 from ottla.wire.schema.offset_fetch import OffsetFetchRequestGroup
+from tests.coordinator.at_once import AtOnce
 from tests.coordinator.consumer_scenarios import World
 
 NOW, NOW_MS = 1000.0, 1_790_000_000_000
@@ -48,7 +49,8 @@ class Remembering:
         partition.become(State(replicas=(1,), leader=1, leader_epoch=0, in_sync=(1,), partition_epoch=0))
         self.heard: list[object] = []
         self.machine = Groups(world)
-        self.shard = Shard(partition, self.machine, records, lambda _, reply: self.heard.append(reply), held_s_max=5.0)
+        tell = lambda _, reply: self.heard.append(reply)  # noqa: E731
+        self.shard = Shard(partition, self.machine, records, tell, AtOnce(), held_s_max=5.0)
         self.shard.activate(NOW, NOW_MS)
 
     def apply(self, decision: Decision) -> object:

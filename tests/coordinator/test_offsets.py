@@ -26,6 +26,7 @@ from ottla.wire.batch import CODECS
 from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.wire.schema.offset_commit import OffsetCommitRequest
 from ottla.wire.schema.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics, OffsetFetchResponseGroup
+from tests.coordinator.at_once import AtOnce
 from tests.coordinator.consumer_scenarios import World
 from tests.coordinator.group_scenarios import GroupScenario
 from tests.log.batches import NOW, stored
@@ -146,7 +147,7 @@ def test_an_aborted_commit_leaves_the_one_before_in_a_compressed_topic_too(tmp_p
         if isinstance(reply_to, Promise):
             reply_to.answer(reply)
 
-    shard = Shard(partition, groups, records, tell, held_s_max=5.0, compression=codec)
+    shard = Shard(partition, groups, records, tell, AtOnce(), held_s_max=5.0, compression=codec)
     shard.activate(0.0, NOW)
     shard.apply(Decision([LogRecord(KEY, value(10))]), 0.0, NOW)
     shard.apply(Decision([LogRecord(KEY, value(20))], (), Producer(7, 0)), 0.0, NOW)

@@ -21,6 +21,7 @@ from ottla.replication.partition import Partition
 from ottla.runtime.disk import RealDisk
 from ottla.wire.batch import read_header
 from ottla.wire.records import Record, build_batch
+from tests.coordinator.at_once import AtOnce
 
 NOW = 1000.0
 NOW_MS = 1_790_000_000_000
@@ -87,7 +88,7 @@ class Fixture:
         def tell(reply_to: object, reply: object) -> None:
             self.heard.append((reply_to, reply.code if isinstance(reply, Refused) else reply))
 
-        return Shard(self.partition, machine, records, tell, held_s_max=5.0)
+        return Shard(self.partition, machine, records, tell, AtOnce(), held_s_max=5.0)
 
     def apply(self, decision: Decision) -> list[tuple[object, object]]:
         self.heard.clear()

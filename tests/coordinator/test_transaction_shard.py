@@ -17,6 +17,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.replication.admission import AppendPolicy
 from ottla.replication.partition import Partition
 from ottla.runtime.disk import RealDisk
+from tests.coordinator.at_once import AtOnce
 
 NOW, NOW_MS = 100.0, 1_700_000_000_000
 
@@ -30,7 +31,7 @@ class Coordinator:
         self.partition.become(State(replicas=(1, 2), leader=1, leader_epoch=0, in_sync=(1, 2), partition_epoch=0))
         self.heard: list[tuple[object, object]] = []
         self.machine = Transactions(lambda: Limits(900_000, 10**9))
-        self.shard = Shard(self.partition, self.machine, transaction_records, self.tell, held_s_max=5.0)
+        self.shard = Shard(self.partition, self.machine, transaction_records, self.tell, AtOnce(), held_s_max=5.0)
         self.shard.activate(NOW, NOW_MS)
 
     def tell(self, reply_to: object, reply: object) -> None:
@@ -39,7 +40,7 @@ class Coordinator:
     def replicated(self) -> list[tuple[object, object]]:
         """The follower has everything: what is told then."""
         self.heard.clear()
-        self.partition.fetched_by(2, 1, self.log.log_end, 0)
+        self.partition.leader.fetched_by(2, 1, self.log.log_end, 0)
         return self.heard
 
     def begun(self) -> Identity:

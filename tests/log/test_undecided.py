@@ -110,7 +110,7 @@ def test_a_whole_log_shows_what_was_committed():
     assert (set(shown.values()), failed) == (committed, set())
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_any_one_file_that_is_damaged_shows_nobody_what_was_aborted(data):
     disk, committed, end = closed()

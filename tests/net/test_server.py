@@ -422,3 +422,48 @@ def test_a_large_length_alone_costs_no_memory():
             writer.close()
 
     serving(echo, test)
+
+
+def test_what_a_request_brings_about_for_another_connection_is_answered_when_it_has_been_served():
+    """An acks=all Produce is answered at the end of the read that brought the follower's Fetch: not inside it, and not
+    a turn of the loop later."""
+    happened: list[str] = []
+    waiting: list[Pending] = []
+
+    class Waits:
+        due: list[Pending]
+
+        def __init__(self) -> None:
+            self.due = []
+
+        def complete_due(self) -> None:
+            due, self.due = self.due, []
+            for pending in due:
+                happened.append("answered")
+                pending.resolve(frame(b"produced"))
+
+    waits = Waits()
+
+    def serve(connection: Connection, body: memoryview) -> bytes | Pending:
+        if bytes(body) == b"produce!":
+            waiting.append(Pending(overlaps=True))
+            return waiting[-1]
+        asyncio.get_running_loop().call_soon(happened.append, "next turn")
+        waits.due.append(waiting.pop())
+        happened.append("served")
+        return frame(b"fetched!")
+
+    async def test(server: Server, port: int) -> None:
+        server.delayed = waits
+        producer, producing = await asyncio.open_connection("127.0.0.1", port)
+        follower, following = await asyncio.open_connection("127.0.0.1", port)
+        producing.write(frame(b"produce!"))
+        await until(lambda: bool(waiting))
+        following.write(frame(b"fetch..."))
+        assert await read_frame(producer) == b"produced"
+        assert await read_frame(follower) == b"fetched!"
+        assert happened == ["served", "answered", "next turn"]
+        producing.close()
+        following.close()
+
+    serving(serve, test)

@@ -39,11 +39,11 @@ class Waiting:
         self._world = world
         self._letter = letter
 
-    def committed(self, partition: Partition) -> None:
+    def on_committed(self, partition: Partition) -> None:
         self._world.waiting.remove(self._letter)
         self._world.happened.append(f"acked {self._letter}")
 
-    def lost(self, partition: Partition) -> None:
+    def on_leadership_lost(self, partition: Partition) -> None:
         self._world.waiting.remove(self._letter)
         self._world.happened.append(f"lost {self._letter}")
 
@@ -108,36 +108,36 @@ class World:
     def do_fetch(self, broker: str, *, leader: str = "", **options: str) -> None:
         follower = self.replicas[int(broker)]
         leading = self.replicas[int(leader or follower.leader_id)]
-        epoch, offset, last_epoch = follower.position()
+        epoch, offset, last_epoch = follower.follower.position()
         leading.check_leads(epoch)
-        parting = leading.fetched_by(follower.broker_id, int(options.get("as", "7")), offset, last_epoch)
+        parting = leading.leader.fetched_by(follower.broker_id, int(options.get("as", "7")), offset, last_epoch)
         if parting is not None:
-            follower.truncate(*parting, NOW_MS)
+            follower.follower.truncate(*parting, NOW_MS)
             self.happened.append("cut")
             return
         piece = leading.read_tail(offset, 1 << 20, leader_epoch=epoch, whole_first_batch=True)
         data = memoryview(bytes(piece.load()) if piece is not None else b"")
-        follower.replicate(data, leading.high_watermark, leading.log.log_start, NOW_MS)
+        follower.follower.replicate(data, leading.high_watermark, leading.log.log_start, NOW_MS)
 
     def do_check(self, passed: str) -> None:
         self.now += float(passed.removesuffix("s"))
         for replica in self.replicas.values():
-            if replica.propose(self.now, LAG_S_MAX, lambda broker, _: broker not in self.gone):
-                assert replica.proposed is not None
-                self.happened.append(f"proposed {replica.broker_id}={_text(replica.proposed)}")
+            if replica.leader.propose(self.now, LAG_S_MAX, lambda broker, _: broker not in self.gone):
+                assert replica.leader.proposed is not None
+                self.happened.append(f"proposed {replica.broker_id}={_text(replica.leader.proposed)}")
 
     def do_gone(self, *brokers: str) -> None:
         self.gone = set(map(int, brokers))
 
     def do_accept(self, *, told: str = "1,2,3") -> None:
-        proposing = next(r for r in self.replicas.values() if r.proposed is not None)
-        proposal = proposing.proposal(lambda replica: 7)
+        proposing = next(r for r in self.replicas.values() if r.leader.proposed is not None)
+        proposal = proposing.leader.proposal(lambda replica: 7)
         in_sync = tuple(replica for replica, _ in proposal.in_sync)
         state = self.state
         self._decide(state._replace(in_sync=in_sync, partition_epoch=state.partition_epoch + 1), told)
 
     def do_refuse(self) -> None:
-        next(r for r in self.replicas.values() if r.proposed is not None).withdraw()
+        next(r for r in self.replicas.values() if r.leader.proposed is not None).leader.withdraw()
 
     def do_lose(self, broker: str, count: str) -> None:
         old = self.replicas[int(broker)]

@@ -137,8 +137,8 @@ def test_whoever_has_it_is_proposed_under_the_registration_it_was_heard_under():
     for replica in (2, 3):
         partition.doubt.hear(replica, 7, 1, 0, 0)
     assert not resolve(partition, 0.0, WAIT, everybody, everybody)
-    assert partition.proposal(lambda replica: 8).in_sync == ((2, 7), (3, 7))
-    partition.withdraw()
+    assert partition.leader.proposal(lambda replica: 8).in_sync == ((2, 7), (3, 7))
+    partition.leader.withdraw()
     assert partition.doubt is not None
 
 
@@ -178,7 +178,7 @@ def test_a_last_leader_that_lost_everything_takes_any_log_start_of_others():
     for replica in (2, 3):
         partition.doubt.hear(replica, 7, 40, 0, 20)
     assert not resolve(partition, 0.0, WAIT, everybody, everybody)
-    assert partition.proposed == (2, 3)
+    assert partition.leader.proposed == (2, 3)
 
 
 def test_an_older_copy_of_a_last_leader_waits_for_all_though_nothing_is_known_to_be_missing():
@@ -191,4 +191,4 @@ def test_an_older_copy_of_a_last_leader_waits_for_all_though_nothing_is_known_to
     assert not resolve(partition, WHOLE_WAIT_SECONDS, WAIT, everybody, nobody)
     partition.doubt.hear(3, 7, 1, 0, 0)
     assert not resolve(partition, WAIT, WAIT, everybody, nobody)
-    assert partition.proposed == (3,)
+    assert partition.leader.proposed == (3,)

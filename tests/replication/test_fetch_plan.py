@@ -37,7 +37,7 @@ def lead(partition: Partition, epoch: int) -> None:
 def grow(partition: Partition) -> None:
     data = bytearray(build_batch([Record(0, NOW_MS, None, b"x")]))
     data[:8] = partition.log.log_end.to_bytes(8, "big")
-    partition.replicate(memoryview(data), 0, 0, NOW_MS)
+    partition.follower.replicate(memoryview(data), 0, 0, NOW_MS)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_a_partition_whose_log_begins_elsewhere_now_is_named_again(plan):
         grow(partition)
     plan.add(partition)
     assert named(plan) == [0]
-    partition.replicate(memoryview(b""), 2, 1, NOW_MS)
+    partition.follower.replicate(memoryview(b""), 2, 1, NOW_MS)
     assert taken(plan, answer(0)) == [0]
     request = plan.request(0.0)
     assert request is not None

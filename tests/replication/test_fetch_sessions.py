@@ -9,7 +9,7 @@ import pytest
 
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode, Refused
-from ottla.replication.fetch_sessions import Fetching, FetchSessions
+from ottla.replication.fetch_sessions import CachedPartition, FetchSessionCache
 from ottla.wire.fetch import FetchPartition, FetchRequest, Topic
 from ottla.wire.schema import fetch as wire
 from tests.broker.clustered import Client, brokers, run, until
@@ -39,7 +39,7 @@ def offsets(fetch):
 
 
 def test_a_session_remembers_what_it_was_told():
-    sessions = FetchSessions(Random(1), 10)
+    sessions = FetchSessionCache(Random(1), 10)
     fetch = opened(sessions)
     fetch.dirty.clear()
     again = sessions.resolve(request(fetch.id, 1, wanted=[(1, 7)]), by_id=False)
@@ -49,7 +49,7 @@ def test_a_session_remembers_what_it_was_told():
 
 
 def test_a_forgotten_partition_is_not_fetched_any_more():
-    sessions = FetchSessions(Random(1), 10)
+    sessions = FetchSessionCache(Random(1), 10)
     fetch = opened(sessions)
     sessions.resolve(request(fetch.id, 1, forgotten=[0]), by_id=False)
     assert len(fetch) == 1
@@ -57,7 +57,7 @@ def test_a_forgotten_partition_is_not_fetched_any_more():
 
 
 def test_requests_of_a_session_come_in_their_order():
-    sessions = FetchSessions(Random(1), 10)
+    sessions = FetchSessionCache(Random(1), 10)
     fetch = opened(sessions)
     sessions.resolve(request(fetch.id, 1), by_id=False)
     assert refusal(sessions, request(fetch.id, 1)) == ErrorCode.invalid_fetch_session_epoch
@@ -66,7 +66,7 @@ def test_requests_of_a_session_come_in_their_order():
 
 
 def test_the_epoch_wraps_around_to_one():
-    sessions = FetchSessions(Random(1), 10)
+    sessions = FetchSessionCache(Random(1), 10)
     fetch = opened(sessions)
     fetch.epoch = 2**31 - 1
     sessions.resolve(request(fetch.id, 2**31 - 1), by_id=False)
@@ -74,17 +74,17 @@ def test_the_epoch_wraps_around_to_one():
 
 
 def test_an_unknown_session_is_refused():
-    assert refusal(FetchSessions(Random(1), 10), request(5, 1)) == ErrorCode.fetch_session_id_not_found
+    assert refusal(FetchSessionCache(Random(1), 10), request(5, 1)) == ErrorCode.fetch_session_id_not_found
 
 
 def test_names_and_ids_are_not_mixed_in_one_session():
-    sessions = FetchSessions(Random(1), 10)
+    sessions = FetchSessionCache(Random(1), 10)
     fetch = opened(sessions)
     assert refusal(sessions, request(fetch.id, 1), by_id=True) == ErrorCode.fetch_session_topic_id_error
 
 
 def test_a_final_request_closes_the_session():
-    sessions = FetchSessions(Random(1), 10)
+    sessions = FetchSessionCache(Random(1), 10)
     fetch = opened(sessions)
     last = sessions.resolve(request(fetch.id, -1, wanted=[(0, 0)]), by_id=False)
     assert not last.is_session
@@ -92,7 +92,7 @@ def test_a_final_request_closes_the_session():
 
 
 def test_the_session_unused_for_longest_makes_room():
-    sessions = FetchSessions(Random(1), 2)
+    sessions = FetchSessionCache(Random(1), 2)
     first, second = opened(sessions), opened(sessions)
     sessions.resolve(request(first.id, 1), by_id=False)
     opened(sessions)
@@ -102,7 +102,7 @@ def test_the_session_unused_for_longest_makes_room():
 
 
 def test_a_parked_session_is_not_thrown_out():
-    sessions = FetchSessions(Random(1), 1)
+    sessions = FetchSessionCache(Random(1), 1)
     parked = opened(sessions)
     parked.notify = lambda size: None
     assert not opened(sessions).is_session
@@ -111,24 +111,24 @@ def test_a_parked_session_is_not_thrown_out():
 
 
 def test_without_slots_every_fetch_stands_alone():
-    assert not opened(FetchSessions(Random(1), 0)).is_session
+    assert not opened(FetchSessionCache(Random(1), 0)).is_session
 
 
 def test_what_an_append_touches_is_looked_at_again_and_nothing_else():
-    sessions = FetchSessions(Random(1), 10)
+    sessions = FetchSessionCache(Random(1), 10)
     fetch = opened(sessions, wanted=[(index, 0) for index in range(1000)])
     entries = list(fetch.dirty)
     fetch.dirty.clear()
     told: list[int] = []
     fetch.notify = told.append
-    entries[500].touched(123)
+    entries[500].on_high_watermark(123)
     assert [entry.partition for entry in fetch.dirty] == [500]
     assert told == [123]
 
 
 def test_a_follower_that_names_a_partition_again_is_told_again_how_far_it_is_committed():
     """It passes over the answer to what it asked before."""
-    sessions = FetchSessions(Random(1), 10)
+    sessions = FetchSessionCache(Random(1), 10)
     fetch = sessions.resolve(request(0, 0, [(0, 0), (1, 0)], replica=2), by_id=False)
     for entry in fetch.dirty:
         entry.high_watermark, entry.log_start = 7, 3
@@ -141,7 +141,7 @@ def followed(sessions, replica):
 
 
 def test_a_follower_that_comes_back_leaves_no_session_behind(partition):
-    sessions = FetchSessions(Random(1), 10)
+    sessions = FetchSessionCache(Random(1), 10)
     other = followed(sessions, replica=3)
     before = followed(sessions, replica=2)
     watched = partition()
@@ -149,20 +149,20 @@ def test_a_follower_that_comes_back_leaves_no_session_behind(partition):
         entry.watch(watched)
     now = followed(sessions, replica=2)
     assert len(sessions) == 2
-    assert not watched.watchers
-    assert not watched.tail_watchers
+    assert not watched.high_watermark_listeners
+    assert not watched.append_listeners
     assert refusal(sessions, request(before.id, 1, replica=2)) == ErrorCode.fetch_session_id_not_found
     for fetch, replica in ((now, 2), (other, 3)):
         assert sessions.resolve(request(fetch.id, 1, replica=replica), by_id=False) is fetch
 
 
 def test_sessions_of_consumers_leave_each_other_alone():
-    sessions = FetchSessions(Random(1), 10)
+    sessions = FetchSessionCache(Random(1), 10)
     assert len({opened(sessions).id for _ in range(5)}) == len(sessions) == 5
 
 
 def test_a_request_that_is_parked_in_a_session_hears_that_it_was_closed():
-    sessions = FetchSessions(Random(1), 10)
+    sessions = FetchSessionCache(Random(1), 10)
     before = followed(sessions, replica=2)
     told: list[int] = []
     before.notify = told.append
@@ -176,17 +176,17 @@ def test_a_request_parked_in_a_session_that_is_closed_is_refused_and_leaves_nobo
         async with brokers(tmp_path, 1) as (broker,), Client.to(broker) as client, Client.to(broker) as other:
             await broker.cluster.create_topics([TopicSpec("t")])
             await until(lambda: (found := broker.replicas.get("t", 0)) is not None and found.leads)
-            watchers = broker.replica_manager.find("t", 0).watchers
+            listeners = broker.replica_manager.find("t", 0).high_watermark_listeners
             wanted = wire.FetchTopic(topic="t", partitions=[wire.FetchPartition(partition=0, partition_max_bytes=1000)])
             opening = wire.FetchRequest(max_wait_ms=0, min_bytes=1, topics=[wanted], session_epoch=0)
             session_id = (await client.call(opening, wire.FetchResponse, 12)).session_id
             assert session_id
             waiting = wire.FetchRequest(max_wait_ms=600_000, min_bytes=1, session_id=session_id, session_epoch=1)
             parked = asyncio.create_task(client.call(waiting, wire.FetchResponse, 12))
-            await until(lambda: any(isinstance(each, Fetching) and each.fetch.notify for each in watchers))
+            await until(lambda: any(isinstance(each, CachedPartition) and each.fetch.notify for each in listeners))
             closing = wire.FetchRequest(max_wait_ms=0, session_id=session_id, session_epoch=-1)
             await other.call(closing, wire.FetchResponse, 12)
             assert (await parked).error_code == ErrorCode.fetch_session_id_not_found
-            assert not watchers
+            assert not listeners
 
     run(test)

@@ -13,7 +13,6 @@ from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.replication import gaps
 from ottla.replication.admission import AppendPolicy
-from ottla.replication.in_sync import in_sync_wanted
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.sim.disk import SimDisk
 from tests.replication.test_partition import NOW_MS, batch
@@ -21,6 +20,14 @@ from tests.replication.test_partition import NOW_MS, batch
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
 PATH = "/t-0"
 END = 14
+
+
+def wanted_isr(partition: Partition) -> set[int]:
+    """The ISR that the leader would propose; the one there is, if it has nothing to propose."""
+    proposes = partition.leader.propose(0.0, 10.0, everybody)
+    wanted = partition.leader.proposed if proposes else partition.in_sync
+    partition.leader.withdraw()
+    return set(wanted or ())
 
 
 def everybody(replica: int, epoch: int = 0) -> bool:
@@ -52,22 +59,22 @@ def write(partition: Partition, count: int) -> None:
 def follow(follower: Partition, leader: Partition) -> None:
     """Until nothing more comes of it. As `broker.handlers.fetch` and `replication.follower` do it."""
     for _ in range(200):
-        position = follower.position()
+        position = follower.follower.position()
         _, offset, last_epoch = position
-        parting = leader.fetched_by(follower.broker_id, 1, offset, last_epoch, follower.log.log_start)
+        parting = leader.leader.fetched_by(follower.broker_id, 1, offset, last_epoch, follower.log.log_start)
         if parting is not None:
-            follower.truncate(*parting, NOW_MS)
+            follower.follower.truncate(*parting, NOW_MS)
         elif (gap := gaps.tell(leader, follower.broker_id, offset)) is not None:
             assert gaps.pass_over(follower, gap, NOW_MS)
         else:
             piece = leader.read_tail(offset, 10_000, leader_epoch=leader.leader_epoch, whole_first_batch=True)
             data = b"" if piece is None else piece.load()
             if gaps.unsettled(follower) is not None and data:
-                follower.copy_anew(NOW_MS)
+                follower.follower.copy_anew(NOW_MS)
                 continue
             else:
-                follower.replicate(memoryview(data), leader.high_watermark, leader.log.proven_start, NOW_MS)
-        if follower.position() == position:
+                follower.follower.replicate(memoryview(data), leader.high_watermark, leader.log.proven_start, NOW_MS)
+        if follower.follower.position() == position:
             return
     raise AssertionError("it does not come to an end")
 
@@ -106,14 +113,14 @@ def test_followers_keep_what_their_leader_lost_and_one_of_them_leads(cluster):
         assert readable(follower) == {*range(10), 14, 15}
         assert follower.log.damage.missing == ((10, 14),)
         assert follower.log.log_end == third.log.log_end
-    assert in_sync_wanted(third, 0.0, 10.0, everybody) == {1, 2}
+    assert wanted_isr(third) == {1, 2}
     reign(first, second, third, epoch=2)
     write(first, 1)
     for follower in (second, third):
         follow(follower, first)
         assert readable(follower) == {*range(10), 14, 15, 16}
         assert follower.log.damage.missing == ((10, 14),)
-    assert in_sync_wanted(first, 0.0, 10.0, everybody) == {1, 2, 3}, "nobody lacks less than the leader"
+    assert wanted_isr(first) == {1, 2, 3}, "nobody lacks less than the leader"
 
 
 def test_what_one_of_them_lacks_besides_it_copies_from_the_one_that_has_it(cluster):
@@ -123,7 +130,7 @@ def test_what_one_of_them_lacks_besides_it_copies_from_the_one_that_has_it(clust
     follow(first, third)
     follow(second, third)
     assert second.log.damage.missing == ((6, 14),)
-    assert in_sync_wanted(third, 0.0, 10.0, everybody) == {1}
+    assert wanted_isr(third) == {1}
     reign(first, second, third, epoch=2)
     for follower in (second, third):
         follow(follower, first)
@@ -228,4 +235,4 @@ def test_what_was_written_in_reigns_that_the_leader_has_lost_is_cut_nowhere():
     follow(first, older)
     assert readable(first) == set(range(15))
     assert first.log.damage is None
-    assert in_sync_wanted(older, 0.0, 10.0, everybody) == {1}
+    assert wanted_isr(older) == {1}

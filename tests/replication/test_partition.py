@@ -55,7 +55,7 @@ class Watch:
     def __init__(self):
         self.sizes = []
 
-    def touched(self, size):
+    def on_high_watermark(self, size):
         self.sizes.append(size)
 
 
@@ -268,20 +268,20 @@ def test_deleted_records_cannot_be_read_any_more(partition):
 def test_records_are_gone_when_all_that_are_in_sync_have_deleted_them(partition):
     p = partition(leading(in_sync=(1, 2, 3)))
     p.append(batch(b"a", b"b", b"c"), 1, NOW_MS)
-    p.fetched_by(2, 8, 3, 0, 0)
-    p.fetched_by(3, 8, 3, 0, 0)
+    p.leader.fetched_by(2, 8, 3, 0, 0)
+    p.leader.fetched_by(3, 8, 3, 0, 0)
     assert p.delete_before(-1) == 3
-    assert p.low_watermark == 0
-    p.fetched_by(2, 8, 3, -1, 3)
-    assert p.low_watermark == 0
+    assert p.leader.low_watermark == 0
+    p.leader.fetched_by(2, 8, 3, -1, 3)
+    assert p.leader.low_watermark == 0
     p.become(leading(in_sync=(1, 2))._replace(replicas=(1, 2, 3), partition_epoch=1))
-    assert p.low_watermark == 3
+    assert p.leader.low_watermark == 3
 
 
 def test_whoever_watches_is_told_of_bytes_and_of_other_changes(partition):
     p = partition()
     watch = Watch()
-    p.watchers[watch] = None
+    p.high_watermark_listeners[watch] = None
     view = batch(b"a")
     p.append(view, 1, NOW_MS)
     p.become(leading(epoch=1))
@@ -298,28 +298,28 @@ def test_what_a_follower_had_before_it_registered_anew_does_not_count(partition)
     p = partition(leading(in_sync=(1, 2)))
     p.append(batch(b"a"), 1, NOW_MS)
     p.append(batch(b"b"), 1, NOW_MS)
-    p.fetched_by(2, 8, 1, 0)  # it came back without its end
-    assert refusal(p.fetched_by, 2, 7, 2, 0) is ErrorCode.stale_broker_epoch  # a request of before, answered late
+    p.leader.fetched_by(2, 8, 1, 0)  # it came back without its end
+    assert refusal(p.leader.fetched_by, 2, 7, 2, 0) is ErrorCode.stale_broker_epoch  # late
     assert p.high_watermark == 1
-    p.fetched_by(2, 8, 2, 0)
+    p.leader.fetched_by(2, 8, 2, 0)
     assert p.high_watermark == 2
 
 
 def test_a_follower_whose_empty_log_begins_behind_our_end_has_nothing_of_ours(partition):
     p = partition(leading(in_sync=(1, 2)))
     p.append(batch(b"a"), 1, NOW_MS)
-    p.fetched_by(2, 8, 5, -1)
+    p.leader.fetched_by(2, 8, 5, -1)
     for value in (b"b", b"c", b"d", b"e"):
         p.append(batch(value), 1, NOW_MS)
     assert p.high_watermark == 0
-    p.fetched_by(2, 8, 5, 0)
+    p.leader.fetched_by(2, 8, 5, 0)
     assert p.high_watermark == 5
 
 
 def test_a_follower_with_records_of_a_reign_that_never_was_is_told_to_drop_them(partition):
     p = partition(leading(in_sync=(1, 2)))
     p.append(batch(b"a"), 1, NOW_MS)
-    assert p.fetched_by(2, 8, 2, 70_000) == (0, 1)
+    assert p.leader.fetched_by(2, 8, 2, 70_000) == (0, 1)
     assert p.high_watermark == 0
 
 
@@ -331,7 +331,7 @@ def test_nothing_is_committed_behind_the_end_of_a_log_that_the_disk_refused_to_c
     with monkeypatch.context() as refusing:
         refusing.setattr(RealDisk, "sync_dir", lambda disk, path: disk.open(path + "/not/there").sync())
         with pytest.raises(StorageFault):
-            partition.truncate(0, 2, NOW_MS)
+            partition.follower.truncate(0, 2, NOW_MS)
     assert (partition.log.log_end, partition.high_watermark) == (2, 2)
     partition.become(leading((1, 2), epoch=2))
     partition.append(batch(b"e"), ACKS_ALL, NOW_MS)

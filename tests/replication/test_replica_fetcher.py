@@ -122,8 +122,8 @@ def test_a_leader_hears_of_nothing_that_it_may_count_on_only_when_it_is_on_the_d
     run(test)
 
 
-class Unreadable(Mistaken):
-    """A log on a disk that cannot be read."""
+class Unreadable:
+    """A source on a disk that cannot be read."""
 
     def read(self, *_, **__):
         raise StorageFault("Input/output error")
@@ -135,16 +135,15 @@ def test_a_partition_that_its_leader_cannot_read_keeps_back_no_other(tmp_path):
             await first.cluster.create_topics([TopicSpec(name, 4, 2) for name in ("good", "bad")])
             await until(lambda: all(b.replicas.get(t, 3) for b in (first, second) for t in ("good", "bad")))
             leaders = {name: [p for p in first.replicas if p.topic == name and p.leads] for name in ("good", "bad")}
-            sound = {partition: partition.log for partition in leaders["bad"]}
             assert all(leaders.values())
-            for partition in sound:
-                object.__setattr__(partition, "log", Unreadable(partition.log))
+            for partition in leaders["bad"]:
+                partition.source = Unreadable()
             for partition in (*leaders["bad"], *leaders["good"]):
                 partition.append(batch(b"a"), 1, NOW_MS)
             await until(lambda: all(partition.high_watermark == 1 for partition in leaders["good"]))
             assert all(partition.high_watermark == 0 for partition in leaders["bad"])
-            for partition, log in sound.items():
-                partition.log = log
+            for partition in leaders["bad"]:
+                partition.source = partition.log
             await until(lambda: all(partition.high_watermark == 1 for partition in leaders["bad"]))
 
     run(test)
@@ -207,7 +206,7 @@ def test_a_cut_says_whether_anything_acknowledged_is_concerned(
         for value in (b"a", b"b", b"c", b"d", b"e"):
             p.append(batch(value), 1, NOW_MS)
         p.become(leading(in_sync=in_sync, epoch=1, leader=2)._replace(partition_epoch=1, replicas=(1, 2)))
-        p.high_watermark, p.watermark_known = committed, known
+        p.high_watermark, p.follower.watermark_known = committed, known
         runtime = RealRuntime()
         follower = Follower(2, runtime, AroundCut(Leader()), Settings(broker_id=1))
         fetched = PartitionFetched(0, 0, 0, 0, 0, None, -1, memoryview(b""), diverging=(0, 3))
@@ -234,12 +233,12 @@ def test_how_far_the_records_of_another_leader_are_committed_is_not_known_for_ce
             return PartitionFetched(0, 0, 1, 0, 0, None, -1, memoryview(records))
 
         await follower._take_one(p, fetched(b""))
-        assert p.watermark_known, "it led, and has taken nothing since"
+        assert p.follower.watermark_known, "it led, and has taken nothing since"
         sent = bytearray(batch(b"b"))
         sent[:8] = p.log.log_end.to_bytes(8, "big")
         await follower._take_one(p, fetched(sent))
         assert p.log.log_end == 2
-        assert not p.watermark_known
+        assert not p.follower.watermark_known
         await follower.stop()
         await runtime.close()
 

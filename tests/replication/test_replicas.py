@@ -368,7 +368,7 @@ def test_a_follower_that_is_cut_below_the_high_watermark_and_killed_is_not_damag
     partition = written(replicas, 5)
     partition.log.sync()
     replicas.write_checkpoints()
-    partition.truncate(0, 2, NOW_MS)
+    partition.follower.truncate(0, 2, NOW_MS)
     for name in checkpointed:
         if (write := replicas.checkpoint(name)) is not None:
             write()
@@ -380,7 +380,7 @@ def test_a_follower_that_is_cut_below_the_high_watermark_and_killed_is_not_damag
 def test_what_a_follower_copied_after_it_was_cut_is_missed_when_it_is_lost(replicas, disk):
     partition = written(replicas, 5)
     replicas.write_checkpoints()
-    partition.truncate(0, 2, NOW_MS)
+    partition.follower.truncate(0, 2, NOW_MS)
     replicas.write_checkpoints()
     for _ in range(2):
         partition.append(batch(b"b"), ACKS_ALL, NOW_MS)

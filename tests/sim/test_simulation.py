@@ -50,8 +50,8 @@ def test_one_seed_is_one_run_in_every_process():
 
 def acknowledge_what_the_leader_has(self, size=0):
     self._uncommitted_bytes += size
-    for watcher in self.tail_watchers:
-        watcher.grown(size)
+    for watcher in self.append_listeners:
+        watcher.on_append(size)
     if self.leads and self._enough and self.log.log_end > self.high_watermark:
         self._commit(self.log.log_end)
 

@@ -1,505 +1,119 @@
-"""Fetch: a slice of the log for everybody who asks, or a wait until there is one.
-
-A request that finds less than it wants is parked in its session; appends wake it. Several appends in one turn of the
-loop give one answer. A small answer is loaded at once, beside the loop where it is not in the page cache; the records
-of a large one stay in their files until the client takes them.
-"""
+"""Fetch: a slice of the log for everybody who asks, or a wait until there is one (`delayed_fetch`)."""
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
-from typing import Final, cast
+from typing import Final
 
 from ottla.broker.context import Context
-from ottla.broker.dispatch import Request, serves_raw
+from ottla.broker.disk_errors import DiskErrors
+from ottla.broker.dispatch import RawHandler, Request, serves_raw
+from ottla.broker.handlers.delayed_fetch import DelayedFetch, DelayedReplicaFetch, refusal
+from ottla.broker.traffic import TopicTraffic
+from ottla.config.live import LiveConfig
 from ottla.errors import ErrorCode, Refused, StorageFault
-from ottla.log.damage import behind_gap
-from ottla.log.slice import Slice
 from ottla.net.server import Pending, Reply
-from ottla.net.streaming import Streamed
-from ottla.replication import gaps
-from ottla.replication.fetch_sessions import INITIAL_EPOCH, Fetch, Fetching
-from ottla.replication.partition import READ_COMMITTED, Partition
-from ottla.runtime import Buffer, Handle, Source
+from ottla.replication.fetch_sessions import (
+    CachedPartition,
+    FetchSession,
+    FetchSessionCache,
+    FollowerPartition,
+)
+from ottla.replication.isr import IsrManager
+from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.waits import DelayedOperations
+from ottla.runtime import Runtime
 from ottla.wire import fetch as wire
 from ottla.wire.apis import FETCH
 from ottla.wire.fetch import FetchRequest, PartitionFetched
 
-log = logging.getLogger("ottla.broker.fetch")
-
-RACK_FROM = 11
-"""Clients of this version know that a follower may serve them."""
-WAIT_MS_MAX = 600_000
-"""Nobody is parked for longer, whatever it asks for."""
-MISSES_MAX = 32
-"""In a session: how many partitions whose next batch does not fit are passed over for smaller ones behind them."""
-
-SMALL_BYTES_MAX = 128 * 1024
-"""Answers with more records are loaded as they are sent."""
-
 _NOT_THERE: Final = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
-Found = list[tuple[Fetching, "PartitionFetched | Slice"]]
 
 
 @serves_raw(FETCH)
-def handle(context: Context, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
-    message = wire.decode(frame, pos, request.version)
-    follower = message.replica_id
-    if follower >= 0 and request.connection.peer_broker != follower:
-        # Who claims to be a replica moves the high watermark (CVE-2018-1288): never on a client's word.
-        return _refusal(request, message, ErrorCode.cluster_authorization_failed)
-    try:
-        fetch = context.fetch_sessions.resolve(message, by_id=request.version >= wire.TOPIC_IDS_FROM)
-    except Refused as refused:
-        return _refusal(request, message, refused.code)
-    if follower >= 0:
-        fetch.heard += 1
-        _note_progress(context, message)
-        return FollowerTurn(context, request, message, fetch).begin()
-    return Turn(context, request, message, fetch).begin()
-
-
-def _note_progress(context: Context, message: FetchRequest) -> None:
-    """All that the follower has come to have, at once: what it is sent back may be cut short."""
-    for topic, partitions in message.topics:
-        for wanted in partitions:
-            partition = context.replicas.get(topic, wanted.partition)
-            if partition is None or wanted.leader_epoch != partition.leader_epoch:
-                continue  # it is told when the partition's turn comes
-            last_epoch, start = wanted.last_fetched_epoch, wanted.log_start
-            has = message.replica_id, message.replica_epoch, wanted.offset, last_epoch, start
-            if partition.doubt is not None:
-                partition.doubt.hear(*has)
-                context.isr.look_at(partition)
-            elif partition.leads:
-                with suppress(Refused):
-                    partition.fetched_by(*has)
-                    context.isr.look_at(partition)
-
-
-def _refusal(request: Request, message: FetchRequest, code: ErrorCode) -> Reply:
-    """Old versions have no error of their own: there every partition carries it. As it does for an impostor."""
-    topics = []
-    request.count_error(code)
-    if request.version < 7 or code == ErrorCode.cluster_authorization_failed:
-        topics = [
-            (topic, [PartitionFetched(wanted.partition, code, aborted=[]) for wanted in partitions])
-            for topic, partitions in message.topics
-        ]
-    return cast("list[Buffer]", request.frame_parts(wire.encode_response(request.version, topics, error=code)))
-
-
-class Turn:
-    """One Fetch request, from its arrival to its answer."""
-
-    __slots__ = (
-        "_bytes_max",
-        "_context",
-        "_fetch",
-        "_full",
-        "_message",
-        "_pending",
-        "_request",
-        "_scheduled",
-        "_short",
-        "_timer",
-    )  # fmt: skip
-
-    def __init__(self, context: Context, request: Request, message: FetchRequest, fetch: Fetch) -> None:
-        self._context = context
-        self._request = request
-        self._message = message
-        self._fetch = fetch
-        self._full = not fetch.is_session or message.session_epoch == INITIAL_EPOCH
-        self._bytes_max = max(min(message.bytes_max, context.config.fetch_max_bytes), 0)
-        self._pending: Pending | None = None
-        self._timer: Handle | None = None
-        self._scheduled = False
-        self._short = 0
-
-    def begin(self) -> Reply | Pending:
-        found, size, urgent = self._look()
-        message = self._message
-        if size >= message.bytes_min or urgent or message.wait_ms_max <= 0:
-            return self._finish(found, size)
-        self._park(message.bytes_min - size)
-        assert self._pending is not None
-        return self._pending
-
-    def _look(self) -> tuple[Found, int, bool]:
-        """Go over what may have news. Says what there is, how many bytes, and whether it must be told at once.
-
-        As in Kafka only the first partition that has data gets its first batch however large it is; for the others
-        there is room or not. An answer that opens a session, or has none, names every partition: the Java client drops
-        any other. One for which there was no room keeps its place in the queue: whoever gets records goes to the end.
-        Where its offsets moved it is named all the same, without records: clients tell by the high watermark whether
-        there is more to come, and Kafka Streams waits for it before it goes on (KIP-695).
-        """
-        fetch = self._fetch
-        full, level = self._full, self._message.isolation_level
-        found: Found = []
-        size = misses = 0
-        urgent = False
-        for entry in list(fetch.dirty):
-            room = max(self._bytes_max - size, 0)
-            if size and not full and (not room or misses > MISSES_MAX):
-                urgent = self._find_moved(found) or urgent
-                break
-            seen = self._seen(entry, min(entry.bytes_max, room), whole_first_batch=not size)
-            if isinstance(seen, PartitionFetched):
-                found.append((entry, seen))
-                urgent = True
-                continue
-            partition, piece = seen
-            if piece is not None and (piece.length or not piece.placed):
-                # What is not in memory has not been measured yet; it is there all the same.
-                size += piece.length or max(min(entry.bytes_max, room), 1)
-                urgent = urgent or not piece.placed
-                found.append((entry, piece))
-                continue
-            misses += piece is not None
-            if full or not self._told_nothing_new(entry, partition):
-                found.append((entry, _state(entry, partition, b"", level)))
-            elif piece is None:
-                del fetch.dirty[entry]  # until an append marks it again
-        # To wait for more is of no use when there is no room for more.
-        return found, size, urgent or misses > 0 or size >= self._bytes_max > 0
-
-    def _find_moved(self, found: Found) -> bool:
-        """Add those that get no records this time, and whose offsets moved. Whether it must be told at once."""
-        fetch, urgent = self._fetch, False
-        named = {entry for entry, _ in found}
-        for entry in [entry for entry in fetch.moved if entry not in named]:
-            seen = self._seen(entry, 0, whole_first_batch=False)
-            if isinstance(seen, PartitionFetched):
-                found.append((entry, seen))
-                urgent = True
-            elif self._told_nothing_new(entry, seen[0]):
-                del fetch.moved[entry]
-            else:
-                found.append((entry, _state(entry, seen[0], b"", self._message.isolation_level)))
-        return urgent
-
-    def _seen(
-        self, entry: Fetching, bytes_max: int, *, whole_first_batch: bool
-    ) -> PartitionFetched | tuple[Partition, Slice | None]:
-        """What can be read of one partition, or what has to be said instead, at once."""
-        context = self._context
-        partition = None
-        try:
-            partition = context.replica_manager.find(entry.topic, entry.partition)
-            if self._fetch.is_session:
-                entry.watch(partition)
-            piece = self._read(entry, partition, bytes_max, whole_first_batch=whole_first_batch)
-        except Refused as refused:
-            return _partition_refused(context, entry, refused)
-        except StorageFault as fault:  # one that cannot be read must not keep back all others
-            return _unreadable(context, partition, entry, fault)
-        return piece if isinstance(piece, PartitionFetched) else (partition, piece)
-
-    def _read(
-        self, entry: Fetching, partition: Partition, bytes_max: int, *, whole_first_batch: bool
-    ) -> Slice | PartitionFetched | None:
-        if self._message.rack and (nearer := self._nearer(partition, entry.offset)) is not None:
-            return _state(entry, partition, b"", self._message.isolation_level)._replace(preferred_replica=nearer)
-        return partition.read(
-            entry.offset,
-            bytes_max,
-            isolation_level=self._message.isolation_level,
-            leader_epoch=entry.leader_epoch,
-            whole_first_batch=whole_first_batch,
-            from_follower=self._request.version >= RACK_FROM,
-        )
-
-    def _nearer(self, partition: Partition, offset: int) -> int | None:
-        return self._context.replica_manager.nearer_replica(partition, self._message.rack, offset)
-
-    def _told_nothing_new(self, entry: Fetching, partition: Partition) -> bool:
-        """In a session a partition without records is mentioned only when its offsets moved."""
-        return (
-            self._fetch.is_session
-            and entry.high_watermark == partition.high_watermark
-            and entry.log_start == entry.start_of(partition)
-        )
-
-    # Waiting.
-
-    def _park(self, short: int) -> None:
-        context = self._context
-        self._short = short
-        self._pending = Pending()
-        self._pending.abandoned = self._unpark
-        fetch = self._fetch
-        if not fetch.is_session:
-            fetch.watch(context.replicas.get)
-        fetch.notify = self._more
-        wait_ms = min(self._message.wait_ms_max, WAIT_MS_MAX)
-        self._timer = context.runtime.call_at(context.runtime.now() + wait_ms / 1000, self._answer)
-
-    def _more(self, size: int) -> None:
-        """Bytes arrived (or, with 0, something changed). Answer after this turn of the loop: more may be coming."""
-        self._short -= size
-        if (self._short <= 0 or size == 0) and not self._scheduled:
-            self._scheduled = True
-            committed_only = self._message.isolation_level == READ_COMMITTED and size
-            self._context.runtime.call_soon(self._look_again if committed_only else self._answer)
-
-    def _look_again(self) -> None:
-        """Records of open transactions arrived perhaps, which this reader may not see yet."""
-        if self._timer is None:
-            return
-        self._scheduled = False
-        _, size, urgent = self._look_at_all()
-        if size >= self._message.bytes_min or urgent:
-            self._answer()
-        else:
-            self._short = self._message.bytes_min - size
-
-    def _look_at_all(self) -> tuple[Found, int, bool]:
-        """Again, after a while. Outside a session nobody has noted what may have news."""
-        if not self._fetch.is_session:
-            self._fetch.all_dirty()
-        return self._look()
-
-    def _unpark(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._fetch.notify = None
-        if not self._fetch.is_session:
-            self._fetch.unwatch()
-
-    def _answer(self) -> None:
-        pending = self._pending
-        assert pending is not None
-        if self._timer is None:
-            return  # answered or abandoned already
-        self._unpark()
-        reply: Reply | Pending = None
-        try:
-            if self._fetch.closed:  # while it was parked: what it asked for counts no more, least of all a follower's
-                reply = _refusal(self._request, self._message, ErrorCode.fetch_session_id_not_found)
-            else:
-                found, size, _ = self._look_at_all()
-                reply = self._finish(found, size)
-        except Exception as failure:  # nobody else would ever answer
-            log.error("Fetch failed", exc_info=failure)
-            self._request.connection.close("Fetch failed")
-        if not isinstance(reply, Pending):
-            pending.resolve(reply)
-
-    # Answering.
-
-    def _finish(self, found: Found, size: int) -> Reply | Pending:
-        results: list[tuple[Fetching, PartitionFetched]] = []
-        small = size <= SMALL_BYTES_MAX
-        for entry, piece in found:
-            if isinstance(piece, PartitionFetched):
-                results.append((entry, piece))
-                continue
-            if piece.position < 0:
-                return self._finish_later(found)
-            try:
-                data = piece.load_nowait() if small else _data(piece, size)
-            except (Refused, StorageFault) as failure:
-                results.append((entry, self._unloaded(entry, failure)))
-                continue
-            if data is None:
-                return self._finish_later(found)
-            results.append((entry, self._loaded(entry, piece, data)))
-        return self._encode(results, size)
-
-    def _unloaded(self, entry: Fetching, failure: Refused | StorageFault) -> PartitionFetched:
-        if isinstance(failure, Refused):
-            return PartitionFetched(entry.partition, failure.code)
-        partition = self._context.replicas.get(entry.topic, entry.partition)
-        return _unreadable(self._context, partition, entry, failure)
-
-    def _count(self, topic: str, piece: Slice) -> None:
-        traffic = self._context.traffic[topic]
-        traffic.bytes_out += piece.length
-        traffic.records_out += piece.end_offset() - piece.offset
-
-    def _loaded(self, entry: Fetching, piece: Slice, data: Buffer | Source) -> PartitionFetched:
-        context = self._context
-        partition = context.replicas.get(entry.topic, entry.partition)
-        if partition is None:
-            return self._gone(entry)
-        level = self._message.isolation_level
-        if piece.length:
-            self._count(partition.topic, piece)
-        if level != READ_COMMITTED:
-            return _state(entry, partition, data, level)
-        if entry.offset < partition.log.log_start:  # what was aborted there is known no more
-            return PartitionFetched(entry.partition, ErrorCode.offset_out_of_range)
-        aborted = partition.log.transactions.aborted(behind_gap(partition.log, piece.offset), piece.end_offset())
-        return _state(entry, partition, data, level)._replace(aborted=aborted)
-
-    def _gone(self, entry: Fetching) -> PartitionFetched:
-        """It was here when the request came."""
-        try:
-            self._context.replica_manager.find(entry.topic, entry.partition)
-        except Refused as refused:
-            return _partition_refused(self._context, entry, refused)
-        return PartitionFetched(entry.partition, ErrorCode.not_leader_or_follower)
-
-    def _finish_later(self, found: Found) -> Pending:
-        """Some of it has to come from the device."""
-        if self._pending is None:
-            self._pending = Pending()
-        self._context.runtime.spawn(self._load(found), name="cold fetch")
-        return self._pending
-
-    async def _load(self, found: Found) -> None:
-        reply: Reply = None
-        try:
-            reply = await self._load_all(found)
-        except Exception as failure:
-            log.error("Fetch failed", exc_info=failure)
-            self._request.connection.close("Fetch failed")
-        assert self._pending is not None
-        if not self._pending.resolved:
-            self._pending.resolve(reply)
-
-    async def _load_all(self, found: Found) -> Reply:
-        if not all(isinstance(piece, PartitionFetched) or piece.placed for _, piece in found):
-            await self._context.runtime.offload(self._fit, found)
-        size = sum(piece.length for _, piece in found if isinstance(piece, Slice))
-        results = []
-        for entry, piece in found:
-            if isinstance(piece, PartitionFetched):
-                results.append((entry, piece))
-                continue
-            try:
-                data = _data(piece, size)
-                if data is None:
-                    data = await self._context.runtime.offload(piece.load)
-                results.append((entry, self._loaded(entry, piece, data)))
-            except (Refused, StorageFault) as failure:
-                results.append((entry, self._unloaded(entry, failure)))
-        return self._encode(results, size)
-
-    def _fit(self, found: Found) -> None:
-        """Measure what was not in memory, and keep all of it within the limits, as `_look` would have. In a thread."""
-        size = 0
-        for entry, piece in found:
-            if isinstance(piece, Slice):
-                with suppress(Refused, StorageFault):  # whoever loads it is told
-                    room = max(self._bytes_max - size, 0)
-                    size += piece.fit(min(entry.bytes_max, room), whole_first_batch=not size)
-
-    def _encode(self, results: list[tuple[Fetching, PartitionFetched]], size: int) -> Reply:
-        fetch = self._fetch
-        dirty = fetch.dirty
-        topics: dict[wire.Topic, list[PartitionFetched]] = {}
-        for entry, result in results:
-            if entry.topic in topics:
-                topics[entry.topic].append(result)
-            else:
-                topics[entry.topic] = [result]
-            if result.error:
-                self._request.count_error(result.error)
-            entry.high_watermark = result.high_watermark
-            entry.log_start = result.log_start
-            if fetch.is_session and result.records and entry in dirty:
-                del dirty[entry]
-                dirty[entry] = None  # at the end: the others come first next time
-        body = wire.encode_response(self._request.version, list(topics.items()), session_id=fetch.id)
-        parts = self._request.frame_parts(body)
-        return Streamed(parts) if size > SMALL_BYTES_MAX else cast("list[Buffer]", parts)
-
-
-class FollowerTurn(Turn):
-    """A Fetch of a follower: it reads to the very end, and is told where its log is not ours."""
-
-    __slots__ = ()
-
-    def _find_moved(self, found: Found) -> bool:
-        """It learns of high watermarks with the records, which are compared with its own first."""
-        return False
-
-    def _count(self, topic: str, piece: Slice) -> None:
-        """What followers copy is no traffic of clients."""
-
-    def _throttled(self, partition: Partition) -> bool:
-        return partition.policy.leader_throttled and self._message.replica_id not in partition.in_sync
-
-    def _held_back(self, partition: Partition) -> bool:
-        """Catching up must leave room for everybody else (KIP-73). It is looked at again when the request is due."""
-        throttle = self._context.replica_manager.leader_throttle
-        return self._throttled(partition) and not throttle.ready(self._context.runtime.now())
-
-    def _told_nothing_new(self, entry: Fetching, partition: Partition) -> bool:
-        return super()._told_nothing_new(entry, partition) and not self._held_back(partition)
-
-    def _park(self, short: int) -> None:
-        super()._park(short)
-        assert self._pending is not None
-        self._pending.hurry = self._answer  # a follower that has another partition to fetch need not wait for this one
-
-    def _read(
-        self, entry: Fetching, partition: Partition, bytes_max: int, *, whole_first_batch: bool
-    ) -> Slice | PartitionFetched | None:
-        partition.check_leads(entry.leader_epoch)
-        parting = partition.fetched_by(
-            self._message.replica_id, self._message.replica_epoch, entry.offset, entry.last_epoch, entry.own_start
-        )
-        if parting is not None:
-            return _state(entry, partition, b"", 0)._replace(diverging=parting)
-        if (gap := gaps.tell(partition, self._message.replica_id, entry.offset)) is not None:
-            # With an error for those that do not know of gaps: they ask again after a while.
-            told = _state(entry, partition, b"", 0)
-            return told._replace(error=ErrorCode.kafka_storage_error, missing=gap)
-        if self._held_back(partition):
-            return None
-        try:
-            piece = partition.read_tail(
-                entry.offset, bytes_max, leader_epoch=entry.leader_epoch, whole_first_batch=whole_first_batch
-            )
-            if piece is not None and self._throttled(partition):
-                size = piece.length if piece.placed else bytes_max
-                self._context.replica_manager.leader_throttle.spend(size, self._context.runtime.now())
-            return piece
-        except Refused as refused:
-            if refused.code != ErrorCode.offset_out_of_range:
-                raise
-            # It needs to know where the log begins to go on from there.
-            return _state(entry, partition, b"", 0)._replace(error=refused.code)
-
-
-def _data(piece: Slice, size: int) -> Buffer | Source | None:
-    """What the answer has of it, all in all so many bytes: those of small ones, while a large one is loaded as it is
-    sent. None: the device has to be waited for."""
-    if not piece.placed:
-        return None
-    if size > SMALL_BYTES_MAX and piece.may_wait:
-        piece.check()
-        return piece
-    return piece.load_nowait()
-
-
-def _state(entry: Fetching, partition: Partition, data: Buffer | Source, level: int) -> PartitionFetched:
-    return PartitionFetched(
-        entry.partition, 0, partition.high_watermark, partition.last_stable, entry.start_of(partition),
-        [] if level == READ_COMMITTED else None, -1, data,
-    )  # fmt: skip
-
-
-def _unreadable(
-    context: Context, partition: Partition | None, entry: Fetching, fault: StorageFault
-) -> PartitionFetched:
-    if partition is not None:
-        context.disk_errors.read_refused(partition, fault)
-    return PartitionFetched(entry.partition, ErrorCode.kafka_storage_error)
-
-
-def _partition_refused(context: Context, entry: Fetching, refused: Refused) -> PartitionFetched:
-    leader_id = leader_epoch = -1
-    if refused.code in (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch):
-        leader_id, leader_epoch = context.replica_manager.leader_of(entry.topic, entry.partition)
-    # As in Kafka: null where the log was asked, empty where there was none to ask.
-    aborted: list[tuple[int, int]] | None = [] if refused.code in _NOT_THERE else None
-    return PartitionFetched(
-        entry.partition, refused.code, leader_id=leader_id, leader_epoch=leader_epoch, aborted=aborted
+def fetch_handler(context: Context) -> RawHandler:
+    handler = FetchHandler(
+        context.runtime,
+        context.live_config,
+        context.replica_manager,
+        context.isr,
+        context.fetch_sessions,
+        context.delayed,
+        context.traffic,
+        context.disk_errors,
     )
+    return handler.handle
+
+
+class FetchHandler:
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: LiveConfig,
+        replica_manager: ReplicaManager,
+        isr: IsrManager,
+        sessions: FetchSessionCache,
+        delayed: DelayedOperations,
+        traffic: TopicTraffic,
+        disk_errors: DiskErrors,
+    ) -> None:
+        self.runtime: Final = runtime
+        self.config: Final = config
+        self.replica_manager: Final = replica_manager
+        self.replicas: Final = replica_manager.replicas
+        self.delayed: Final = delayed
+        self.traffic: Final = traffic
+        self._isr = isr
+        self._sessions = sessions
+        self._disk_errors = disk_errors
+
+    def handle(self, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
+        message = wire.decode(frame, pos, request.version)
+        follower = message.replica_id
+        if follower >= 0 and request.connection.peer_broker != follower:
+            # Who claims to be a replica moves the high watermark (CVE-2018-1288): never on a client's word.
+            return refusal(request, message, ErrorCode.cluster_authorization_failed)
+        try:
+            session = self._sessions.resolve(message, by_id=request.version >= wire.TOPIC_IDS_FROM)
+        except Refused as refused:
+            return refusal(request, message, refused.code)
+        if follower < 0:
+            return DelayedFetch(self, request, message, session).begin()
+        session.heard += 1
+        self._note_progress(message, session)
+        return DelayedReplicaFetch(self, request, message, session).begin()
+
+    def _note_progress(self, message: FetchRequest, session: FetchSession) -> None:
+        """All that the follower has come to have, at once: what it is sent back may be cut short."""
+        follower, broker_epoch = message.replica_id, message.replica_epoch
+        for topic, partitions in message.topics:
+            for wanted in partitions:
+                partition = self.replicas.get(topic, wanted.partition)
+                if partition is None or wanted.leader_epoch != partition.leader_epoch:
+                    continue  # it is told when the partition's turn comes
+                if partition.doubt is not None:
+                    last_epoch, start = wanted.last_fetched_epoch, wanted.log_start
+                    partition.doubt.hear(follower, broker_epoch, wanted.offset, last_epoch, start)
+                    self._isr.look_at(partition)
+                elif partition.leads:
+                    with suppress(Refused):
+                        entry = session.entry(topic, wanted.partition)
+                        assert isinstance(entry, FollowerPartition)
+                        entry.note_progress(partition, follower, broker_epoch)
+                        self._isr.look_at(partition)
+
+    def unreadable(self, entry: CachedPartition, fault: StorageFault) -> PartitionFetched:
+        partition = self.replicas.get(entry.topic, entry.partition)
+        if partition is not None:
+            self._disk_errors.read_refused(partition, fault)
+        return PartitionFetched(entry.partition, ErrorCode.kafka_storage_error)
+
+    def refused(self, entry: CachedPartition, refused: Refused) -> PartitionFetched:
+        leader_id = leader_epoch = -1
+        if refused.code in (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch):
+            leader_id, leader_epoch = self.replica_manager.leader_of(entry.topic, entry.partition)
+        # As in Kafka: null where the log was asked, empty where there was none to ask.
+        aborted: list[tuple[int, int]] | None = [] if refused.code in _NOT_THERE else None
+        return PartitionFetched(
+            entry.partition, refused.code, leader_id=leader_id, leader_epoch=leader_epoch, aborted=aborted
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 
 from ottla.broker.context import Context
-from ottla.broker.dispatch import Request, Response, serves, serves_bare
+from ottla.broker.dispatch import RawHandler, Request, Response, serves, serves_fast
 from ottla.broker.handlers.replies import respond
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Reply
@@ -34,27 +34,34 @@ from ottla.wire.tree import Message
 Answer = Response | Pending | Coroutine[object, object, Response]
 
 
-@serves_bare(OFFSET_COMMIT)
-def commit_bare(context: Context, request: Request, frame: memoryview, pos: int) -> bytes | Pending | None:
+@serves_fast(OFFSET_COMMIT)
+def fast_commit(context: Context) -> RawHandler:
     """The commit that nearly all are: from its frame to the log and back without a tree."""
-    version = request.version
-    bare = offset_commit.decode(frame, pos, version)
-    if bare is None:
-        return None
+    groups = context.groups
 
-    def shaped(reply: Reply) -> bytes:
-        codes = [reply.code] * len(bare.topics) if isinstance(reply, Refused) else reply
-        assert isinstance(codes, list)
-        for code in codes:
-            if code:
-                request.count_error(code)
-        return offset_commit.encode(version, bare.topics, codes)
+    def handle(request: Request, frame: memoryview, pos: int) -> bytes | Pending | None:
+        version = request.version
+        commit = offset_commit.decode(frame, pos, version)
+        if commit is None:
+            return None
 
-    promise = context.groups.ask(
-        bare.group_id, lambda groups, to, now, now_ms: groups.commit_bare(bare, version, to, now, now_ms), current=False
-    )
-    answer = respond(promise, request, shaped)
-    return request.frame(answer) if isinstance(answer, bytes) else answer
+        def shaped(reply: Reply) -> bytes:
+            codes = [reply.code] * len(commit.topics) if isinstance(reply, Refused) else reply
+            assert isinstance(codes, list)
+            for code in codes:
+                if code:
+                    request.count_error(code)
+            return offset_commit.encode(version, commit.topics, codes)
+
+        promise = groups.ask(
+            commit.group_id,
+            lambda machine, to, now, now_ms: machine.commit_bare(commit, version, to, now, now_ms),
+            current=False,
+        )
+        answer = respond(promise, request, shaped)
+        return request.frame(answer) if isinstance(answer, bytes) else answer
+
+    return handle
 
 
 @serves(OFFSET_COMMIT)

@@ -38,8 +38,8 @@ def handle(context: Context, message: DescribeLogDirsRequest, request: Request) 
             topics.setdefault(partition.topic, []).append(
                 DescribeLogDirsPartition(
                     partition_index=partition.index,
-                    partition_size=partition.log.size_bytes,
-                    offset_lag=max(0, partition.high_watermark - partition.log.log_end),
+                    partition_size=partition.size_bytes,
+                    offset_lag=max(0, partition.high_watermark - partition.log_end),
                 )
             )
     result = DescribeLogDirsResult(

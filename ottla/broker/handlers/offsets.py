@@ -126,7 +126,7 @@ def offset_for_leader_epoch(
                     raise Refused(ErrorCode.cluster_authorization_failed)
                 partition = context.replica_manager.find(topic.topic, wanted.partition)
                 partition.check_leads(wanted.current_leader_epoch)
-                result.leader_epoch, result.end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
+                result.leader_epoch, result.end_offset = partition.end_offset_for_epoch(wanted.leader_epoch)
             except Refused as refused:
                 result.error_code = refused.code
             results.append(result)
@@ -167,13 +167,13 @@ async def _write_down(context: Context, begun: list[Deletion]) -> bool:
     fault: StorageFault | None = None
     for again in (False, True):
         if again:
-            await context.housekeeping.make_room([deletion.partition for deletion in begun])
+            await context.log_manager.make_room([deletion.partition for deletion in begun])
         try:
             write = context.replicas.checkpoint(LOG_STARTS)
             if write is not None:
                 await context.runtime.offload(write)
             for deletion in begun:  # followers are told no log start that is not in the manifest
-                await context.runtime.offload(deletion.partition.log.prove_start, deletion.offset)
+                await context.runtime.offload(deletion.partition.prove_log_start, deletion.offset)
                 deletion.partition.wake()
             return True
         except StorageFault as refused:
@@ -189,9 +189,9 @@ def _delete(
 ) -> Deletion:
     partition = context.replica_manager.find(topic, wanted.partition_index)
     partition.check_leads()
-    if not partition.log.config.cleanup_delete:
+    if not partition.config.cleanup_delete:
         raise Refused(ErrorCode.policy_violation)
-    started = partition.log.log_start
+    started = partition.log_start
     offset = partition.delete_before(wanted.offset)
     if offset > started:
         words = "%s-%d: records deleted before offset %d (it started at %d)"
@@ -214,7 +214,7 @@ def _settled(deletion: Deletion) -> bool:
     if not partition.leads:
         result.low_watermark, result.error_code = -1, ErrorCode.not_leader_or_follower
         return True
-    result.low_watermark = partition.low_watermark
+    result.low_watermark = partition.leader.low_watermark
     reached = result.low_watermark >= offset
     result.error_code = ErrorCode.none if reached else ErrorCode.request_timed_out
     return reached

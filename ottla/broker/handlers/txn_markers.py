@@ -118,7 +118,7 @@ def _describe(context: Context, topic: str, index: int) -> describe_producers.Pa
         )
     return describe_producers.PartitionResponse(
         partition_index=index,
-        active_producers=[_state(producer_id, producer) for producer_id, producer in partition.log.producers.items()],
+        active_producers=[_state(producer_id, producer) for producer_id, producer in partition.producers.items()],
     )
 
 

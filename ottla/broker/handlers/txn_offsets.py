@@ -118,7 +118,7 @@ def _decide(
 ) -> Decision:
     """The guard is shown in the same breath in which the offsets are appended."""
     producer = Producer(message.producer_id, message.producer_epoch)
-    partition.log.transactions.check_within(producer.id, producer.epoch, verification.guard(partition))
+    partition.transactions.check_within(producer.id, producer.epoch, verification.guard(partition))
     return groups.commit_in_transaction(_plain(message), producer, reply_to, now, now_ms)
 
 

@@ -37,8 +37,8 @@ def test_one_broken_log_keeps_no_other_from_being_synced_and_retained(tmp_path):
                 partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
             sound = first.log
             object.__setattr__(first, "log", Broken(sound))
-            await broker.housekeeping._sync()
-            await broker.housekeeping._retain()
+            await broker.log_manager._sync()
+            await broker.log_manager._retain()
             first.log = sound
             assert (first.log.recovery_point, first.log.log_start) == (0, 0)
             assert (second.log.recovery_point, second.log.log_start) == (1, 1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ottla.broker import scrubber
 from ottla.cluster.requests import TopicSpec
+from ottla.replication import scrubber
 from tests.broker.clustered import brokers, run, until
 from tests.replication.test_partition import batch
 

@@ -31,7 +31,7 @@ BACKOFF_SECONDS_MIN = 0.01
 UNLIMITED_BYTES_PER_SECOND = 1e15
 
 
-class Cleaner:
+class LogCleaner:
     def __init__(
         self,
         runtime: Runtime,

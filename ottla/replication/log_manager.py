@@ -1,19 +1,15 @@
-"""What a broker does while nobody asks: retention, syncing, checkpoints, forgetting.
+"""The log manager: retention, flushing, checkpoints, expiration of producers.
 
-Decisions run on the loop, blocking calls beside it. Each chore is a task of its own, so a slow disk delays one of them
-and not the others.
+Decisions run on the loop, blocking calls beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
 from ottla.cluster.journal import count
 from ottla.config.live import LiveConfig
-from ottla.coordinator.group_coordinator import GroupCoordinator
-from ottla.coordinator.transaction_coordinator import TransactionCoordinator
 from ottla.errors import Fault, Refused
 from ottla.log import checkpoints
 from ottla.log.retention import start_after
@@ -21,72 +17,39 @@ from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.segment_deletion import SegmentDeletion
 from ottla.runtime import Runtime
+from ottla.runtime.scheduler import Scheduler
 
-log = logging.getLogger("ottla.housekeeping")
+log = logging.getLogger("ottla.log")
 
-SYNC_SECONDS = 5.0
+SYNC_MS = 5000
 NEVER = 2**63 - 1
 
 
-class Housekeeping:
+class LogManager:
     def __init__(
         self,
         runtime: Runtime,
         config: LiveConfig,
         replica_manager: ReplicaManager,
         segment_deletion: SegmentDeletion,
-        groups: GroupCoordinator,
-        transactions: TransactionCoordinator,
     ) -> None:
         self._runtime = runtime
         self._config = config
         self._replica_manager = replica_manager
         self._replicas = replica_manager.replicas
         self._segment_deletion = segment_deletion
-        self._groups = groups
-        self._transactions = transactions
-        self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
+    def start(self, scheduler: Scheduler) -> None:
         config = self._config.current
-        self._every(config.log_retention_check_interval_ms / 1000, self._retain)
-        self._every(SYNC_SECONDS, self._sync)
-        self._every(
-            config.replica_high_watermark_checkpoint_interval_ms / 1000,
-            lambda: self._checkpoint(checkpoints.HIGH_WATERMARKS),
-        )
-        self._every(
-            config.log_flush_offset_checkpoint_interval_ms / 1000,
-            lambda: self._checkpoint(checkpoints.RECOVERY_POINTS),
-        )
-        self._every(
-            config.log_flush_start_offset_checkpoint_interval_ms / 1000,
-            lambda: self._checkpoint(checkpoints.LOG_STARTS),
-        )
-        self._every(config.producer_id_expiration_check_interval_ms / 1000, self._expire_producers)
-        self._every(config.offsets_retention_check_interval_ms / 1000, self._groups.expire_offsets)
-        self._every(
-            config.transaction_remove_expired_transaction_cleanup_interval_ms / 1000,
-            self._transactions.expire_ids,
-        )
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _every(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
-        self._tasks.append(self._runtime.spawn(self._repeat(seconds, chore), name="housekeeping"))
-
-    async def _repeat(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await chore()
-            except (Fault, Refused) as failure:
-                log.error("%s; trying again in %g s", failure, seconds)
-            except Exception as failure:  # a mistake today must not let the disk fill up tomorrow
-                log.error("housekeeping failed; trying again in %g s", seconds, exc_info=failure)
+        for interval_ms, chore, name in (
+            (config.log_retention_check_interval_ms, self._retain, "retention"),
+            (SYNC_MS, self._sync, "flush"),
+            (config.replica_high_watermark_checkpoint_interval_ms, self._checkpoint_high_watermarks, "checkpoint"),
+            (config.log_flush_offset_checkpoint_interval_ms, self._checkpoint_recovery_points, "checkpoint"),
+            (config.log_flush_start_offset_checkpoint_interval_ms, self._checkpoint_log_starts, "checkpoint"),
+            (config.producer_id_expiration_check_interval_ms, self._expire_producers, "producer expiration"),
+        ):
+            scheduler.every(interval_ms / 1000, chore, name=name)
 
     async def _retain(self) -> None:
         """Drop segments past their time or size; their files go after `file.delete.delay.ms`."""
@@ -141,7 +104,16 @@ class Housekeeping:
                 if job is not None:
                     await self._replica_manager.flusher.carry_out(log_, job)
             except (Fault, Refused) as failure:
-                log.error("%s is not synced: %s; trying again in %g s", partition, failure, SYNC_SECONDS)
+                log.error("%s is not synced: %s; trying again in %g s", partition, failure, SYNC_MS / 1000)
+
+    async def _checkpoint_high_watermarks(self) -> None:
+        await self._checkpoint(checkpoints.HIGH_WATERMARKS)
+
+    async def _checkpoint_recovery_points(self) -> None:
+        await self._checkpoint(checkpoints.RECOVERY_POINTS)
+
+    async def _checkpoint_log_starts(self) -> None:
+        await self._checkpoint(checkpoints.LOG_STARTS)
 
     async def _checkpoint(self, name: str) -> None:
         write = self._replicas.checkpoint(name)

@@ -1,0 +1,445 @@
+"""A Fetch request from its arrival to its answer.
+
+A request that finds less than it wants is parked in its session; appends wake it. Several appends in one turn of the
+loop give one answer. A small answer is loaded at once, beside the loop where it is not in the page cache; the records
+of a large one stay in their files until the client takes them.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
+
+from ottla.broker.dispatch import Request
+from ottla.errors import ErrorCode, Refused, StorageFault
+from ottla.log.slice import Slice
+from ottla.net.server import Pending, Reply
+from ottla.net.streaming import Streamed
+from ottla.replication import gaps
+from ottla.replication.fetch_sessions import INITIAL_EPOCH, CachedPartition, FetchSession, FollowerPartition
+from ottla.replication.partition import READ_COMMITTED, Partition
+from ottla.runtime import Buffer, Source
+from ottla.wire import fetch as wire
+from ottla.wire.fetch import FetchRequest, PartitionFetched
+
+if TYPE_CHECKING:
+    from ottla.broker.handlers.fetch import FetchHandler
+
+log = logging.getLogger("ottla.broker.fetch")
+
+RACK_FROM = 11
+"""Clients of this version know that a follower may serve them."""
+WAIT_MS_MAX = 600_000
+"""Nobody is parked for longer, whatever it asks for."""
+MISSES_MAX = 32
+"""In a session: how many partitions whose next batch does not fit are passed over for smaller ones behind them."""
+
+SMALL_BYTES_MAX = 128 * 1024
+"""Answers with more records are loaded as they are sent."""
+
+Found = list[tuple[CachedPartition, "PartitionFetched | Slice"]]
+
+
+def refusal(request: Request, message: FetchRequest, code: ErrorCode) -> Reply:
+    """Old versions have no error of their own: there every partition carries it. As it does for an impostor."""
+    topics = []
+    request.count_error(code)
+    if request.version < 7 or code == ErrorCode.cluster_authorization_failed:
+        topics = [
+            (topic, [PartitionFetched(wanted.partition, code, aborted=[]) for wanted in partitions])
+            for topic, partitions in message.topics
+        ]
+    return cast("list[Buffer]", request.frame_parts(wire.encode_response(request.version, topics, error=code)))
+
+
+class DelayedFetch:
+    """One Fetch request of a consumer, from its arrival to its answer."""
+
+    __slots__ = (
+        "_bytes_max", "_full", "_handler", "_look_first", "_marked", "_message", "_pending", "_request", "_session",
+        "_short", "finished",
+    )  # fmt: skip
+
+    def __init__(self, handler: FetchHandler, request: Request, message: FetchRequest, session: FetchSession) -> None:
+        self._handler = handler
+        self._request = request
+        self._message = message
+        self._session = session
+        self._full = not session.is_session or message.session_epoch == INITIAL_EPOCH
+        self._bytes_max = max(min(message.bytes_max, handler.config.current.fetch_max_bytes), 0)
+        self._pending: Pending | None = None
+        self._short = 0
+        self._marked = self._look_first = False
+        self.finished = False
+
+    def begin(self) -> Reply | Pending:
+        found, size, urgent = self._look()
+        message = self._message
+        if size >= message.bytes_min or urgent or message.wait_ms_max <= 0:
+            return self._finish(found, size)
+        self._park(message.bytes_min - size)
+        assert self._pending is not None
+        return self._pending
+
+    def _look(self) -> tuple[Found, int, bool]:
+        """Go over what may have news. Says what there is, how many bytes, and whether it must be told at once.
+
+        As in Kafka only the first partition that has data gets its first batch however large it is; for the others
+        there is room or not. An answer that opens a session, or has none, names every partition: the Java client drops
+        any other. One for which there was no room keeps its place in the queue: whoever gets records goes to the end.
+        Where its offsets moved it is named all the same, without records: clients tell by the high watermark whether
+        there is more to come, and Kafka Streams waits for it before it goes on (KIP-695).
+        """
+        session = self._session
+        full, level = self._full, self._message.isolation_level
+        found: Found = []
+        size = misses = 0
+        urgent = False
+        for entry in list(session.dirty):
+            room = max(self._bytes_max - size, 0)
+            if size and not full and (not room or misses > MISSES_MAX):
+                urgent = self._find_moved(found) or urgent
+                break
+            seen = self._seen(entry, min(entry.bytes_max, room), whole_first_batch=not size)
+            if isinstance(seen, PartitionFetched):
+                found.append((entry, seen))
+                urgent = True
+                continue
+            partition, piece = seen
+            if piece is not None and (piece.length or not piece.placed):
+                # What is not in memory has not been measured yet; it is there all the same.
+                size += piece.length or max(min(entry.bytes_max, room), 1)
+                urgent = urgent or not piece.placed
+                found.append((entry, piece))
+                continue
+            misses += piece is not None
+            if full or not self._told_nothing_new(entry, partition):
+                found.append((entry, state_of(entry, partition, b"", level)))
+            elif piece is None:
+                del session.dirty[entry]  # until an append marks it again
+        # To wait for more is of no use when there is no room for more.
+        return found, size, urgent or misses > 0 or size >= self._bytes_max > 0
+
+    def _find_moved(self, found: Found) -> bool:
+        """Add those that get no records this time, and whose offsets moved. Whether it must be told at once."""
+        session, urgent = self._session, False
+        named = {entry for entry, _ in found}
+        for entry in [entry for entry in session.moved if entry not in named]:
+            seen = self._seen(entry, 0, whole_first_batch=False)
+            if isinstance(seen, PartitionFetched):
+                found.append((entry, seen))
+                urgent = True
+            elif self._told_nothing_new(entry, seen[0]):
+                del session.moved[entry]
+            else:
+                found.append((entry, state_of(entry, seen[0], b"", self._message.isolation_level)))
+        return urgent
+
+    def _seen(
+        self, entry: CachedPartition, bytes_max: int, *, whole_first_batch: bool
+    ) -> PartitionFetched | tuple[Partition, Slice | None]:
+        """What can be read of one partition, or what has to be said instead, at once."""
+        try:
+            partition = self._handler.replica_manager.find(entry.topic, entry.partition)
+            if self._session.is_session:
+                entry.watch(partition)
+            piece = self._read(entry, partition, bytes_max, whole_first_batch=whole_first_batch)
+        except Refused as refused:
+            return self._handler.refused(entry, refused)
+        except StorageFault as fault:  # one that cannot be read must not keep back all others
+            return self._handler.unreadable(entry, fault)
+        return piece if isinstance(piece, PartitionFetched) else (partition, piece)
+
+    def _read(
+        self, entry: CachedPartition, partition: Partition, bytes_max: int, *, whole_first_batch: bool
+    ) -> Slice | PartitionFetched | None:
+        if self._message.rack and (nearer := self._nearer(partition, entry.offset)) is not None:
+            return state_of(entry, partition, b"", self._message.isolation_level)._replace(preferred_replica=nearer)
+        return partition.read(
+            entry.offset,
+            bytes_max,
+            isolation_level=self._message.isolation_level,
+            leader_epoch=entry.leader_epoch,
+            whole_first_batch=whole_first_batch,
+            from_follower=self._request.version >= RACK_FROM,
+        )
+
+    def _nearer(self, partition: Partition, offset: int) -> int | None:
+        return self._handler.replica_manager.nearer_replica(partition, self._message.rack, offset)
+
+    def _told_nothing_new(self, entry: CachedPartition, partition: Partition) -> bool:
+        """In a session a partition without records is mentioned only when its offsets moved."""
+        return (
+            self._session.is_session
+            and entry.high_watermark == partition.high_watermark
+            and entry.log_start == entry.start_of(partition)
+        )
+
+    # Waiting.
+
+    def _park(self, short: int) -> None:
+        handler, session = self._handler, self._session
+        self._short = short
+        self._pending = Pending()
+        self._pending.abandoned = self._unpark
+        if not session.is_session:
+            session.watch(handler.replicas.get)
+        session.notify = self._more
+        wait_ms = min(self._message.wait_ms_max, WAIT_MS_MAX)
+        handler.delayed.park(self, handler.runtime.now() + wait_ms / 1000)
+
+    def _more(self, size: int) -> None:
+        """Bytes arrived (or, with 0, something changed). Answer after this turn of the loop: more may be coming."""
+        self._short -= size
+        if (self._short <= 0 or size == 0) and not self._marked:
+            self._marked = True
+            # Records of open transactions arrived perhaps, which this reader may not see yet.
+            self._look_first = self._message.isolation_level == READ_COMMITTED and size > 0
+            self._handler.delayed.mark_at_end_of_turn(self)
+
+    def complete(self) -> None:
+        if self.finished:
+            return  # expired, or abandoned
+        self._marked = False
+        if self._look_first:
+            _, size, urgent = self._look_at_all()
+            if size < self._message.bytes_min and not urgent:
+                self._short = self._message.bytes_min - size
+                return
+        self._unpark()
+        self._answer()
+
+    def expire(self) -> None:
+        self._stop_watching()
+        self._answer()
+
+    def _look_at_all(self) -> tuple[Found, int, bool]:
+        """Again, after a while. Outside a session nobody has noted what may have news."""
+        if not self._session.is_session:
+            self._session.all_dirty()
+        return self._look()
+
+    def _unpark(self) -> None:
+        if not self.finished:
+            self._handler.delayed.unpark(self)
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        self._session.notify = None
+        if not self._session.is_session:
+            self._session.unwatch()
+
+    def _answer(self) -> None:
+        pending = self._pending
+        assert pending is not None
+        reply: Reply | Pending = None
+        try:
+            if self._session.closed:  # while it was parked: what it asked for counts no more
+                reply = refusal(self._request, self._message, ErrorCode.fetch_session_id_not_found)
+            else:
+                found, size, _ = self._look_at_all()
+                reply = self._finish(found, size)
+        except Exception as failure:  # nobody else would ever answer
+            log.error("Fetch failed", exc_info=failure)
+            self._request.connection.close("Fetch failed")
+        if not isinstance(reply, Pending):
+            pending.resolve(reply)
+
+    # Answering.
+
+    def _finish(self, found: Found, size: int) -> Reply | Pending:
+        results: list[tuple[CachedPartition, PartitionFetched]] = []
+        small = size <= SMALL_BYTES_MAX
+        for entry, piece in found:
+            if isinstance(piece, PartitionFetched):
+                results.append((entry, piece))
+                continue
+            if piece.position < 0:
+                return self._finish_later(found)
+            try:
+                data = piece.load_nowait() if small else _data(piece, size)
+            except (Refused, StorageFault) as failure:
+                results.append((entry, self._unloaded(entry, failure)))
+                continue
+            if data is None:
+                return self._finish_later(found)
+            results.append((entry, self._loaded(entry, piece, data)))
+        return self._encode(results, size)
+
+    def _unloaded(self, entry: CachedPartition, failure: Refused | StorageFault) -> PartitionFetched:
+        if isinstance(failure, Refused):
+            return PartitionFetched(entry.partition, failure.code)
+        return self._handler.unreadable(entry, failure)
+
+    def _count(self, topic: str, piece: Slice) -> None:
+        traffic = self._handler.traffic[topic]
+        traffic.bytes_out += piece.length
+        traffic.records_out += piece.end_offset() - piece.offset
+
+    def _loaded(self, entry: CachedPartition, piece: Slice, data: Buffer | Source) -> PartitionFetched:
+        partition = self._handler.replicas.get(entry.topic, entry.partition)
+        if partition is None:
+            return self._gone(entry)
+        level = self._message.isolation_level
+        if piece.length:
+            self._count(partition.topic, piece)
+        if level != READ_COMMITTED:
+            return state_of(entry, partition, data, level)
+        if entry.offset < partition.log_start:  # what was aborted there is known no more
+            return PartitionFetched(entry.partition, ErrorCode.offset_out_of_range)
+        return state_of(entry, partition, data, level)._replace(aborted=partition.aborted(piece))
+
+    def _gone(self, entry: CachedPartition) -> PartitionFetched:
+        """It was here when the request came."""
+        try:
+            self._handler.replica_manager.find(entry.topic, entry.partition)
+        except Refused as refused:
+            return self._handler.refused(entry, refused)
+        return PartitionFetched(entry.partition, ErrorCode.not_leader_or_follower)
+
+    def _finish_later(self, found: Found) -> Pending:
+        """Some of it has to come from the device."""
+        if self._pending is None:
+            self._pending = Pending()
+        self._handler.runtime.spawn(self._load(found), name="cold fetch")
+        return self._pending
+
+    async def _load(self, found: Found) -> None:
+        reply: Reply = None
+        try:
+            reply = await self._load_all(found)
+        except Exception as failure:
+            log.error("Fetch failed", exc_info=failure)
+            self._request.connection.close("Fetch failed")
+        assert self._pending is not None
+        if not self._pending.resolved:
+            self._pending.resolve(reply)
+
+    async def _load_all(self, found: Found) -> Reply:
+        if not all(isinstance(piece, PartitionFetched) or piece.placed for _, piece in found):
+            await self._handler.runtime.offload(self._fit, found)
+        size = sum(piece.length for _, piece in found if isinstance(piece, Slice))
+        results = []
+        for entry, piece in found:
+            if isinstance(piece, PartitionFetched):
+                results.append((entry, piece))
+                continue
+            try:
+                data = _data(piece, size)
+                if data is None:
+                    data = await self._handler.runtime.offload(piece.load)
+                results.append((entry, self._loaded(entry, piece, data)))
+            except (Refused, StorageFault) as failure:
+                results.append((entry, self._unloaded(entry, failure)))
+        return self._encode(results, size)
+
+    def _fit(self, found: Found) -> None:
+        """Measure what was not in memory, and keep all of it within the limits, as `_look` would have. In a thread."""
+        size = 0
+        for entry, piece in found:
+            if isinstance(piece, Slice):
+                with suppress(Refused, StorageFault):  # whoever loads it is told
+                    room = max(self._bytes_max - size, 0)
+                    size += piece.fit(min(entry.bytes_max, room), whole_first_batch=not size)
+
+    def _encode(self, results: list[tuple[CachedPartition, PartitionFetched]], size: int) -> Reply:
+        session = self._session
+        dirty = session.dirty
+        topics: dict[wire.Topic, list[PartitionFetched]] = {}
+        for entry, result in results:
+            if entry.topic in topics:
+                topics[entry.topic].append(result)
+            else:
+                topics[entry.topic] = [result]
+            if result.error:
+                self._request.count_error(result.error)
+            entry.high_watermark = result.high_watermark
+            entry.log_start = result.log_start
+            if session.is_session and result.records and entry in dirty:
+                del dirty[entry]
+                dirty[entry] = None  # at the end: the others come first next time
+        body = wire.encode_response(self._request.version, list(topics.items()), session_id=session.id)
+        parts = self._request.frame_parts(body)
+        return Streamed(parts) if size > SMALL_BYTES_MAX else cast("list[Buffer]", parts)
+
+
+class DelayedReplicaFetch(DelayedFetch):
+    """A Fetch of a follower: it reads to the very end, and is told where its log is not ours."""
+
+    __slots__ = ()
+
+    def _find_moved(self, found: Found) -> bool:
+        """It learns of high watermarks with the records, which are compared with its own first."""
+        return False
+
+    def _count(self, topic: str, piece: Slice) -> None:
+        """What followers copy is no traffic of clients."""
+
+    def _throttled(self, partition: Partition) -> bool:
+        return partition.policy.leader_throttled and self._message.replica_id not in partition.in_sync
+
+    def _held_back(self, partition: Partition) -> bool:
+        """Catching up must leave room for everybody else (KIP-73). It is looked at again when the request is due."""
+        throttle = self._handler.replica_manager.leader_throttle
+        return self._throttled(partition) and not throttle.ready(self._handler.runtime.now())
+
+    def _told_nothing_new(self, entry: CachedPartition, partition: Partition) -> bool:
+        return super()._told_nothing_new(entry, partition) and not self._held_back(partition)
+
+    def _park(self, short: int) -> None:
+        super()._park(short)
+        assert self._pending is not None
+        self._pending.expedite = self._expedite
+
+    def _expedite(self) -> None:
+        """A follower that has another partition to fetch need not wait for this one."""
+        if not self.finished:
+            self._unpark()
+            self._answer()
+
+    def _read(
+        self, entry: CachedPartition, partition: Partition, bytes_max: int, *, whole_first_batch: bool
+    ) -> Slice | PartitionFetched | None:
+        partition.check_leads(entry.leader_epoch)
+        assert isinstance(entry, FollowerPartition)
+        entry.note_progress(partition, self._message.replica_id, self._message.replica_epoch)
+        if entry.diverging is not None:
+            return state_of(entry, partition, b"", 0)._replace(diverging=entry.diverging)
+        if (gap := gaps.tell(partition, self._message.replica_id, entry.offset)) is not None:
+            # With an error for those that do not know of gaps: they ask again after a while.
+            told = state_of(entry, partition, b"", 0)
+            return told._replace(error=ErrorCode.kafka_storage_error, missing=gap)
+        if self._held_back(partition):
+            return None
+        try:
+            piece = partition.read_tail(
+                entry.offset, bytes_max, leader_epoch=entry.leader_epoch, whole_first_batch=whole_first_batch
+            )
+            if piece is not None and self._throttled(partition):
+                size = piece.length if piece.placed else bytes_max
+                self._handler.replica_manager.leader_throttle.spend(size, self._handler.runtime.now())
+            return piece
+        except Refused as refused:
+            if refused.code != ErrorCode.offset_out_of_range:
+                raise
+            # It needs to know where the log begins to go on from there.
+            return state_of(entry, partition, b"", 0)._replace(error=refused.code)
+
+
+def _data(piece: Slice, size: int) -> Buffer | Source | None:
+    """What the answer has of it, all in all so many bytes: those of small ones, while a large one is loaded as it is
+    sent. None: the device has to be waited for."""
+    if not piece.placed:
+        return None
+    if size > SMALL_BYTES_MAX and piece.may_wait:
+        piece.check()
+        return piece
+    return piece.load_nowait()
+
+
+def state_of(entry: CachedPartition, partition: Partition, data: Buffer | Source, level: int) -> PartitionFetched:
+    return PartitionFetched(
+        entry.partition, 0, partition.high_watermark, partition.last_stable, entry.start_of(partition),
+        [] if level == READ_COMMITTED else None, -1, data,
+    )  # fmt: skip

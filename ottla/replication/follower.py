@@ -1,0 +1,82 @@
+"""The follower's side of a partition: it copies the leader's log; where the two diverge, its own end goes (KIP-101).
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ottla.log.quarantine import quarantine
+from ottla.log.segment import Segment
+from ottla.replication.gaps import next_offset
+from ottla.replication.leader import NO_EPOCH
+from ottla.wire import batch
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
+
+
+class FollowerState:
+    """Of one partition."""
+
+    __slots__ = ("_partition", "agreed", "watermark_known")
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self.agreed = 0
+        """Up to where it is known that the leader lacks what is missing here."""
+        self.watermark_known = False
+        """The high watermark is the leader's own, or that of a clean stop, and nothing was taken from others since."""
+
+    def position(self) -> tuple[int, int, int]:
+        """What to ask the leader for: the leader epoch, the offset, and the epoch of the record before it."""
+        log, at = self._partition.log, next_offset(self._partition)
+        return self._partition.leader_epoch, at, log.epochs.epoch_of(at - 1) if at > log.log_start else NO_EPOCH
+
+    def replicate(self, records: memoryview, high_watermark: int, log_start: int, now_ms: int) -> list[Segment]:
+        """Take over what the leader sent. Each batch is checked before it is appended: damage goes no further. The
+        segments that may be unlinked."""
+        partition, log = self._partition, self._partition.log
+        dropped: list[Segment] = []
+        if len(records):
+            if log.log_end == log.log_start:
+                first = batch.check(records)
+                if first.base_offset < log.log_start <= first.last_offset:
+                    # The leader's log starts in the middle of this batch (DeleteRecords): begin with all of it.
+                    dropped = self.restart_at(first.base_offset, now_ms)
+            log.append_replicated(records, now_ms)
+        if log_start > log.log_start:
+            log.raise_log_start(min(log_start, log.log_end))
+        partition.outdated = partition.outdated and log.log_end < high_watermark
+        reached = min(high_watermark, log.log_end)
+        partition.replicated(len(records), reached)
+        return dropped
+
+    def truncate(self, epoch: int, end: int, now_ms: int) -> list[Segment]:
+        """Our log has diverged from the leader's behind (at most) the end of this epoch: drop what follows. The
+        segments that may be unlinked. The next fetch shows whether the rest agrees."""
+        log = self._partition.log
+        own_epoch, own_end = log.end_offset_for_epoch(epoch)
+        offset = min(end, log.log_end)
+        if own_epoch != NO_EPOCH:
+            offset = min(own_end, log.log_end) if own_epoch != epoch else min(own_end, end, log.log_end)
+        return self._cut(log.truncate_to, max(offset, log.log_start), now_ms)
+
+    def restart_at(self, offset: int, now_ms: int) -> list[Segment]:
+        """The leader has nothing before `offset` any more, and we have nothing from there on: begin anew there."""
+        return self._cut(self._partition.log.truncate_fully_and_start_at, offset, now_ms)
+
+    def _cut(self, cut: Callable[[int, int], list[Segment]], offset: int, now_ms: int) -> list[Segment]:
+        try:
+            return cut(offset, now_ms)
+        finally:  # the disk may have refused half of it
+            self._partition.end_moved_back()
+
+    def copy_anew(self, now_ms: int) -> None:
+        """Our log is damaged, and another replica leads: what is behind the damage is quarantined, and copied anew."""
+        try:
+            quarantine(self._partition.log, now_ms)
+        finally:
+            self._partition.end_moved_back()

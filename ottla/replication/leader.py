@@ -1,0 +1,240 @@
+"""The leader's side of a partition: how far each follower has come, who is to be in the in-sync set (ISR), and how far
+records are committed. Pure.
+
+A follower says how far it has come by what it fetches: who fetches from offset 7 has everything before 7. It is in sync
+while it keeps up, and keeping up means: whatever the log end was `replica.lag.time.max.ms` ago, it has that by now. A
+check every now and then sets each follower that is behind a mark, the log end of that moment, and one that has not
+reached its mark in time is out. (An append need not look at any clock, nor an idle follower at every partition.) A
+follower is in sync again when it has all that is committed, and reached where this leader epoch began.
+
+The ISR itself is the controller's. A leader proposes another one and waits; what it may count as committed meanwhile
+has to hold for both, the set that is and the set that may be (KIP-497): the high watermark waits for their union.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ottla.cluster.model import Partition as PartitionState
+from ottla.errors import ErrorCode, Refused
+from ottla.log.damage import gap_at
+from ottla.log.manifest import Range
+from ottla.log.partition_log import PartitionLog
+from ottla.replication.gaps import better_followers
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
+
+UNKNOWN: Final = -1
+NO_EPOCH: Final = -1
+
+Able = Callable[[int, int], bool]
+"""Whether a broker is there, under a registration, and stays."""
+
+
+class Follower:
+    """One replica as its leader sees it, in one leader epoch."""
+
+    __slots__ = ("epoch", "heard", "id", "known_epoch", "lacks", "log_end", "log_start", "mark", "marked_at")
+
+    def __init__(self, replica: int) -> None:
+        self.id = replica
+        self.epoch = UNKNOWN
+        """The registration under which it fetched last."""
+        self.known_epoch = UNKNOWN
+        """The registration under which the controller has it in sync; unknown: it has not, or does not say."""
+        self.log_end = UNKNOWN
+        self.log_start = UNKNOWN
+        self.lacks: tuple[Range, ...] = ()
+        """What it asked for that its leader has not got."""
+        self.heard = False
+        """It has fetched since it was last found behind: only then does what is known of it speak for it."""
+        self.mark: int | None = None
+        self.marked_at = 0.0
+
+    @property
+    def counts(self) -> bool:
+        """Whether what it has counts as in sync. Not while it has come back and the controller has not judged yet what
+        that means: if it lost something it will leave the set, and nobody may have relied on it meanwhile (KIP-966)."""
+        return self.known_epoch in (UNKNOWN, self.epoch)
+
+    def fetched(self, offset: int, epoch: int, log_start: int) -> None:
+        self.epoch = epoch
+        self.log_end = offset
+        self.log_start = log_start
+        self.heard = True
+        if self.mark is not None and offset >= self.mark:
+            self.mark = None
+
+    def lags(self, log_end: int, now: float, lag_s_max: float) -> bool:
+        if self.log_end >= log_end and self.counts:  # else the high watermark waits for it all the same
+            self.mark = None
+        elif self.mark is None:
+            self.mark = log_end
+            self.marked_at = now
+        if self.mark is None or now - self.marked_at < lag_s_max:
+            return False
+        self.heard = False
+        return True
+
+
+class Proposal(NamedTuple):
+    """A new ISR, put to the controller. Each replica with the registration it is known by."""
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    in_sync: tuple[tuple[int, int], ...]
+
+
+class LeaderState:
+    """Of one partition. While this broker does not lead it has no followers."""
+
+    __slots__ = ("_partition", "_union", "epoch_start", "followers", "proposed")
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self.epoch_start = 0
+        """Where this leader epoch began: what is before it was written under others."""
+        self.followers: dict[int, Follower] = {}
+        self.proposed: tuple[int, ...] | None = None
+        """The ISR that the controller was asked for and has not decided on, as far as we know."""
+        self._union: tuple[Follower, ...] = ()  # all that the high watermark waits for
+
+    def take_up(self, state: PartitionState, *, anew: bool) -> None:
+        """A new state of the partition. `anew`: this broker begins to lead with it."""
+        partition = self._partition
+        if anew:
+            self.epoch_start = partition.log.log_end
+            self.followers = {}
+        if partition.leads:
+            others = [replica for replica in partition.replicas if replica != partition.broker_id]
+            self.followers = {replica: self.followers.get(replica) or Follower(replica) for replica in others}
+            known = dict(zip(state.in_sync, state.in_sync_epochs, strict=False))
+            for replica, follower in self.followers.items():
+                follower.known_epoch = known.get(replica, UNKNOWN)
+        else:
+            self.followers = {}
+        self._unite()
+
+    def _unite(self) -> None:
+        members = {*self._partition.in_sync, *(self.proposed or ())}
+        self._union = tuple(follower for replica, follower in self.followers.items() if replica in members)
+
+    def committed(self, own_end: int) -> int:
+        """The first offset that not all have, whom the high watermark waits for."""
+        committed = own_end
+        for follower in self._union:
+            if not follower.counts:
+                return UNKNOWN
+            if follower.log_end < committed:
+                committed = follower.log_end
+        return committed
+
+    @property
+    def low_watermark(self) -> int:
+        """No replica that could lead next has anything before it."""
+        return min([self._partition.log.log_start, *(follower.log_start for follower in self._union)])
+
+    def fetched_by(
+        self, replica: int, broker_epoch: int, offset: int, last_epoch: int, log_start: int = UNKNOWN
+    ) -> tuple[int, int] | None:
+        """A follower asks for `offset` behind a record of `last_epoch`: it has everything before. Unless its log has
+        diverged: then the answer is the last epoch up to which both may agree, and where that ended here."""
+        partition = self._partition
+        follower = self.followers.get(replica)
+        if follower is None:
+            raise Refused(ErrorCode.not_leader_or_follower, f"broker {replica} has no replica of {partition}")
+        if broker_epoch < follower.epoch:  # asked before it registered anew; it need not have all that any more
+            raise Refused(ErrorCode.stale_broker_epoch)
+        diverging = diverging_epoch(partition.log, offset, last_epoch)
+        if diverging is not None or offset > partition.log.log_end:  # an empty log may begin there
+            return diverging
+        follower.fetched(offset, broker_epoch, log_start)
+        if follower in self._union:
+            partition.advance()
+        return None
+
+    # The in-sync set.
+
+    def caught_up(self, follower: Follower) -> bool:
+        """Whether it has all that is committed, and what this leader epoch began with."""
+        return follower.log_end >= self._partition.high_watermark and follower.log_end >= self.epoch_start
+
+    def propose(self, now: float, lag_s_max: float, able: Able) -> bool:
+        """Whether the ISR should be another one; `proposed` says which. One change at a time."""
+        partition = self._partition
+        if not partition.leads or self.proposed is not None:
+            return False
+        wanted = self._wanted(now, lag_s_max, able)
+        if wanted == set(partition.in_sync):
+            return False
+        self.proposed = tuple(replica for replica in partition.replicas if replica in wanted)
+        self._unite()  # nothing is committed from now on that one of them lacks
+        return True
+
+    def _wanted(self, now: float, lag_s_max: float, able: Able) -> set[int]:
+        """Who should be in sync. Only those who are able, under the registration they fetched with, are asked for:
+        whoever is gone, or about to go, would be waited for in vain, and what a broker had before it came back need not
+        be what it has."""
+        partition = self._partition
+        if partition.log.damage is not None and (better := better_followers(partition, able)):
+            return better
+        wanted = {partition.broker_id}
+        for replica, follower in self.followers.items():
+            if replica in partition.in_sync:
+                if not follower.lags(partition.log.log_end, now, lag_s_max):
+                    wanted.add(replica)
+            elif follower.heard and self.caught_up(follower) and able(replica, follower.epoch):
+                wanted.add(replica)
+        return wanted
+
+    def forgive(self) -> None:
+        """Time that passed unseen counts against nobody."""
+        for follower in self.followers.values():
+            follower.mark = None
+
+    def proposal(self, epoch_of: Callable[[int], int]) -> Proposal:
+        """What to ask the controller for. Who has not fetched in this leader epoch is known by its present
+        registration."""
+        partition = self._partition
+        assert self.proposed is not None
+        in_sync = []
+        for replica in self.proposed:
+            follower = self.followers.get(replica)
+            known = UNKNOWN if follower is None else follower.epoch
+            if partition.doubt is not None:
+                known = partition.doubt.registration(replica)
+            in_sync.append((replica, known if known >= 0 else epoch_of(replica)))
+        return Proposal(
+            partition.topic_id, partition.index, partition.leader_epoch, partition.partition_epoch, tuple(in_sync)
+        )
+
+    def withdraw(self) -> None:
+        """The controller has refused the proposal, and will not take it up."""
+        self.proposed = None
+        self._unite()
+        self._partition.advance()
+
+
+def diverging_epoch(log: PartitionLog, offset: int, last_epoch: int) -> tuple[int, int] | None:
+    """Where the log of a follower that has a record of `last_epoch` before `offset` may diverge from the leader's: the
+    last epoch both may have, and its end. None: nowhere."""
+    if last_epoch == NO_EPOCH or (last_epoch == log.latest_epoch and offset <= log.log_end):
+        return None
+    epoch, end = log.end_offset_for_epoch(last_epoch)
+    if epoch == NO_EPOCH:  # there was no such leader epoch: no checksum covers an epoch, and it is not from here
+        return log.latest_epoch, log.log_end
+    if epoch < last_epoch and gap_at(log, end - 1) is not None:
+        epoch = last_epoch  # which epochs there were is lost with their records: the follower may have them
+    return (epoch, end) if epoch < last_epoch or end < offset else None
+
+
+def too_few(in_sync: tuple[int, ...], in_sync_min: int) -> Refused:
+    here = ", ".join(map(str, sorted(in_sync)))
+    return Refused(
+        ErrorCode.not_enough_replicas,
+        f"{len(in_sync)} in sync (broker {here}), and min.insync.replicas is {in_sync_min}",
+    )

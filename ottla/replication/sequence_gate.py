@@ -1,0 +1,126 @@
+"""The out-of-order sequence gate of a partition: batches that were refused for the moment, so that those behind them
+are refused with the same error (KIP-98, and what librdkafka makes of it).
+
+An idempotent producer sends its batches one behind the other, without waiting. When the first is refused for the moment
+(no leader yet, too few replicas in sync, a full disk) and the second a moment later is not, the second is out of order.
+That is true, but librdkafka takes it for a reason to number everything anew, on all partitions, also what it has sent
+and got no answer for; whatever of that is in the log is then written twice. So the second is refused as the first was,
+and both come again in their order.
+
+The first may also have been refused by the leader before this one: librdkafka sends what follows to the new leader
+while the old one has not answered yet. So it is the same with a producer's first batch in a leader epoch.
+
+Of a producer that the log does not know any batch would be taken as its first. Another before it that comes later, for
+it was refused where nobody knew of the partition yet or not any more, would then count as one that was written long
+ago: acknowledged, and lost. So a batch that begins with another sequence than 0 has to come twice.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ottla.errors import RETRIABLE, ErrorCode, Refused
+from ottla.log import producers
+from ottla.log.producers import Producers
+from ottla.wire import batch
+
+PRODUCERS_MAX: Final = 1000
+BEHIND_MAX: Final = 4
+"""As many as are on their way behind the first. Whoever sends more has given the first up, and has to hear of it."""
+
+
+class _First(NamedTuple):
+    """The first batch of its producer that was refused."""
+
+    epoch: int
+    sequence: int
+    code: ErrorCode
+    told: int = 0
+    """How many behind it were told so."""
+
+
+class OutOfTurn(Refused):
+    """A batch is refused because of the one before it."""
+
+
+class SequenceGate:
+    """Of one partition. `expected` is the sequence that the log expects of the producer, None if any would do."""
+
+    __slots__ = ("_firsts", "_producers")
+
+    def __init__(self, known: Producers) -> None:
+        self._producers = known
+        self._firsts: dict[int, _First] = {}
+
+    def pass_or_refuse(
+        self, header: batch.BatchHeader, *, epoch_start: int, alone: bool
+    ) -> producers.Appended | None:
+        """What the batch is a retry of, if it is one; Refused when it is neither that nor the next one. `alone`: no
+        other replica can have led before."""
+        known = self._producers
+        if self._firsts:
+            self._check(header, known.expected(header.producer_id, header.producer_epoch))
+        if header.base_sequence > 0 and known.get(header.producer_id) is None:
+            self._perhaps_behind(header, epoch_start, alone)
+        try:
+            found = known.check(header)
+        except Refused as refused:
+            if refused.code is ErrorCode.out_of_order_sequence_number:
+                self._perhaps_behind(header, epoch_start, alone)
+            raise
+        if self._firsts:
+            self._firsts.pop(header.producer_id, None)
+        return found
+
+    def _perhaps_behind(self, header: batch.BatchHeader, epoch_start: int, alone: bool) -> None:
+        """Something is missing before it, or nobody knows whether it is. In its producer's first batch of a leader
+        epoch that may be what another leader has not taken any more."""
+        producer = self._producers.get(header.producer_id)
+        if producer is not None:
+            heard = producer.batches and producer.batches[-1].last_offset >= epoch_start
+            if heard or alone:
+                return
+        self._miss(header, self._producers.expected(header.producer_id, header.producer_epoch))
+
+    def refused(self, view: memoryview, code: ErrorCode) -> None:
+        """A batch was refused. If it is for the moment only, those behind it must not take its place."""
+        try:
+            header = batch.check_produced(view)
+        except Refused:
+            return  # of no producer that we would know again
+        if header.producer_id < 0 or code not in RETRIABLE:
+            return
+        expected = self._producers.expected(header.producer_id, header.producer_epoch)
+        first = self._firsts.get(header.producer_id)
+        if first is not None and first.epoch == header.producer_epoch:
+            missing = expected is None or first.sequence >= expected
+            if missing and first.sequence < header.base_sequence:
+                return  # this one is behind it
+        self._note(header, header.base_sequence, code)
+
+    def _note(self, header: batch.BatchHeader, sequence: int, code: ErrorCode) -> None:
+        if len(self._firsts) >= PRODUCERS_MAX:
+            del self._firsts[next(iter(self._firsts))]
+        self._firsts[header.producer_id] = _First(header.producer_epoch, sequence, code)
+
+    def _check(self, header: batch.BatchHeader, expected: int | None) -> None:
+        """Refuse a batch if the one that is expected was refused."""
+        first = self._firsts.get(header.producer_id)
+        if first is None or first.epoch != header.producer_epoch or header.base_sequence <= first.sequence:
+            return
+        if first.told < BEHIND_MAX and (expected is None or expected == first.sequence):
+            self._firsts[header.producer_id] = first._replace(told=first.told + 1)
+            raise OutOfTurn(first.code, "the batch before this one was refused, and has to come first")
+
+    def _miss(self, header: batch.BatchHeader, expected: int | None) -> None:
+        """The one before it did not come here: refuse it as the predecessor will have refused that one; but not for
+        ever. Of a producer that is not known any could be the first: it is the one that comes again before others."""
+        first = self._firsts.get(header.producer_id)
+        if expected is None:
+            known = None if first is None or first.epoch != header.producer_epoch else first.sequence
+            if known is None or header.base_sequence < known:
+                self._note(header, header.base_sequence, ErrorCode.not_leader_or_follower)
+                raise OutOfTurn(ErrorCode.not_leader_or_follower, "what its producer sent before may be on its way")
+        elif first is None or (first.epoch, first.sequence) != (header.producer_epoch, expected):
+            self._note(header, expected, ErrorCode.not_leader_or_follower)
+            self._check(header, expected)

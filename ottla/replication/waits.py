@@ -1,0 +1,158 @@
+"""Delayed operations (Kafka's purgatory): requests that wait at this broker until something happens.
+
+    Produce with acks=all      until the high watermark has passed its records
+    Fetch                      until enough bytes are readable
+    replies of coordinators    until the high watermark has passed what they tell of
+    markers                    until they are committed
+    all of them                until their deadline, or until the client has gone
+
+A partition tells those who wait at it what happened (`DelayedByCommit`, `HighWatermarkListener`, `AppendListener`).
+That changes their state and marks those that have all they waited for; nothing is answered there. The marked ones are
+answered when the requests of one read have been served (`net.server` calls `complete_due`), or, where the cause was
+none, in the next turn of the loop. A Fetch waits for the end of the turn in any case, since more may be appended in it.
+"""
+
+from __future__ import annotations
+
+import logging
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from ottla.runtime import Handle, Runtime
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
+
+log = logging.getLogger("ottla.broker")
+
+FINISHED_MAX: Final = 100
+NEVER: Final = float("inf")
+
+
+class Appended(NamedTuple):
+    base_offset: int
+    log_append_time_ms: int
+    next_offset: int
+    log_start: int
+
+
+class HighWatermarkListener(Protocol):
+    def on_high_watermark(self, size: int) -> None:
+        """`size` more bytes became readable, or (0) something else changed that the listener should look at."""
+
+
+class AppendListener(Protocol):
+    """A follower, or the flusher."""
+
+    def on_append(self, size: int) -> None: ...
+
+
+class DelayedByCommit(Protocol):
+    """Waits for one record to be committed."""
+
+    def on_committed(self, partition: Partition) -> None: ...
+
+    def on_leadership_lost(self, partition: Partition) -> None:
+        """This broker does not lead any more: nobody here will ever know."""
+
+
+class DelayedOperation(Protocol):
+    def complete(self) -> None:
+        """Answer."""
+
+
+class Expiring(DelayedOperation, Protocol):
+    """One that has a deadline. `finished` is set here: it has all it waited for, or was given up."""
+
+    finished: bool
+
+    def expire(self) -> None:
+        """The deadline has passed: answer with what there is."""
+
+
+class Marks(Protocol):
+    """Where an operation that has what it waited for is marked (`DelayedOperations`)."""
+
+    def mark(self, operation: DelayedOperation) -> None: ...
+
+
+class DelayedOperations:
+    def __init__(self, runtime: Runtime) -> None:
+        self.due: list[DelayedOperation] = []
+        """Those that are to be answered; looked at after every read of a connection."""
+        self._due_at_end_of_turn: list[DelayedOperation] = []
+        self._runtime = runtime
+        self._deadlines: list[tuple[float, int, Expiring]] = []
+        self._parked = 0
+        self._finished = 0  # of those that still stand among the deadlines, at most
+        self._timer: Handle | None = None
+        self._timer_at = NEVER
+
+    def park(self, operation: Expiring, deadline: float) -> None:
+        """It is expired at the deadline, unless it is finished before."""
+        self._parked += 1
+        heappush(self._deadlines, (deadline, self._parked, operation))
+        if deadline < self._timer_at:
+            self._arm(deadline)
+
+    def mark(self, operation: DelayedOperation) -> None:
+        """It has what it waited for: answer it as soon as what is being served now has been served."""
+        if not self.due:
+            self._runtime.call_soon(self.complete_due)
+        self.due.append(operation)
+
+    def mark_at_end_of_turn(self, operation: DelayedOperation) -> None:
+        """As `mark`, but more may come for it in this turn of the loop."""
+        if not self._due_at_end_of_turn:
+            self._runtime.call_soon(self._end_turn)
+        self._due_at_end_of_turn.append(operation)
+
+    def unpark(self, operation: Expiring) -> None:
+        """It does not wait any more. It stays among the deadlines until its own, unless there are too many of them."""
+        operation.finished = True
+        self._finished += 1
+        if self._finished > FINISHED_MAX and self._finished * 2 > len(self._deadlines):
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].finished]
+            heapify(self._deadlines)
+            self._finished = 0
+
+    def complete_due(self) -> None:
+        while self.due:
+            due, self.due = self.due, []
+            _complete(due)
+
+    def _end_turn(self) -> None:
+        due, self._due_at_end_of_turn = self._due_at_end_of_turn, []
+        _complete(due)
+
+    # Deadlines.
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._runtime.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer, self._timer_at = None, NEVER
+        deadlines, now = self._deadlines, self._runtime.now()
+        while deadlines and (deadlines[0][2].finished or deadlines[0][0] <= now):
+            operation = heappop(deadlines)[2]
+            if operation.finished:
+                self._finished = max(self._finished - 1, 0)
+                continue
+            operation.finished = True
+            try:
+                operation.expire()
+            except Exception as failure:  # a mistake with one must not leave all others waiting
+                log.error("%s cannot be expired", type(operation).__name__, exc_info=failure)
+        if deadlines:
+            self._arm(deadlines[0][0])
+
+
+def _complete(due: list[DelayedOperation]) -> None:
+    for operation in due:
+        try:
+            operation.complete()
+        except Exception as failure:  # others wait for their answers
+            log.error("%s cannot be answered", type(operation).__name__, exc_info=failure)

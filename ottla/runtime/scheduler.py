@@ -1,0 +1,37 @@
+"""Chores that are done again and again: each is a task of its own, so a slow one delays no other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from ottla.errors import Fault, Refused
+from ottla.runtime import Runtime
+
+log = logging.getLogger("ottla.scheduler")
+
+
+class Scheduler:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def every(self, seconds: float, chore: Callable[[], Awaitable[None]], *, name: str) -> None:
+        """For the first time after so many seconds."""
+        self._tasks.append(self._runtime.spawn(self._repeat(seconds, chore, name), name=name))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _repeat(self, seconds: float, chore: Callable[[], Awaitable[None]], name: str) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await chore()
+            except (Fault, Refused) as failure:
+                log.error("%s; trying again in %g s", failure, seconds)
+            except Exception as failure:  # a mistake today must not let the disk fill up tomorrow
+                log.error("%s failed; trying again in %g s", name, seconds, exc_info=failure)
