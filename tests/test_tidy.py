@@ -208,6 +208,12 @@ def test_the_version_is_the_same_everywhere():
     assert project["version"] == ottla.__version__
 
 
+def test_nobody_reaches_through_a_partition_into_its_log():
+    reach = re.compile(r"\b(partition|replica)\.log\b")
+    rooms = [path for room in ("broker", "coordinator") for path in (REPOSITORY / "ottla" / room).rglob("*.py")]
+    assert [name_of(path) for path in rooms if reach.search(path.read_text())] == []
+
+
 def test_the_tests_that_start_spark_in_make_test_are_there():
     texts = [path.read_text() for path in (REPOSITORY / "tests" / "spark").rglob("test_*.py")]
     assert {name for name in IN_MAKE_TEST if not any(f"def {name}(" in text for text in texts)} == set()

@@ -23,6 +23,7 @@ from ottla.cluster.model import Partition as PartitionState
 from ottla.errors import ErrorCode, Refused
 from ottla.log.damage import behind_gap
 from ottla.log.log_config import LogConfig
+from ottla.log.lookup import TimestampedOffset, offset_for_timestamp, offset_of_max_timestamp
 from ottla.log.partition_log import PartitionLog
 from ottla.log.producers import Producers
 from ottla.log.recovery import Recovery
@@ -329,6 +330,18 @@ class Partition:
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         return self.log.end_offset_for_epoch(leader_epoch)
+
+    def earliest(self) -> tuple[int, int]:
+        """The first offset, and its leader epoch."""
+        return self.log.log_start, self.log.epochs.epoch_of(self.log.log_start)
+
+    def offset_for_timestamp(self, timestamp: int, limit: int) -> TimestampedOffset | None:
+        """The first record at or after a time, before `limit`. Blocks."""
+        return offset_for_timestamp(self.log, timestamp, limit)
+
+    def offset_of_max_timestamp(self, limit: int) -> TimestampedOffset | None:
+        """Blocks."""
+        return offset_of_max_timestamp(self.log, limit)
 
     # Reading.
 

@@ -10,7 +10,6 @@ from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.checkpoints import LOG_STARTS
-from ottla.log.lookup import offset_for_timestamp, offset_of_max_timestamp
 from ottla.replication.partition import Partition
 from ottla.wire.apis import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from ottla.wire.schema.delete_records import (
@@ -89,21 +88,20 @@ def _known_to(request: Request, code: ErrorCode) -> ErrorCode:
 
 
 async def _find(context: Context, partition: Partition, wanted: ListOffsetsPartition, isolation_level: int) -> Found:
-    log = partition.log
     limit, established = partition.readable_limit(isolation_level), partition.established
     if wanted.timestamp == LATEST:
         if not established:
             raise Refused(ErrorCode.offset_not_available)
         return Found(-1, limit, partition.leader_epoch)
     if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return Found(-1, log.log_start, log.epochs.epoch_of(log.log_start))
+        return Found(-1, *partition.earliest())
     if wanted.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return Found()  # nothing is ever moved to another tier
     # Searching opens segments that nobody may have read for days: beside the loop.
     if wanted.timestamp == MAX_TIMESTAMP:
-        found = await context.runtime.offload(offset_of_max_timestamp, log, limit)
+        found = await context.runtime.offload(partition.offset_of_max_timestamp, limit)
     elif wanted.timestamp >= 0:
-        found = await context.runtime.offload(offset_for_timestamp, log, wanted.timestamp, limit)
+        found = await context.runtime.offload(partition.offset_for_timestamp, wanted.timestamp, limit)
     else:
         raise Refused(ErrorCode.unsupported_version, f"timestamp {wanted.timestamp} means nothing")
     if found is None and not established:  # it may be there, where consumers were shown it and will be again (KIP-207)
