@@ -21,10 +21,10 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
 SCHEMA = Path(__file__).parent.parent / "ottla" / "wire" / "schema"
-API_KEYS = [*range(52), 56, 60, 61, 64, 65, 66, 67, 68, 69, 74, 75]
+API_KEYS = [*range(52), 56, 58, 60, 61, 64, 65, 66, 67, 68, 69, 74, 75]
 """What a broker without KRaft, share groups, streams groups and telemetry can be asked."""
-DATA = ["consumer_protocol_assignment", "consumer_protocol_subscription"]
-"""Structures that clients put into the bytes fields of group messages."""
+DATA = ["consumer_protocol_assignment", "consumer_protocol_subscription", "default_principal_data"]
+"""Structures that stand in the bytes fields of other messages."""
 
 WIRE_TYPES = {
     "error_code": "int16",

@@ -123,6 +123,7 @@ class Broker:
         )  # fmt: skip
         dispatch = Dispatch(self.context)
         self.peers.ask_here = dispatch.ask_here
+        self.context.serve_forwarded = dispatch.serve_forwarded
         self._server, self._status = self._listening(dispatch)
         if intercept is not None:
             self._server.serve = intercept(self._server.serve)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ottla.access.session import Session
 from ottla.broker.disk_errors import DiskErrors
 from ottla.broker.metadata_cache import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
@@ -56,6 +58,8 @@ class Context:
     disk_errors: DiskErrors
     log_manager: LogManager
     scrubber: Scrubber
+    serve_forwarded: Callable[[memoryview, Session], Awaitable[bytes]] = field(init=False)
+    """A whole request of another broker's client, and the whole response (`dispatch`)."""
 
     @property
     def config(self) -> BrokerConfig:

@@ -4,9 +4,9 @@ A handler registers itself with `@serves(API)` and sees version-blind trees; wha
 Plain functions are answered at once; coroutines hold the connection's next request back until they are done. The two
 hot APIs register with `@serves_raw` and read their frames themselves.
 
-Who may ask what. On a guarded listener nobody is answered anything before it has proved to be a broker of this cluster.
-What brokers ask each other is refused to everybody else on all listeners. Where a request says for which broker it
-speaks, handlers ask `Request.check_speaks_for`: a client speaks for none, and a broker only for itself.
+Who may ask what is in the table of APIs (`wire.apis`) and asked once, here, before any handler: what brokers ask each
+other is refused to everybody else. On a listener for brokers nobody is answered before it has proved to be one. Where a
+request says for which broker it speaks, handlers ask `Session.check_speaks_for`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import struct
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from ottla.access.session import Session, broker_principal
 from ottla.broker.context import Context
-from ottla.broker.refusals import refusal
 from ottla.errors import BadFrame, ErrorCode, Fault, Refused, StorageFault
 from ottla.net.server import Connection, Pending, Reply
 from ottla.runtime import Buffer, Source
 from ottla.wire import messages
+from ottla.wire.acl import AclOperation
 from ottla.wire.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
 from ottla.wire.decoders import Decoder
 from ottla.wire.encoders import Encoder
 from ottla.wire.error_codes import Counter, ErrorCounts, count, counter_of
 from ottla.wire.frame import parse_request_header
+from ottla.wire.refusal import refusal
 from ottla.wire.tree import Message
 
 log = logging.getLogger("ottla.broker")
@@ -40,36 +42,24 @@ _REPLY_FLEXIBLE = struct.Struct(">iix")  # the pad byte is an empty set of tagge
 TREE_BYTES_MAX = 16 * 1024 * 1024
 """Requests that become trees of objects: many times smaller than a Produce request may be."""
 
-_FOR_STRANGERS: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
-"""What a guarded listener answers to those who have not proved themselves."""
+_UNAUTHENTICATED: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
+"""What a listener for brokers answers to those who have not proved themselves."""
 
 
 class Request:
     """What a handler may know beside the message itself."""
 
-    __slots__ = ("client_id", "connection", "correlation_id", "route", "version")
+    __slots__ = ("client_id", "connection", "correlation_id", "route", "session", "version")
 
-    def __init__(self, route: Route, connection: Connection, correlation_id: int, client_id: str | None) -> None:
+    def __init__(
+        self, route: Route, connection: Connection, correlation_id: int, client_id: str | None, session: Session
+    ) -> None:
         self.route = route
         self.version = route.version
         self.connection = connection
+        self.session = session
         self.correlation_id = correlation_id
         self.client_id = client_id
-
-    @property
-    def listener_name(self) -> str:
-        return self.connection.listener_name
-
-    @property
-    def peer_broker(self) -> int | None:
-        """The broker that asks; None when it is a client."""
-        return self.connection.peer_broker
-
-    def check_speaks_for(self, broker_id: int) -> None:
-        """Whoever fetches as a replica moves the high watermark (CVE-2018-1288): not on anybody's mere word. Below 0
-        stands for no broker at all."""
-        if broker_id >= 0 and self.peer_broker != broker_id:
-            raise Refused(ErrorCode.cluster_authorization_failed, "Only a broker can ask this, and only for itself.")
 
     def count_error(self, code: int, times: int = 1) -> None:
         """Of an answer that is not encoded from a tree."""
@@ -91,25 +81,17 @@ class Request:
         return body
 
 
-class OwnRequest(Request):
-    """What this broker asks itself, as it would ask another one."""
+class LocalRequest(Request):
+    """A request that came by no connection of its own: this broker asks itself, or another one forwards it."""
 
-    __slots__ = ("_context",)
+    __slots__ = ()
 
-    def __init__(self, context: Context, route: Route) -> None:
+    def __init__(self, route: Route, session: Session, client_id: str | None) -> None:
         self.route = route
         self.version = route.version
+        self.session = session
         self.correlation_id = 0
-        self.client_id = f"broker-{context.id}"
-        self._context = context
-
-    @property
-    def listener_name(self) -> str:
-        return self._context.config.inter_broker_endpoint.name
-
-    @property
-    def peer_broker(self) -> int:
-        return self._context.id
+        self.client_id = client_id
 
 
 Response = Message | bytes
@@ -166,7 +148,7 @@ class Route:
 
     __slots__ = (
         "_count_errors", "_decoder", "_encoder", "api", "errors", "fast", "flexible_reply", "handler", "key", "raw",
-        "version",
+        "restricted", "version",
     )  # fmt: skip
 
     def __init__(
@@ -186,7 +168,8 @@ class Route:
         self.raw = raw
         self.fast = fast
         self.handler = _TREES.get(api.key)
-        assert not api.between_brokers or (raw or fast) is None, "who asks is checked on the way to a tree"
+        self.restricted = api.operation_of(version) is AclOperation.CLUSTER_ACTION
+        """Only brokers may ask it."""
         self._decoder: Decoder | None = None
         self._encoder: Encoder | None = None
         self._count_errors: Counter | None = None
@@ -230,11 +213,14 @@ class Dispatch:
             key, version, correlation_id, name_length = _HEADER.unpack_from(frame)
         except struct.error:
             raise BadFrame("the request ends within its header") from None
-        if connection.guarded and connection.peer_broker is None and key not in _FOR_STRANGERS:
+        session = connection.session
+        if connection.inter_broker and session.broker_id is None and key not in _UNAUTHENTICATED:
             raise BadFrame(f"API {key} before it has said who it is")
         route = self._routes.get(key << 16 | version)
         if route is None:
             return self._unserved(connection, key, version, correlation_id)
+        if route.restricted and session.broker_id is None:
+            return self._unauthorized(route, connection, frame)
         if route.raw is not None:
             return self._serve_raw(route.raw, route, connection, correlation_id, frame, name_length)
         if route.fast is not None:
@@ -245,18 +231,52 @@ class Dispatch:
         if len(frame) > TREE_BYTES_MAX:
             raise BadFrame(f"a {route.api.name} request of {len(frame)} bytes (at most {TREE_BYTES_MAX} are taken)")
         message = route.decode(frame, pos)
-        return self._serve_tree(Request(route, connection, correlation_id, client_id), message)
+        return self._serve_tree(Request(route, connection, correlation_id, client_id, session), message)
 
     async def ask_here(self, message: Message, answer: type[R]) -> R:
         """Let this broker's own handler answer. What it raises is raised."""
         route = Route(APIS[message.API_KEY], APIS[message.API_KEY].max, {})
         assert route.handler is not None, f"{route.api.name} has no handler"
-        response = route.handler(self._context, message, OwnRequest(self._context, route))
+        listener = self._context.config.inter_broker_endpoint.name
+        session = Session(listener, principal=broker_principal(self._context.id), broker_id=self._context.id)
+        request = LocalRequest(route, session, f"broker-{self._context.id}")
+        response = route.handler(self._context, message, request)
         assert not isinstance(response, Pending), f"{route.api.name} is answered on a connection"
         if not isinstance(response, Message | bytes):
             response = await response
         assert isinstance(response, answer)
         return response
+
+    def _unauthorized(self, route: Route, connection: Connection, frame: memoryview) -> Reply:
+        """Refused before any handler sees it, be it raw, fast or one of trees."""
+        _, _, correlation_id, client_id, pos = parse_request_header(frame)
+        request = Request(route, connection, correlation_id, client_id, connection.session)
+        message = route.decode(frame, pos)
+        refused = Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
+        return self._refusal(request, message, refused)
+
+    async def serve_forwarded(self, frame: memoryview, session: Session) -> bytes:
+        """Answer a request that a client sent to another broker: a whole request, header and all. The same of the
+        response."""
+        key, version, correlation_id, client_id, pos = parse_request_header(frame)
+        route = self._routes.get(key << 16 | version)
+        if route is None or route.handler is None or route.restricted:
+            raise Refused(ErrorCode.unsupported_version, f"API {key} version {version} is not forwarded")
+        message = route.decode(frame, pos)
+        request = LocalRequest(route, session, client_id)
+        request.correlation_id = correlation_id
+        try:
+            response = route.handler(self._context, message, request)
+            assert not isinstance(response, Pending), f"{route.api.name} is answered on a connection"
+            if not isinstance(response, Message | bytes):
+                response = await response
+        except BadFrame:
+            raise
+        except Exception as failure:
+            if isinstance(failure, Refused) and failure.code == ErrorCode.not_controller:
+                raise
+            return self._refusal(request, message, failure)[4:]
+        return request.frame(route.encode(response))[4:]
 
     def _serve_raw(
         self,
@@ -273,7 +293,7 @@ class Dispatch:
             *_, pos = parse_request_header(frame)
         elif flexible:
             pos += 1  # the usual header, read without another call
-        request = Request(route, connection, correlation_id, None)
+        request = Request(route, connection, correlation_id, None, connection.session)
         try:
             return handler(request, frame, pos)
         except BadFrame:
@@ -285,8 +305,6 @@ class Dispatch:
     def _serve_tree(self, request: Request, message: Message) -> Reply | Pending:
         handler = request.route.handler
         try:
-            if request.route.api.between_brokers and request.peer_broker is None:
-                raise Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
             if handler is None:
                 raise BadFrame(f"{request.route.api.name} is not served")
             response = handler(self._context, message, request)
@@ -333,7 +351,7 @@ class Dispatch:
             log.error("%s failed", request.route.api.name, exc_info=failure)
             code, text = ErrorCode.unknown_server_error, None
         log.debug("%s from %s refused: %s", request.route.api.name, request.client_id, failure)
-        response = refusal(message, code, text)
+        response = refusal(message, request.version, code, text)
         if response is None:
             raise BadFrame(f"{request.route.api.name} failed and has no place to say so")
         return request.frame(request.route.encode(response))

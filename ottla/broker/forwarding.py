@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, TreeHandler
-from ottla.broker.refusals import refusal
 from ottla.broker.topic_creation import catch_up
 from ottla.errors import ErrorCode, Fault, Refused, StorageFault
 from ottla.net.peer import PeerLost, Unreached
@@ -64,8 +63,8 @@ def by_controller(handler: TreeHandler) -> Forwarded:
 
     @wraps(handler)
     async def answered(context: Context, message: Message, request: Request) -> Response:
-        if request.peer_broker is None:
-            return await _Errand(context, message, request, here).run()
+        if not request.session.forwarded and request.session.broker_id is None:
+            return await _Forwarding(context, message, request, here).run()
         if not context.cluster.is_controller:  # whoever sent it on will find the right one
             raise Refused(ErrorCode.not_controller, _NOT_CONTROLLER)
         return await here(context, message, request)
@@ -83,7 +82,7 @@ def _of_store(context: Context, what: str) -> str:
     return f"The store of the cluster ({store}) {what}. {mends}. Ask again then."
 
 
-class _Errand:
+class _Forwarding:
     """One request of a client, until the controller has answered it."""
 
     def __init__(self, context: Context, message: Message, request: Request, here: Forwarded) -> None:
@@ -125,11 +124,10 @@ class _Errand:
         patience_s = self._context.config.request_timeout_ms / 1000
         try:
             async with asyncio.timeout(max(self._left_s, 1.0)):
-                answer = await self._context.peers.forward(key, version, body, timeout_s=patience_s)
+                answer = await self._context.peers.forward(
+                    key, version, body, self._request.session, self._request.client_id, timeout_s=patience_s
+                )
         except TimeoutError:
             raise Refused(ErrorCode.request_timed_out, _TOO_LATE) from None
-        refused = refusal(self._message, ErrorCode.not_controller, _NOT_CONTROLLER)
-        if refused is not None and answer == messages.encode(refused, version):
-            raise Refused(ErrorCode.not_controller, _NOT_CONTROLLER)
         await catch_up(self._context.cluster)
         return bytes(answer)

@@ -16,6 +16,7 @@ import logging
 from enum import Enum
 from typing import Final, Protocol, TypeVar
 
+from ottla.access.session import Session, encode_principal
 from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import NO_BROKER, Image
@@ -27,6 +28,9 @@ from ottla.net.peer import PeerConnection, PeerLost, Unreached
 from ottla.net.server import Server
 from ottla.replication.ports import CALL_TIMEOUT_S
 from ottla.runtime import Buffer, Runtime
+from ottla.wire.apis import ENVELOPE
+from ottla.wire.frame import parse_response_header, request_header
+from ottla.wire.schema.envelope import EnvelopeRequest, EnvelopeResponse
 from ottla.wire.tree import Message
 
 log = logging.getLogger("ottla.broker.peers")
@@ -84,7 +88,7 @@ class BrokerPeers:
         own = self._config.current.inter_broker_endpoint
         if own in self._config.current.endpoints:
             return []
-        bound = await server.listen(own.name, own.host, own.port, guarded=True)
+        bound = await server.listen(own.name, own.host, own.port, inter_broker=True)
         return [own.bound(bound.port)]
 
     def close(self) -> None:
@@ -126,15 +130,35 @@ class BrokerPeers:
             return await self.ask_here(message, answer)
         return await self.call(controller_id, message, answer, timeout_s=timeout_s, lane=lane)
 
-    async def forward(self, api_key: int, version: int, body: Buffer, *, timeout_s: float) -> memoryview:
-        """Have the controller, which is another broker, answer what a client sent here. The body of its answer."""
+    async def forward(
+        self,
+        api_key: int,
+        version: int,
+        body: Buffer,
+        session: Session,
+        client_id: str | None,
+        *,
+        timeout_s: float,
+    ) -> memoryview:
+        """Have the controller, which is another broker, answer what a client sent here (Envelope, KIP-590): it is told
+        who the client is. The body of its answer. Raises Refused(not_controller) if it is not the controller."""
         controller_id = self.controller_id
         if controller_id == self._config.current.broker_id:
             raise Refused(ErrorCode.not_controller, "This broker is about to be, or was just now, the controller.")
         connection = await self._connected(controller_id, Lane.clients, timeout_s)
-        if not connection.speaks(api_key, version):
+        if not connection.speaks(api_key, version) or not connection.speaks(ENVELOPE, 0):
             raise Refused(ErrorCode.unsupported_version, "The controller does not speak this version yet.")
-        return await connection.call_raw(api_key, version, [body], timeout_s)
+        request = EnvelopeRequest(
+            request_data=request_header(api_key, version, 0, client_id) + body,
+            request_principal=encode_principal(session.principal),
+            client_host_address=session.address.encode(),
+        )
+        answer = await connection.call(request, EnvelopeResponse, timeout_s)
+        if answer.error_code:
+            raise Refused(ErrorCode(answer.error_code), "This is not the correct controller for this cluster.")
+        response = memoryview(answer.response_data or b"")
+        _, pos = parse_response_header(response, api_key, version)
+        return response[pos:]
 
     @property
     def controller_id(self) -> int:

@@ -21,6 +21,7 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
+from ottla.access.session import Session
 from ottla.errors import BadFrame
 from ottla.net.doors import STRANGER_BYTES_MAX
 from ottla.net.pending import Pending, Reply
@@ -53,18 +54,17 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_early_bytes", "_filled", "_held", "_need", "_owed", "_read_bytes", "_resuming", "_server", "_starting",
         "_stopped_reading", "_stream", "_takes_room", "_transport", "_unread", "_writable", "active_at", "address",
-        "authentication", "closed", "frame_bytes_max", "guarded", "listener_name", "peer_broker",
+        "authentication", "closed", "frame_bytes_max", "inter_broker", "session",
     )  # fmt: skip
 
-    def __init__(self, server: Server, listener_name: str, *, guarded: bool = False) -> None:
+    def __init__(self, server: Server, listener_name: str, *, inter_broker: bool = False) -> None:
         self._server = server
-        self.listener_name = listener_name
-        self.guarded = guarded
-        self.peer_broker: int | None = None
-        """The broker at the other end, once it has proved that it is that; None for everybody else."""
+        self.session = Session(listener_name)
+        self.inter_broker = inter_broker
+        """It came through a listener for brokers only."""
         self.authentication: object = None
         """How far it has come with that; of concern only to the handlers of SaslHandshake and SaslAuthenticate."""
-        self.frame_bytes_max = STRANGER_BYTES_MAX if guarded else server.limits.frame_bytes_max
+        self.frame_bytes_max = STRANGER_BYTES_MAX if inter_broker else server.limits.frame_bytes_max
         self.address = "?"
         self.closed = False
         self.active_at = server.runtime.now()
@@ -88,12 +88,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
         peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if peer else "?"
+        self.address = self.session.address = str(peer[0]) if peer else "?"
         self._transport.set_write_buffer_limits(high=0)  # say so as soon as the socket does not take all
         if not self._server.doors.admit(self):
             self.closed = True
             self._transport.abort()
-        log.debug("connection from %s on %s", self.address, self.listener_name)
+        log.debug("connection from %s on %s", self.address, self.session.listener_name)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         held = self._held
@@ -127,7 +127,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, failure: Exception | None) -> None:
         self.closed = True
-        log.debug("connection from %s on %s ended: %s", self.address, self.listener_name, failure or "it was closed")
+        why = failure or "it was closed"
+        log.debug("connection from %s on %s ended: %s", self.address, self.session.listener_name, why)
         self._let_go()
         self._stream = None
         self._server.unread.release(self)
@@ -144,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unread = self._transport.get_write_buffer_size()
         if self._stream is not None:
             self._stream.paused = True
-        if self.peer_broker is None and (self._stream is not None or self._unread > COLLECTED_BYTES_MAX):
+        if self.session.broker_id is None and (self._stream is not None or self._unread > COLLECTED_BYTES_MAX):
             self._server.unread.hold(self, self._unread)
 
     def resume_writing(self) -> None:
@@ -156,9 +157,9 @@ class Connection(asyncio.BufferedProtocol):
             self._writable = True
             self._proceed()
 
-    def welcome(self, broker_id: int) -> None:
+    def authenticated_as_broker(self, broker_id: int) -> None:
         """The other end has proved to be this broker."""
-        self.peer_broker = broker_id
+        self.session.authenticated_as_broker(broker_id)
         self.frame_bytes_max = self._server.limits.frame_bytes_max
         self._server.doors.welcomed(self)
 
@@ -298,7 +299,7 @@ class Connection(asyncio.BufferedProtocol):
     def _affordable(self, size: int, least: int) -> int:
         """How large the buffer may be now: as small as can be while there is no room for a large one."""
         # What brokers send is never behind what clients do not finish sending.
-        if size <= SCRATCH_BYTES or self.peer_broker is not None:
+        if size <= SCRATCH_BYTES or self.session.broker_id is not None:
             self._leave_room()
             return size
         self._takes_room = True

@@ -1,7 +1,7 @@
 """Who comes in: how many clients, how many from one address, and strangers.
 
-Strangers. A guarded listener is for brokers only. Until `welcome` says which broker it is, a connection there may send
-small frames only, has little time, and is one of few; from then on no limit on clients applies to it.
+Strangers. A listener may be for brokers only. Until a connection there has proved which broker it is, it may send small
+frames only, has little time, and is one of few; from then on no limit on clients applies to it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Doors:
         self._limits = limits
         self.connections: dict[Connection, None] = {}  # in the order in which they came
         self.guests: dict[Connection, None] = {}
-        """Connections on guarded listeners."""
+        """Connections on listeners for brokers only."""
         self._per_address: dict[str, int] = {}
         self._strangers: dict[Connection, Handle] = {}
 
     def admit(self, connection: Connection) -> bool:
-        if connection.guarded:
+        if connection.inter_broker:
             return self._admit_stranger(connection)
         if len(self.connections) >= self._limits().connections_max:
             log.warning("refusing a connection: there are %d already (max.connections)", len(self.connections))

@@ -35,9 +35,9 @@ class Server:
         self._listeners: list[Listener] = []
         self._sweep: Handle | None = None
 
-    async def listen(self, name: str, host: str, port: int, *, guarded: bool = False) -> Listener:
+    async def listen(self, name: str, host: str, port: int, *, inter_broker: bool = False) -> Listener:
         """Bind an address, so that its port is known; nobody is accepted before `start`."""
-        listener = await self.runtime.listen(lambda: Connection(self, name, guarded=guarded), host, port)
+        listener = await self.runtime.listen(lambda: Connection(self, name, inter_broker=inter_broker), host, port)
         self._listeners.append(listener)
         return listener
 

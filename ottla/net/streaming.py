@@ -133,7 +133,8 @@ class Stream:
             if pace.left_bytes <= 0:
                 pace.wait(self)
                 break
-            waits = CHUNK_BYTES_MAX if connection.peer_broker is not None else self._memory.chunk_bytes(connection)
+            is_broker = connection.session.broker_id is not None
+            waits = CHUNK_BYTES_MAX if is_broker else self._memory.chunk_bytes(connection)
             if not waits:
                 break
             try:
@@ -227,7 +228,7 @@ class Stream:
         assert not isinstance(part, (bytes, bytearray, memoryview))
         wanted = min(len(part) - self._at, most)
         self._loading = True
-        if self._connection.peer_broker is None:
+        if self._connection.session.broker_id is None:
             self._memory.hold(self._connection, wanted)
         self._runtime.spawn(self._read(part, wanted), name="cold fetch")
 

@@ -74,7 +74,7 @@ def _intercepted(faults: Faults, runtime: RealRuntime, serve: Serve) -> Serve:
     """Faults stand before what the broker serves to clients."""
 
     def serve_or_fail(connection: Connection, frame: memoryview) -> Reply | Pending:
-        verdict = faults.meet(frame) if connection.peer_broker is None else None
+        verdict = faults.meet(frame) if connection.session.broker_id is None else None
         if verdict is None:
             return serve(connection, frame)
         if not verdict.delay_s and verdict.rewrite is None:

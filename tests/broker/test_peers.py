@@ -198,7 +198,7 @@ def test_a_broker_that_has_proved_itself_is_known_by_its_id(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             connection = await two.peers.open(1)
-            assert [guest.peer_broker for guest in one._server.guests] == [2]
+            assert [guest.session.broker_id for guest in one._server.guests] == [2]
             connection.close()
             await until(lambda: not one._server.guests)
 

@@ -393,7 +393,7 @@ def test_large_frames_wait_for_room_and_then_all_arrive():
 def test_brokers_need_not_wait_for_room_that_clients_take():
     def serve(connection: Connection, body: memoryview) -> bytes:
         if bytes(body) == b"a broker":
-            connection.welcome(2)
+            connection.authenticated_as_broker(2)
         return frame(bytes(body[:8]))
 
     async def test(server: Server, port: int) -> None:

@@ -188,7 +188,7 @@ def test_when_no_memory_is_left_small_answers_and_brokers_go_on_and_others_wait_
 
     def serve(connection: Connection, body: memoryview) -> net.Reply:
         if bytes(body) == b"i am a broker":
-            connection.peer_broker = 2
+            connection.session.broker_id = 2
             return frame(bytes(body))
         return large_or_small(connection, body)
 

@@ -7,10 +7,11 @@ import pytest
 import ottla.broker.handlers  # noqa: F401 (registers what is served)
 from ottla.broker.dispatch import served_apis
 from ottla.errors import ErrorCode
-from ottla.testing.refusals import CODES, needs_real_answer, refused
+from ottla.testing.refusals import needs_real_answer, refused
 from ottla.wire.fields import fields_of, structure
 from ottla.wire.frame import parse_response_header, request_header
 from ottla.wire.messages import decode_response, encode_request, message_class
+from ottla.wire.refusal import CODES
 from ottla.wire.schema.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.schema.find_coordinator import FindCoordinatorRequest
 from ottla.wire.schema.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -29,7 +29,7 @@ def handle(context: Context, message: ApiVersionsRequest, request: Request) -> A
     names_itself = request.route.api.flexible(request.version)  # KIP-511
     if names_itself and not all(map(_NAME.fullmatch, (message.client_software_name, message.client_software_version))):
         return ApiVersionsResponse(error_code=ErrorCode.invalid_request)
-    told = [api for api in served_apis() if request.peer_broker is not None or not api.between_brokers]
+    told = [api for api in served_apis() if request.session.broker_id is not None or not api.between_brokers]
     return ApiVersionsResponse(
         api_keys=[_row(api) for api in told],
         supported_features=[

@@ -16,6 +16,7 @@ from ottla.cluster.image import Broker as ClusterBroker
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
 from ottla.wire import messages
+from ottla.wire.acl import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from ottla.wire.apis import DESCRIBE_CLUSTER, DESCRIBE_TOPIC_PARTITIONS, METADATA
 from ottla.wire.error_codes import ErrorCounts, counter_of
 from ottla.wire.schema.describe_cluster import (
@@ -39,11 +40,6 @@ from ottla.wire.schema.metadata import (
     MetadataResponseTopic,
 )
 from ottla.wire.tree import ZERO_UUID
-
-# Without an authorizer everybody may do everything: bits of the operations that exist for a resource.
-TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-NOT_ASKED = -(2**31)
 
 BROKER_ENDPOINTS = 1
 
@@ -75,7 +71,7 @@ def _everything(context: Context, message: MetadataRequest, request: Request) ->
     """All topics."""
     image = context.image
     asked = (message.include_topic_authorized_operations, message.include_cluster_authorized_operations)
-    key = (request.version, request.listener_name, asked)
+    key = (request.version, request.session.listener_name, asked)
     kept = context.metadata_cache.get(key, image.version, context.runtime.now())
     if kept is None:
         seen = _Seen(image, request)
@@ -145,7 +141,7 @@ def _response(
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=each.id, host=endpoint.host, port=endpoint.port, rack=each.rack)
-            for each, endpoint in with_endpoint(named, request.listener_name)
+            for each, endpoint in with_endpoint(named, request.session.listener_name)
         ],
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
@@ -175,7 +171,7 @@ class _Seen:
 
     def __init__(self, image: Image, request: Request) -> None:
         self._brokers = image.brokers
-        self.reached = {live.id for live, _ in reachable(image, request.listener_name)}
+        self.reached = {live.id for live, _ in reachable(image, request.session.listener_name)}
         # Before version 6 clients know of no listeners that a broker may lack.
         old = request.route.key == METADATA and request.version < 6
         self._without = ErrorCode.leader_not_available if old else ErrorCode.listener_not_found
@@ -227,7 +223,7 @@ def describe_cluster(context: Context, message: DescribeClusterRequest, request:
         controller_id=image.controller_id,
         brokers=[
             DescribeClusterBroker(broker_id=live.id, host=endpoint.host, port=endpoint.port, rack=live.rack)
-            for live, endpoint in reachable(image, request.listener_name)
+            for live, endpoint in reachable(image, request.session.listener_name)
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if message.include_cluster_authorized_operations else NOT_ASKED

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves
-from ottla.broker.handlers.groups import GROUP_OPERATIONS, NOT_ASKED, client_of
+from ottla.broker.handlers.groups import client_of
 from ottla.broker.handlers.replies import respond
 from ottla.config.broker import BrokerConfig
 from ottla.coordinator.assignors import ASSIGNORS
@@ -15,6 +15,7 @@ from ottla.coordinator.coordinator_service import in_turns
 from ottla.coordinator.decision import Reply
 from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
+from ottla.wire.acl import GROUP_OPERATIONS, NOT_ASKED
 from ottla.wire.apis import CONSUMER_GROUP_DESCRIBE, CONSUMER_GROUP_HEARTBEAT
 from ottla.wire.schema.consumer_group_describe import (
     ConsumerGroupDescribeRequest,

@@ -70,10 +70,8 @@ class FetchHandler:
     def handle(self, request: Request, frame: memoryview, pos: int) -> Reply | Pending:
         message = wire.decode(frame, pos, request.version)
         follower = message.replica_id
-        if follower >= 0 and request.connection.peer_broker != follower:
-            # Who claims to be a replica moves the high watermark (CVE-2018-1288): never on a client's word.
-            return refusal(request, message, ErrorCode.cluster_authorization_failed)
         try:
+            request.session.check_speaks_for(follower)
             session = self._sessions.resolve(message, by_id=request.version >= wire.TOPIC_IDS_FROM)
         except Refused as refused:
             return refusal(request, message, refused.code)

@@ -49,7 +49,7 @@ async def _find(context: Context, key_type: int, key: str, request: Request) -> 
     index = coordinator.partition_of(key)
     partition = None if index is None else context.image.partition(coordinator.topic, index)
     leader = None if partition is None else context.image.brokers.get(partition.leader)
-    endpoint = None if leader is None else leader.endpoint(request.listener_name)
+    endpoint = None if leader is None else leader.endpoint(request.session.listener_name)
     if leader is None or endpoint is None:
         return _nobody(key, ErrorCode.coordinator_not_available, _why_nobody(coordinator, index, partition))
     assert partition is not None

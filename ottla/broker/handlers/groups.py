@@ -16,6 +16,7 @@ from ottla.coordinator.decision import Reply
 from ottla.coordinator.surroundings import Client
 from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
+from ottla.wire.acl import GROUP_OPERATIONS, NOT_ASKED
 from ottla.wire.apis import (
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
@@ -36,10 +37,6 @@ from ottla.wire.tree import Message
 
 Answer = Response | Pending
 
-# Without an authorizer everybody may do everything: bits of the operations that exist for a group.
-GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-NOT_ASKED = -(2**31)
-
 SAYS_PROTOCOL_FROM = 5
 """From this version of SyncGroup on a member says which protocol it believes to speak, and must."""
 NOT_FOUND_FROM = 6
@@ -47,7 +44,7 @@ NOT_FOUND_FROM = 6
 
 
 def client_of(request: Request) -> Client:
-    return Client(request.client_id or "", f"/{request.connection.address}")
+    return Client(request.client_id or "", f"/{request.session.address}")
 
 
 def check_group_id(group_id: str) -> None:

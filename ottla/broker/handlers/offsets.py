@@ -120,8 +120,7 @@ def offset_for_leader_epoch(
         for wanted in topic.partitions:
             result = EpochEndOffset(partition=wanted.partition, leader_epoch=-1, end_offset=-1)
             try:
-                if message.replica_id >= 0:
-                    raise Refused(ErrorCode.cluster_authorization_failed)
+                request.session.check_speaks_for(message.replica_id)
                 partition = context.replica_manager.find(topic.topic, wanted.partition)
                 partition.check_leads(wanted.current_leader_epoch)
                 result.leader_epoch, result.end_offset = partition.end_offset_for_epoch(wanted.leader_epoch)

@@ -46,8 +46,7 @@ from ottla.wire.schema.list_partition_reassignments import (
 
 @serves(ALTER_PARTITION)
 async def alter_partition(context: Context, message: AlterPartitionRequest, request: Request) -> AlterPartitionResponse:
-    if request.peer_broker != message.broker_id:
-        raise Refused(ErrorCode.cluster_authorization_failed, "A broker speaks for itself only.")
+    request.session.check_speaks_for(message.broker_id)
     proposals = [
         InSyncProposal(
             topic.topic_id,

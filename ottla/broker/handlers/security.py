@@ -48,9 +48,9 @@ _NEVER_MS = -1
 def sasl_handshake(context: Context, message: SaslHandshakeRequest, request: Request) -> SaslHandshakeResponse:
     connection = request.connection
     connection.authentication = None
-    for_brokers = request.listener_name == context.config.inter_broker_endpoint.name
+    for_brokers = request.session.listener_name == context.config.inter_broker_endpoint.name
     # Version 0 goes on with bytes that stand in no frame: we do not.
-    if not for_brokers or connection.peer_broker is not None or request.version == 0:
+    if not for_brokers or request.session.broker_id is not None or request.version == 0:
         return SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state)
     if message.mechanism != MECHANISM:
         return SaslHandshakeResponse(error_code=ErrorCode.unsupported_sasl_mechanism, mechanisms=[MECHANISM])
@@ -77,7 +77,7 @@ def sasl_authenticate(context: Context, message: SaslAuthenticateRequest, reques
         )
     if peer is not None:
         connection.authentication = None
-        connection.welcome(peer)
+        connection.authenticated_as_broker(peer)
     return SaslAuthenticateResponse(error_message=None, auth_bytes=answer)
 
 

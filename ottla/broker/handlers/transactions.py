@@ -85,8 +85,6 @@ def add_partitions(
     context: Context, message: AddPartitionsToTxnRequest, request: Request
 ) -> AddPartitionsToTxnResponse | Pending:
     if request.version >= BETWEEN_BROKERS_FROM:
-        if request.peer_broker is None:
-            raise Refused(ErrorCode.cluster_authorization_failed, "Only brokers ask this, and only each other.")
         return overlapping(context, request, _add_for_leaders(context, message))
     topics = message.v3_and_below_topics
     speaker = Identity(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch)

@@ -1,0 +1,97 @@
+"""The answer to any request that refuses all of it, made from the shape of both; pure.
+
+An answer in Kafka's protocol mirrors its request: where the request lists topics and their partitions, the answer lists
+the same with an error code each. So what the answer must look like is read off the tables of fields: lists are paired
+in their order, what names a thing (a topic, a partition, a group) is copied, and every error code is set. An answer
+with nothing to list has one error code for all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ottla.errors import ErrorCode
+from ottla.wire.fields import Field, fields_of, structure
+from ottla.wire.messages import message_class
+from ottla.wire.tree import Message, Struct
+
+CODES: Final = ("error_code", "partition_error_code")
+NAMES: Final = (
+    "topic_id", "name", "topic", "group_id", "transactional_id", "resource_type", "resource_name", "key",
+    "member_id", "group_instance_id", "partition_index", "partition_id", "partition", "index",
+)  # fmt: skip
+"""What says which thing an item is about."""
+INDEXES: Final = frozenset({"partition_index", "partition_id", "partition", "index"})
+"""One thing under four names."""
+NO_ITEMS: Final = frozenset({"configuration_keys", "forgotten_topics_data"})
+"""Lists in requests that say how, not what."""
+
+
+def refusal(request: Message, version: int, code: ErrorCode, text: str | None = None) -> Message | None:
+    """None: there is no place in the answer to say so."""
+    response = message_class(request.API_KEY, "response")()
+    return response if _refuse(request, response, version, code, text) else None
+
+
+def _refuse(request: Struct | None, response: Struct, version: int, code: ErrorCode, text: str | None) -> bool:
+    """Fill in what the answer needs; whether the error found a place."""
+    fields = fields_of(type(response), version)
+    if request is not None:
+        _copy_names(request, response, fields)
+    placed = False
+    if request is not None:
+        asked = _lists(request, version)
+        for field in fields:
+            if field.array and _carries_code(type(response), field, version) and asked:
+                placed |= _refuse_items(asked.pop(0), response, field, version, code, text)
+    if not placed:
+        for field in fields:
+            if field.name in CODES:
+                setattr(response, field.name, int(code))
+                placed = True
+        if placed and hasattr(response, "error_message"):
+            setattr(response, "error_message", text)  # noqa: B010
+    return placed
+
+
+def _refuse_items(
+    asked: list[Any], response: Struct, field: Field, version: int, code: ErrorCode, text: str | None
+) -> bool:
+    kind = structure(type(response), field.kind)
+    items = []
+    placed = False
+    for each in asked:
+        item = kind()
+        if isinstance(each, Struct):
+            placed |= _refuse(each, item, version, code, text)
+        else:
+            name = next(field.name for field in fields_of(kind, version) if field.name in NAMES)
+            setattr(item, name, each)
+            placed |= _refuse(None, item, version, code, text)
+        items.append(item)
+    setattr(response, field.name, items)
+    return placed
+
+
+def _lists(request: Struct, version: int) -> list[list[Any]]:
+    found = (field for field in fields_of(type(request), version) if field.array and field.name not in NO_ITEMS)
+    return [value for field in found if (value := getattr(request, field.name))]
+
+
+def _carries_code(owner: type[Struct], field: Field, version: int) -> bool:
+    """Whether an error code stands in the items of this list, or in lists within them."""
+    if field.tag is not None or not field.kind[0].isupper():
+        return False
+    kind = structure(owner, field.kind)
+    inner = fields_of(kind, version)
+    return any(each.name in CODES or (each.array and _carries_code(kind, each, version)) for each in inner)
+
+
+def _copy_names(request: Struct, response: Struct, fields: tuple[Field, ...]) -> None:
+    for field in fields:
+        if field.name not in NAMES:
+            continue
+        sources = INDEXES if field.name in INDEXES else (field.name,)
+        for source in sources:
+            if hasattr(request, source):
+                setattr(response, field.name, getattr(request, source))

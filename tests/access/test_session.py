@@ -1,0 +1,58 @@
+"""Who is at the other end of a connection, and what that allows."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.access.session import ANONYMOUS, Principal, Session, decode_principal, encode_principal
+from ottla.errors import BadFrame, ErrorCode, Refused
+from ottla.wire.acl import AclOperation
+from ottla.wire.apis import ADD_PARTITIONS_TO_TXN, APIS
+
+
+def refusal(act, *args):
+    with pytest.raises(Refused) as caught:
+        act(*args)
+    return caught.value.code
+
+
+def test_a_client_may_do_everything_but_what_brokers_do():
+    session = Session("PLAINTEXT")
+    assert session.principal == ANONYMOUS
+    for api in APIS.values():
+        for version in range(api.min, api.max + 1):
+            if api.operation_of(version) is AclOperation.CLUSTER_ACTION:
+                assert refusal(session.check_api, api, version) == ErrorCode.cluster_authorization_failed
+            else:
+                session.check_api(api, version)
+
+
+def test_a_broker_may_do_what_brokers_do_and_speaks_for_itself():
+    session = Session("REPLICATION")
+    assert refusal(session.check_speaks_for, 2) == ErrorCode.cluster_authorization_failed
+    session.authenticated_as_broker(2)
+    assert str(session.principal) == "Broker:2"
+    for api in APIS.values():
+        session.check_api(api, api.max)
+    session.check_speaks_for(2)
+    session.check_speaks_for(-1)
+    assert refusal(session.check_speaks_for, 3) == ErrorCode.cluster_authorization_failed
+
+
+def test_some_versions_of_an_api_are_for_brokers_only():
+    api = APIS[ADD_PARTITIONS_TO_TXN]
+    assert [api.operation_of(version) for version in (3, 4)] == [AclOperation.WRITE, AclOperation.CLUSTER_ACTION]
+    assert not api.between_brokers
+
+
+def test_every_api_says_what_one_has_to_be_allowed_to_do():
+    open_to_all = [api.name for api in APIS.values() if api.resource is None]
+    assert open_to_all == ["SaslHandshake", "ApiVersions", "SaslAuthenticate"]
+    assert all((api.resource is None) == (api.operation is None) for api in APIS.values())
+
+
+def test_a_principal_comes_back_from_its_bytes():
+    principal = Principal("User", "Zoë")
+    assert decode_principal(encode_principal(principal)) == principal
+    with pytest.raises(BadFrame):
+        decode_principal(b"\0\1" + encode_principal(principal)[2:])
