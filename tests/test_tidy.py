@@ -56,24 +56,6 @@ PURE = (
     "replication.throttle",
     "replication.turned_away",
     "coordinator",
-    "client.accumulator",
-    "client.assignors",
-    "client.batches",
-    "client.column_batches",
-    "client.columns",
-    "client.consumer_membership",
-    "client.deliveries",
-    "client.embedded",
-    "client.fetch_sessions",
-    "client.fetched",
-    "client.fetching",
-    "client.member",
-    "client.membership",
-    "client.partitioners",
-    "client.positions",
-    "client.routing",
-    "client.whole_batches",
-    "client.transactions",
 )
 
 
@@ -254,6 +236,35 @@ def test_every_pure_room_that_exists_is_under_the_purity_contract():
         path = REPOSITORY / "ottla" / room.replace(".", "/")
         if path.is_dir() or path.with_suffix(".py").exists():
             assert f"ottla.{room}" in pure["source_modules"]
+
+
+def imported(path: Path) -> set[str]:
+    """What a module imports when it runs, not for its types only."""
+    tree = ast.parse(path.read_text())
+    typing = [node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    skipped = {child for node in typing for child in ast.walk(node)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and node not in skipped:
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node not in skipped:
+            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    return found
+
+
+def test_in_the_client_only_shells_import_shells():
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contract = next(each for each in contracts if each.get("source_modules") == ["ottla.client"])
+    listed = {edge.partition(" -> ")[0].removesuffix(".**") for edge in contract["ignore_imports"]}
+    modules = {
+        name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", "."): path
+        for path in python_files()
+        if name_of(path).startswith("ottla/client/")
+    }
+    assert listed <= modules.keys(), "a shell that is gone is still listed"
+    shells = {name for name in modules if any(name == shell or name.startswith(f"{shell}.") for shell in listed)}
+    others = {name: imported(path) & shells for name, path in modules.items() if name not in shells}
+    assert {name: found for name, found in others.items() if found} == {}
 
 
 def test_the_tests_that_start_spark_in_make_test_are_there():

@@ -12,13 +12,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from ottla.blocking.thread import Blocking
-from ottla.client import consumer
-from ottla.client.consumer_records import ConsumerRecord, Deserializer, Shelf
-from ottla.client.embedded import TopicPartition
-from ottla.client.group_offsets import Given, GroupMetadata
-from ottla.client.offset_queries import OffsetAndTimestamp
-from ottla.client.options import ConsumerOptions
-from ottla.client.subscription import RebalanceListener
+from ottla.client.consuming import consumer
+from ottla.client.consuming.consumer_records import ConsumerRecord, Deserializer, Shelf
+from ottla.client.consuming.subscription import RebalanceListener
+from ottla.client.core.options import ConsumerOptions
+from ottla.client.values import Given, GroupMetadata, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from ottla.blocking.consumer import Consumer
-from ottla.client.consumer_records import ConsumerRecord, Deserializer
+from ottla.client.consuming.consumer_records import ConsumerRecord, Deserializer
+from ottla.client.core.options import ConsumerOptions
 from ottla.client.errors import BadSetting
-from ottla.client.options import ConsumerOptions
 
 LOOK_MS: Final = 200
 """How often a thread that has nothing to do looks whether it should end."""

@@ -17,13 +17,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from ottla.blocking.thread import Blocking
-from ottla.client import producer
-from ottla.client.deliveries import RecordMetadata, Verdict
-from ottla.client.group_offsets import Given, GroupMetadata
-from ottla.client.options import ProducerOptions
-from ottla.client.partitioners import Function, Partitioner
-from ottla.client.producer import HeadersGiven, Serializer
-from ottla.client.transactions import OpenTransaction
+from ottla.client.core.options import ProducerOptions
+from ottla.client.producing import producer
+from ottla.client.producing.deliveries import Verdict
+from ottla.client.producing.partitioners import Function, Partitioner
+from ottla.client.producing.producer import HeadersGiven, Serializer
+from ottla.client.values import Given, GroupMetadata, OpenTransaction, RecordMetadata
 from ottla.wire.records import Headers
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from ottla.client.client import Client
+from ottla.client.core.client import Client
 from ottla.client.errors import ClientError
 
 C = TypeVar("C", bound=Client)

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from ottla.cli.failure import Failure, Misused, TryAgain
-from ottla.client.admin_transactions import ActiveProducer
-from ottla.client.embedded import TopicPartition
+from ottla.client.admin.transaction_admin import ActiveProducer
+from ottla.client.values import TopicPartition
 from ottla.cluster.cluster import DEFAULT_FILE, Cluster
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.config import BadConfig, BrokerConfig, load_broker_config

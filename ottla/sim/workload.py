@@ -13,16 +13,15 @@ from functools import partial
 from random import Random
 from typing import Any, Literal
 
-from ottla.client.consumer import Consumer
-from ottla.client.deliveries import RecordMetadata
-from ottla.client.driver import Driver
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.consuming.fetcher import Fetcher
+from ottla.client.consuming.positions import ConsumerSettings
+from ottla.client.core.driver import Driver
+from ottla.client.core.metadata import Routing, RoutingSettings
+from ottla.client.core.network import Network
 from ottla.client.errors import ClientError
-from ottla.client.fetching import Fetcher
-from ottla.client.network import Network
-from ottla.client.positions import EARLIEST, LATEST, ConsumerSettings
-from ottla.client.producer import Producer
-from ottla.client.routing import Routing, RoutingSettings
+from ottla.client.producing.producer import Producer
+from ottla.client.values import EARLIEST, LATEST, RecordMetadata, TopicPartition
 from ottla.errors import ErrorCode
 from ottla.sim.cluster import PORT, SimCluster
 from ottla.sim.history import End, History, Value

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from ottla.blocking import Admin, Consumer, Producer
+from ottla.client.core.metadata import RoutingSettings
+from ottla.client.core.settings import ClientSettings
 from ottla.client.errors import BadSetting
-from ottla.client.routing import RoutingSettings
-from ottla.client.settings import ClientSettings
 from ottla.spark.options import KAFKA, BadOption
 
 C = TypeVar("C", Admin, Consumer, Producer)

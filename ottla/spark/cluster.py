@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, cast
 
 from ottla.blocking import Admin
-from ottla.client.admin_topics import Topic
-from ottla.client.embedded import TopicPartition
+from ottla.client.admin.topic_admin import Topic
 from ottla.client.errors import ClientError, UnknownTopic
+from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 from ottla.spark import clients
 from ottla.spark.offsets import Offsets

@@ -34,10 +34,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
-from ottla.client.group_offsets import OffsetAndMetadata
-from ottla.client.transactions import OpenTransaction
+from ottla.client.values import OffsetAndMetadata, OpenTransaction, TopicPartition
 from ottla.spark import clients, fencing
 from ottla.spark.fencing import DECISIONS_PREFIX, PREFIX
 from ottla.spark.options import WriteOptions

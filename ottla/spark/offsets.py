@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 
 Offsets = dict[TopicPartition, int]
 

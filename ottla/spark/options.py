@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 from ottla.spark import tolerated
 
 V = TypeVar("V")

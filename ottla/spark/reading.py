@@ -13,8 +13,8 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ottla.blocking import Consumer
+from ottla.client.consuming.positions import OffsetOutOfRange
 from ottla.client.errors import ClientError, TimedOut, UnknownTopic
-from ottla.client.positions import OffsetOutOfRange
 from ottla.spark import clients
 from ottla.spark.offsets import Range
 from ottla.spark.options import ReadOptions

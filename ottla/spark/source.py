@@ -41,8 +41,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 from ottla.spark import clients, offsets
 from ottla.spark.border import short_tracebacks
 from ottla.spark.cluster import Cluster, NotThere, Start

@@ -10,7 +10,8 @@ from dataclasses import fields
 from functools import cache
 from typing import Final
 
-from ottla.client import consumer, producer
+from ottla.client.consuming import consumer
+from ottla.client.producing import producer
 
 KAFKA: Final = "kafka."
 READING: Final = "reading"

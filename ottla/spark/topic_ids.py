@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlparse
 
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 from ottla.spark import clients
 from ottla.spark.offsets import Offsets
 from ottla.spark.options import ReadOptions

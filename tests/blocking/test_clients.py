@@ -12,10 +12,10 @@ import pytest
 
 from ottla.blocking import Admin, Consumer, Producer
 from ottla.client.admin import NewTopic
-from ottla.client.consumer_records import NotDeserialized
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer_records import NotDeserialized
+from ottla.client.consuming.subscription import RebalanceListener
 from ottla.client.errors import ClientError, TopicExists, UnknownTopic, Unreachable
-from ottla.client.subscription import RebalanceListener
+from ottla.client.values import TopicPartition
 from tests.conftest import Served, StartBroker
 from tests.serving import wait_for
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from ottla.client.routing import Broker, Leader, Routing, RoutingSettings, Send
+from ottla.client.core.metadata import Leader, Routing, RoutingSettings
+from ottla.client.core.requests import Broker, Send
 from ottla.errors import ErrorCode
 from ottla.wire.schema import metadata
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse

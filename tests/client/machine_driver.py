@@ -6,11 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from ottla.client.accumulator import Accumulator, Action
-from ottla.client.deliveries import Delivered, Undelivered
+from ottla.client.consuming.fetcher import Fetcher
+from ottla.client.core.metadata import Routing
+from ottla.client.core.requests import Broker, Send, Versions
 from ottla.client.errors import NotUnderstood
-from ottla.client.fetching import Fetcher
-from ottla.client.routing import Broker, Routing, Send, Versions
+from ottla.client.producing.accumulator import Accumulator, Action
+from ottla.client.producing.deliveries import Delivered, Undelivered
 from ottla.errors import ErrorCode
 from ottla.wire.frame import LENGTH_BYTES, framed, parse_response_header, read_length, request_header
 from ottla.wire.messages import decode, encode, message_class

@@ -15,10 +15,11 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from ottla.client.accumulator import Accumulator, Action
-from ottla.client.deliveries import Delivered, Undelivered
-from ottla.client.fetching import Fetcher
-from ottla.client.routing import Routing, Send
+from ottla.client.consuming.fetcher import Fetcher
+from ottla.client.core.metadata import Routing
+from ottla.client.core.requests import Send
+from ottla.client.producing.accumulator import Accumulator, Action
+from ottla.client.producing.deliveries import Delivered, Undelivered
 from ottla.errors import ErrorCode, Refused
 from ottla.log.producers import Producers
 from ottla.wire.batch import BatchHeader, check_produced, read_header, stamp

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.accumulator import Accumulator
-from ottla.client.batches import Identity
-from ottla.client.deliveries import Delivered, ProducerSettings, Undelivered, Verdict
-from ottla.client.embedded import TopicPartition
+from ottla.client.core.metadata import Routing
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.partitioners import partitioner_of
-from ottla.client.routing import Routing
+from ottla.client.producing.accumulator import Accumulator
+from ottla.client.producing.deliveries import Delivered, ProducerSettings, Undelivered, Verdict
+from ottla.client.producing.partitioners import partitioner_of
+from ottla.client.producing.producer_id import ProducerIdAndEpoch
+from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 from ottla.wire.batch import read_header
 from ottla.wire.records import iterate
@@ -59,7 +59,7 @@ class ProducerScenario(Scenario):
         )
         self.machine = Accumulator(self.routing, partitioner_of("round_robin"), producer)
         if "identity" in named:
-            self.machine.identify(Identity(int(named["identity"]), int(named.get("epoch", "0"))))
+            self.machine.identify(ProducerIdAndEpoch(int(named["identity"]), int(named.get("epoch", "0"))))
 
     def add(self, word: str, value: str) -> Verdict:
         topic, partition = place(word)
@@ -100,7 +100,7 @@ class ProducerScenario(Scenario):
         machine.answered(send, InitProducerIdResponse(error_code=ErrorCode[code]), self.now)
 
     def do_identify(self, producer_id: str, *words: str) -> None:
-        self.machine.identify(Identity(int(producer_id), int(options(words).get("epoch", "0"))))
+        self.machine.identify(ProducerIdAndEpoch(int(producer_id), int(options(words).get("epoch", "0"))))
 
     def do_admit(self, word: str) -> None:
         self.machine.admit([TopicPartition(*place(word))])

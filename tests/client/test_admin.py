@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from ottla.client.admin import Admin, NewTopic, ResourceKind
-from ottla.client.consumer import Consumer
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import BadSetting, ClientError, CommitFailed, Several, TopicExists, UnknownTopic
+from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 from tests.client.clients import create, read, run, until, write
 from tests.conftest import Served

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.assignors import ASSIGNORS, Assignment, assignors_named
-from ottla.client.embedded import Subscription, TopicPartition
+from ottla.client.group.assignors import ASSIGNORS, Assignment, assignors_named
+from ottla.client.values import TopicPartition
+from ottla.wire.consumer_protocol import Subscription
 
 ALL = sorted(ASSIGNORS)
 STICKY = ["cooperative-sticky", "sticky"]

@@ -13,17 +13,17 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from kafka.structs import TopicPartition as PythonPlace
 
-from ottla.client.assignors import ASSIGNORS
-from ottla.client.assignors.sticky import decode_user_data
-from ottla.client.embedded import (
+from ottla.client.group.assignors import ASSIGNORS
+from ottla.client.group.assignors.sticky import decode_user_data
+from ottla.client.values import TopicPartition
+from ottla.errors import BadFrame
+from ottla.wire.consumer_protocol import (
     Subscription,
-    TopicPartition,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from ottla.errors import BadFrame
 
 OWNED = (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1))
 GENERATION = 7

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla import Admin, Consumer, NewTopic, Producer, TopicPartition, blocking
-from ottla.client.column_batches import Deal, murmur2
+from ottla.client.core.metadata import Leader, Topic
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.partitioners import murmur2 as murmur2_of_one
-from ottla.client.partitioners import partition_of_key
-from ottla.client.routing import Leader, Topic
+from ottla.client.producing.column_batches import Deal, murmur2
+from ottla.client.producing.partitioners import murmur2 as murmur2_of_one
+from ottla.client.producing.partitioners import partition_of_key
 from ottla.wire.columns import Rows
 from tests.conftest import Served
 

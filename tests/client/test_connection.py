@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ottla.client import connection
 from ottla.client.admin import parse_bootstrap
-from ottla.client.connection import Connection
+from ottla.client.core import connection
+from ottla.client.core.connection import Connection
 from ottla.client.errors import (
     ConnectionLost,
     NotUnderstood,

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from ottla.client.consumer import Consumer
-from ottla.client.consumer_records import NotDeserialized
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.consuming.consumer_records import NotDeserialized
+from ottla.client.consuming.positions import OffsetOutOfRange
+from ottla.client.consuming.subscription import RebalanceListener
 from ottla.client.errors import BadSetting, ClientError, CommitFailed
-from ottla.client.positions import OffsetOutOfRange
-from ottla.client.producer import Producer
-from ottla.client.subscription import RebalanceListener
+from ottla.client.producing.producer import Producer
+from ottla.client.values import TopicPartition
 from tests.client.clients import create, read, run, until, write
 from tests.conftest import Served, StartBroker
 

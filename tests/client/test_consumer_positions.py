@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ottla.client.admin import Admin
-from ottla.client.consumer import Consumer
-from ottla.client.consumer_records import NotDeserialized
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.consuming.consumer_records import NotDeserialized
+from ottla.client.consuming.subscription import RebalanceListener
 from ottla.client.errors import ClientError, CommitFailed, UnknownTopic
-from ottla.client.producer import Producer
-from ottla.client.subscription import RebalanceListener
+from ottla.client.producing.producer import Producer
+from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
 from ottla.wire.schema.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity

@@ -8,9 +8,9 @@ import contextlib
 import pytest
 
 from ottla.client.admin import Admin
-from ottla.client.consumer import Consumer
+from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import NotUnderstood, TimedOut, Unreachable
-from ottla.client.producer import Producer
+from ottla.client.producing.producer import Producer
 from ottla.cluster.ensemble import free_ports
 from tests.client.clients import run
 from tests.client.test_connection import peer, read_request

@@ -8,20 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.fetch_requests import SHORT_WAIT_MS
+from ottla.client.consuming.fetcher import Fetcher
+from ottla.client.consuming.positions import ConsumerSettings, Position, PositionError, RecordsDamaged
+from ottla.client.core.metadata import Routing
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.fetch_requests import SHORT_WAIT_MS
-from ottla.client.fetching import Fetcher
-from ottla.client.positions import (
-    COMMITTED,
-    EARLIEST,
-    LATEST,
-    ConsumerSettings,
-    Position,
-    PositionError,
-    RecordsDamaged,
-)
-from ottla.client.routing import Routing
+from ottla.client.values import COMMITTED, EARLIEST, LATEST, TopicPartition
 from ottla.errors import ErrorCode
 from ottla.wire.batch import CODECS
 from ottla.wire.records import Record, build_batch, iterate

@@ -8,14 +8,14 @@ from functools import partial
 
 import pytest
 
-from ottla.client.accumulator import Accumulator
 from ottla.client.admin import Admin, NewTopic
-from ottla.client.deliveries import NO_OFFSET, Delivered, ProducerSettings, Verdict
-from ottla.client.embedded import TopicPartition
-from ottla.client.fetching import Fetcher
-from ottla.client.partitioners import partitioner_of
-from ottla.client.positions import EARLIEST, ConsumerSettings
-from ottla.client.routing import Routing
+from ottla.client.consuming.fetcher import Fetcher
+from ottla.client.consuming.positions import ConsumerSettings
+from ottla.client.core.metadata import Routing
+from ottla.client.producing.accumulator import Accumulator
+from ottla.client.producing.deliveries import NO_OFFSET, Delivered, ProducerSettings, Verdict
+from ottla.client.producing.partitioners import partitioner_of
+from ottla.client.values import EARLIEST, TopicPartition
 from tests.client.machine_driver import Driver
 from tests.conftest import Served, StartBroker
 

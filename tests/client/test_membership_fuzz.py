@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from ottla.client.embedded import TopicPartition
-from ottla.client.member import Action, Assign, CountPartitions, Fail, Lose, Revoke
+from ottla.client.group.member import Action, Assign, CountPartitions, Fail, Lose, Revoke
+from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.wire.schema.find_coordinator import FindCoordinatorRequest

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_another_client
 
+from ottla.client.core.metadata import NO_LEADER, Leader, Topic
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.partitioners import Chance, Priority, murmur2, partition_of_key, partitioner_of
-from ottla.client.routing import NO_LEADER, Leader, Topic
+from ottla.client.producing.partitioners import Chance, Priority, murmur2, partition_of_key, partitioner_of
 from ottla.wire.records import Record
 
 PLAIN = Record(value=b"v")

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from ottla.client.admin import Admin
-from ottla.client.consumer import Consumer
+from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import ClientError, TimedOut, UnknownTopic
-from ottla.client.partitioners import partition_of_key
-from ottla.client.producer import Producer
+from ottla.client.producing.partitioners import partition_of_key
+from ottla.client.producing.producer import Producer
 from ottla.errors import ErrorCode
 from tests.client.clients import create, read, run, until, write
 from tests.conftest import Served, StartBroker

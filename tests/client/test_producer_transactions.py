@@ -8,10 +8,10 @@ import pytest
 
 from ottla.blocking import Producer as BlockingProducer
 from ottla.client.admin import Admin
-from ottla.client.consumer import Consumer
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.producer import Producer
+from ottla.client.producing.producer import Producer
+from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 from tests.client.clients import create, read, run, until
 from tests.conftest import Served

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.client.core.metadata import Leader, Routing, RoutingSettings
+from ottla.client.core.requests import Versions
 from ottla.client.errors import NotUnderstood
-from ottla.client.routing import Leader, Routing, RoutingSettings, Versions
 from ottla.errors import ErrorCode
 from ottla.wire.schema.api_versions import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey
 from ottla.wire.schema.fetch import FetchRequest

@@ -7,14 +7,16 @@ from typing import get_type_hints
 
 import pytest
 
-from ottla.client import consumer, producer
-from ottla.client.consumer import Consumer
-from ottla.client.deliveries import ProducerSettings
+from ottla.client.consuming import consumer
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.consuming.positions import ConsumerSettings
+from ottla.client.core.options import ConsumerOptions, ProducerOptions
+from ottla.client.core.settings import BOOTSTRAP, GroupSettings, Settings
 from ottla.client.errors import BadSetting
-from ottla.client.options import ConsumerOptions, ProducerOptions
-from ottla.client.positions import COMMITTED, EARLIEST, LATEST, ConsumerSettings
-from ottla.client.producer import Producer
-from ottla.client.settings import BOOTSTRAP, GroupSettings, Settings
+from ottla.client.producing import producer
+from ottla.client.producing.deliveries import ProducerSettings
+from ottla.client.producing.producer import Producer
+from ottla.client.values import COMMITTED, EARLIEST, LATEST
 
 
 def producer_settings(config: dict | None = None, **keywords) -> ProducerSettings:

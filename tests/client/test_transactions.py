@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 
-from ottla.client.accumulator import Accumulator
-from ottla.client.deliveries import Delivered, ProducerSettings, Undelivered, Verdict
-from ottla.client.embedded import TopicPartition
+from ottla.client.core.requests import ANYBODY, Send
 from ottla.client.errors import ClientError
-from ottla.client.partitioners import partitioner_of
-from ottla.client.routing import ANYBODY, Send
-from ottla.client.transactions import Done, Failed, Transactions, TransactionSettings
+from ottla.client.producing.accumulator import Accumulator
+from ottla.client.producing.deliveries import Delivered, ProducerSettings, Undelivered, Verdict
+from ottla.client.producing.partitioners import partitioner_of
+from ottla.client.producing.transaction_manager import Done, Failed, Transactions, TransactionSettings
+from ottla.client.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ottla.errors import ErrorCode
 from ottla.wire.batch import read_header
 from ottla.wire.records import iterate
@@ -52,19 +50,6 @@ KINDS = {
 }
 
 
-class Reader(NamedTuple):
-    group_id: str
-    generation_id: int = 3
-    member_id: str = "m"
-    group_instance_id: str | None = None
-
-
-class Place(NamedTuple):
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
-
-
 class TransactionScenario(Scenario):
     """Requests are shown as `find x`, `init x 5:0`, `add t0,t1`, `produce 1 t0:a#0@5:0`, `offsets g t0=7`, `end abort`.
 
@@ -102,8 +87,8 @@ class TransactionScenario(Scenario):
             assert verdict is Verdict.ACCEPTED
 
     def do_offsets(self, group: str, *words: str) -> None:
-        places = {TopicPartition(*place(word)): Place(int(offset)) for word, offset in options(words).items()}
-        self.transactions.send_offsets(places, Reader(group), "offsets")
+        offsets = {TopicPartition(*place(word)): OffsetAndMetadata(int(at)) for word, at in options(words).items()}
+        self.transactions.send_offsets(offsets, GroupMetadata(group, 3, "m"), "offsets")
 
     def do_commit(self) -> None:
         self.transactions.commit("commit")

@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.cli.main import cli
-from ottla.client import driver, reasons, waits
 from ottla.client.admin import Admin, ResourceKind
-from ottla.client.consumer import Consumer
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.core import driver, reasons, waits
+from ottla.client.core.requests import Broker as Node
+from ottla.client.core.waits import AGAIN_SECONDS, FORGOTTEN_SECONDS, PATIENCE_SECONDS, Unanswered, Waits
 from ottla.client.errors import BUSY, SILENT, ClientError, NotUnderstood, TimedOut, UnknownTopic
-from ottla.client.producer import Producer
-from ottla.client.routing import Broker as Node
-from ottla.client.waits import AGAIN_SECONDS, FORGOTTEN_SECONDS, PATIENCE_SECONDS, Unanswered, Waits
+from ottla.client.producing.producer import Producer
+from ottla.client.values import TopicPartition
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
@@ -449,7 +449,8 @@ def texts(node: ast.expr, module: ast.Module) -> list[str]:
 
 def messages_of_the_client() -> list[str]:
     found: dict[str, None] = {}
-    for path in sorted(Path(driver.__file__).parent.glob("*.py")):
+    paths = [path for path in Path(driver.__file__).parent.parent.rglob("*.py") if "assignors" not in path.parts]
+    for path in sorted(paths):
         module = ast.parse(path.read_text())
         for call in ast.walk(module):
             if isinstance(call, ast.Call) and call.args and ast.unparse(call.func).rpartition(".")[2] in KINDS:

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from ottla.blocking import Consumer, Producer
-from ottla.client.consumer_records import NotDeserialized
-from ottla.client.serialization import Context
+from ottla.client.consuming.consumer_records import NotDeserialized
+from ottla.client.core.serialization import Context
 from ottla.serde import (
     AvroDeserializer,
     AvroSerializer,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 from ottla.spark import offsets
 from ottla.spark.clients import new_consumer, new_producer
 from ottla.spark.offsets import Range

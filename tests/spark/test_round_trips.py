@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from ottla import blocking
-from ottla.client import connection
+from ottla.client.core import connection
 from ottla.spark import clients, exactly_once, workers
 from ottla.spark.exactly_once import Identity, NotRepeatable, Part
 from ottla.spark.fencing import DECISIONS_PREFIX

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 import pyarrow as pa
 
 from ottla import blocking
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 from ottla.spark import exactly_once, fencing
 from ottla.spark.exactly_once import Identity, NotRepeatable
 from ottla.spark.options import WriteOptions

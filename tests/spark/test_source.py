@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 import pyarrow as pa
 
 from ottla import blocking
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 from ottla.spark.options import BadOption, read_options
 from ottla.spark.source import OttlaStreamReader, Part
 from tests.spark.conftest import FOREVER, Create

@@ -1,0 +1,97 @@
+"""Fetch requests, pure: which one is out to each broker, in which session, and how many bytes it asks for.
+
+A range that is read up to an offset (`until`) asks for about as much as lies before it: records of a topic are as large
+as those before them. What an answer carries beyond the range was sent for nothing, and the log may have much more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from ottla.client.consuming.fetch_sessions import TOPIC_NAMES_UNTIL, FetchSession, Wanted
+from ottla.client.consuming.positions import NO_LIMIT, ConsumerSettings, Reading
+from ottla.client.core.requests import Broker, Send
+from ottla.client.values import TopicPartition
+from ottla.wire.schema.fetch import FetchRequest
+
+SHORT_WAIT_MS: Final = 20
+"""For partitions that have nothing new, while others of their broker have enough for now and will soon want more."""
+RECORD_BYTES: Final = 1024
+"""Of a topic of which nothing was fetched yet."""
+RANGE_BYTES_MIN: Final = 16 * 1024
+SPARE: Final = 1.25
+"""So much more than its records before is asked for, lest the last one of a range take a request of its own."""
+TOPICS_MAX: Final = 1000
+"""So many topics are remembered by the size of their records."""
+
+
+class RecordSizes:
+    """What a record of each topic takes in the log, as of the last answer."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, float] = {}
+
+    def observe(self, topic: str, offsets: int, size: int) -> None:
+        if offsets <= 0:
+            return
+        if len(self._bytes) >= TOPICS_MAX:
+            self._bytes.clear()
+        self._bytes[topic] = size / offsets
+
+    def bytes_for(self, reading: Reading, bytes_max: int) -> int:
+        """What to ask for: as much as may be, or about what is left of a range."""
+        if reading.until == NO_LIMIT:
+            return bytes_max
+        record_bytes = self._bytes.get(reading.place.topic, RECORD_BYTES / SPARE)
+        wanted = (reading.until - reading.next.offset) * record_bytes * SPARE
+        return min(bytes_max, max(RANGE_BYTES_MIN, int(wanted)))
+
+
+class FetchRequests:
+    """At most one is out to each broker."""
+
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self.sizes = RecordSizes()
+        self._settings = settings
+        self._sessions: dict[int, FetchSession] = {}
+        self._out: dict[int, Send] = {}
+
+    def is_out(self, node_id: int) -> bool:
+        return node_id in self._out
+
+    def session(self, node_id: int) -> FetchSession:
+        session = self._sessions.get(node_id)
+        if session is None:
+            session = self._sessions[node_id] = FetchSession(enabled=self._settings.fetch_sessions)
+        return session
+
+    def build(self, broker: Broker, wanted: Mapping[TopicPartition, Wanted], *, waits: bool) -> Send:
+        settings = self._settings
+        request = FetchRequest(
+            max_wait_ms=settings.fetch_max_wait_ms if waits else min(settings.fetch_max_wait_ms, SHORT_WAIT_MS),
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=settings.isolation_level,
+            rack_id=settings.client_rack,
+        )
+        session = self.session(broker.node_id)
+        session.fill(request, wanted)
+        version_max = None if session.by_id else TOPIC_NAMES_UNTIL
+        send = Send(request, broker, settings.request_timeout_ms / 1000, version_max=version_max)
+        self._out[broker.node_id] = send
+        return send
+
+    def returned(self, send: Send) -> None:
+        """It was answered, or failed."""
+        if self._out.get(send.to.node_id) is send:
+            del self._out[send.to.node_id]
+
+    def abandon(self, moot: Collection[Send]) -> list[Send]:
+        """Forget these, as far as they are out. Their broker may hold them for a while, and answers nothing else on
+        their connection until then."""
+        abandoned = [send for send in self._out.values() if send in moot]
+        for send in abandoned:
+            self.returned(send)
+            self.session(send.to.node_id).failed()
+        return abandoned

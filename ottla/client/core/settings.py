@@ -1,0 +1,198 @@
+"""Settings as users give them: Kafka's names with `_` as keywords, or with `.` in a dictionary, as confluent-kafka
+takes them, where librdkafka's own names for the same thing are understood too. What nobody understands is refused,
+with the name that was probably meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from types import UnionType
+from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
+
+from ottla.client.core.addresses import parse_bootstrap
+from ottla.client.errors import BadSetting
+from ottla.client.values import COMMITTED, EARLIEST, LATEST, UNCOMMITTED
+
+S = TypeVar("S")
+
+DEFAULT_BOOTSTRAP: Final = "localhost:9092"
+BOOTSTRAP: Final = "bootstrap_servers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """What every kind of client has."""
+
+    client_id: str = "ottla"
+    security_protocol: str = "PLAINTEXT"
+    socket_connection_setup_timeout_ms: int = 10_000
+    default_api_timeout_ms: int = 60_000
+    bootstrap_timeout_ms: int | None = None
+    """How long a start waits for the first broker: `default_api_timeout_ms`, unless given; 0 tries each address once.
+    Not one of Kafka's."""
+
+    def __post_init__(self) -> None:
+        if self.security_protocol.upper() != "PLAINTEXT":
+            raise BadSetting(f"security_protocol is {self.security_protocol!r}; this client speaks PLAINTEXT only")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendSettings:
+    """How long a producer holds up its user."""
+
+    max_block_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """How a consumer takes part in a group."""
+
+    group_id: str | None = None
+    group_protocol: str = "classic"
+    group_remote_assignor: str | None = None
+    partition_assignment_strategy: tuple[str, ...] = ("range", "cooperative-sticky")
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    max_poll_records: int = 500
+
+    def __post_init__(self) -> None:
+        if self.group_protocol not in ("classic", "consumer"):
+            raise BadSetting(f"group_protocol is {self.group_protocol!r}; it can be 'classic' or 'consumer'")
+        if self.max_poll_records < 1:
+            raise BadSetting("max_poll_records is at least 1")
+
+
+_ALIASES: Final = {
+    "metadata_broker_list": BOOTSTRAP,
+    "request_required_acks": "acks",
+    "queue_buffering_max_ms": "linger_ms",
+    "message_timeout_ms": "delivery_timeout_ms",
+    "message_max_bytes": "max_request_size",
+    "compression_codec": "compression_type",
+    "message_send_max_retries": "retries",
+    "max_in_flight": "max_in_flight_requests_per_connection",
+    "socket_timeout_ms": "request_timeout_ms",
+    "topic_metadata_refresh_interval_ms": "metadata_max_age_ms",
+    "fetch_wait_max_ms": "fetch_max_wait_ms",
+    "fetch_message_max_bytes": "max_partition_fetch_bytes",
+}
+"""librdkafka's names for what Kafka calls otherwise."""
+
+
+def _auto_offset_reset(value: object) -> object:
+    words: dict[object, int | None] = {"none": None, "error": None}
+    words |= dict.fromkeys(("earliest", "smallest", "beginning"), EARLIEST)
+    words |= dict.fromkeys(("latest", "largest", "end"), LATEST)
+    return words.get(value, value)
+
+
+def _isolation_level(value: object) -> object:
+    return {"read_uncommitted": UNCOMMITTED, "read_committed": COMMITTED}.get(str(value), value)
+
+
+def _acks(value: object) -> object:
+    return -1 if value == "all" else value
+
+
+def _strategy(value: object) -> object:
+    """Names, one or several; a class of the Java client by the name of its assignor."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, Iterable):
+        return value
+    known = {"rangeassignor": "range", "roundrobinassignor": "roundrobin", "stickyassignor": "sticky"}
+    known["cooperativestickyassignor"] = "cooperative-sticky"
+    plain = [str(name).strip().rpartition(".")[2] for name in names]
+    return tuple(known.get(name.lower(), name) for name in plain)
+
+
+_READERS: Final[dict[str, Callable[[object], object]]] = {
+    "acks": _acks,
+    "auto_offset_reset": _auto_offset_reset,
+    "isolation_level": _isolation_level,
+    "partition_assignment_strategy": _strategy,
+}
+
+
+class Settings:
+    """What one client was given, to be shared out to its parts. All of it belongs to one of them."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None,
+        config: Mapping[str, Any] | None,
+        keywords: Mapping[str, Any],
+        parts: Iterable[type],
+    ) -> None:
+        given = {_ALIASES.get(name, name): value for name, value in _plain(config or {}).items()}
+        given |= keywords
+        if bootstrap_servers is not None:
+            given[BOOTSTRAP] = bootstrap_servers
+        known = {name for part in parts for name in _types(part)} | {BOOTSTRAP}
+        for name in given:
+            if name not in known:
+                raise BadSetting(_unknown(name, known))
+        self._given: dict[str, Any] = {name: _READERS.get(name, _same)(value) for name, value in given.items()}
+        try:
+            self.bootstrap = parse_bootstrap(self._given.get(BOOTSTRAP, DEFAULT_BOOTSTRAP))
+        except ValueError as problem:
+            raise BadSetting(f"bootstrap_servers: {problem}; for example localhost:9092") from None
+
+    def part(self, kind: type[S], **defaults: object) -> S:
+        """The settings of one part; `defaults` are of this client, for what nobody said."""
+        types = _types(cast("Any", kind))
+        chosen = defaults | {name: value for name, value in self._given.items() if name in types}
+        return kind(**{name: _typed(name, value, types[name]) for name, value in chosen.items()})
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.replace(".", "_").replace("-", "_"): value for name, value in config.items()}
+
+
+def _same(value: object) -> object:
+    return value
+
+
+@cache
+def _types(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"there is no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def _typed(name: str, value: Any, kind: Any) -> Any:
+    """Text, as configuration files have it, becomes what the setting is. Only what cannot be meant is refused."""
+    allowed = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if value is None and type(None) in allowed:
+        return None
+    plain = next(each for each in allowed if each is not type(None))
+    if getattr(plain, "__origin__", plain) is tuple:
+        return tuple(value)
+    if plain is bool:
+        flag = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
+        if flag is not None:
+            return flag
+    elif plain is int and not isinstance(value, bool):
+        try:
+            if int(value) == float(value):
+                return int(value)
+        except (TypeError, ValueError):
+            pass
+    elif plain is str and isinstance(value, str):
+        return value
+    raise BadSetting(f"{name} cannot be {value!r}: it is {_WORDS.get(name, _KINDS[plain])}")
+
+
+_KINDS: Final = {bool: "true or false", int: "a whole number", str: "a text"}
+_WORDS: Final = {
+    "acks": "all, 1 or 0",
+    "auto_offset_reset": "earliest, latest or none",
+    "isolation_level": "read_uncommitted or read_committed",
+}
+"""Of settings that are numbers here and words for everybody else."""
