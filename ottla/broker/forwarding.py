@@ -20,7 +20,7 @@ from ottla.broker.peers import Lane
 from ottla.broker.refusals import refusal
 from ottla.cluster.requests import TopicResult, TopicSpec
 from ottla.errors import ErrorCode, Fault, Refused, StorageFault
-from ottla.net.peer import PeerLost, Unreached
+from ottla.net.outbound import PeerLost, Unreached
 from ottla.net.server import Pending
 from ottla.wire import apis, messages
 from ottla.wire.schema.create_topics import (

@@ -22,7 +22,7 @@ from ottla.cluster.image import NO_BROKER, Image
 from ottla.config.listeners import REPLICATION, Listener
 from ottla.errors import ErrorCode, Refused
 from ottla.net.authentication import Identity
-from ottla.net.peer import PeerConnection, PeerLost, Unreached
+from ottla.net.outbound import Loss, OutboundConnection, PeerLost, Unreached, open_to_broker
 from ottla.net.server import Server
 from ottla.runtime import Buffer
 from ottla.wire.tree import Message
@@ -55,8 +55,8 @@ class _Line:
 
     def __init__(self, broker_epoch: int) -> None:
         self.broker_epoch = broker_epoch
-        self.connection: PeerConnection | None = None
-        self.opening: asyncio.Task[PeerConnection | PeerLost] | None = None
+        self.connection: OutboundConnection | None = None
+        self.opening: asyncio.Task[OutboundConnection | PeerLost] | None = None
         self.failures = 0
         self.retry_at = 0.0
 
@@ -94,12 +94,17 @@ class Peers:
         """What this broker proves itself with."""
         return Identity(self._broker.id, self._broker.cluster.secret)
 
-    async def open(self, broker_id: int) -> PeerConnection:
+    async def open(self, broker_id: int) -> OutboundConnection:
         """A new connection to a broker; whoever asks closes it. Raises Unreached."""
         host, port = self._address(broker_id)
-        connection = await PeerConnection.open(self._runtime, host, port, self.identity, broker_id)
-        connection.on_broken = self._broker.cluster.hurry
+        connection = await open_to_broker(self._runtime, host, port, self.identity, broker_id)
+        connection.on_lost = self._lost
         return connection
+
+    def _lost(self, lost: PeerLost) -> None:
+        """Unless it was closed here, the broker at the other end may be gone."""
+        if lost.kind is Loss.CLOSED:
+            self._broker.cluster.hurry()
 
     async def call(
         self,
@@ -156,7 +161,7 @@ class Peers:
 
     # Shared connections.
 
-    async def _connected(self, broker_id: int, lane: Lane, timeout_s: float) -> PeerConnection:
+    async def _connected(self, broker_id: int, lane: Lane, timeout_s: float) -> OutboundConnection:
         """The lane's connection, made if need be; those who come meanwhile wait for the same attempt."""
         if self._closed:
             raise Unreached("this broker is stopping")
@@ -186,13 +191,13 @@ class Peers:
             line = self._lines[broker_id, lane] = _Line(live.epoch)
         return line
 
-    def _stale(self, connection: PeerConnection) -> bool:
+    def _stale(self, connection: OutboundConnection) -> bool:
         """Unused for so long that the other side may be about to close it."""
         idle_ms_max = self._broker.config.connections_max_idle_ms
         unused_ms = (self._runtime.now() - connection.used_at) * 1000
         return connection.idle and 0 <= idle_ms_max <= unused_ms * 2
 
-    async def _open_line(self, broker_id: int, line: _Line) -> PeerConnection | PeerLost:
+    async def _open_line(self, broker_id: int, line: _Line) -> OutboundConnection | PeerLost:
         """The failure is returned: it is for those who wait, if there is anybody left."""
         try:
             if line.connection is not None:

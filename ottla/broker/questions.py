@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ottla.coordinator.transactions import Codes
 from ottla.errors import ErrorCode
-from ottla.net.peer import PeerLost
+from ottla.net.outbound import PeerLost
 from ottla.wire.schema.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

@@ -25,7 +25,7 @@ from ottla.coordinator.decision import Reply, ReplyTo
 from ottla.coordinator.transaction_records import TopicPartition
 from ottla.coordinator.transactions import Limits, Markers, Prepared, Transactions
 from ottla.errors import ErrorCode, Refused
-from ottla.net.peer import PeerLost
+from ottla.net.outbound import PeerLost
 from ottla.wire.schema.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.transactions import _Outbox
 from ottla.coordinator.transactions import Markers, Prepared
-from ottla.net.peer import PeerLost
+from ottla.net.outbound import PeerLost
 from ottla.wire.schema.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,

@@ -11,7 +11,7 @@ import pytest
 from ottla.broker.questions import Questions
 from ottla.coordinator.transactions import Codes
 from ottla.errors import ErrorCode
-from ottla.net.peer import PeerLost
+from ottla.net.outbound import PeerLost
 from ottla.wire.schema.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from ottla.client.consuming.fetcher import Fetcher
 from ottla.client.core.metadata import Routing
-from ottla.client.core.requests import Broker, Send, Versions
-from ottla.client.errors import NotUnderstood
+from ottla.client.core.requests import Broker, Send
 from ottla.client.producing.accumulator import Accumulator, Action
 from ottla.client.producing.deliveries import Delivered, Undelivered
 from ottla.errors import ErrorCode
+from ottla.net.outbound import Versions
 from ottla.wire.frame import LENGTH_BYTES, framed, parse_response_header, read_length, request_header
 from ottla.wire.messages import decode, encode, message_class
 from ottla.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -68,9 +68,8 @@ class Line:
     def write(self, machine: Machine, send: Send) -> None:
         assert self.versions is not None
         assert self.writer is not None
-        try:
-            version = self.versions.agreed(type(send.request), send.version_max)
-        except NotUnderstood:
+        version = self.versions.common(send.request.API_KEY, send.request.VERSIONS, send.version_max)
+        if version is None:
             machine.failed(send, self.driver.now, ErrorCode.unsupported_version)
             self.driver.woken.set()
             return

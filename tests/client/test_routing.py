@@ -7,13 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.client.core.metadata import Leader, Routing, RoutingSettings
-from ottla.client.core.requests import Versions
-from ottla.client.errors import NotUnderstood
 from ottla.errors import ErrorCode
-from ottla.wire.schema.api_versions import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey
-from ottla.wire.schema.fetch import FetchRequest
 from ottla.wire.schema.metadata import MetadataRequest
-from ottla.wire.schema.produce import ProduceRequest
 from tests.client.core_scenarios import Scenario, scenarios
 
 
@@ -56,31 +51,6 @@ class RoutingScenario(Scenario):
 @pytest.mark.parametrize("lines", scenarios("client_routing.txt"))
 def test_scenario(lines):
     RoutingScenario().run(lines)
-
-
-def versions(**ranges: tuple[int, int]) -> Versions:
-    keys = {"produce": 0, "fetch": 1, "metadata": 3}
-    apis = [ApiVersion(api_key=keys[name], min_version=low, max_version=high) for name, (low, high) in ranges.items()]
-    features = [FinalizedFeatureKey(name="transaction.version", max_version_level=2)]
-    return Versions(ApiVersionsResponse(api_keys=apis, finalized_features=features))
-
-
-def test_the_highest_version_that_both_sides_know_is_agreed_on():
-    agreed = versions(produce=(0, 9), fetch=(4, 99), metadata=(0, 12))
-    assert agreed.agreed(ProduceRequest) == 9
-    assert agreed.agreed(FetchRequest) == FetchRequest.VERSIONS[1]
-    assert agreed.agreed(FetchRequest, 12) == 12
-    assert agreed.features == {"transaction.version": 2}
-
-
-def test_there_may_be_no_version_that_both_sides_know():
-    agreed = versions(produce=(0, 2), fetch=(13, 18))
-    with pytest.raises(NotUnderstood):
-        agreed.agreed(ProduceRequest)
-    with pytest.raises(NotUnderstood):
-        agreed.agreed(MetadataRequest)
-    with pytest.raises(NotUnderstood):
-        agreed.agreed(FetchRequest, 12)
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9), st.booleans()), max_size=20))

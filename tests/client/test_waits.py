@@ -461,6 +461,8 @@ def messages_of_the_client() -> list[str]:
 
 MESSAGES = [
     "still trying:",
+    "it speaks TLS",
+    "it speaks HTTP",
     SILENT,
     UnknownTopic.words,
     reasons.NO_LEADER.partition(";")[0],

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from ottla.client.core.connection import Reply
+from ottla.client.core.connection import Reply, resolve
 from ottla.client.core.metadata import Routing, Topic
 from ottla.client.core.network import Network
 from ottla.client.core.requests import ANYBODY, Broker, Send, backoff_s
@@ -319,16 +319,7 @@ class Driver:
     ) -> R:
         """One request and its answer, or ClientError."""
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-        def reply(received: Message | ClientError) -> None:
-            if future.done():
-                return
-            if isinstance(received, ClientError):
-                future.set_exception(received)
-            else:
-                future.set_result(received)
-
-        self.ask(Send(request, to, timeout_s, version_max=version_max), reply)
+        self.ask(Send(request, to, timeout_s, version_max=version_max), lambda received: resolve(future, received))
         self._calls += 1
         self._look_later()
         try:

@@ -5,7 +5,7 @@ The contract between a machine and its shell, in `metadata`,
 - `decide(now)` gives what is to be done, after whatever happened (to any of the machines) and when `deadline` has
   passed. It never waits.
 - `Send`: to that broker (or to `any_broker`, if it is for ANYBODY), in order with other requests of its kind, in the
-  highest common version (`Versions`). Then `answered`, or `failed` when the connection is lost or `timeout_s` is
+  highest common version. Then `answered`, or `failed` when the connection is lost or `timeout_s` is
   over. A shell that gives up on one request closes the connection, and fails everything that was sent on it, before
   it connects anew.
 - `Send.awaited` false: no answer comes. `answered` is not called; `failed` need not be.
@@ -16,9 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ottla.client.errors import NotUnderstood
 from ottla.errors import ErrorCode
-from ottla.wire.schema.api_versions import ApiVersionsResponse
 from ottla.wire.tree import Message
 
 NO_NODE: Final = -1
@@ -83,26 +81,3 @@ def backoff_s(attempts: int, first_ms: int, max_ms: int, code: ErrorCode = Error
     """Doubling from the first. Without chance in it, so that a run can be repeated."""
     first_ms = min(first_ms, SETTLING_MS) if code in SETTLING else first_ms
     return min(first_ms << min(attempts, BACKOFF_DOUBLINGS_MAX), max_ms) / 1000
-
-
-class Versions:
-    """What the broker at the other end of one connection speaks, out of its answer to ApiVersions."""
-
-    def __init__(self, answer: ApiVersionsResponse) -> None:
-        self._ranges = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-        self.features = {feature.name: feature.max_version_level for feature in answer.finalized_features}
-
-    def agreed(self, request: type[Message], version_max: int | None = None) -> int:
-        """The highest version both sides know; NotUnderstood if there is none."""
-        low, high = request.VERSIONS
-        broker_low, broker_high = self._ranges.get(request.API_KEY, (0, -1))
-        version = min(high, broker_high) if version_max is None else min(high, broker_high, version_max)
-        if version < max(low, broker_low):
-            name = request.__name__.removesuffix("Request")
-            raise NotUnderstood(f"the broker speaks no version of {name} that we speak", code=_UNSUPPORTED)
-        return version
-
-
-_UNSUPPORTED: Final = ErrorCode.unsupported_version
-
-

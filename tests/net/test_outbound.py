@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import pytest
 import uvloop
 
-from ottla.net import peer as net
+from ottla.net import outbound as net
 from ottla.net.authentication import MECHANISM, NONCE_BYTES, SECRET_BYTES, Accepting, AuthenticationFailed, Identity
-from ottla.net.peer import PeerConnection, PeerLost, Unreached
+from ottla.net.outbound import OutboundConnection, PeerLost, Unreached, Versions, open_to_broker
 from ottla.runtime.real import RealRuntime
 from ottla.wire import messages
 from ottla.wire.apis import (
@@ -28,9 +28,12 @@ from ottla.wire.apis import (
     SASL_HANDSHAKE,
 )
 from ottla.wire.frame import framed, parse_request_header, response_header
-from ottla.wire.schema.api_versions import ApiVersion, ApiVersionsResponse
+from ottla.wire.schema.api_versions import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey
 from ottla.wire.schema.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from ottla.wire.schema.fetch import FetchRequest
 from ottla.wire.schema.list_groups import ListGroupsRequest, ListGroupsResponse
+from ottla.wire.schema.metadata import MetadataRequest
+from ottla.wire.schema.produce import ProduceRequest
 from ottla.wire.schema.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.wire.schema.sasl_handshake import SaslHandshakeResponse
 from ottla.wire.tree import Message
@@ -123,8 +126,8 @@ def with_peer(test: Test, make: Callable[[], Peer] = Peer) -> None:
     asyncio.run(run())
 
 
-async def opened(runtime: RealRuntime, peer: Peer, identity: Identity = ME) -> PeerConnection:
-    return await PeerConnection.open(runtime, "127.0.0.1", peer.port, identity, PEER)
+async def opened(runtime: RealRuntime, peer: Peer, identity: Identity = ME) -> OutboundConnection:
+    return await open_to_broker(runtime, "127.0.0.1", peer.port, identity, PEER)
 
 
 def test_a_message_goes_out_in_the_highest_version_both_speak_and_its_answer_comes_back():
@@ -257,7 +260,7 @@ def test_what_was_given_up_does_not_arrive_later(make_loop):
         with socket.create_server(("127.0.0.1", 0)) as listening:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             listening.setblocking(False)
-            connection = PeerConnection(runtime, "a peer", "test")
+            connection = OutboundConnection(runtime, "a peer", "test", resets=True)
             await runtime.connect(lambda: connection, *listening.getsockname())
             accepted, _ = await loop.sock_accept(listening)
             with accepted:
@@ -318,7 +321,7 @@ def test_nobody_there_is_unreached():
         server.close()
         await server.wait_closed()
         with pytest.raises(Unreached, match=f"broker 2 at 127.0.0.1:{port} cannot be reached"):
-            await PeerConnection.open(runtime, "127.0.0.1", port, ME, PEER)
+            await open_to_broker(runtime, "127.0.0.1", port, ME, PEER)
         await runtime.close()
 
     asyncio.run(run())
@@ -332,7 +335,7 @@ def test_one_that_accepts_and_says_nothing_is_given_up():
 
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         with pytest.raises(Unreached, match=r"no answer within 0\.1 s|does not answer"):
-            await PeerConnection.open(runtime, "127.0.0.1", peer.port, ME, PEER, timeout_s=0.1)
+            await open_to_broker(runtime, "127.0.0.1", peer.port, ME, PEER, timeout_s=0.1)
 
     with_peer(test, Silent)
 
@@ -347,3 +350,29 @@ def test_a_stranger_cannot_make_us_take_in_a_large_answer():
             await opened(runtime, peer)
 
     with_peer(test, Flooding)
+
+
+def versions(**ranges: tuple[int, int]) -> Versions:
+    keys = {"produce": 0, "fetch": 1, "metadata": 3}
+    apis = [ApiVersion(api_key=keys[name], min_version=low, max_version=high) for name, (low, high) in ranges.items()]
+    features = [FinalizedFeatureKey(name="transaction.version", max_version_level=2)]
+    return Versions(ApiVersionsResponse(api_keys=apis, finalized_features=features))
+
+
+def common(agreed: Versions, request: type[Message], version_max: int | None = None) -> int | None:
+    return agreed.common(request.API_KEY, request.VERSIONS, version_max)
+
+
+def test_the_highest_version_that_both_sides_speak_is_common():
+    agreed = versions(produce=(0, 9), fetch=(4, 99), metadata=(0, 12))
+    assert common(agreed, ProduceRequest) == 9
+    assert common(agreed, FetchRequest) == FetchRequest.VERSIONS[1]
+    assert common(agreed, FetchRequest, 12) == 12
+    assert agreed.features == {"transaction.version": 2}
+
+
+def test_there_may_be_no_common_version():
+    agreed = versions(produce=(0, 2), fetch=(13, 18))
+    assert common(agreed, ProduceRequest) is None
+    assert common(agreed, MetadataRequest) is None
+    assert common(agreed, FetchRequest, 12) is None
