@@ -7,14 +7,17 @@ as those before them. What an answer carries beyond the range was sent for nothi
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-from ottla.client.consuming.fetch_sessions import TOPIC_NAMES_UNTIL, FetchSession, Wanted
 from ottla.client.consuming.positions import NO_LIMIT, ConsumerSettings, Reading
 from ottla.client.core.requests import Broker, Send
 from ottla.client.values import TopicPartition
-from ottla.wire.schema.fetch import FetchRequest
+from ottla.wire.fetch_session import OUTSIDE, FetchSession
+from ottla.wire.schema.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.wire.tree import ZERO_UUID
 
+TOPIC_NAMES_UNTIL: Final = 12
+"""The last version of Fetch that names topics; later ones need their ids."""
 SHORT_WAIT_MS: Final = 20
 """For partitions that have nothing new, while others of their broker have enough for now and will soon want more."""
 RECORD_BYTES: Final = 1024
@@ -48,22 +51,74 @@ class RecordSizes:
         return min(bytes_max, max(RANGE_BYTES_MIN, int(wanted)))
 
 
+class Wanted(NamedTuple):
+    """What to fetch of one partition."""
+
+    topic_id: bytes
+    offset: int
+    leader_epoch: int
+    bytes_max: int
+
+
+class ConsumerSession(FetchSession[TopicPartition, Wanted]):
+    """With one broker. Topics go by their ids, or, as long as one of them is not known, by their names."""
+
+    by_id = True
+
+    def fill(self, request: FetchRequest, wanted: Mapping[TopicPartition, Wanted]) -> None:
+        """Say in the request what has changed since the last one, or everything."""
+        by_id = all(entry.topic_id != ZERO_UUID for entry in wanted.values())
+        remade = any(place in wanted and wanted[place].topic_id != told.topic_id for place, told in self.told.items())
+        if by_id != self.by_id or remade or self.epoch == OUTSIDE:
+            # Ids became known, or a topic was deleted and made anew: rare enough to begin from the start.
+            self.restart()
+        self.by_id = by_id
+        for place in [place for place in self.told if place not in wanted]:
+            self.forget(place)
+        topics: dict[str, FetchTopic] = {}
+        for place, entry in wanted.items():
+            if not self.tell(place, entry):
+                continue
+            topic = topics.get(place.topic)
+            if topic is None:
+                topic = topics[place.topic] = FetchTopic(topic=place.topic, topic_id=entry.topic_id)
+            topic.partitions.append(
+                FetchPartition(
+                    partition=place.partition,
+                    current_leader_epoch=entry.leader_epoch,
+                    fetch_offset=entry.offset,
+                    partition_max_bytes=entry.bytes_max,
+                )
+            )
+        request.session_id, request.session_epoch, forgotten = self.next()
+        gone: dict[str, ForgottenTopic] = {}
+        for place, entry in forgotten.items():
+            topic_of = gone.setdefault(place.topic, ForgottenTopic(topic=place.topic, topic_id=entry.topic_id))
+            topic_of.partitions.append(place.partition)
+        request.topics = list(topics.values())
+        request.forgotten_topics_data = list(gone.values())
+
+    def names(self) -> dict[bytes, str]:
+        """What the topics are called that the last request wanted."""
+        return {entry.topic_id: place.topic for place, entry in self.told.items()}
+
+
 class FetchRequests:
     """At most one is out to each broker."""
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self.sizes = RecordSizes()
         self._settings = settings
-        self._sessions: dict[int, FetchSession] = {}
+        self._sessions: dict[int, ConsumerSession] = {}
         self._out: dict[int, Send] = {}
 
     def is_out(self, node_id: int) -> bool:
         return node_id in self._out
 
-    def session(self, node_id: int) -> FetchSession:
+    def session(self, node_id: int) -> ConsumerSession:
         session = self._sessions.get(node_id)
         if session is None:
-            session = self._sessions[node_id] = FetchSession(enabled=self._settings.fetch_sessions)
+            session = self._sessions[node_id] = ConsumerSession(enabled=self._settings.fetch_sessions)
         return session
 
     def build(self, broker: Broker, wanted: Mapping[TopicPartition, Wanted], *, waits: bool) -> Send:
@@ -93,5 +148,5 @@ class FetchRequests:
         abandoned = [send for send in self._out.values() if send in moot]
         for send in abandoned:
             self.returned(send)
-            self.session(send.to.node_id).failed()
+            self.session(send.to.node_id).restart()
         return abandoned

@@ -16,8 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from ottla.client.consuming.completed_fetch import Fetched
-from ottla.client.consuming.fetch_requests import FetchRequests
-from ottla.client.consuming.fetch_sessions import SESSION_ERRORS, Wanted
+from ottla.client.consuming.fetch_requests import FetchRequests, Wanted
 from ottla.client.consuming.positions import (
     NO_LIMIT,
     ConsumerSettings,
@@ -36,6 +35,7 @@ from ottla.client.core.requests import NO_NODE, STALE_ROUTE, Broker, Send, backo
 from ottla.client.errors import ClientError, error_of
 from ottla.client.values import COMMITTED, LATEST, NO_EPOCH, TopicPartition
 from ottla.errors import RETRIABLE, ErrorCode, Refused
+from ottla.wire.fetch_session import SESSION_ERRORS
 from ottla.wire.records import Record
 from ottla.wire.schema.fetch import FetchRequest, FetchResponse, PartitionData
 from ottla.wire.schema.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse
@@ -288,7 +288,7 @@ class Fetcher:
         if code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
             self._routing.lost(send.to.node_id, now)
         if isinstance(send.request, FetchRequest):
-            self._requests.session(send.to.node_id).failed()
+            self._requests.session(send.to.node_id).restart()
         if isinstance(send.request, OffsetForLeaderEpochRequest) and code is ErrorCode.unsupported_version:
             self._validates = False
         for place in list(asked):
