@@ -16,8 +16,6 @@ from ottla.wire.fetch_session import FIRST_EPOCH, NO_SESSION, FetchSession
 from ottla.wire.replica_fetch import Answer, Partitions
 
 BACKOFF_SECONDS_MIN: Final = 0.02
-POSITION: Final = slice(1, 4)
-"""In FetchPartition: leader epoch, offset, and the epoch before it."""
 
 Key = tuple[bytes, int]
 
@@ -161,7 +159,7 @@ class FetchPlan:
             asked = told.get(key)
             if followed is None or asked is None or followed.asked_in > number:
                 continue
-            if asked[POSITION] != followed.partition.position():
+            if asked[1:4] != followed.partition.position():  # leader epoch, offset, and the epoch before it
                 self._moved[key] = None
                 continue
             yield followed.partition, fetched

@@ -1,8 +1,10 @@
-"""What members of a consumer group say to each other, inside bytes that the coordinator passes on unread.
+"""ConsumerProtocol: subscription and assignment of members of the classic group protocol.
 
-Two messages: a subscription goes from each member to the leader (in JoinGroup), an assignment from the leader to
-each member (in SyncGroup). Both begin with a version in two bytes. A reader takes what it knows of a newer
-version and ignores the rest, so any client can be in a group with any other; what is added comes last.
+A subscription goes from each member to the leader of its group (in JoinGroup), an assignment from the leader to each
+member (in SyncGroup). The coordinator passes these bytes on unread, unless members of the classic protocol are in a
+group of the new one (KIP-848): then it reads the subscriptions and writes the assignments itself. Both begin with a
+version in two bytes. A reader takes what it knows of a newer version and ignores the rest, so any client can be in a
+group with any other; what is added comes last.
 """
 
 from __future__ import annotations
@@ -70,19 +72,34 @@ def decode_subscription(data: Buffer, instance_id: str | None = None) -> Subscri
     )
 
 
-def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | None = None) -> bytes:
+def encode_assignment(
+    partitions: Iterable[TopicPartition], user_data: bytes | None = None, *, version: int | None = None
+) -> bytes:
     assigned = [
         consumer_protocol_assignment.TopicPartition(topic=topic, partitions=numbers)
         for topic, numbers in by_topic(partitions).items()
     ]
-    return _versioned(ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=user_data))
+    return _versioned(ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=user_data), version)
 
 
 def decode_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
     """BadFrame if it is none. No bytes at all are no partitions: so a leader that knows of none may say it."""
+    return decode_assignment_and_data(data)[0]
+
+
+def decode_assignment_and_data(data: Buffer) -> tuple[tuple[TopicPartition, ...], bytes]:
+    """With what a custom assignor added for its members."""
     if not len(memoryview(data)):
-        return ()
-    return _flat(_decode(ConsumerProtocolAssignment, data).assigned_partitions)
+        return (), b""
+    message = _decode(ConsumerProtocolAssignment, data)
+    return _flat(message.assigned_partitions), message.user_data or b""
+
+
+def version_of(data: Buffer) -> int:
+    view = memoryview(data)
+    if len(view) < VERSION_BYTES:
+        raise BadFrame(f"an embedded message of {len(view)} bytes")
+    return int.from_bytes(view[:VERSION_BYTES], "big", signed=True)
 
 
 def _flat(
@@ -91,14 +108,11 @@ def _flat(
     return tuple(TopicPartition(topic.topic, partition) for topic in topics for partition in topic.partitions)
 
 
-def _versioned(message: Message) -> bytes:
-    version = message.VERSIONS[1]
+def _versioned(message: Message, version: int | None = None) -> bytes:
+    """In this version, or the last one we know."""
+    version = message.VERSIONS[1] if version is None else min(version, message.VERSIONS[1])
     return version.to_bytes(VERSION_BYTES, "big") + encode(message, version)
 
 
 def _decode(cls: type[M], data: Buffer) -> M:
-    view = memoryview(data)
-    if len(view) < VERSION_BYTES:
-        raise BadFrame(f"a {cls.__name__} of {len(view)} bytes")
-    version = int.from_bytes(view[:VERSION_BYTES], "big", signed=True)
-    return decode(cls, min(version, cls.VERSIONS[1]), view, VERSION_BYTES, whole=False)
+    return decode(cls, min(version_of(data), cls.VERSIONS[1]), data, VERSION_BYTES, whole=False)
