@@ -6,7 +6,6 @@ its name; what only the connector's Java client has a use for is known and witho
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import re
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from ottla.client.values import TopicPartition
+from ottla.config.options import Options, did_you_mean
 from ottla.spark import tolerated
 
 V = TypeVar("V")
@@ -157,6 +157,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if options.value("maxTriggerDelay") is not None and options.value("minOffsetsPerTrigger") is None:
         raise BadOption("maxTriggerDelay has a meaning only with minOffsetsPerTrigger")
     strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
+    prefetched = options.number("prefetchMaxRecords", 0) if options.value("prefetchMaxRecords") else None
     read = ReadOptions(
         kafka=options.kafka(),
         topics=_names(options, "subscribe"),
@@ -171,7 +172,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         trigger_delay_s=_duration_s(options.value("maxTriggerDelay") or "15m"),
         partitions_min=options.number("minPartitions"),
         partition_records_max=options.number("maxRecordsPerPartition"),
-        prefetch_records=_whole("prefetchMaxRecords", options.value("prefetchMaxRecords") or str(PREFETCH_RECORDS), 0),
+        prefetch_records=PREFETCH_RECORDS if prefetched is None else prefetched,
         columns=_columns(options),
         poll_timeout_s=(options.number("kafkaConsumer.pollTimeoutMs") or 120_000) / 1000,
         group_id=options.value("groupId"),
@@ -228,7 +229,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         kafka=kafka,
         topic=topic,
         app_id=app_id,
-        version=None if version is None else _whole("txnVersion", version, 0),
+        version=options.number("txnVersion", 0),
         promise=promise,
         writes_unmarked=missing == "write",
         notes=notes,
@@ -261,11 +262,12 @@ def tell_notes(notes: Iterable[str]) -> None:
 _told: set[str] = set()
 
 
-class _Given:
-    """What was given, looked up by the names that people know."""
+class _Given(Options):
+    """Options of reading or of writing, without those that mean nothing here."""
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str], kind: str) -> None:
-        self._given: dict[str, str] = {}
+        super().__init__(given, BadOption)
+        self.given = {}
         self._known = {name.lower(): name for name in (*known, *IDLE)}
         names = {name.lower(): name for name in (*READ, *WRITE, *SPARKS)}  # Spark hands them over in lower case
         self._written = {name.lower(): names.get(name.lower(), name) for name in given}
@@ -282,78 +284,30 @@ class _Given:
                 continue
             if name not in self._known and not name.startswith(KAFKA):
                 raise BadOption(self._unknown(name))
-            self._given[name] = value
+            self.given[name] = value
         self.notes = tuple(notes)
-        if not self._given.get(BOOTSTRAP):
+        if not self.given.get(BOOTSTRAP):
             raise BadOption(f"{BOOTSTRAP} is missing; for example localhost:9092")
 
     def _unknown(self, name: str) -> str:
         other = {each.lower(): each for each in (*READ, *WRITE)}
         if name in other:
             return f"{other[name]} is an option of {'reading' if other[name] in READ else 'writing'}"
-        near = difflib.get_close_matches(name, [*self._known, BOOTSTRAP], n=1)
-        hint = f"; did you mean {self._known.get(near[0], near[0])}?" if near else ""
-        return f"there is no option {self._written[name]!r}{hint}"
-
-    def value(self, name: str) -> str | None:
-        return self._given.get(name.lower())
-
-    def first(self, names: Iterable[str]) -> str | None:
-        return next((name for name in names if self.value(name) is not None), None)
-
-    def refuse_together(self, names: Iterable[str]) -> None:
-        there = [name for name in names if self.value(name) is not None]
-        if len(there) > 1:
-            raise BadOption(f"{' and '.join(there)} contradict each other; one of them")
-
-    def refuse(self, names: Iterable[str], why: str) -> None:
-        name = self.first(names)
-        if name is not None:
-            raise BadOption(f"{name} cannot be set here: {why}")
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.value(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise BadOption(f"{name} is {value!r}; it can be true or false")
-        return value.lower() == "true"
-
-    def one_of(self, name: str, words: Iterable[str]) -> str | None:
-        value = self.value(name)
-        if value is not None and value.lower() not in words:
-            raise BadOption(f"{name} is {value!r}; it can be {' or '.join(words)}")
-        return None if value is None else value.lower()
-
-    def number(self, name: str) -> int | None:
-        value = self.value(name)
-        return None if value is None else _whole(name, value, 1)
+        near = did_you_mean(name, [*self._known, BOOTSTRAP], shown=self._known)
+        return f"there is no option {self._written[name]!r}{near}"
 
     def kafka(self) -> dict[str, str]:
         idle = {name.lower() for name in IDLE}
         return {
             name.removeprefix(KAFKA): value
-            for name, value in self._given.items()
+            for name, value in self.given.items()
             if name.startswith(KAFKA) and name not in idle
         }
 
 
-def _whole(name: str, value: str, least: int) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise BadOption(f"{name} is {value!r}; it is a whole number from {least} on")
-    return number
-
-
 def _names(options: _Given, name: str) -> tuple[str, ...]:
-    value = options.value(name)
-    if value is None:
-        return ()
-    names = tuple(part.strip() for part in value.split(",") if part.strip())
-    if not names:
+    names = options.names(name)
+    if options.value(name) is not None and not names:
         raise BadOption(f"{name} names no topic")
     return names
 
@@ -425,16 +379,13 @@ def _edge(options: _Given, names: tuple[str, str, str], default: int, *, forbidd
         return Edge(offsets=default)
     value = options.value(chosen) or ""
     if chosen == names[0]:
-        return Edge(times=_whole(chosen, value, 0))
+        return Edge(times=options.number(chosen, 0))
     if chosen == names[1]:
         return Edge(times=_by_partition(chosen, value, 1_700_000_000_000))
     words = {"earliest": EARLIEST, "latest": LATEST}
     if value.lower() not in words and not value.lstrip().startswith("{"):
-        near = difflib.get_close_matches(value.lower(), words, n=1)
-        hint = (
-            f"did you mean {near[0]}?" if near else 'it can be earliest, latest, or offsets: {"orders":{"0":23,"1":23}}'
-        )
-        raise BadOption(f"{chosen} is {value!r}; {hint}")
+        else_ = 'it can be earliest, latest, or offsets: {"orders":{"0":23,"1":23}}'
+        raise BadOption(f"{chosen} is {value!r}{did_you_mean(value.lower(), words, else_)}")
     offsets: Times = words[value.lower()] if value.lower() in words else _by_partition(chosen, value, 23)
     wrong = [offsets] if isinstance(offsets, int) else list(offsets.values())
     if any(offset < EARLIEST for offset in wrong):

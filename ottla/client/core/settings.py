@@ -5,7 +5,6 @@ with the name that was probably meant.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
 from ottla.client.core.addresses import parse_bootstrap
 from ottla.client.errors import BadSetting
 from ottla.client.values import COMMITTED, EARLIEST, LATEST, UNCOMMITTED
+from ottla.config.options import did_you_mean
 
 S = TypeVar("S")
 
@@ -133,7 +133,8 @@ class Settings:
         known = {name for part in parts for name in _types(part)} | {BOOTSTRAP}
         for name in given:
             if name not in known:
-                raise BadSetting(_unknown(name, known))
+                near = did_you_mean(name, sorted(known), shown={each: repr(each) for each in known})
+                raise BadSetting(f"there is no setting {name!r}{near}")
         self._given: dict[str, Any] = {name: _READERS.get(name, _same)(value) for name, value in given.items()}
         try:
             self.bootstrap = parse_bootstrap(self._given.get(BOOTSTRAP, DEFAULT_BOOTSTRAP))
@@ -159,11 +160,6 @@ def _same(value: object) -> object:
 def _types(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
-
-
-def _unknown(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"there is no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 def _typed(name: str, value: Any, kind: Any) -> Any:

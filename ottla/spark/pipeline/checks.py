@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
 from typing import Final
 
+from ottla.config.options import did_you_mean
 from ottla.spark.options import BOOTSTRAP
 from ottla.spark.pipeline import graph, option_checks
 from ottla.spark.pipeline.document import Pipeline, Problem, Sink, Source, Transform
@@ -84,8 +84,7 @@ def _no_stream(pipeline: Pipeline, sink: Sink) -> str | None:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return "which nobody makes" + (f"; did you mean {near[0]}?" if near else "")
+    return f"which nobody makes{did_you_mean(name, known)}"
 
 
 def _cycles(pipeline: Pipeline) -> list[Problem]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Final
+
+from ottla.config.options import did_you_mean
 
 TYPES: Final = (
     "boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "float", "real", "double",
@@ -67,8 +68,7 @@ def _checked(name: str, told: str) -> str:
     head = re.match(r"[A-Za-z_]+", told)
     base = head[0].lower() if head else told
     if base not in TYPES:
-        near = difflib.get_close_matches(base, TYPES, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(TYPES)}"
+        hint = did_you_mean(base, TYPES, f"there are {', '.join(TYPES)}")
         raise BadType(f"the column {name} has the type {base!r}, which Spark does not have{hint}")
     if base in ("array", "map", "struct"):
         return _nested(name, base, told)

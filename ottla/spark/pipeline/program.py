@@ -6,12 +6,12 @@ refreshed and changed one by one.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ottla.config.options import did_you_mean
 from ottla.spark.options import BadOption
 from ottla.spark.pipeline import graph
 from ottla.spark.pipeline.document import Pipeline, Schema, Sink, Source
@@ -335,9 +335,8 @@ def parquet_options(sink: Sink) -> dict[str, str | int | tuple[str, ...]]:
     for given, value in sink.options.items():
         name = known.get(given.lower())
         if name is None:
-            near = difflib.get_close_matches(given.lower(), known, n=1)
-            hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(PARQUET)}"
-            raise BadOption(f"there is no option {given!r}; {hint}")
+            hint = did_you_mean(given.lower(), known, f"there are {', '.join(PARQUET)}", shown=known)
+            raise BadOption(f"there is no option {given!r}{hint}")
         if name in ("rowsPerFile", "files") and not (value.isdecimal() and int(value)):
             raise BadOption(f"{given} is {value!r}; it is a whole number from 1 on")
         if name == "partitionBy":
