@@ -7,17 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ottla.client import (
-        Admin,
-        ClientError,
-        Consumer,
-        ConsumerRecord,
+    from ottla.client.admin import Admin, NewTopic
+    from ottla.client.consuming.consumer import Consumer
+    from ottla.client.consuming.consumer_records import ConsumerRecord
+    from ottla.client.consuming.subscription import RebalanceListener
+    from ottla.client.errors import ClientError
+    from ottla.client.producing.producer import Producer
+    from ottla.client.values import (
         GroupMetadata,
-        NewTopic,
         OffsetAndMetadata,
         OffsetAndTimestamp,
-        Producer,
-        RebalanceListener,
         RecordMetadata,
         TopicPartition,
     )
@@ -40,11 +39,22 @@ __all__ = [
     "__version__",
 ]
 
+_HOMES = {
+    "Admin": "admin",
+    "ClientError": "errors",
+    "Consumer": "consuming.consumer",
+    "ConsumerRecord": "consuming.consumer_records",
+    "NewTopic": "admin",
+    "Producer": "producing.producer",
+    "RebalanceListener": "consuming.subscription",
+}
+"""Where in `client` a name is defined, unless in `values`."""
+
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module("ottla.client"), name)
+    value = getattr(import_module(f"ottla.client.{_HOMES.get(name, 'values')}"), name)
     globals()[name] = value
     return value
 

@@ -23,7 +23,7 @@ from ottla.client.admin import (
     TransactionDescription,
     TransactionListing,
 )
-from ottla.client.core.options import ClientOptions
+from ottla.client.core.settings import ClientOptions
 from ottla.client.values import Given, OffsetAndMetadata, OffsetAndTimestamp, OpenTransaction, TopicPartition
 
 

@@ -15,7 +15,7 @@ from ottla.blocking.thread import Blocking
 from ottla.client.consuming import consumer
 from ottla.client.consuming.consumer_records import ConsumerRecord, Deserializer, Shelf
 from ottla.client.consuming.subscription import RebalanceListener
-from ottla.client.core.options import ConsumerOptions
+from ottla.client.core.settings import ConsumerOptions
 from ottla.client.values import Given, GroupMetadata, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, Unpack
 
 from ottla.blocking.consumer import Consumer
 from ottla.client.consuming.consumer_records import ConsumerRecord, Deserializer
-from ottla.client.core.options import ConsumerOptions
+from ottla.client.core.settings import ConsumerOptions
 from ottla.client.errors import BadSetting
 
 LOOK_MS: Final = 200

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from ottla.blocking.thread import Blocking
-from ottla.client.core.options import ProducerOptions
+from ottla.client.core.settings import ProducerOptions
 from ottla.client.producing import producer
 from ottla.client.producing.deliveries import Verdict
 from ottla.client.producing.partitioners import Function, Partitioner

@@ -7,34 +7,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from ottla.config.broker import BrokerConfig
-    from ottla.config.describe import Row, Synonym, describe_broker, describe_dynamic, describe_topic
-    from ottla.config.dynamic import validate_broker_overrides
-    from ottla.config.listeners import Listener
-    from ottla.config.load import load_broker_config, print_config, shown_config
-    from ottla.config.setting import BadConfig, Kind, Setting, Source
-    from ottla.config.topic import TopicConfig, resolve, validate_topic_overrides
-
-__all__ = [
-    "BadConfig",
-    "BrokerConfig",
-    "Kind",
-    "Listener",
-    "Row",
-    "Setting",
-    "Source",
-    "Synonym",
-    "TopicConfig",
-    "describe_broker",
-    "describe_dynamic",
-    "describe_topic",
-    "load_broker_config",
-    "print_config",
-    "resolve",
-    "shown_config",
-    "validate_broker_overrides",
-    "validate_topic_overrides",
-]
+    from ottla.config.broker import BrokerConfig as BrokerConfig
+    from ottla.config.describe import Row as Row
+    from ottla.config.describe import Synonym as Synonym
+    from ottla.config.describe import describe_broker as describe_broker
+    from ottla.config.describe import describe_dynamic as describe_dynamic
+    from ottla.config.describe import describe_topic as describe_topic
+    from ottla.config.dynamic import validate_broker_overrides as validate_broker_overrides
+    from ottla.config.listeners import Listener as Listener
+    from ottla.config.load import load_broker_config as load_broker_config
+    from ottla.config.load import print_config as print_config
+    from ottla.config.load import shown_config as shown_config
+    from ottla.config.setting import BadConfig as BadConfig
+    from ottla.config.setting import Kind as Kind
+    from ottla.config.setting import Setting as Setting
+    from ottla.config.setting import Source as Source
+    from ottla.config.topic import TopicConfig as TopicConfig
+    from ottla.config.topic import resolve as resolve
+    from ottla.config.topic import validate_topic_overrides as validate_topic_overrides
 
 _HOMES: Final = {
     "broker": ("BrokerConfig",),

@@ -26,7 +26,7 @@ from ottla.client.admin.transaction_admin import (
     TransactionDescription,
     TransactionListing,
 )
-from ottla.client.core.addresses import parse_bootstrap
+from ottla.client.core.settings import parse_bootstrap
 
 __all__ = [
     "ActiveProducer",

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from ottla.client.core.client import Client
 from ottla.client.core.metadata import RoutingSettings
-from ottla.client.core.options import ClientOptions
 from ottla.client.core.requests import ANYBODY, NO_NODE, Broker
-from ottla.client.core.settings import ClientSettings, Settings
+from ottla.client.core.settings import ClientOptions, ClientSettings, Settings
 from ottla.client.errors import ClientError, ConnectionLost, Several, TimedOut, error_of
 from ottla.client.group.committed_offsets import GroupOffsets
 from ottla.errors import ErrorCode

@@ -24,8 +24,7 @@ from ottla.client.consuming.subscription import RebalanceListener, Subscription
 from ottla.client.core.client import Client
 from ottla.client.core.list_offsets import list_offsets
 from ottla.client.core.metadata import RoutingSettings
-from ottla.client.core.options import ConsumerOptions
-from ottla.client.core.settings import ClientSettings, GroupSettings, Settings
+from ottla.client.core.settings import ClientSettings, ConsumerOptions, GroupSettings, Settings
 from ottla.client.core.waits import Obstacle, of_partition
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.group.member import MemberSettings

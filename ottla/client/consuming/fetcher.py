@@ -12,31 +12,28 @@ The contract with the shell stands in `routing`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from ottla.client.consuming.completed_fetch import Fetched
 from ottla.client.consuming.fetch_requests import FetchRequests, Wanted
 from ottla.client.consuming.positions import (
-    NO_LIMIT,
     ConsumerSettings,
     LogTruncated,
-    OffsetOutOfRange,
     Position,
-    PositionError,
     Reading,
     RecordsDamaged,
     State,
     end_of_epoch,
     list_offsets,
 )
+from ottla.client.consuming.subscription_state import SubscriptionState
 from ottla.client.core.metadata import Leader, Routing
 from ottla.client.core.requests import NO_NODE, STALE_ROUTE, Broker, Send, backoff_s, code_of
-from ottla.client.errors import ClientError, error_of
+from ottla.client.errors import error_of
 from ottla.client.values import COMMITTED, LATEST, NO_EPOCH, TopicPartition
 from ottla.errors import RETRIABLE, ErrorCode, Refused
 from ottla.wire.fetch_session import SESSION_ERRORS
-from ottla.wire.records import Record
 from ottla.wire.schema.fetch import FetchRequest, FetchResponse, PartitionData
 from ottla.wire.schema.list_offsets import ListOffsetsPartitionResponse, ListOffsetsResponse
 from ottla.wire.schema.offset_for_leader_epoch import (
@@ -51,66 +48,16 @@ _Asked = dict[TopicPartition, tuple[Reading, int]]
 """Whom an answer is for, and the turn at which it was asked for."""
 
 
-class Fetcher:
+class Fetcher(SubscriptionState):
     """A consumer of partitions that somebody else assigns."""
 
     def __init__(self, routing: Routing, settings: ConsumerSettings | None = None) -> None:
-        self.settings = settings or ConsumerSettings()
-        self._routing = routing
-        self._readings: dict[TopicPartition, Reading] = {}
-        """In the order in which they are served: whoever gave records goes to the end."""
+        super().__init__(routing, settings or ConsumerSettings())
         self._requests = FetchRequests(self.settings)
         self._asked: dict[Send, _Asked] = {}
         self._decided_at = 0.0
         self._validates = True
         """Cleared when a broker knows nothing of leader epochs."""
-
-    # What the user wants.
-
-    def assign(self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, Position] | None = None
-               ) -> None:  # fmt: skip
-        """Read these and no others. Those that stay go on where they are, unless a position is given; new ones
-        without a position begin where the policy says."""
-        before = self._readings
-        self._readings = {}
-        for place in partitions:
-            reading = before.get(place)
-            position = (positions or {}).get(place)
-            if reading is None:
-                reading = Reading(place)
-                self._routing.want(place.topic)
-                if position is None:
-                    self._reset(reading, f"{place}: there is no position to begin at")
-            if position is not None:
-                reading.seek(position)
-            self._readings[place] = reading
-
-    def assigned(self) -> list[TopicPartition]:
-        return list(self._readings)
-
-    def seek(self, place: TopicPartition, offset: int, epoch: int = NO_EPOCH, *, until: int = NO_LIMIT) -> None:
-        """`until`: fetch nothing from there on."""
-        reading = self._reading(place)
-        reading.seek(Position(offset, epoch))
-        reading.until = until
-
-    def seek_to(self, place: TopicPartition, time: int) -> None:
-        """To EARLIEST, LATEST, or the first record not older than a time in ms."""
-        self._reading(place).reset(time)
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """What is buffered stays, and is not shown."""
-        for place in partitions:
-            self._reading(place).paused = True
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        for place in partitions:
-            self._reading(place).paused = False
-
-    def limit(self, until: Mapping[TopicPartition, int]) -> None:
-        """Fetch nothing from these offsets on; of the other partitions whatever there is."""
-        for place, reading in self._readings.items():
-            reading.until = until.get(place, NO_LIMIT)
 
     def abandon(self) -> list[Broker]:
         """Wait no longer for fetches that were overtaken: the connections to these brokers are to be dropped."""
@@ -119,104 +66,6 @@ class Fetcher:
         for send in abandoned:
             del self._asked[send]
         return [send.to for send in abandoned]
-
-    def hold(self, partitions: Iterable[TopicPartition]) -> None:
-        """Neither ask nor show anything of them until `release`; positions stay, and may be set."""
-        for place in partitions:
-            self._reading(place).held = True
-
-    def release(self, partitions: Iterable[TopicPartition]) -> None:
-        for place in partitions:
-            if place in self._readings:
-                self._readings[place].held = False
-
-    def turn(self, place: TopicPartition) -> int:
-        """Rises when the position is set: whoever found out a position in the meantime is too late then."""
-        reading = self._readings.get(place)
-        return -1 if reading is None else reading.turn
-
-    def paused(self) -> list[TopicPartition]:
-        return [place for place, reading in self._readings.items() if reading.paused]
-
-    def position(self, place: TopicPartition) -> Position | None:
-        """Of the next record to be shown; None until it is known."""
-        return self._reading(place).position
-
-    def high_watermark(self, place: TopicPartition) -> int | None:
-        high_watermark = self._reading(place).high_watermark
-        return high_watermark if high_watermark >= 0 else None
-
-    def lag(self, place: TopicPartition) -> int | None:
-        """How many offsets there are from the position to the end of what may be read, as of the last answer."""
-        reading = self._reading(place)
-        limit = reading.last_stable if self.settings.isolation_level == COMMITTED else reading.high_watermark
-        return None if reading.position is None or limit < 0 else max(0, limit - reading.position.offset)
-
-    def _reading(self, place: TopicPartition) -> Reading:
-        reading = self._readings.get(place)
-        if reading is None:
-            raise ClientError(f"{place} is not assigned to this consumer")
-        return reading
-
-    # Out: records.
-
-    def take(self, records_max: int, among: Collection[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:
-        """Records that have come, and the position moves behind them. A ClientError comes only when there are none."""
-        return self.take_by(Fetched.take, len, records_max, among)
-
-    def take_by(
-        self,
-        take: Callable[[Fetched, int], list[T]],
-        amount: Callable[[list[T]], int],
-        limit: int,
-        among: Collection[TopicPartition] = (),
-    ) -> dict[TopicPartition, list[T]]:
-        """The same with another way to take, and to count what was taken."""
-        taken: dict[TopicPartition, list[T]] = {}
-        error: ClientError | None = None
-        for place, reading in list(self._readings.items()):
-            if limit <= 0:
-                break
-            if reading.paused or reading.held or (among and place not in among):
-                continue
-            try:
-                part = self._taken(reading, take, amount, limit)
-            except ClientError as failure:
-                error = error or failure
-                continue
-            if part:
-                taken[place] = part
-                limit -= amount(part)
-                self._readings[place] = self._readings.pop(place)
-        if error is not None and not taken:
-            raise error
-        return taken
-
-    def _taken(
-        self, reading: Reading, take: Callable[[Fetched, int], list[T]], amount: Callable[[list[T]], int], limit: int
-    ) -> list[T]:
-        taken: list[T] = []
-        while reading.buffer and (left := limit - amount(taken)) > 0:
-            fetched = reading.buffer[0]
-            try:
-                taken += take(fetched, left)
-            except Refused as refused:
-                if taken:
-                    break
-                reading.fetch_again()
-                message = f"{reading.place} at offset {fetched.position}: {refused.message}"
-                raise RecordsDamaged(message, reading.place, fetched.position, refused.code) from None
-            assert reading.position is not None
-            epoch = fetched.epoch if fetched.epoch != NO_EPOCH else reading.position.epoch
-            reading.position = Position(fetched.position, epoch)
-            if fetched.exhausted:
-                reading.buffer.popleft()
-        if not taken and reading.error is not None:
-            error = reading.error
-            if reading.state is not State.STUCK:
-                reading.error = None  # told once, then tried again
-            raise error
-        return taken
 
     # The machine.
 
@@ -401,13 +250,6 @@ class Fetcher:
             reading.stick(LogTruncated(message, reading.place, end.end_offset, ErrorCode.offset_out_of_range))
         else:
             reading.seek(Position(end.end_offset, end.leader_epoch))
-
-    def _reset(self, reading: Reading, why: str, error: type[PositionError] = OffsetOutOfRange) -> None:
-        offset = reading.position.offset if reading.position else -1
-        if self.settings.auto_offset_reset is None:
-            reading.stick(error(why, reading.place, offset, ErrorCode.offset_out_of_range))
-        else:
-            reading.reset(self.settings.auto_offset_reset)
 
     # Fetches.
 

@@ -5,13 +5,12 @@ with the name that was probably meant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from types import UnionType
-from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
+from typing import Any, Final, Literal, TypedDict, TypeVar, cast, get_args, get_type_hints
 
-from ottla.client.core.addresses import parse_bootstrap
 from ottla.client.errors import BadSetting
 from ottla.client.values import COMMITTED, EARLIEST, LATEST, UNCOMMITTED
 from ottla.config.options import did_you_mean
@@ -20,6 +19,7 @@ S = TypeVar("S")
 
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 BOOTSTRAP: Final = "bootstrap_servers"
+DEFAULT_PORT: Final = 9092
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +116,22 @@ _READERS: Final[dict[str, Callable[[object], object]]] = {
 }
 
 
+def parse_bootstrap(text: str | Iterable[str]) -> list[tuple[str, int]]:
+    """`host:port,host:port`, or a list of them; the port may be left out. ValueError says what is wrong."""
+    addresses: list[tuple[str, int]] = []
+    joined = text if isinstance(text, str) else ",".join(text)
+    for part in filter(None, (part.strip() for part in joined.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon or part.endswith("]") or (":" in host and not host.startswith("[")):
+            host, port = part, str(DEFAULT_PORT)
+        if not (port.isascii() and port.isdecimal()) or not 0 < int(port[:6]) <= 65535 or not host.strip("[]"):
+            raise ValueError(f"{part!r} is not host:port")
+        addresses.append((host.strip("[]"), int(port)))
+    if not addresses:
+        raise ValueError("no address is given")
+    return addresses
+
+
 class Settings:
     """What one client was given, to be shared out to its parts. All of it belongs to one of them."""
 
@@ -192,3 +208,64 @@ _WORDS: Final = {
     "isolation_level": "read_uncommitted or read_committed",
 }
 """Of settings that are numbers here and words for everybody else."""
+
+
+# The same settings as types, for editors and type checkers.
+
+
+class ClientOptions(TypedDict, total=False):
+    client_id: str
+    security_protocol: str
+    socket_connection_setup_timeout_ms: int
+    default_api_timeout_ms: int
+    bootstrap_timeout_ms: int | None
+    metadata_max_age_ms: int
+    metadata_max_idle_ms: int
+    request_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    allow_auto_create_topics: bool
+
+
+class ProducerOptions(ClientOptions, total=False):
+    acks: Literal[0, 1, -1, "all"]
+    enable_idempotence: bool
+    batch_size: int
+    linger_ms: int
+    buffer_memory: int
+    max_request_size: int
+    max_in_flight_requests_per_connection: int
+    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"]
+    compression_level: int | None
+    delivery_timeout_ms: int
+    retries: int
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    max_block_ms: int
+
+
+class ConsumerOptions(ClientOptions, total=False):
+    group_id: str | None
+    group_instance_id: str | None
+    group_protocol: Literal["classic", "consumer"]
+    group_remote_assignor: str | None
+    partition_assignment_strategy: str | Sequence[str]
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    max_poll_records: int
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    auto_offset_reset: Literal["earliest", "latest", "none"] | int | None
+    isolation_level: Literal["read_uncommitted", "read_committed"] | int
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    check_crcs: bool
+    client_rack: str
+    fetch_sessions: bool
+    buffered_bytes_max: int
+    expanded_bytes_max: int

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, cast
 
 from ottla.client.core.client import Client
 from ottla.client.core.metadata import RoutingSettings
-from ottla.client.core.options import ProducerOptions
 from ottla.client.core.serialization import converter
-from ottla.client.core.settings import ClientSettings, SendSettings, Settings
+from ottla.client.core.settings import ClientSettings, ProducerOptions, SendSettings, Settings
 from ottla.client.errors import BadSetting, ClientError, TimedOut, error_of
 from ottla.client.producing.deliveries import Delivered, ProducerSettings, Undelivered, Verdict
 from ottla.client.producing.partitioners import Function, Partitioner, partitioner_of

@@ -37,24 +37,20 @@ from ottla.client.core.requests import ANYBODY, Broker, Send, backoff_s, code_of
 from ottla.client.errors import ClientError, error_of
 from ottla.client.producing.accumulator import Accumulator
 from ottla.client.producing.producer_id import NO_ID, ProducerIdAndEpoch
+from ottla.client.producing.transaction_requests import TransactionRequests
 from ottla.client.values import TRANSACTION_V2, GroupMetadata, Offsets, OpenTransaction, TopicPartition
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.schema.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from ottla.wire.schema.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
 )
-from ottla.wire.schema.end_txn import EndTxnRequest, EndTxnResponse
+from ottla.wire.schema.end_txn import EndTxnResponse
 from ottla.wire.schema.find_coordinator import FindCoordinatorResponse
-from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.wire.schema.init_producer_id import InitProducerIdResponse
 from ottla.wire.schema.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from ottla.wire.topic_partition import by_topic
 from ottla.wire.tree import Message
 
 RETRIES_BEFORE_LOOKUP: Final = 8  # refused so often in a row: who finds the coordinator may know what it lacks
@@ -130,6 +126,7 @@ class Transactions:
         """Why the transaction can only be aborted, or why nothing more will come of this producer."""
         self.version = 1
         self._accumulator = accumulator
+        self._requests = TransactionRequests(settings.transactional_id)
         self._routing = routing
         self._coordinators: dict[tuple[int, str], Broker] = {}
         self._request: Send | None = None
@@ -264,13 +261,7 @@ class Transactions:
         return self.phase is Phase.COMMITTING and self._accumulator.flushed(self._mark)
 
     def _init(self) -> None:
-        known = self._accumulator.identity
-        request = InitProducerIdRequest(
-            transactional_id=self.settings.transactional_id,
-            transaction_timeout_ms=self.settings.transaction_timeout_ms,
-            producer_id=known.producer_id,
-            producer_epoch=known.epoch,
-        )
+        request = self._requests.init_producer_id(self._accumulator.identity, self.settings.transaction_timeout_ms)
         self._ask(request, TRANSACTION, self.settings.transactional_id)
 
     def _add_partitions(self) -> bool:
@@ -283,15 +274,7 @@ class Transactions:
             self._accumulator.admit(places)
             return False
         self._adding = places
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self.settings.transactional_id,
-            v3_and_below_producer_id=self._accumulator.identity.producer_id,
-            v3_and_below_producer_epoch=self._accumulator.identity.epoch,
-            v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))
-                for topic, partitions in by_topic(places).items()
-            ],
-        )
+        request = self._requests.add_partitions(self._accumulator.identity, places)
         self._ask(request, TRANSACTION, self.settings.transactional_id, ADD_VERSION_MAX)
         return True
 
@@ -302,53 +285,19 @@ class Transactions:
         self._began = self._began or self.version >= TRANSACTION_V2
         identity = self._accumulator.identity
         if self.version < TRANSACTION_V2 and not self._offsets_added:
-            adds = AddOffsetsToTxnRequest(
-                transactional_id=self.settings.transactional_id,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.epoch,
-                group_id=reader.group_id,
-            )
+            adds = self._requests.add_offsets(identity, reader.group_id)
             self._ask(adds, TRANSACTION, self.settings.transactional_id)
             return True
         version_max = None if self.version >= TRANSACTION_V2 else OFFSETS_VERSION_MAX
-        self._ask(self._offset_commit(identity, reader, offsets), GROUP, reader.group_id, version_max)
+        request = self._requests.offset_commit(identity, reader, offsets)
+        self._ask(request, GROUP, reader.group_id, version_max)
         return True
-
-    def _offset_commit(
-        self, identity: ProducerIdAndEpoch, reader: GroupMetadata, offsets: Offsets
-    ) -> TxnOffsetCommitRequest:
-        topics: dict[str, list[TxnOffsetCommitRequestPartition]] = {}
-        for (topic, partition), place in offsets.items():
-            topics.setdefault(topic, []).append(
-                TxnOffsetCommitRequestPartition(
-                    partition_index=partition,
-                    committed_offset=place.offset,
-                    committed_leader_epoch=place.leader_epoch,
-                    committed_metadata=place.metadata,
-                )
-            )
-        return TxnOffsetCommitRequest(
-            transactional_id=self.settings.transactional_id,
-            group_id=reader.group_id,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
-            generation_id=reader.generation_id,
-            member_id=reader.member_id,
-            group_instance_id=reader.group_instance_id,
-            topics=[TxnOffsetCommitRequestTopic(name=name, partitions=each) for name, each in topics.items()],
-        )
 
     def _end(self, *, committed: bool) -> None:
         if not self._began:
             self._ended(self._accumulator.identity)
             return
-        identity = self._accumulator.identity
-        request = EndTxnRequest(
-            transactional_id=self.settings.transactional_id,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
-            committed=committed,
-        )
+        request = self._requests.end(self._accumulator.identity, committed=committed)
         self._ask(request, TRANSACTION, self.settings.transactional_id, self._transaction.end_txn_version_max)
 
     def _ask(self, request: Message, kind: int, key: str, version_max: int | None = None) -> None:

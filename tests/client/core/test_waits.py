@@ -29,7 +29,7 @@ from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProduc
 from ottla.wire.schema.metadata import MetadataRequest
 from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
 
-PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
+PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 
 
 # The machine.
