@@ -1,4 +1,4 @@
-"""Administration for code without `async`."""
+"""Blocking admin client."""
 
 from __future__ import annotations
 

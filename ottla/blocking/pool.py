@@ -1,4 +1,4 @@
-"""Many consumers in one process, one for each thread.
+"""ConsumerPool: several consumers in one process, one for each thread.
 
 Threads that shared one consumer would have to agree on offsets and order; here each has its own partitions, its own
 offsets, and takes over when another fails. The group shares the partitions out, as it would among processes.

@@ -1,4 +1,4 @@
-"""The producer for code without `async`.
+"""Blocking producer.
 
 Records go to the loop's thread through a queue, and waking that thread is what costs: it is done once for all records
 that come while it is busy.
@@ -220,7 +220,7 @@ class Producer(Blocking[producer.Producer]):
     async def _insist(self, offered: _Offered, sent_at: float, verdict: Verdict) -> None:
         behind: set[str] = set()
         waited_s = time.monotonic() - max(sent_at, self._moved_at)
-        if verdict is Verdict.UNROUTED:
+        if verdict is Verdict.METADATA_MISSING:
             behind = self._topics_queued()
             # If it was behind others, maybe nobody has looked for its topic so far.
             waited_s = time.monotonic() - sent_at if self._client.heard_of(offered[0]) else 0.0

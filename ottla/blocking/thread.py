@@ -1,4 +1,4 @@
-"""A loop in a thread of its own, and a client that lives there."""
+"""An event loop in a thread of its own, and the client that runs on it."""
 
 from __future__ import annotations
 

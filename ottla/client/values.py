@@ -96,6 +96,6 @@ Given = Mapping[TopicPartition, OffsetAndMetadata | tuple[int, str] | int]
 
 def offsets_given(offsets: Given) -> dict[TopicPartition, OffsetAndMetadata]:
     return {
-        TopicPartition(*place): OffsetAndMetadata(given) if isinstance(given, int) else OffsetAndMetadata(*given)
-        for place, given in offsets.items()
+        TopicPartition(*tp): OffsetAndMetadata(given) if isinstance(given, int) else OffsetAndMetadata(*given)
+        for tp, given in offsets.items()
     }

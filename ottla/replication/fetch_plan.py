@@ -102,8 +102,8 @@ class FetchPlan:
 
     def _stale(self, key: Key) -> bool:
         """The leader does not know that we follow it, or not in which leader epoch."""
-        told = self._session.told.get(key)
-        return told is None or told.leader_epoch != self._followed[key].partition.leader_epoch
+        known = self._session.known.get(key)
+        return known is None or known.leader_epoch != self._followed[key].partition.leader_epoch
 
     def unsynced(self, now: float) -> list[Partition]:
         """Partitions whose position may not be told yet: what it would say of them is not on the device."""
@@ -134,7 +134,7 @@ class FetchPlan:
             partition = followed.partition
             log_start = partition.log.log_start
             wanted = FetchPartition(key[1], *partition.position(), log_start, self._partition_bytes_max)
-            if self._session.tell(key, wanted):
+            if self._session.update(key, wanted):
                 followed.asked_in = self._requests
                 topics.setdefault(key[0], []).append(wanted)
         self._moved.clear()
@@ -152,11 +152,11 @@ class FetchPlan:
             self.begin()
             return
         self._session.id = answer.session_id
-        told = self._session.told
+        known = self._session.known
         for topic_id, fetched in answer.partitions:
             key = topic_id, fetched.partition
             followed = self._followed.get(key)
-            asked = told.get(key)
+            asked = known.get(key)
             if followed is None or asked is None or followed.asked_in > number:
                 continue
             if asked[1:4] != followed.partition.position():  # leader epoch, offset, and the epoch before it

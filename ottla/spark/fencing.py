@@ -1,4 +1,4 @@
-"""Transactions that a broken-off batch has left open are fenced before the next run writes.
+"""Fencing: transactions that a failed batch has left open are aborted before the next run writes.
 
 Readers of committed records see nothing behind an open transaction, whoever wrote it, until its time is over: fifteen
 minutes. A batch that is run again fences the transactional ids that its tasks use. Those that it does not use, because
@@ -80,8 +80,8 @@ def app_id_before_tasks(options: WriteOptions) -> str | None:
     if path is None:
         return None
     try:
-        told = json.loads((path / "metadata").read_text())
-        return str(told["id"])
+        parsed = json.loads((path / "metadata").read_text())
+        return str(parsed["id"])
     except (OSError, ValueError, KeyError):
         return None
 

@@ -1,4 +1,4 @@
-"""The options of the data source: those of Spark's Kafka connector, and a few of our own.
+"""Options of the data source: those of Spark's Kafka connector, and a few of our own.
 
 Spark hands option names over in lower case. What nobody understands, or what contradicts something else, is refused by
 its name; what only the connector's Java client has a use for is known and without effect (`IDLE`, `tolerated`).
@@ -179,7 +179,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         notes=options.notes,
         checkpoint=options.value("checkpointLocation"),
     )
-    for name in (*read.topics, *{place.topic for place in read.assigned}):
+    for name in (*read.topics, *{tp.topic for tp in read.assigned}):
         check_topic("assign" if read.assigned else "subscribe", name)
     _check_edge(read, read.starting, options.first(STARTING))
     _check_edge(read, read.ending, options.first(ENDING))
@@ -199,7 +199,7 @@ def _check_edge(read: ReadOptions, edge: Edge, option: str | None) -> None:
     given = edge.offsets if edge.times is None else edge.times
     if given is None or isinstance(given, int):
         return
-    named, wanted = {place.topic for place in given}, {*read.topics, *(place.topic for place in read.assigned)}
+    named, wanted = {tp.topic for tp in given}, {*read.topics, *(tp.topic for tp in read.assigned)}
     pattern = read.pattern
     strange = sorted(named - wanted if pattern is None else (each for each in named if not re.fullmatch(pattern, each)))
     if strange:
@@ -254,12 +254,12 @@ def _is_weak(kafka: Mapping[str, str]) -> bool:
 def tell_notes(notes: Iterable[str]) -> None:
     """Each once in a process: Spark understands the same options again and again."""
     for note in notes:
-        if note not in _told:
-            _told.add(note)
+        if note not in _reported:
+            _reported.add(note)
             log.warning("%s", note)
 
 
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
 class _Given(Options):
@@ -335,12 +335,12 @@ def _columns(options: _Given) -> tuple[str, ...]:
 
 def _json(name: str, value: str, form: str) -> dict[str, Any]:
     try:
-        told = json.loads(value)
+        parsed = json.loads(value)
     except ValueError:
-        told = None
-    if not isinstance(told, dict) or not told:
+        parsed = None
+    if not isinstance(parsed, dict) or not parsed:
         raise BadOption(f"{name} is {value!r}; it looks like {form}")
-    return told
+    return parsed
 
 
 def _assigned(options: _Given) -> tuple[TopicPartition, ...]:
@@ -348,19 +348,19 @@ def _assigned(options: _Given) -> tuple[TopicPartition, ...]:
     if value is None:
         return ()
     form = '{"orders":[0,1]}'
-    told = _json("assign", value, form)
-    if not all(isinstance(numbers, list) and all(type(each) is int for each in numbers) for numbers in told.values()):
+    parsed = _json("assign", value, form)
+    if not all(isinstance(numbers, list) and all(type(each) is int for each in numbers) for numbers in parsed.values()):
         raise BadOption(f"assign is {value!r}; it looks like {form}")
-    return tuple(TopicPartition(topic, number) for topic, numbers in told.items() for number in numbers)
+    return tuple(TopicPartition(topic, number) for topic, numbers in parsed.items() for number in numbers)
 
 
 def _by_partition(name: str, value: str, example: int) -> dict[TopicPartition, int]:
     form = f'{{"orders":{{"0":{example},"1":{example}}}}}'
-    told = _json(name, value, form)
+    parsed = _json(name, value, form)
     try:
         return {
             TopicPartition(topic, int(partition)): _number(number)
-            for topic, numbers in told.items()
+            for topic, numbers in parsed.items()
             for partition, number in numbers.items()
         }
     except (ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227), the side that fetches: what the broker has been told, and what the next request must name.
+"""Fetch sessions (KIP-227), the side that fetches: what the broker knows, and what the next request must name.
 
 The first request names every partition and opens a session; later ones name only what changed, and what is to be
 forgotten. Both sides count the requests: when they disagree, or the broker has forgotten the session, another one is
@@ -35,33 +35,33 @@ Wanted = TypeVar("Wanted")
 
 
 class FetchSession(Generic[Key, Wanted]):
-    """What one broker has been told: of each partition by its key, what is wanted of it."""
+    """What one broker knows: of each partition by its key, what is wanted of it."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.id = NO_SESSION
         self.epoch = FIRST_EPOCH if enabled else OUTSIDE
-        self.told: dict[Key, Wanted] = {}
-        self._again: set[Key] = set()
+        self.known: dict[Key, Wanted] = {}
+        self._resend: set[Key] = set()
         self._forgotten: dict[Key, Wanted] = {}
 
-    def tell(self, key: Key, wanted: Wanted) -> bool:
-        """The broker shall know this; whether the next request has to name it for that."""
-        if self.told.get(key) == wanted and key not in self._again:
+    def update(self, key: Key, wanted: Wanted) -> bool:
+        """The broker shall know this. Whether the next request has to name it for that."""
+        if self.known.get(key) == wanted and key not in self._resend:
             return False
-        self.told[key] = wanted
-        self._again.discard(key)
+        self.known[key] = wanted
+        self._resend.discard(key)
         self._forgotten.pop(key, None)
         return True
 
-    def tell_again(self, key: Key) -> None:
+    def resend(self, key: Key) -> None:
         """What the broker answered for it was not used: it must not believe that we have it."""
-        self._again.add(key)
+        self._resend.add(key)
 
     def forget(self, key: Key) -> None:
         """Nothing is wanted of it any more."""
-        wanted = self.told.pop(key, None)
+        wanted = self.known.pop(key, None)
         if wanted is not None:
-            self._again.discard(key)
+            self._resend.discard(key)
             self._forgotten[key] = wanted
 
     def next(self) -> tuple[int, int, dict[Key, Wanted]]:
@@ -92,6 +92,6 @@ class FetchSession(Generic[Key, Wanted]):
         knows whether the broker has counted it."""
         if self.epoch != OUTSIDE:
             self.epoch = FIRST_EPOCH
-        self.told.clear()
-        self._again.clear()
+        self.known.clear()
+        self._resend.clear()
         self._forgotten.clear()

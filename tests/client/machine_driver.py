@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ottla.client.consuming.fetcher import Fetcher
-from ottla.client.core.metadata import Routing
+from ottla.client.core.metadata import Metadata
 from ottla.client.core.requests import Broker, Send
 from ottla.client.producing.accumulator import Accumulator, Action
 from ottla.client.producing.deliveries import Delivered, Undelivered
@@ -17,7 +17,7 @@ from ottla.wire.frame import LENGTH_BYTES, framed, parse_response_header, read_l
 from ottla.wire.messages import decode, encode, message_class
 from ottla.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-Machine = Routing | Accumulator | Fetcher
+Machine = Metadata | Accumulator | Fetcher
 
 
 class Line:
@@ -96,8 +96,8 @@ class Line:
 
 
 class Driver:
-    def __init__(self, routing: Routing, *machines: Accumulator | Fetcher) -> None:
-        self.machines: tuple[Machine, ...] = (routing, *machines)
+    def __init__(self, metadata: Metadata, *machines: Accumulator | Fetcher) -> None:
+        self.machines: tuple[Machine, ...] = (metadata, *machines)
         self.lines: dict[int, Line] = {}
         self.woken = asyncio.Event()
         self.delivered: list[Delivered] = []

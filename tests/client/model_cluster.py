@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from ottla.client.consuming.fetcher import Fetcher
-from ottla.client.core.metadata import Routing
+from ottla.client.core.metadata import Metadata
 from ottla.client.core.requests import Send
 from ottla.client.producing.accumulator import Accumulator, Action
 from ottla.client.producing.deliveries import Delivered, Undelivered
@@ -332,7 +332,7 @@ class ModelCluster:
         ]
 
 
-Machine = Routing | Accumulator | Fetcher
+Machine = Metadata | Accumulator | Fetcher
 
 
 class Wire:
@@ -348,9 +348,9 @@ class Wire:
 class ModelClient:
     """Machines, wired to a cluster on a virtual clock."""
 
-    def __init__(self, cluster: ModelCluster, routing: Routing, *machines: Accumulator | Fetcher) -> None:
+    def __init__(self, cluster: ModelCluster, metadata: Metadata, *machines: Accumulator | Fetcher) -> None:
         self.cluster = cluster
-        self.machines: tuple[Machine, ...] = (routing, *machines)
+        self.machines: tuple[Machine, ...] = (metadata, *machines)
         self.now = 0.0
         self.delivered: list[Delivered] = []
         self.undelivered: list[Undelivered] = []

@@ -11,7 +11,7 @@ import pytest
 from ottla.client.admin import Admin, NewTopic
 from ottla.client.consuming.fetcher import Fetcher
 from ottla.client.consuming.positions import ConsumerSettings
-from ottla.client.core.metadata import Routing
+from ottla.client.core.metadata import Metadata
 from ottla.client.producing.accumulator import Accumulator
 from ottla.client.producing.deliveries import NO_OFFSET, Delivered, ProducerSettings, Verdict
 from ottla.client.producing.partitioners import partitioner_of
@@ -31,11 +31,11 @@ async def produce(
     bootstrap: tuple[str, int], topic: str, settings: ProducerSettings, during: Callable[[int], None] = lambda _: None
 ) -> Driver:
     """Write all values round-robin, waiting whenever there is no room."""
-    routing = Routing([bootstrap])
-    machine = Accumulator(routing, partitioner_of("round_robin"), settings)
-    driver = Driver(routing, machine)
-    routing.want(topic)
-    await driver.run_until(lambda: routing.topic(topic) is not None)
+    metadata = Metadata([bootstrap])
+    machine = Accumulator(metadata, partitioner_of("round_robin"), settings)
+    driver = Driver(metadata, machine)
+    metadata.want(topic)
+    await driver.run_until(lambda: metadata.topic(topic) is not None)
     for number, value in enumerate(values()):
         during(number)
         while machine.append(topic, value, driver.now, timestamp_ms=number, token=value) is Verdict.FULL:
@@ -54,9 +54,9 @@ def more_than(delivered: list[Delivered], count: int) -> bool:
 
 
 async def consume(bootstrap: tuple[str, int], topic: str, count: int, settings: ConsumerSettings) -> dict[int, list]:
-    routing = Routing([bootstrap])
-    machine = Fetcher(routing, settings)
-    driver = Driver(routing, machine)
+    metadata = Metadata([bootstrap])
+    machine = Fetcher(metadata, settings)
+    driver = Driver(metadata, machine)
     machine.assign([TopicPartition(topic, index) for index in range(PARTITIONS)])
     read: dict[int, list] = {index: [] for index in range(PARTITIONS)}
 

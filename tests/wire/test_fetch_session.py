@@ -11,20 +11,20 @@ from ottla.wire.fetch_session import EPOCH_MAX, OUTSIDE, FetchSession
 @pytest.fixture
 def session() -> FetchSession[str, int]:
     opened: FetchSession[str, int] = FetchSession()
-    assert opened.tell("a", 1)
-    assert opened.tell("b", 1)
+    assert opened.update("a", 1)
+    assert opened.update("b", 1)
     assert opened.next() == (0, 0, {})
     opened.answered(ErrorCode.none, 7)
     return opened
 
 
 def test_only_what_changed_is_named_again(session):
-    assert not session.tell("a", 1)
-    assert session.tell("a", 2)
+    assert not session.update("a", 1)
+    assert session.update("a", 2)
     assert session.next() == (7, 1, {})
-    session.tell_again("a")
-    assert session.tell("a", 2)
-    assert not session.tell("a", 2)
+    session.resend("a")
+    assert session.update("a", 2)
+    assert not session.update("a", 2)
 
 
 def test_what_is_forgotten_is_told_once_and_may_come_back(session):
@@ -33,7 +33,7 @@ def test_what_is_forgotten_is_told_once_and_may_come_back(session):
     assert session.next() == (7, 1, {"a": 1})
     assert session.next() == (7, 2, {})
     session.forget("b")
-    assert session.tell("b", 1)
+    assert session.update("b", 1)
     assert session.next() == (7, 3, {})
 
 
@@ -48,7 +48,7 @@ def test_what_is_forgotten_is_told_once_and_may_come_back(session):
 )
 def test_a_session_that_is_lost_is_opened_anew_and_closed_where_it_may_exist(session, code, session_id, named):
     session.answered(code, session_id)
-    assert session.tell("a", 1)
+    assert session.update("a", 1)
     assert session.next() == (named, 0, {})
 
 

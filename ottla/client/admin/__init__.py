@@ -1,4 +1,4 @@
-"""Administration: topics and settings, groups, the cluster.
+"""Admin client: topics and configs, groups, the cluster, transactions.
 
     async with Admin("localhost:9092") as admin:
         await admin.create_topics([NewTopic("orders", partitions=3)])

@@ -1,4 +1,4 @@
-"""How an administrative client finds whom to ask: anybody, the controller, each broker, or each partition's leader.
+"""Admin client: the broker a request goes to: any, the controller, every broker, or the leader of a partition.
 
 A call about several things succeeds as a whole, or raises one error whose `errors` says which of them failed and why,
 and whose `results` has what was found about the others.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from ottla.client.core.client import Client
-from ottla.client.core.metadata import RoutingSettings
+from ottla.client.core.metadata import MetadataSettings
 from ottla.client.core.requests import ANYBODY, NO_NODE, Broker
 from ottla.client.core.settings import ClientOptions, ClientSettings, Settings
 from ottla.client.errors import ClientError, ConnectionLost, Several, TimedOut, error_of
@@ -26,7 +26,7 @@ R = TypeVar("R", bound=Message)
 K = TypeVar("K")
 T = TypeVar("T")
 
-PARTS: Final = (ClientSettings, RoutingSettings)
+PARTS: Final = (ClientSettings, MetadataSettings)
 REMEMBERED_MAX: Final = 100
 """So many coordinators are remembered, for those who ask for the same again and again."""
 
@@ -61,11 +61,11 @@ class AdminBase(Client):
 
     @property
     def _request_timeout_s(self) -> float:
-        return self._routing_settings.request_timeout_ms / 1000
+        return self._metadata_settings.request_timeout_ms / 1000
 
     @property
     def _request_timeout_ms(self) -> int:
-        return self._routing_settings.request_timeout_ms
+        return self._metadata_settings.request_timeout_ms
 
     async def _call(self, request: Message, answer: type[R], to: Broker | None = None) -> R:
         """A question that may be asked again: of this broker, or of whoever can be asked. The controller comes first
@@ -78,9 +78,9 @@ class AdminBase(Client):
         return await self._driver.insist(ask, timeout_s=self._timeout_s)
 
     def _controller_or_anybody(self) -> Broker:
-        routing = self._driver.routing
-        controller = routing.brokers.get(routing.controller_id)
-        if controller is None or not routing.reachable(controller.node_id, self._driver.runtime.now()):
+        metadata = self._driver.metadata
+        controller = metadata.brokers.get(metadata.controller_id)
+        if controller is None or not metadata.reachable(controller.node_id, self._driver.runtime.now()):
             return ANYBODY
         return controller
 
@@ -102,12 +102,12 @@ class AdminBase(Client):
         async def ask() -> R:
             controller = await self._controller()
             try:
-                told = await self._driver.call(request, answer, controller, timeout_s=self._request_timeout_s)
+                reported = await self._driver.call(request, answer, controller, timeout_s=self._request_timeout_s)
             except (ConnectionLost, TimedOut) as error:
                 raise _InDoubt(error) from error
-            if {*codes(told)} == {ErrorCode.not_controller}:
+            if {*codes(reported)} == {ErrorCode.not_controller}:
                 raise ClientError("the controller has changed", code=ErrorCode.not_controller, retriable=True)
-            return told
+            return reported
 
         try:
             return await self._driver.insist(ask, timeout_s=self._timeout_s)

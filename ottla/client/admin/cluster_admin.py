@@ -1,4 +1,4 @@
-"""Administration of the cluster itself: its brokers, where replicas are, who leads, and what is on the disks."""
+"""Admin API of the cluster: brokers, reassignments, leader elections, log directories."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ class ClusterAdmin(AdminBase):
             ],
         )
         answer = await self._at_controller(
-            request, AlterPartitionReassignmentsResponse, lambda told: (told.error_code,)
+            request, AlterPartitionReassignmentsResponse, lambda answer: (answer.error_code,)
         )
         raise_if(error_of(answer.error_code, "reassign", answer.error_message))
         errors = {}
         for topic in answer.responses:
             for part in topic.partitions:
-                place = TopicPartition(topic.name, part.partition_index)
-                errors[place] = error_of(part.error_code, str(place), part.error_message)
+                tp = TopicPartition(topic.name, part.partition_index)
+                errors[tp] = error_of(part.error_code, str(tp), part.error_message)
         raise_some("reassign", errors)
 
     async def list_reassignments(
@@ -100,7 +100,9 @@ class ClusterAdmin(AdminBase):
                 for name, numbers in topics.items()
             ],
         )
-        answer = await self._at_controller(request, ListPartitionReassignmentsResponse, lambda told: (told.error_code,))
+        answer = await self._at_controller(
+            request, ListPartitionReassignmentsResponse, lambda response: (response.error_code,)
+        )
         raise_if(error_of(answer.error_code, "reassignments", answer.error_message))
         return {
             TopicPartition(topic.name, part.partition_index): Reassignment(
@@ -124,17 +126,17 @@ class ClusterAdmin(AdminBase):
             ],
             timeout_ms=self._request_timeout_ms,
         )
-        answer = await self._at_controller(request, ElectLeadersResponse, lambda told: (told.error_code,))
+        answer = await self._at_controller(request, ElectLeadersResponse, lambda answer: (answer.error_code,))
         raise_if(error_of(answer.error_code, "elect leaders"))
         elected: set[TopicPartition] = set()
         errors: dict[TopicPartition, ClientError | None] = {}
         for topic in answer.replica_election_results:
             for part in topic.partition_result:
-                place = TopicPartition(topic.topic, part.partition_id)
+                tp = TopicPartition(topic.topic, part.partition_id)
                 if part.error_code == ErrorCode.none:
-                    elected.add(place)
+                    elected.add(tp)
                 elif part.error_code != ErrorCode.election_not_needed:
-                    errors[place] = error_of(part.error_code, str(place), part.error_message)
+                    errors[tp] = error_of(part.error_code, str(tp), part.error_message)
         raise_some("elect leaders", errors, dict.fromkeys(elected))
         return elected
 
@@ -171,7 +173,7 @@ class ClusterAdmin(AdminBase):
 
 
 def _reassigned(
-    place: TopicPartition, replicas: Mapping[TopicPartition, Sequence[int] | None]
+    tp: TopicPartition, replicas: Mapping[TopicPartition, Sequence[int] | None]
 ) -> ReassignablePartition:
-    wanted = replicas[place]
-    return ReassignablePartition(partition_index=place.partition, replicas=None if wanted is None else list(wanted))
+    wanted = replicas[tp]
+    return ReassignablePartition(partition_index=tp.partition, replicas=None if wanted is None else list(wanted))

@@ -1,4 +1,4 @@
-"""Administration of consumer groups: who is in them, how far they are, and setting that back. Asked of coordinators."""
+"""Admin API of consumer groups: list, describe, lag, change and delete offsets. Sent to group coordinators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Administration of topics: making, growing and deleting them, their settings, their records."""
+"""Admin API of topics: create, add partitions, delete, configs, delete records, offsets."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ class TopicAdmin(AdminBase):
         """The first record not older than each time: in ms, or "earliest", "latest" (the end) or "max_timestamp"."""
         return await list_offsets(
             self._driver,
-            {TopicPartition(*place): _time(at) for place, at in times.items()},
+            {TopicPartition(*tp): _time(at) for tp, at in times.items()},
             timeout_s=self._timeout_s,
             request_timeout_s=self._request_timeout_s,
             isolation_level=COMMITTED if read_committed else UNCOMMITTED,
@@ -296,7 +296,7 @@ class TopicAdmin(AdminBase):
         errors: dict[TopicPartition, ClientError | None] = {}
         for (topic, number), offset in before.items():
             await self._driver.topic(topic, deadline)
-            broker = self._driver.routing.leading_broker(topic, number, self._driver.runtime.now())
+            broker = self._driver.metadata.leading_broker(topic, number, self._driver.runtime.now())
             if broker is None:
                 errors[TopicPartition(topic, number)] = error_of(
                     ErrorCode.leader_not_available, f"{topic}-{number}", "it has no leader now"
@@ -309,12 +309,12 @@ class TopicAdmin(AdminBase):
         for broker, topics in by_leader.items():
             request = DeleteRecordsRequest(topics=list(topics.values()), timeout_ms=self._request_timeout_ms)
             answer = await self._call(request, DeleteRecordsResponse, broker)
-            for told in answer.topics:
-                for part in told.partitions:
-                    place = TopicPartition(told.name, part.partition_index)
-                    errors[place] = error_of(part.error_code, str(place))
-                    if errors[place] is None:
-                        begins[place] = part.low_watermark
+            for reported in answer.topics:
+                for part in reported.partitions:
+                    tp = TopicPartition(reported.name, part.partition_index)
+                    errors[tp] = error_of(part.error_code, str(tp))
+                    if errors[tp] is None:
+                        begins[tp] = part.low_watermark
         raise_some("delete records", errors, begins)
         return begins
 

@@ -1,4 +1,4 @@
-"""Administration of transactions: which there are, how far each is, who writes where, and ending one from outside."""
+"""Admin API of transactions: list, describe, find hanging ones, abort, fence, and end one from outside."""
 
 from __future__ import annotations
 
@@ -101,18 +101,18 @@ class TransactionAdmin(AdminBase):
                 coordinator,
                 timeout_s=self._request_timeout_s,
             )
-            told = answer.transaction_states[0]
-            raise_if(error_of(told.error_code, f"transactional id {transactional_id}"))
-            places = [TopicPartition(each.topic, number) for each in told.topics for number in each.partitions]
+            reported = answer.transaction_states[0]
+            raise_if(error_of(reported.error_code, f"transactional id {transactional_id}"))
+            partitions = [TopicPartition(each.topic, number) for each in reported.topics for number in each.partitions]
             return TransactionDescription(
                 transactional_id,
-                told.transaction_state,
-                told.producer_id,
-                told.producer_epoch,
-                told.transaction_timeout_ms,
-                told.transaction_start_time_ms,
+                reported.transaction_state,
+                reported.producer_id,
+                reported.producer_epoch,
+                reported.transaction_timeout_ms,
+                reported.transaction_start_time_ms,
                 coordinator.node_id,
-                tuple(sorted(places)),
+                tuple(sorted(partitions)),
             )
 
         return await self._driver.insist(ask, timeout_s=self._timeout_s)
@@ -122,13 +122,13 @@ class TransactionAdmin(AdminBase):
         topic, number = partition
         deadline = self._driver.runtime.now() + self._timeout_s
         await self._driver.topic(topic, deadline)
-        leader = self._driver.routing.leading_broker(topic, number, self._driver.runtime.now())
+        leader = self._driver.metadata.leading_broker(topic, number, self._driver.runtime.now())
         if leader is None:
             raise await self._why_not_led(partition)
         request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[number])])
         answer = await self._call(request, DescribeProducersResponse, leader)
-        told = answer.topics[0].partitions[0]
-        raise_if(error_of(told.error_code, str(partition), told.error_message))
+        reported = answer.topics[0].partitions[0]
+        raise_if(error_of(reported.error_code, str(partition), reported.error_message))
         return sorted(
             ActiveProducer(
                 each.producer_id,
@@ -138,7 +138,7 @@ class TransactionAdmin(AdminBase):
                 each.current_txn_start_offset,
                 each.coordinator_epoch,
             )
-            for each in told.active_producers
+            for each in reported.active_producers
         )
 
     async def _why_not_led(self, partition: TopicPartition) -> ClientError:
@@ -159,18 +159,18 @@ class TransactionAdmin(AdminBase):
         coordinator. First the coordinators are asked: what ends meanwhile is no longer open when its partition is."""
         listed = [each.transactional_id for each in await self.list_transactions(UNDER_WAY)]
         ends = {
-            (each.producer_id, place)
+            (each.producer_id, tp)
             for each in (await self.describe_transactions(listed)).values()
-            for place in each.partitions
+            for tp in each.partitions
         }
         wall_ms = self._driver.runtime.wall_ms()
         return [
-            HangingTransaction(place, producer)
-            for place in partitions
-            for producer in await self.describe_producers(place)
+            HangingTransaction(tp, producer)
+            for tp in partitions
+            for producer in await self.describe_producers(tp)
             if producer.transaction_start >= 0
             and wall_ms - producer.last_timestamp >= open_for_ms
-            and (producer.producer_id, place) not in ends
+            and (producer.producer_id, tp) not in ends
         ]
 
     async def end_transaction(self, transaction: OpenTransaction, *, committed: bool) -> None:

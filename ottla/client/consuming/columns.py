@@ -1,4 +1,4 @@
-"""What a consumer has fetched, as columns: batches are taken whole, and opened many at once.
+"""Fetched records as Arrow columns: batches are taken whole, and decoded many at once.
 
 Needs numpy and pyarrow, so it is imported by those who ask for columns only.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ottla.client.consuming.completed_fetch import Fetched, Piece
+from ottla.client.consuming.completed_fetch import CompletedFetch, Piece
 from ottla.client.consuming.fetcher import Fetcher
 from ottla.client.consuming.positions import RecordsDamaged
 from ottla.client.errors import BadSetting
@@ -36,11 +36,11 @@ def schema(columns: Sequence[str] | None) -> pa.Schema:
 
 def take_pieces(fetcher: Fetcher, bytes_max: int, among: Collection[TopicPartition] = ()) -> Pieces:
     """What has come, and the position moves behind it."""
-    return fetcher.take_by(Fetched.take_batches, _size, bytes_max, among)
+    return fetcher.take_by(CompletedFetch.take_batches, _size, bytes_max, among)
 
 
 def opened(
-    place: TopicPartition,
+    tp: TopicPartition,
     pieces: Sequence[Piece],
     wanted: pa.Schema,
     *,
@@ -54,8 +54,8 @@ def opened(
         return record_batch(
             [piece.data for piece in some],
             wanted,
-            topic=place.topic,
-            partition=place.partition,
+            topic=tp.topic,
+            partition=tp.partition,
             start=some[0].start,
             stop=until,
             bytes_max=bytes_max,
@@ -69,8 +69,8 @@ def opened(
             try:
                 batches.append(open_([piece]))
             except Refused as refused:
-                message = f"{place} at offset {piece.start}: {refused.message}"
-                raise Damaged(batches, RecordsDamaged(message, place, piece.start, refused.code)) from None
+                message = f"{tp} at offset {piece.start}: {refused.message}"
+                raise Damaged(batches, RecordsDamaged(message, tp, piece.start, refused.code)) from None
         return batches
 
 
@@ -89,17 +89,17 @@ def open_all(
     """By partition. What is damaged is fetched again; RecordsDamaged if there is nothing else to show."""
     shown: dict[TopicPartition, list[pa.RecordBatch]] = {}
     error: RecordsDamaged | None = None
-    for place, pieces in taken.items():
-        limit = until.get(place, OFFSET_MAX)
+    for tp, pieces in taken.items():
+        limit = until.get(tp, OFFSET_MAX)
         try:
-            batches = opened(place, pieces, wanted, until=limit, bytes_max=fetcher.settings.expanded_bytes_max)
+            batches = opened(tp, pieces, wanted, until=limit, bytes_max=fetcher.settings.expanded_bytes_max)
         except Damaged as damaged:
             batches = damaged.batches
             error = error or damaged.error
-            fetcher.seek(place, damaged.error.offset)
+            fetcher.seek(tp, damaged.error.offset)
         batches = [batch for batch in batches if batch.num_rows]
         if batches:
-            shown[place] = batches
+            shown[tp] = batches
     if error is not None and not shown:
         raise error
     return shown
@@ -107,7 +107,7 @@ def open_all(
 
 def first_offsets(taken: Pieces) -> dict[TopicPartition, int]:
     """Where what was taken begins."""
-    return {place: max(pieces[0].start, read_header(pieces[0].data).base_offset) for place, pieces in taken.items()}
+    return {tp: max(pieces[0].start, read_header(pieces[0].data).base_offset) for tp, pieces in taken.items()}
 
 
 def _size(pieces: list[Piece]) -> int:

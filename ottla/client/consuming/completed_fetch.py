@@ -1,4 +1,4 @@
-"""What one answer to Fetch brought of one partition, opened only as far as the user has read.
+"""CompletedFetch: the records of one partition in one Fetch answer, decoded only as far as the user has read.
 
 A broker sends whole batches: the first may begin below the offset that was asked for, the last may be cut off, and
 between two offsets there may be nothing (compaction). Control batches mark where a transaction ended and are never
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
     data: memoryview
 
 
-class Fetched:
+class CompletedFetch:
     """Records of one partition from `position` on."""
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""The consumer: `fetching` and a group's member decide, this carries it out.
+"""The consumer: carries out what `fetcher` and the group member decide.
 
     async with Consumer("orders", bootstrap_servers="localhost:9092", group_id="kitchen") as consumer:
         async for record in consumer:
@@ -17,13 +17,19 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
-from ottla.client.consuming.consumer_records import ConsumerRecord, Deserializer, NotDeserialized, Opener, Shelf
+from ottla.client.consuming.consumer_records import (
+    ConsumerRecord,
+    Deserializer,
+    NotDeserialized,
+    RecordBuffer,
+    RecordDeserializer,
+)
 from ottla.client.consuming.fetcher import Fetcher
 from ottla.client.consuming.positions import NO_LIMIT, ConsumerSettings
 from ottla.client.consuming.subscription import RebalanceListener, Subscription
 from ottla.client.core.client import Client
 from ottla.client.core.list_offsets import list_offsets
-from ottla.client.core.metadata import RoutingSettings
+from ottla.client.core.metadata import MetadataSettings
 from ottla.client.core.settings import ClientSettings, ConsumerOptions, GroupSettings, Settings
 from ottla.client.core.waits import Obstacle, of_partition
 from ottla.client.errors import BadSetting, ClientError
@@ -47,7 +53,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PARTS: Final = (ClientSettings, RoutingSettings, ConsumerSettings, MemberSettings, GroupSettings)
+PARTS: Final = (ClientSettings, MetadataSettings, ConsumerSettings, MemberSettings, GroupSettings)
 AHEAD_MAX: Final = 500
 """So many records `getone` takes at once, to give them out one by one."""
 
@@ -68,19 +74,19 @@ class Consumer(Client):
         super().__init__(Settings(bootstrap_servers, config, settings, PARTS), runtime, auto_create=False)
         self._consumer_settings = self._settings.part(ConsumerSettings)
         self._group_settings = self._settings.part(GroupSettings)
-        self._opener = Opener(key_deserializer, value_deserializer)
+        self._opener = RecordDeserializer(key_deserializer, value_deserializer)
         self._subscription = Subscription(self._settings, self._group_settings, self._timeout_s, self)
         self._fetcher: Fetcher
         self._ahead: deque[Record] = deque()
         """Taken from the fetcher, not given to the user yet; all of one partition."""
-        self._ahead_place = TopicPartition("", -1)
+        self._ahead_tp = TopicPartition("", -1)
         self._last: Mapping[TopicPartition, int] = {}
         """The first record of each partition in the last call."""
         self._limited = False
         """Something is not fetched from an offset on."""
         self._failure: NotDeserialized | None = None
         """Of a partition that the last call had no records of, while others had."""
-        self.shelf: Shelf | None = None
+        self.record_buffer: RecordBuffer | None = None
         """Where a facade keeps what it took from here to show it one by one."""
         if topics:
             self.subscribe(topics)
@@ -89,7 +95,7 @@ class Consumer(Client):
 
     async def start(self) -> None:
         driver = await self._open()
-        self._fetcher = Fetcher(driver.routing, self._consumer_settings)
+        self._fetcher = Fetcher(driver.metadata, self._consumer_settings)
         driver.attach(self._fetcher)
         driver.explain(self._obstacles)
         try:
@@ -100,8 +106,8 @@ class Consumer(Client):
             raise
 
     def _obstacles(self, now: float) -> Iterator[Obstacle]:
-        for place in self._subscription.assigned():
-            if (found := of_partition(self._driver.routing, *place, now)) is not None:
+        for tp in self._subscription.assigned():
+            if (found := of_partition(self._driver.metadata, *tp, now)) is not None:
                 yield found
 
     async def stop(self) -> None:
@@ -150,7 +156,7 @@ class Consumer(Client):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these, without sharing: from what the group has committed, or from where auto_offset_reset says."""
         self.put_back()
-        self._subscription.assign([TopicPartition(*place) for place in partitions])
+        self._subscription.assign([TopicPartition(*tp) for tp in partitions])
 
     def assignment(self) -> set[TopicPartition]:
         return set(self._subscription.assigned())
@@ -169,17 +175,17 @@ class Consumer(Client):
         self._limit_to({})
         self._last = {}
         self._subscription.polled()
-        if not self._ahead or (partitions and self._ahead_place not in partitions):
+        if not self._ahead or (partitions and self._ahead_tp not in partitions):
             self.put_back()
             taken = await self._take(1, partitions, None)
-            self._ahead_place = place = next(iter(taken))
-            self._ahead.extend(taken[place])
-            self._ahead.extend(self._fetcher.take(AHEAD_MAX, (place,)).get(place, ()))
+            self._ahead_tp = tp = next(iter(taken))
+            self._ahead.extend(taken[tp])
+            self._ahead.extend(self._fetcher.take(AHEAD_MAX, (tp,)).get(tp, ()))
             self._driver.wake()
-        place = self._ahead_place
-        record = self._opener.one(place, self._ahead[0])
+        tp = self._ahead_tp
+        record = self._opener.one(tp, self._ahead[0])
         self._ahead.popleft()
-        self._last = {place: record.offset}
+        self._last = {tp: record.offset}
         return record
 
     async def getmany(
@@ -196,16 +202,16 @@ class Consumer(Client):
         self._driver.wake()
         opened: dict[TopicPartition, list[ConsumerRecord[Any, Any]]] = {}
         failures: list[NotDeserialized] = []
-        for place, records in taken.items():
+        for tp, records in taken.items():
             try:
-                opened[place] = self._opener.many(place, records)
+                opened[tp] = self._opener.many(tp, records)
             except NotDeserialized as failure:
-                self._fetcher.seek(place, records[0].offset)
+                self._fetcher.seek(tp, records[0].offset)
                 failures.append(failure)
                 continue
-            if len(opened[place]) < len(records):
-                self._fetcher.seek(place, records[len(opened[place])].offset)
-        self._last = {place: records[0].offset for place, records in opened.items()}
+            if len(opened[tp]) < len(records):
+                self._fetcher.seek(tp, records[len(opened[tp])].offset)
+        self._last = {tp: records[0].offset for tp, records in opened.items()}
         if failures:
             if not opened:
                 raise failures[0]
@@ -247,7 +253,7 @@ class Consumer(Client):
         taken = await self._taken(lambda: arrow.take_pieces(self._fetcher, limit, partitions), deadline)
         self._driver.wake()
         opened = arrow.open_all(self._fetcher, taken, wanted, until or {})
-        self._last = {place: first for place, first in arrow.first_offsets(taken).items() if place in opened}
+        self._last = {tp: first for tp, first in arrow.first_offsets(taken).items() if tp in opened}
         return opened
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord[Any, Any]]:
@@ -297,29 +303,29 @@ class Consumer(Client):
         if self._ahead:
             first = self._ahead[0].offset
             self._ahead.clear()
-            if self._ahead_place in self._subscription.assigned():
-                self._fetcher.seek(self._ahead_place, first)
+            if self._ahead_tp in self._subscription.assigned():
+                self._fetcher.seek(self._ahead_tp, first)
 
-    def losing(self, places: Collection[TopicPartition]) -> None:
+    def losing(self, partitions: Collection[TopicPartition]) -> None:
         self.put_back()
-        if self.shelf is not None:
-            self.shelf.hide(places)
+        if self.record_buffer is not None:
+            self.record_buffer.hide(partitions)
 
-    def lost(self, places: Collection[TopicPartition]) -> None:
-        if self.shelf is not None:
-            self.shelf.forget(places)
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        if self.record_buffer is not None:
+            self.record_buffer.forget(partitions)
 
-    def consumed(self, place: TopicPartition) -> OffsetAndMetadata | None:
+    def consumed(self, tp: TopicPartition) -> OffsetAndMetadata | None:
         """How far the user has come."""
-        if self.shelf is not None and (unseen := self.shelf.unseen().get(place)) is not None:
+        if self.record_buffer is not None and (unseen := self.record_buffer.unseen().get(tp)) is not None:
             return OffsetAndMetadata(unseen)
-        if self._ahead and place == self._ahead_place:
+        if self._ahead and tp == self._ahead_tp:
             return OffsetAndMetadata(self._ahead[0].offset)
-        position = self._fetcher.position(place)
+        position = self._fetcher.position(tp)
         return None if position is None else OffsetAndMetadata(position.offset, "", position.epoch)
 
     def unconfirmed(self) -> Mapping[TopicPartition, int]:
-        return self._last if self.shelf is None else self.shelf.unconfirmed()
+        return self._last if self.record_buffer is None else self.record_buffer.unconfirmed()
 
     # Positions.
 
@@ -345,22 +351,22 @@ class Consumer(Client):
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> None:
         """Partitions without a committed offset stay where they are."""
-        places = partitions or tuple(self._subscription.assigned())
-        committed = await self._subscription.committed(places)
-        for place, offset in committed.items():
-            self.seek(place, offset.offset)
+        partitions = partitions or tuple(self._subscription.assigned())
+        committed = await self._subscription.committed(partitions)
+        for tp, offset in committed.items():
+            self.seek(tp, offset.offset)
 
     async def _seek_to(self, partitions: Collection[TopicPartition], time: int) -> None:
-        places = partitions or tuple(self._subscription.assigned())
-        self._forget_ahead(places)
-        for place in places:
-            self._fetcher.seek_to(TopicPartition(*place), time)
+        partitions = partitions or tuple(self._subscription.assigned())
+        self._forget_ahead(partitions)
+        for tp in partitions:
+            self._fetcher.seek_to(TopicPartition(*tp), time)
         self._driver.wake()
-        for place in places:
-            await self.position(place)
+        for tp in partitions:
+            await self.position(tp)
 
-    def _forget_ahead(self, places: Collection[TopicPartition]) -> None:
-        if self._ahead_place in places:
+    def _forget_ahead(self, partitions: Collection[TopicPartition]) -> None:
+        if self._ahead_tp in partitions:
             self._ahead.clear()
 
     async def position(self, partition: TopicPartition) -> int:
@@ -380,12 +386,12 @@ class Consumer(Client):
 
     def lag(self) -> dict[TopicPartition, int]:
         """How far behind the end each partition is, where that is known: as of the last fetch."""
-        known = {place: self._fetcher.lag(place) for place in self._subscription.assigned()}
-        ahead = {self._ahead_place: len(self._ahead)}
-        return {place: lag + ahead.get(place, 0) for place, lag in known.items() if lag is not None}
+        known = {tp: self._fetcher.lag(tp) for tp in self._subscription.assigned()}
+        ahead = {self._ahead_tp: len(self._ahead)}
+        return {tp: lag + ahead.get(tp, 0) for tp, lag in known.items() if lag is not None}
 
     def pause(self, *partitions: TopicPartition) -> None:
-        if self._ahead_place in partitions:
+        if self._ahead_tp in partitions:
             self.put_back()
         self._fetcher.pause(partitions)
 
@@ -413,18 +419,18 @@ class Consumer(Client):
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         found = await self._list_offsets(dict.fromkeys(partitions, EARLIEST))
-        return {place: at.offset for place, at in found.items()}
+        return {tp: at.offset for tp, at in found.items()}
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         found = await self._list_offsets(dict.fromkeys(partitions, LATEST))
-        return {place: at.offset for place, at in found.items()}
+        return {tp: at.offset for tp, at in found.items()}
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of each partition that is not older than the time (in ms), if there is one."""
         found = await self._list_offsets(times)
-        return {place: at if at.offset >= 0 else None for place, at in found.items()}
+        return {tp: at if at.offset >= 0 else None for tp, at in found.items()}
 
     async def partitions_for(self, topic: str) -> set[int]:
         deadline = self._driver.runtime.now() + self._timeout_s

@@ -1,4 +1,4 @@
-"""Records as the user of a consumer gets them."""
+"""ConsumerRecord, its deserialization, and the buffer of records that are shown in another thread."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NotDeserialized(PositionError):
     hint = "Seek to `offset` + 1 to go on behind the record."
 
 
-class Opener:
+class RecordDeserializer:
     """Makes users' records out of the log's."""
 
     def __init__(self, key: Deserializer | None, value: Deserializer | None) -> None:
@@ -45,43 +45,43 @@ class Opener:
         self._value = None if value is None else converter(value, "value")
         self.plain = key is None and value is None
 
-    def one(self, place: TopicPartition, record: Record) -> ConsumerRecord[Any, Any]:
+    def one(self, tp: TopicPartition, record: Record) -> ConsumerRecord[Any, Any]:
         if self.plain:
-            return ConsumerRecord(place[0], place[1], *record)
+            return ConsumerRecord(tp[0], tp[1], *record)
         offset, timestamp, key, value, headers = record
         try:
             if self._key is not None:
-                key = self._key(key, place[0], headers)
+                key = self._key(key, tp[0], headers)
             if self._value is not None:
-                value = self._value(value, place[0], headers)
+                value = self._value(value, tp[0], headers)
         except Exception as error:
-            raise self._failed(place, offset, error) from error
-        return ConsumerRecord(place[0], place[1], offset, timestamp, key, value, headers)
+            raise self._failed(tp, offset, error) from error
+        return ConsumerRecord(tp[0], tp[1], offset, timestamp, key, value, headers)
 
-    def many(self, place: TopicPartition, records: list[Record]) -> list[ConsumerRecord[Any, Any]]:
+    def many(self, tp: TopicPartition, records: list[Record]) -> list[ConsumerRecord[Any, Any]]:
         """As many as go well, at least one: the error of the first is raised."""
-        topic, partition = place
+        topic, partition = tp
         if self.plain:
             return [ConsumerRecord(topic, partition, *record) for record in records]
         opened: list[ConsumerRecord[Any, Any]] = []
         for record in records:
             try:
-                opened.append(self.one(place, record))
+                opened.append(self.one(tp, record))
             except ClientError:
                 if not opened:
                     raise
                 break
         return opened
 
-    def _failed(self, place: TopicPartition, offset: int, error: Exception) -> NotDeserialized:
-        message = f"{place} at offset {offset}: the deserializer failed: {type(error).__name__}: {error}"
-        return NotDeserialized(message, place, offset, ErrorCode.corrupt_message)
+    def _failed(self, tp: TopicPartition, offset: int, error: Exception) -> NotDeserialized:
+        message = f"{tp} at offset {offset}: the deserializer failed: {type(error).__name__}: {error}"
+        return NotDeserialized(message, tp, offset, ErrorCode.corrupt_message)
 
 
 Records = list[ConsumerRecord[Any, Any]]
 
 
-class Shelf:
+class RecordBuffer:
     """Records that were taken from a consumer to be shown one by one, in another thread than the consumer's.
 
     How far it was shown is one tuple, so whoever looks from elsewhere sees a moment that was. Partitions that are given
@@ -109,11 +109,11 @@ class Shelf:
         """Whoever does so knows where to go on."""
         self._state = [], 0, []
 
-    def hide(self, places: Iterable[TopicPartition]) -> None:
-        self._hidden |= frozenset(places)
+    def hide(self, partitions: Iterable[TopicPartition]) -> None:
+        self._hidden |= frozenset(partitions)
 
-    def forget(self, places: Iterable[TopicPartition]) -> None:
-        self._gone |= frozenset(places)
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        self._gone |= frozenset(partitions)
 
     def next(self) -> ConsumerRecord[Any, Any] | None:
         records, at, passed_over = self._state

@@ -1,4 +1,4 @@
-"""Fetch requests, pure: which one is out to each broker, in which session, and how many bytes it asks for.
+"""Fetch requests of a consumer, pure: one per broker at a time, its fetch session, and how many bytes it asks for.
 
 A range that is read up to an offset (`until`) asks for about as much as lies before it: records of a topic are as large
 as those before them. What an answer carries beyond the range was sent for nothing, and the log may have much more.
@@ -46,7 +46,7 @@ class RecordSizes:
         """What to ask for: as much as may be, or about what is left of a range."""
         if reading.until == NO_LIMIT:
             return bytes_max
-        record_bytes = self._bytes.get(reading.place.topic, RECORD_BYTES / SPARE)
+        record_bytes = self._bytes.get(reading.tp.topic, RECORD_BYTES / SPARE)
         wanted = (reading.until - reading.next.offset) * record_bytes * SPARE
         return min(bytes_max, max(RANGE_BYTES_MIN, int(wanted)))
 
@@ -68,23 +68,23 @@ class ConsumerSession(FetchSession[TopicPartition, Wanted]):
     def fill(self, request: FetchRequest, wanted: Mapping[TopicPartition, Wanted]) -> None:
         """Say in the request what has changed since the last one, or everything."""
         by_id = all(entry.topic_id != ZERO_UUID for entry in wanted.values())
-        remade = any(place in wanted and wanted[place].topic_id != told.topic_id for place, told in self.told.items())
+        remade = any(tp in wanted and wanted[tp].topic_id != known.topic_id for tp, known in self.known.items())
         if by_id != self.by_id or remade or self.epoch == OUTSIDE:
             # Ids became known, or a topic was deleted and made anew: rare enough to begin from the start.
             self.restart()
         self.by_id = by_id
-        for place in [place for place in self.told if place not in wanted]:
-            self.forget(place)
+        for tp in [tp for tp in self.known if tp not in wanted]:
+            self.forget(tp)
         topics: dict[str, FetchTopic] = {}
-        for place, entry in wanted.items():
-            if not self.tell(place, entry):
+        for tp, entry in wanted.items():
+            if not self.update(tp, entry):
                 continue
-            topic = topics.get(place.topic)
+            topic = topics.get(tp.topic)
             if topic is None:
-                topic = topics[place.topic] = FetchTopic(topic=place.topic, topic_id=entry.topic_id)
+                topic = topics[tp.topic] = FetchTopic(topic=tp.topic, topic_id=entry.topic_id)
             topic.partitions.append(
                 FetchPartition(
-                    partition=place.partition,
+                    partition=tp.partition,
                     current_leader_epoch=entry.leader_epoch,
                     fetch_offset=entry.offset,
                     partition_max_bytes=entry.bytes_max,
@@ -92,15 +92,15 @@ class ConsumerSession(FetchSession[TopicPartition, Wanted]):
             )
         request.session_id, request.session_epoch, forgotten = self.next()
         gone: dict[str, ForgottenTopic] = {}
-        for place, entry in forgotten.items():
-            topic_of = gone.setdefault(place.topic, ForgottenTopic(topic=place.topic, topic_id=entry.topic_id))
-            topic_of.partitions.append(place.partition)
+        for tp, entry in forgotten.items():
+            topic_of = gone.setdefault(tp.topic, ForgottenTopic(topic=tp.topic, topic_id=entry.topic_id))
+            topic_of.partitions.append(tp.partition)
         request.topics = list(topics.values())
         request.forgotten_topics_data = list(gone.values())
 
     def names(self) -> dict[bytes, str]:
         """What the topics are called that the last request wanted."""
-        return {entry.topic_id: place.topic for place, entry in self.told.items()}
+        return {entry.topic_id: tp.topic for tp, entry in self.known.items()}
 
 
 class FetchRequests:

@@ -1,13 +1,13 @@
-"""The consumer without its network: assigned partitions in, Fetch requests and then records out, pure.
+"""Fetcher: the consumer without its network, pure: assigned partitions in, Fetch requests and then records out.
 
 Who speaks: the client with the leader of each partition: ListOffsets for where to begin, Fetch for records,
 OffsetForLeaderEpoch after an election (`positions`); or with a nearer replica that the leader names (KIP-392). One
 fetch at a time is out to one broker, and asks for all its partitions of which too little is buffered.
 
 What can be lost: nothing. The position is all there is to remember, and whoever assigns partitions keeps it safe. An
-answer that was overtaken (by a seek, a new assignment, an election) is dropped; `turn` tells. Records are shown in
+answer that was overtaken (by a seek, a new assignment, an election) is dropped; `revision` tells. Records are shown in
 order, each once, from the position on.
-The contract with the shell stands in `routing`.
+The contract with the shell stands in `core.requests`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from ottla.client.consuming.completed_fetch import Fetched
+from ottla.client.consuming.completed_fetch import CompletedFetch
 from ottla.client.consuming.fetch_requests import FetchRequests, Wanted
 from ottla.client.consuming.positions import (
     ConsumerSettings,
@@ -28,8 +28,8 @@ from ottla.client.consuming.positions import (
     list_offsets,
 )
 from ottla.client.consuming.subscription_state import SubscriptionState
-from ottla.client.core.metadata import Leader, Routing
-from ottla.client.core.requests import NO_NODE, STALE_ROUTE, Broker, Send, backoff_s, code_of
+from ottla.client.core.metadata import Leader, Metadata
+from ottla.client.core.requests import NO_NODE, STALE_METADATA, Broker, Send, backoff_s, code_of
 from ottla.client.errors import error_of
 from ottla.client.values import COMMITTED, LATEST, NO_EPOCH, TopicPartition
 from ottla.errors import RETRIABLE, ErrorCode, Refused
@@ -51,8 +51,8 @@ _Asked = dict[TopicPartition, tuple[Reading, int]]
 class Fetcher(SubscriptionState):
     """A consumer of partitions that somebody else assigns."""
 
-    def __init__(self, routing: Routing, settings: ConsumerSettings | None = None) -> None:
-        super().__init__(routing, settings or ConsumerSettings())
+    def __init__(self, metadata: Metadata, settings: ConsumerSettings | None = None) -> None:
+        super().__init__(metadata, settings or ConsumerSettings())
         self._requests = FetchRequests(self.settings)
         self._asked: dict[Send, _Asked] = {}
         self._decided_at = 0.0
@@ -78,11 +78,11 @@ class Fetcher(SubscriptionState):
         room = sum(reading.buffered_bytes for reading in self._readings.values()) < self.settings.buffered_bytes_max
         for reading in self._readings.values():
             self._follow_leader(reading)
-            if reading.asking or reading.held or now < reading.retry_at:
+            if reading.offset_requested or reading.held or now < reading.retry_at:
                 continue
             if reading.state is State.READING and not (room and self._hungry(reading)):
                 if reading.buffer and not reading.paused:
-                    full.add(reading.served_by(self._routing.leader(*reading.place).node_id))
+                    full.add(reading.served_by(self._metadata.leader(*reading.tp).node_id))
                 continue
             broker = self._broker(reading, now)
             if broker is None:
@@ -100,20 +100,20 @@ class Fetcher(SubscriptionState):
 
     @property
     def deadline(self) -> float | None:
-        """What could be done before has been done, or waits for an answer, for routing or for the user."""
+        """What could be done before has been done, or waits for an answer, for metadata or for the user."""
         times = (time for reading in self._readings.values() for time in self._times(reading))
         return min((time for time in times if time > self._decided_at), default=None)
 
     def _times(self, reading: Reading) -> Iterator[float]:
-        if not reading.asking and not reading.held and reading.state is not State.STUCK:
-            leader = self._routing.leader(*reading.place)
-            yield max(reading.retry_at, self._routing.reachable_at(leader.node_id))
+        if not reading.offset_requested and not reading.held and reading.state is not State.STUCK:
+            leader = self._metadata.leader(*reading.tp)
+            yield max(reading.retry_at, self._metadata.reachable_at(leader.node_id))
 
     def answered(self, send: Send, response: Message, now: float) -> None:
         if send not in self._asked:
             return  # it was abandoned
         asked = self._returned(send)
-        self._routing.reached(send.to.node_id)
+        self._metadata.reached(send.to.node_id)
         if isinstance(response, FetchResponse):
             self._fetched(send.to.node_id, asked, response, now)
         elif isinstance(response, ListOffsetsResponse):
@@ -135,13 +135,13 @@ class Fetcher(SubscriptionState):
             return
         asked = self._returned(send)
         if code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
-            self._routing.lost(send.to.node_id, now)
+            self._metadata.lost(send.to.node_id, now)
         if isinstance(send.request, FetchRequest):
             self._requests.session(send.to.node_id).restart()
         if isinstance(send.request, OffsetForLeaderEpochRequest) and code is ErrorCode.unsupported_version:
             self._validates = False
-        for place in list(asked):
-            reading = self._current(asked, place)
+        for tp in list(asked):
+            reading = self._current(asked, tp)
             if reading is not None:
                 self._refused(reading, code, now)
 
@@ -150,18 +150,18 @@ class Fetcher(SubscriptionState):
         if isinstance(send.request, FetchRequest):
             self._requests.returned(send)
         else:
-            for reading, turn in asked.values():
-                if reading.turn == turn:
-                    reading.asking = False
+            for reading, revision in asked.values():
+                if reading.revision == revision:
+                    reading.offset_requested = False
         return asked
 
-    def _current(self, asked: _Asked, place: TopicPartition) -> Reading | None:
+    def _current(self, asked: _Asked, tp: TopicPartition) -> Reading | None:
         """The partition that an answer is for, unless the answer was overtaken. Each is answered once."""
-        reading, turn = asked.pop(place, (None, 0))
-        return None if reading is None or self._overtaken(place, (reading, turn)) else reading
+        reading, revision = asked.pop(tp, (None, 0))
+        return None if reading is None or self._overtaken(tp, (reading, revision)) else reading
 
-    def _overtaken(self, place: TopicPartition, asked: tuple[Reading, int]) -> bool:
-        return self._readings.get(place) is not asked[0] or asked[0].turn != asked[1]
+    def _overtaken(self, tp: TopicPartition, asked: tuple[Reading, int]) -> bool:
+        return self._readings.get(tp) is not asked[0] or asked[0].revision != asked[1]
 
     # Where to ask.
 
@@ -175,31 +175,31 @@ class Fetcher(SubscriptionState):
 
     def _broker(self, reading: Reading, now: float) -> Broker | None:
         if reading.state is State.READING and reading.preferred != NO_NODE:
-            near = self._routing.brokers.get(reading.preferred)
-            if near is not None and now < reading.preferred_until and self._routing.reachable(near.node_id, now):
+            near = self._metadata.brokers.get(reading.preferred)
+            if near is not None and now < reading.preferred_until and self._metadata.reachable(near.node_id, now):
                 return near
             reading.preferred = NO_NODE
-        broker = self._routing.leading_broker(*reading.place, now)
+        broker = self._metadata.leading_broker(*reading.tp, now)
         if broker is None:
-            topic = self._routing.topic(reading.place.topic)
+            topic = self._metadata.topic(reading.tp.topic)
             if topic is None:
-                reading.error = reading.error or self._routing.refusal(reading.place.topic)
-            elif reading.place.partition not in topic.leaders:
-                self._routing.refresh()
+                reading.error = reading.error or self._metadata.refusal(reading.tp.topic)
+            elif reading.tp.partition not in topic.leaders:
+                self._metadata.refresh()
         return broker
 
     def _follow_leader(self, reading: Reading) -> None:
         """A leader that nobody has asked yet may know less than the last one; another topic of the same name has
         nothing of what was read."""
-        topic = self._routing.topic(reading.place.topic)
+        topic = self._metadata.topic(reading.tp.topic)
         if topic is not None and not reading.is_of(topic.id):
             if reading.state is State.RESETTING:
                 reading.reset(reading.reset_to)
             elif reading.state is not State.STUCK:
-                self._reset(reading, f"{reading.place}: the topic was deleted, and made again")
+                self._reset(reading, f"{reading.tp}: the topic was deleted, and made again")
         if reading.state is not State.READING:
             return
-        epoch = self._routing.leader(*reading.place).epoch
+        epoch = self._metadata.leader(*reading.tp).epoch
         if epoch > reading.leader_epoch:
             if self._validates and reading.next.epoch != NO_EPOCH:
                 reading.validate()
@@ -210,11 +210,11 @@ class Fetcher(SubscriptionState):
 
     def _inquire(self, broker: Broker, readings: list[Reading], question: Callable[[list[Reading]], Message]) -> Send:
         for reading in readings:
-            reading.ask(self._routing.leader(*reading.place).epoch)
+            reading.request_offset(self._metadata.leader(*reading.tp).epoch)
         return self._asks(Send(question(readings), broker, self.settings.request_timeout_ms / 1000), readings)
 
     def _asks(self, send: Send, readings: Iterable[Reading]) -> Send:
-        self._asked[send] = {reading.place: (reading, reading.turn) for reading in readings}
+        self._asked[send] = {reading.tp: (reading, reading.revision) for reading in readings}
         return send
 
     def _listed(self, reading: Reading, listed: ListOffsetsPartitionResponse, now: float) -> None:
@@ -244,10 +244,10 @@ class Fetcher(SubscriptionState):
         position = reading.position
         assert position is not None
         if end.end_offset < 0:
-            self._reset(reading, f"{reading.place}: the log has nothing of the epoch that was read", LogTruncated)
+            self._reset(reading, f"{reading.tp}: the log has nothing of the epoch that was read", LogTruncated)
         elif self.settings.auto_offset_reset is None:
-            message = f"{reading.place}: offset {position.offset} was read, but the log ends at {end.end_offset}"
-            reading.stick(LogTruncated(message, reading.place, end.end_offset, ErrorCode.offset_out_of_range))
+            message = f"{reading.tp}: offset {position.offset} was read, but the log ends at {end.end_offset}"
+            reading.stick(LogTruncated(message, reading.tp, end.end_offset, ErrorCode.offset_out_of_range))
         else:
             reading.seek(Position(end.end_offset, end.leader_epoch))
 
@@ -256,10 +256,10 @@ class Fetcher(SubscriptionState):
     def _fetch(self, broker: Broker, readings: list[Reading], *, waits: bool) -> Send:
         wanted: dict[TopicPartition, Wanted] = {}
         for reading in readings:
-            known = self._routing.topic(reading.place.topic)
+            known = self._metadata.topic(reading.tp.topic)
             topic_id = known.id if known is not None else ZERO_UUID
             size = self._requests.sizes.bytes_for(reading, self.settings.max_partition_fetch_bytes)
-            wanted[reading.place] = Wanted(topic_id, reading.next.offset, reading.leader_epoch, size)
+            wanted[reading.tp] = Wanted(topic_id, reading.next.offset, reading.leader_epoch, size)
         return self._asks(self._requests.build(broker, wanted, waits=waits), readings)
 
     def _fetched(self, node_id: int, asked: _Asked, response: FetchResponse, now: float) -> None:
@@ -268,24 +268,24 @@ class Fetcher(SubscriptionState):
         names = session.names()
         session.answered(code, response.session_id)
         if code not in SESSION_ERRORS:
-            for place in list(asked):
-                reading = self._current(asked, place)
+            for tp in list(asked):
+                reading = self._current(asked, tp)
                 if reading is not None:
                     self._refused(reading, code, now)
         for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "")
             for part in topic.partitions:
-                place = TopicPartition(name, part.partition_index)
-                reading = self._current(asked, place)
+                tp = TopicPartition(name, part.partition_index)
+                reading = self._current(asked, tp)
                 if reading is None or not self._accepted(reading, part, response, now):
-                    session.tell_again(place)
+                    session.resend(tp)
 
     def _accepted(self, reading: Reading, part: PartitionData, response: FetchResponse, now: float) -> bool:
         """False: nothing of it was used."""
         code = code_of(part.error_code)
         if code is not ErrorCode.none:
             hint = Leader(part.current_leader.leader_id, part.current_leader.leader_epoch)
-            hinted = self._routing.hinted(*reading.place, hint, response.node_endpoints)
+            hinted = self._metadata.hinted(*reading.tp, hint, response.node_endpoints)
             self._refused(reading, code, now, hinted=hinted)
             return False
         if part.preferred_read_replica != NO_NODE:
@@ -301,7 +301,7 @@ class Fetcher(SubscriptionState):
         committed = self.settings.isolation_level == COMMITTED
         aborted = [(entry.producer_id, entry.first_offset) for entry in part.aborted_transactions or ()]
         try:
-            fetched = Fetched(
+            fetched = CompletedFetch(
                 part.records,
                 reading.next.offset,
                 aborted=aborted if committed else (),
@@ -311,27 +311,27 @@ class Fetcher(SubscriptionState):
         except Refused as refused:
             self._damaged(reading, refused, now)
             return False
-        self._requests.sizes.observe(reading.place.topic, fetched.next_offset - reading.next.offset, fetched.size)
+        self._requests.sizes.observe(reading.tp.topic, fetched.next_offset - reading.next.offset, fetched.size)
         reading.buffer.append(fetched)
         reading.next = Position(fetched.next_offset, fetched.next_epoch)
         return True
 
     def _damaged(self, reading: Reading, refused: Refused, now: float) -> None:
         self._refused(reading, ErrorCode.corrupt_message, now)
-        message = f"{reading.place} at offset {reading.next.offset}: {refused.message}"
-        reading.error = RecordsDamaged(message, reading.place, reading.next.offset, refused.code)
+        message = f"{reading.tp} at offset {reading.next.offset}: {refused.message}"
+        reading.error = RecordsDamaged(message, reading.tp, reading.next.offset, refused.code)
 
     def _refused(self, reading: Reading, code: ErrorCode, now: float, *, hinted: bool = False) -> None:
         near, reading.preferred = reading.preferred, NO_NODE
         if code is ErrorCode.offset_out_of_range:
             if near == NO_NODE:  # a follower may be behind; the leader knows
-                self._reset(reading, f"{reading.place}: the log has no offset {reading.next.offset}")
+                self._reset(reading, f"{reading.tp}: the log has no offset {reading.next.offset}")
             return
-        if code in STALE_ROUTE and not hinted:
-            self._routing.refresh()
+        if code in STALE_METADATA and not hinted:
+            self._metadata.refresh()
         retriable = code in RETRIABLE or code is ErrorCode.unknown_server_error
         if not retriable and not (code is ErrorCode.unsupported_version and reading.state is State.VALIDATING):
-            reading.error = error_of(code, str(reading.place))
+            reading.error = error_of(code, str(reading.tp))
         if reading.state is State.VALIDATING and not self._validates:
             reading.confirmed()
         if not hinted:

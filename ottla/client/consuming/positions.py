@@ -1,4 +1,4 @@
-"""Where a consumer is in one partition, and how sure it is of that.
+"""Fetch position of a consumer in one partition, and whether the current leader has confirmed it.
 
     RESETTING ──ListOffsets──► READING ◄──OffsetForLeaderEpoch── VALIDATING
         ▲                         │  └──────a new leader──────────►─┘
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from ottla.client.consuming.completed_fetch import Fetched
+from ottla.client.consuming.completed_fetch import CompletedFetch
 from ottla.client.core.requests import CONSUMER, NO_NODE
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.values import COMMITTED, EARLIEST, LATEST, NO_EPOCH, UNCOMMITTED, TopicPartition
@@ -68,9 +68,9 @@ class ConsumerSettings:
 class PositionError(ClientError):
     """The consumer cannot go on in this partition by itself; `seek` says where it should."""
 
-    def __init__(self, message: str, place: TopicPartition, offset: int, code: ErrorCode) -> None:
+    def __init__(self, message: str, tp: TopicPartition, offset: int, code: ErrorCode) -> None:
         super().__init__(message, code=code)
-        self.partition = place
+        self.partition = tp
         self.offset = offset
 
 
@@ -111,7 +111,6 @@ class Reading:
 
     __slots__ = (
         "asked_epoch",
-        "asking",
         "attempts",
         "buffer",
         "error",
@@ -121,21 +120,22 @@ class Reading:
         "leader_epoch",
         "log_start",
         "next",
+        "offset_requested",
         "paused",
-        "place",
         "position",
         "preferred",
         "preferred_until",
         "reset_to",
         "retry_at",
+        "revision",
         "state",
         "topic_id",
-        "turn",
+        "tp",
         "until",
     )
 
-    def __init__(self, place: TopicPartition) -> None:
-        self.place = place
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
         self.topic_id = ZERO_UUID
         self.state = State.RESETTING
         self.position: Position | None = None
@@ -144,14 +144,14 @@ class Reading:
         """What is fetched next: ahead of the position by what is buffered."""
         self.until = NO_LIMIT
         """Nothing is fetched from here on."""
-        self.buffer: deque[Fetched] = deque()
+        self.buffer: deque[CompletedFetch] = deque()
         self.reset_to = LATEST
         self.paused = False
         self.held = False
         """Nothing is asked or shown until somebody has said where it begins, or has let go of it."""
-        self.turn = 0
+        self.revision = 0
         """Rises whenever answers that are on their way lose their meaning."""
-        self.asking = False
+        self.offset_requested = False
         """A question about its offset is out."""
         self.asked_epoch = NO_EPOCH
         """Of the leader that it went to."""
@@ -197,12 +197,12 @@ class Reading:
 
     def validate(self) -> None:
         self.state = State.VALIDATING
-        self.turn += 1
-        self.asking = False
+        self.revision += 1
+        self.offset_requested = False
         self.preferred = NO_NODE
 
-    def ask(self, leader_epoch: int) -> None:
-        self.asking = True
+    def request_offset(self, leader_epoch: int) -> None:
+        self.offset_requested = True
         self.asked_epoch = leader_epoch
 
     def confirmed(self) -> None:
@@ -215,7 +215,7 @@ class Reading:
         """Drop what is buffered, and fetch from where the user is."""
         assert self.position is not None
         self.buffer.clear()
-        self.turn += 1
+        self.revision += 1
         self.next = self.position
 
     def succeeded(self) -> None:
@@ -224,9 +224,9 @@ class Reading:
 
     def _move(self, state: State) -> None:
         self.state = state
-        self.turn += 1
+        self.revision += 1
         self.buffer.clear()
-        self.asking = False
+        self.offset_requested = False
         self.error = None
         self.preferred = NO_NODE
         self.succeeded()
@@ -236,7 +236,7 @@ def list_offsets(readings: Iterable[Reading], settings: ConsumerSettings) -> Lis
     """Where is the place that each is to be reset to?"""
     topics: dict[str, ListOffsetsTopic] = {}
     for reading in readings:
-        name, partition = reading.place
+        name, partition = reading.tp
         wanted = ListOffsetsPartition(
             partition_index=partition, current_leader_epoch=reading.asked_epoch, timestamp=reading.reset_to
         )
@@ -253,7 +253,7 @@ def end_of_epoch(readings: Iterable[Reading]) -> OffsetForLeaderEpochRequest:
     """Where did the epoch end that each has read last?"""
     topics: dict[str, OffsetForLeaderTopic] = {}
     for reading in readings:
-        name, partition = reading.place
+        name, partition = reading.tp
         wanted = OffsetForLeaderPartition(
             partition=partition, current_leader_epoch=reading.asked_epoch, leader_epoch=reading.next.epoch
         )

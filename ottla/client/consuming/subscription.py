@@ -1,4 +1,4 @@
-"""What a consumer reads, and how far it has come: shared out by a group, or chosen by the user.
+"""Subscription: which partitions a consumer reads, by its group or by the user's choice, and its commits.
 
     GROUP    topics or a pattern with a group_id: the group says which partitions, and may take them back
     ALONE    topics without a group_id: all their partitions
@@ -24,7 +24,7 @@ from ottla.client.core.settings import GroupSettings, Settings
 from ottla.client.errors import BadSetting, ClientError, CommitFailed
 from ottla.client.group.committed_offsets import GroupOffsets
 from ottla.client.group.member import MemberSettings
-from ottla.client.group.membership import POLL_STEP_S, Group, member_of
+from ottla.client.group.membership import POLL_STEP_S, GroupMembership, member_of
 from ottla.client.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ottla.errors import ErrorCode
 from ottla.wire.schema.fetch import FetchRequest
@@ -55,16 +55,16 @@ class RebalanceListener:
 class User(Protocol):
     """The consumer around it."""
 
-    def consumed(self, place: TopicPartition) -> OffsetAndMetadata | None:
+    def consumed(self, tp: TopicPartition) -> OffsetAndMetadata | None:
         """How far the user has come."""
 
     def unconfirmed(self) -> Mapping[TopicPartition, int]:
         """The first record of each partition that was given out and may not have been dealt with yet."""
 
-    def losing(self, places: Collection[TopicPartition]) -> None:
+    def losing(self, partitions: Collection[TopicPartition]) -> None:
         """They are being given up: nothing more of them is shown. How far the user has come still counts."""
 
-    def lost(self, places: Collection[TopicPartition]) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         """They are given up. If they come back, they begin where the group committed."""
 
 
@@ -92,7 +92,7 @@ class Subscription:
         self._driver: Driver | None = None
         self._fetcher: Fetcher
         self._offsets: GroupOffsets | None = None
-        self._group: Group | None = None
+        self._group: GroupMembership | None = None
         self._tenures: dict[TopicPartition, object] = {}
         """Of each partition that the group has given: another object each time."""
         self._committed: dict[TopicPartition, int] = {}
@@ -152,11 +152,11 @@ class Subscription:
         if self._mode is _Mode.GROUP:
             self._join()
         elif self._mode is _Mode.MANUAL:
-            self._fetcher.assign([place for place in self._fetcher.assigned() if place in self._manual])
+            self._fetcher.assign([tp for tp in self._fetcher.assigned() if tp in self._manual])
             self._spawn(self._settle(self._add(self._manual)))
         elif self._mode is _Mode.ALONE:
             for topic in self._topics:
-                self._driver.routing.want(topic)
+                self._driver.metadata.want(topic)
             self._revision = -1
         self._driver.wake()
 
@@ -172,7 +172,7 @@ class Subscription:
                 remote_assignor=chosen.group_remote_assignor,
                 member_id=str(uuid.UUID(int=self._driver.runtime.random.getrandbits(128), version=4)),
             )
-            self._group = Group(self._driver, member, self)
+            self._group = GroupMembership(self._driver, member, self)
         if self._pattern is not None:
             self._group.subscribe_pattern(self._pattern)
         elif self._topics:
@@ -181,11 +181,11 @@ class Subscription:
     def _look_at_metadata(self) -> None:
         """Without a group every partition of the topics is read, also those that come later."""
         assert self._driver is not None
-        routing = self._driver.routing
-        if self._mode is not _Mode.ALONE or routing.revision == self._revision:
+        metadata = self._driver.metadata
+        if self._mode is not _Mode.ALONE or metadata.revision == self._revision:
             return
-        self._revision = routing.revision
-        known = [topic for name in self._topics if (topic := routing.topic(name)) is not None]
+        self._revision = metadata.revision
+        known = [topic for name in self._topics if (topic := metadata.topic(name)) is not None]
         wanted = [TopicPartition(topic.name, number) for topic in known for number in sorted(topic.leaders)]
         if wanted != sorted(self._fetcher.assigned()):
             self._fetcher.assign(wanted)
@@ -267,12 +267,12 @@ class Subscription:
         must not undo a later one, be it ours or that of whoever reads them by then."""
         if self._offsets is None:
             raise BadSetting("a commit needs a group_id")
-        tenures = {place: self._tenures.get(place) for place in offsets}
+        tenures = {tp: self._tenures.get(tp) for tp in offsets}
 
         def member() -> GroupMetadata:
-            for place, tenure in tenures.items():
-                if self._tenures.get(place) is not tenure:
-                    raise CommitFailed(f"{place} was given up meanwhile", code=ErrorCode.illegal_generation)
+            for tp, tenure in tenures.items():
+                if self._tenures.get(tp) is not tenure:
+                    raise CommitFailed(f"{tp} was given up meanwhile", code=ErrorCode.illegal_generation)
             return self._member()
 
         async with self._one_by_one:
@@ -280,7 +280,7 @@ class Subscription:
                 await self._offsets.commit(offsets, self.who)
             elif offsets:
                 await self._offsets.commit(offsets, member, self._group.commit_refused)
-            self._committed.update((place, offset.offset) for place, offset in offsets.items())
+            self._committed.update((tp, offset.offset) for tp, offset in offsets.items())
 
     def _member(self) -> GroupMetadata:
         """Whoever is out of the group must not commit as if there were none."""
@@ -292,26 +292,26 @@ class Subscription:
     async def commit_consumed(self) -> None:
         await self.commit(self._consumed(self.assigned()))
 
-    async def committed(self, places: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+    async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         if self._offsets is None:
             raise BadSetting("without a group_id nothing is committed")
-        return await self._offsets.fetch(places, self._who_fetches())
+        return await self._offsets.fetch(partitions, self._who_fetches())
 
     def _who_fetches(self) -> Callable[[], GroupMetadata] | None:
         """Only the coordinator of a group under its own protocol asks who wants to know (KIP-848)."""
         return self.who if self._group_settings.group_protocol == "consumer" else None
 
-    def _consumed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        offsets = ((place, self._user.consumed(place)) for place in places)
-        return {place: offset for place, offset in offsets if offset is not None}
+    def _consumed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        offsets = ((tp, self._user.consumed(tp)) for tp in partitions)
+        return {tp: offset for tp, offset in offsets if offset is not None}
 
-    async def _commit_quietly(self, places: Iterable[TopicPartition]) -> None:
+    async def _commit_quietly(self, partitions: Iterable[TopicPartition]) -> None:
         """What has certainly been dealt with, and is news. That it fails costs records read twice, not lost."""
-        offsets = self._consumed(places)
-        for place, first in self._user.unconfirmed().items():
-            if place in offsets:
-                offsets[place] = OffsetAndMetadata(first)
-        news = {place: offset for place, offset in offsets.items() if self._committed.get(place) != offset.offset}
+        offsets = self._consumed(partitions)
+        for tp, first in self._user.unconfirmed().items():
+            if tp in offsets:
+                offsets[tp] = OffsetAndMetadata(first)
+        news = {tp: offset for tp, offset in offsets.items() if self._committed.get(tp) != offset.offset}
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self.commit(news)
@@ -321,16 +321,16 @@ class Subscription:
     # What the group says.
 
     async def take(self, partitions: Sequence[TopicPartition]) -> None:
-        self._tenures.update((place, object()) for place in partitions)
+        self._tenures.update((tp, object()) for tp in partitions)
         await self._settle(self._add(partitions), self._listener)
 
     def _add(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Those that come, each with the turn at which it did: a seek from now on is later than what was committed."""
         assigned = self._fetcher.assigned()
-        coming = [place for place in partitions if place not in assigned]
+        coming = [tp for tp in partitions if tp not in assigned]
         self._fetcher.assign([*assigned, *coming])
         self._fetcher.hold(coming)
-        return {place: self._fetcher.turn(place) for place in coming}
+        return {tp: self._fetcher.revision(tp) for tp in coming}
 
     async def _settle(self, coming: Mapping[TopicPartition, int], listener: RebalanceListener | None = None) -> None:
         assert self._driver is not None
@@ -343,33 +343,33 @@ class Subscription:
 
     async def give_up(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
         self._user.losing(partitions)
-        going = [place for place in partitions if place in self._fetcher.assigned()]
+        going = [tp for tp in partitions if tp in self._fetcher.assigned()]
         self._fetcher.hold(going)
         if not lost and self.commit_at is not None:
             await self._commit_quietly(going)
         tell = self._listener.on_partitions_lost if lost else self._listener.on_partitions_revoked
         await self._tell_user(tell, partitions)
-        self._fetcher.assign([place for place in self._fetcher.assigned() if place not in going])
+        self._fetcher.assign([tp for tp in self._fetcher.assigned() if tp not in going])
         self._user.lost(partitions)
-        for place in partitions:
-            self._tenures.pop(place, None)
-            self._committed.pop(place, None)
+        for tp in partitions:
+            self._tenures.pop(tp, None)
+            self._committed.pop(tp, None)
 
-    async def _begin_at_committed(self, turns: Mapping[TopicPartition, int]) -> bool:
+    async def _begin_at_committed(self, revisions: Mapping[TopicPartition, int]) -> bool:
         """False: they are not ours any more."""
         if self._offsets is None:
             return True
         try:
-            committed = await self._offsets.fetch(list(turns), self._who_fetches(), timeout_s=float("inf"))
+            committed = await self._offsets.fetch(list(revisions), self._who_fetches(), timeout_s=float("inf"))
         except CommitFailed:
             return False  # the group takes them back, and says so
         except ClientError as error:
             self._error = error
             return False
-        for place, offset in committed.items():
-            if self._fetcher.turn(place) == turns[place]:
-                self._fetcher.seek(place, offset.offset, offset.leader_epoch)
-                self._committed[place] = offset.offset
+        for tp, offset in committed.items():
+            if self._fetcher.revision(tp) == revisions[tp]:
+                self._fetcher.seek(tp, offset.offset, offset.leader_epoch)
+                self._committed[tp] = offset.offset
         return True
 
     async def _tell_user(self, tell: object, partitions: Iterable[TopicPartition]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-from ottla.client.consuming.completed_fetch import Fetched
+from ottla.client.consuming.completed_fetch import CompletedFetch
 from ottla.client.consuming.positions import (
     NO_LIMIT,
     ConsumerSettings,
@@ -19,7 +19,7 @@ from ottla.client.consuming.positions import (
     RecordsDamaged,
     State,
 )
-from ottla.client.core.metadata import Routing
+from ottla.client.core.metadata import Metadata
 from ottla.client.errors import ClientError
 from ottla.client.values import COMMITTED, NO_EPOCH, TopicPartition
 from ottla.errors import ErrorCode, Refused
@@ -31,9 +31,9 @@ T = TypeVar("T")
 class SubscriptionState:
     """Of one consumer."""
 
-    def __init__(self, routing: Routing, settings: ConsumerSettings) -> None:
+    def __init__(self, metadata: Metadata, settings: ConsumerSettings) -> None:
         self.settings = settings
-        self._routing = routing
+        self._metadata = metadata
         self._readings: dict[TopicPartition, Reading] = {}
         """In the order in which they are served: whoever gave records goes to the end."""
 
@@ -45,92 +45,92 @@ class SubscriptionState:
         without a position begin where the policy says."""
         before = self._readings
         self._readings = {}
-        for place in partitions:
-            reading = before.get(place)
-            position = (positions or {}).get(place)
+        for tp in partitions:
+            reading = before.get(tp)
+            position = (positions or {}).get(tp)
             if reading is None:
-                reading = Reading(place)
-                self._routing.want(place.topic)
+                reading = Reading(tp)
+                self._metadata.want(tp.topic)
                 if position is None:
-                    self._reset(reading, f"{place}: there is no position to begin at")
+                    self._reset(reading, f"{tp}: there is no position to begin at")
             if position is not None:
                 reading.seek(position)
-            self._readings[place] = reading
+            self._readings[tp] = reading
 
     def assigned(self) -> list[TopicPartition]:
         return list(self._readings)
 
-    def seek(self, place: TopicPartition, offset: int, epoch: int = NO_EPOCH, *, until: int = NO_LIMIT) -> None:
+    def seek(self, tp: TopicPartition, offset: int, epoch: int = NO_EPOCH, *, until: int = NO_LIMIT) -> None:
         """`until`: fetch nothing from there on."""
-        reading = self._reading(place)
+        reading = self._reading(tp)
         reading.seek(Position(offset, epoch))
         reading.until = until
 
-    def seek_to(self, place: TopicPartition, time: int) -> None:
+    def seek_to(self, tp: TopicPartition, time: int) -> None:
         """To EARLIEST, LATEST, or the first record not older than a time in ms."""
-        self._reading(place).reset(time)
+        self._reading(tp).reset(time)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """What is buffered stays, and is not shown."""
-        for place in partitions:
-            self._reading(place).paused = True
+        for tp in partitions:
+            self._reading(tp).paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        for place in partitions:
-            self._reading(place).paused = False
+        for tp in partitions:
+            self._reading(tp).paused = False
 
     def limit(self, until: Mapping[TopicPartition, int]) -> None:
         """Fetch nothing from these offsets on; of the other partitions whatever there is."""
-        for place, reading in self._readings.items():
-            reading.until = until.get(place, NO_LIMIT)
+        for tp, reading in self._readings.items():
+            reading.until = until.get(tp, NO_LIMIT)
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
         """Neither ask nor show anything of them until `release`; positions stay, and may be set."""
-        for place in partitions:
-            self._reading(place).held = True
+        for tp in partitions:
+            self._reading(tp).held = True
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        for place in partitions:
-            if place in self._readings:
-                self._readings[place].held = False
+        for tp in partitions:
+            if tp in self._readings:
+                self._readings[tp].held = False
 
-    def turn(self, place: TopicPartition) -> int:
+    def revision(self, tp: TopicPartition) -> int:
         """Rises when the position is set: whoever found out a position in the meantime is too late then."""
-        reading = self._readings.get(place)
-        return -1 if reading is None else reading.turn
+        reading = self._readings.get(tp)
+        return -1 if reading is None else reading.revision
 
     def paused(self) -> list[TopicPartition]:
-        return [place for place, reading in self._readings.items() if reading.paused]
+        return [tp for tp, reading in self._readings.items() if reading.paused]
 
-    def position(self, place: TopicPartition) -> Position | None:
+    def position(self, tp: TopicPartition) -> Position | None:
         """Of the next record to be shown; None until it is known."""
-        return self._reading(place).position
+        return self._reading(tp).position
 
-    def high_watermark(self, place: TopicPartition) -> int | None:
-        high_watermark = self._reading(place).high_watermark
+    def high_watermark(self, tp: TopicPartition) -> int | None:
+        high_watermark = self._reading(tp).high_watermark
         return high_watermark if high_watermark >= 0 else None
 
-    def lag(self, place: TopicPartition) -> int | None:
+    def lag(self, tp: TopicPartition) -> int | None:
         """How many offsets there are from the position to the end of what may be read, as of the last answer."""
-        reading = self._reading(place)
+        reading = self._reading(tp)
         limit = reading.last_stable if self.settings.isolation_level == COMMITTED else reading.high_watermark
         return None if reading.position is None or limit < 0 else max(0, limit - reading.position.offset)
 
-    def _reading(self, place: TopicPartition) -> Reading:
-        reading = self._readings.get(place)
+    def _reading(self, tp: TopicPartition) -> Reading:
+        reading = self._readings.get(tp)
         if reading is None:
-            raise ClientError(f"{place} is not assigned to this consumer")
+            raise ClientError(f"{tp} is not assigned to this consumer")
         return reading
 
     # Out: records.
 
     def take(self, records_max: int, among: Collection[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:
         """Records that have come, and the position moves behind them. A ClientError comes only when there are none."""
-        return self.take_by(Fetched.take, len, records_max, among)
+        return self.take_by(CompletedFetch.take, len, records_max, among)
 
     def take_by(
         self,
-        take: Callable[[Fetched, int], list[T]],
+        take: Callable[[CompletedFetch, int], list[T]],
         amount: Callable[[list[T]], int],
         limit: int,
         among: Collection[TopicPartition] = (),
@@ -138,10 +138,10 @@ class SubscriptionState:
         """The same with another way to take, and to count what was taken."""
         taken: dict[TopicPartition, list[T]] = {}
         error: ClientError | None = None
-        for place, reading in list(self._readings.items()):
+        for tp, reading in list(self._readings.items()):
             if limit <= 0:
                 break
-            if reading.paused or reading.held or (among and place not in among):
+            if reading.paused or reading.held or (among and tp not in among):
                 continue
             try:
                 part = self._taken(reading, take, amount, limit)
@@ -149,15 +149,19 @@ class SubscriptionState:
                 error = error or failure
                 continue
             if part:
-                taken[place] = part
+                taken[tp] = part
                 limit -= amount(part)
-                self._readings[place] = self._readings.pop(place)
+                self._readings[tp] = self._readings.pop(tp)
         if error is not None and not taken:
             raise error
         return taken
 
     def _taken(
-        self, reading: Reading, take: Callable[[Fetched, int], list[T]], amount: Callable[[list[T]], int], limit: int
+        self,
+        reading: Reading,
+        take: Callable[[CompletedFetch, int], list[T]],
+        amount: Callable[[list[T]], int],
+        limit: int,
     ) -> list[T]:
         taken: list[T] = []
         while reading.buffer and (left := limit - amount(taken)) > 0:
@@ -168,8 +172,8 @@ class SubscriptionState:
                 if taken:
                     break
                 reading.fetch_again()
-                message = f"{reading.place} at offset {fetched.position}: {refused.message}"
-                raise RecordsDamaged(message, reading.place, fetched.position, refused.code) from None
+                message = f"{reading.tp} at offset {fetched.position}: {refused.message}"
+                raise RecordsDamaged(message, reading.tp, fetched.position, refused.code) from None
             assert reading.position is not None
             epoch = fetched.epoch if fetched.epoch != NO_EPOCH else reading.position.epoch
             reading.position = Position(fetched.position, epoch)
@@ -185,6 +189,6 @@ class SubscriptionState:
     def _reset(self, reading: Reading, why: str, error: type[PositionError] = OffsetOutOfRange) -> None:
         offset = reading.position.offset if reading.position else -1
         if self.settings.auto_offset_reset is None:
-            reading.stick(error(why, reading.place, offset, ErrorCode.offset_out_of_range))
+            reading.stick(error(why, reading.tp, offset, ErrorCode.offset_out_of_range))
         else:
             reading.reset(self.settings.auto_offset_reset)

@@ -1,1 +1,1 @@
-"""What all clients have in common: cluster metadata, connections, the driver of their machines, settings."""
+"""Core of all clients: cluster metadata, connections, the driver of their state machines, settings."""

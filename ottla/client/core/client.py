@@ -1,4 +1,4 @@
-"""What all clients have in common: settings, a runtime, what is known of the cluster, and connections."""
+"""Base of all clients: settings, runtime, cluster metadata, connections; start and stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ottla.client.core.driver import Driver
-from ottla.client.core.metadata import Routing, RoutingSettings
+from ottla.client.core.metadata import Metadata, MetadataSettings
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ClientSettings, Settings
 from ottla.client.errors import ClientError
@@ -23,7 +23,7 @@ class Client(ABC):
     def __init__(self, settings: Settings, runtime: Runtime | None, *, auto_create: bool) -> None:
         self._settings = settings
         self._common = settings.part(ClientSettings)
-        self._routing_settings = settings.part(RoutingSettings, allow_auto_create_topics=auto_create)
+        self._metadata_settings = settings.part(MetadataSettings, allow_auto_create_topics=auto_create)
         self._given_runtime = runtime
         self._own_runtime: RealRuntime | None = None
         self._driver_or_none: Driver | None = None
@@ -53,11 +53,11 @@ class Client(ABC):
             from ottla.runtime.real import RealRuntime
 
             runtime = self._own_runtime = RealRuntime()
-        turn = runtime.random.randrange(len(self._settings.bootstrap))
-        routing = Routing(self._settings.bootstrap, self._routing_settings, turn=turn)
+        first = runtime.random.randrange(len(self._settings.bootstrap))
+        metadata = Metadata(self._settings.bootstrap, self._metadata_settings, first=first)
         setup_s = self._common.socket_connection_setup_timeout_ms / 1000
         network = Network(runtime, client_id=self._common.client_id, setup_timeout_s=setup_s)
-        self._driver_or_none = Driver(runtime, routing, network)
+        self._driver_or_none = Driver(runtime, metadata, network)
         return self._driver_or_none
 
     async def _close(self) -> None:

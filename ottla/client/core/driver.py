@@ -1,6 +1,6 @@
-"""What puts a client's machines to work: asks them what to do, does it, and tells them what came of it.
+"""Driver of a client's state machines: asks them what to do, sends their requests, and tells them the outcome.
 
-The machines decide (`routing` has the contract); here are only the clock, the connections, and those who wait for
+The machines decide (`requests` has the contract); here are only the clock, the connections, and those who wait for
 something to change. One pump asks all machines, again until none has anything to say, because what one has
 learned may be what another waits for. Many events within one turn of the loop cause one pump.
 """
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ottla.client.core.connection import Reply, resolve
-from ottla.client.core.metadata import Routing, Topic
+from ottla.client.core.metadata import Metadata, Topic
 from ottla.client.core.network import Network
 from ottla.client.core.requests import ANYBODY, Broker, Send, backoff_s
 from ottla.client.core.waits import Obstacle, Unanswered, Waits, of_topics
@@ -52,13 +52,13 @@ Act = Callable[[Any], object]
 
 
 class Driver:
-    def __init__(self, runtime: Runtime, routing: Routing, network: Network) -> None:
+    def __init__(self, runtime: Runtime, metadata: Metadata, network: Network) -> None:
         self.runtime = runtime
-        self.routing = routing
+        self.metadata = metadata
         self.network = network
         self.pump_due = False
         """A pump comes with the next turn of the loop."""
-        self._machines: list[tuple[Machine, Act]] = [(routing, lambda _: None)]
+        self._machines: list[tuple[Machine, Act]] = [(metadata, lambda _: None)]
         self._observers: list[Callable[[], object]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._failures: dict[int, ClientError] = {}
@@ -93,8 +93,8 @@ class Driver:
         address failed; it is raised at once when what answers there is no broker at all."""
         deadline = self.runtime.now() + timeout_s if timeout_s > 0 else None
         self.wake()
-        while self.routing.revision == 0:
-            failures = [self._failures.get(broker.node_id) for broker in self.routing.bootstrap]
+        while self.metadata.revision == 0:
+            failures = [self._failures.get(broker.node_id) for broker in self.metadata.bootstrap]
             known = [failure for failure in failures if failure is not None]
             may_help = deadline is not None and any(failure.retriable for failure in known)
             if len(known) == len(failures) and not may_help:
@@ -165,7 +165,7 @@ class Driver:
         self.wake()
 
     def _send(self, machine: Machine, send: Send) -> None:
-        to = send.to if send.to is not ANYBODY else self.routing.any_broker(self.runtime.now())
+        to = send.to if send.to is not ANYBODY else self.metadata.any_broker(self.runtime.now())
 
         number = self._sends(to, send)
 
@@ -191,7 +191,7 @@ class Driver:
 
     def _sends(self, to: Broker | None, send: Send) -> int:
         """A number under which it is waited for. Before any broker has answered the bootstrap list is what is named."""
-        if to is None or not send.awaited or self.routing.revision == 0:
+        if to is None or not send.awaited or self.metadata.revision == 0:
             return 0
         self._look_later()
         return self._unanswered.sent(to, send.request, self.runtime.now())
@@ -206,7 +206,7 @@ class Driver:
         """A machine that asked ANYBODY cannot say who it was that did not answer."""
         self._failures[to.node_id] = error
         if send.to is ANYBODY and error.code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
-            self.routing.lost(to.node_id, self.runtime.now())
+            self.metadata.lost(to.node_id, self.runtime.now())
 
     # Why they wait.
 
@@ -235,11 +235,11 @@ class Driver:
         now = self.runtime.now()
         for source in self._sources:
             yield from source(now)
-        yield from of_topics(self.routing)
+        yield from of_topics(self.metadata)
 
     def _bootstrap_obstacles(self, now: float) -> Iterator[Obstacle]:
-        if self.routing.revision == 0:
-            for broker in self.routing.bootstrap:
+        if self.metadata.revision == 0:
+            for broker in self.metadata.bootstrap:
                 error = self._failures.get(broker.node_id)
                 address = f"{broker.host}:{broker.port}"
                 silent = error is None or isinstance(error, TimedOut)
@@ -282,7 +282,7 @@ class Driver:
 
     def ask(self, send: Send, reply: Reply) -> None:
         """Beside the machines; what it says of the broker's health is noted all the same."""
-        to = send.to if send.to is not ANYBODY else self.routing.any_broker(self.runtime.now())
+        to = send.to if send.to is not ANYBODY else self.metadata.any_broker(self.runtime.now())
         if to is None:
             self.runtime.call_soon(reply, self._nobody())
             return
@@ -292,11 +292,11 @@ class Driver:
         def noted(received: Message | ClientError) -> None:
             self._returned(number, received)
             if not isinstance(received, ClientError):
-                self.routing.reached(to.node_id)
+                self.metadata.reached(to.node_id)
                 self._heard(send.request, received)
             elif received.code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
                 self._failures[to.node_id] = received
-                self.routing.lost(to.node_id, self.runtime.now())
+                self.metadata.lost(to.node_id, self.runtime.now())
             reply(received)
             self.announce()
 
@@ -331,7 +331,7 @@ class Driver:
 
     async def insist(self, work: Callable[[], Awaitable[T]], *, timeout_s: float) -> T:
         """Do it again as long as the error says that this may help."""
-        settings = self.routing.settings
+        settings = self.metadata.settings
         deadline = self.runtime.now() + timeout_s
         attempts = 0
         while True:
@@ -351,15 +351,15 @@ class Driver:
 
     async def topic(self, name: str, deadline: float) -> Topic:
         """As soon as it is known. What is said of a topic that is not there in time is why."""
-        self.routing.want(name, self.runtime.now())
-        with self.routing.awaited(name):
+        self.metadata.want(name, self.runtime.now())
+        with self.metadata.awaited(name):
             self.wake()
-            while (topic := self.routing.topic(name)) is None:
-                refusal = self.routing.refusal(name)
+            while (topic := self.metadata.topic(name)) is None:
+                refusal = self.metadata.refusal(name)
                 if refusal is not None:
                     raise refusal
                 if self.runtime.now() >= deadline:
-                    error = error_of(self.routing.error(name), f"topic {name}")
+                    error = error_of(self.metadata.error(name), f"topic {name}")
                     raise error or self.timed_out(f"topic {name}: nobody told in time where it is")
                 await self.changed(deadline)
         return topic

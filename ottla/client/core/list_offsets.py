@@ -1,11 +1,11 @@
-"""Questions about offsets: where a partition begins and ends, and what it had at a time. Asked of each leader."""
+"""ListOffsets: where partitions begin and end, and offsets by timestamp. Sent to each leader."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ottla.client.core.requests import CONSUMER, STALE_ROUTE, Broker, code_of
+from ottla.client.core.requests import CONSUMER, STALE_METADATA, Broker, code_of
 from ottla.client.errors import ClientError, Several, error_of
 from ottla.client.values import UNCOMMITTED, OffsetAndTimestamp, TopicPartition
 from ottla.errors import ErrorCode
@@ -36,27 +36,27 @@ async def list_offsets(
 
     async def round_() -> None:
         errors: dict[object, ClientError] = {}
-        asked = await _by_leader(driver, {place: at for place, at in times.items() if place not in found}, deadline)
+        asked = await _by_leader(driver, {tp: at for tp, at in times.items() if tp not in found}, deadline)
         for broker, wanted in asked.items():
             request = _request(driver, wanted, isolation_level)
             answer = await driver.call(request, ListOffsetsResponse, broker, timeout_s=request_timeout_s)
             for topic in answer.topics:
                 for part in topic.partitions:
-                    place = TopicPartition(topic.name, part.partition_index)
+                    tp = TopicPartition(topic.name, part.partition_index)
                     code = code_of(part.error_code)
-                    if code in STALE_ROUTE:
-                        driver.routing.refresh()
-                    error = error_of(code, str(place))
+                    if code in STALE_METADATA:
+                        driver.metadata.refresh()
+                    error = error_of(code, str(tp))
                     if error is None:
-                        found[place] = OffsetAndTimestamp(part.offset, part.timestamp, part.leader_epoch)
+                        found[tp] = OffsetAndTimestamp(part.offset, part.timestamp, part.leader_epoch)
                     else:
-                        error.retriable = error.retriable or code in STALE_ROUTE
-                        errors[place] = error
+                        error.retriable = error.retriable or code in STALE_METADATA
+                        errors[tp] = error
         if errors:
             raise Several.of("offsets", errors)
 
     await driver.insist(round_, timeout_s=timeout_s)
-    return {place: found[place] for place in times if place in found}
+    return {tp: found[tp] for tp in times if tp in found}
 
 
 async def _by_leader(
@@ -64,30 +64,30 @@ async def _by_leader(
 ) -> dict[Broker, dict[TopicPartition, int]]:
     """A ClientError, worth trying again, when somebody has no leader now."""
     asked: dict[Broker, dict[TopicPartition, int]] = {}
-    for place, at in times.items():
-        topic = await driver.topic(place.topic, deadline)
-        if place.partition not in topic.leaders:
+    for tp, at in times.items():
+        topic = await driver.topic(tp.topic, deadline)
+        if tp.partition not in topic.leaders:
             # It may have been added just now, and whoever answered Metadata has not heard of it yet.
-            driver.routing.refresh()
+            driver.metadata.refresh()
             driver.wake()
             raise ClientError(
-                f"topic {place.topic} has no partition {place.partition}",
+                f"topic {tp.topic} has no partition {tp.partition}",
                 code=ErrorCode.unknown_topic_or_partition,
                 retriable=True,
             )
-        broker = driver.routing.leading_broker(*place, driver.runtime.now())
+        broker = driver.metadata.leading_broker(*tp, driver.runtime.now())
         if broker is None:
-            driver.routing.refresh()
+            driver.metadata.refresh()
             driver.wake()
-            raise ClientError(f"{place} has no leader now", code=ErrorCode.leader_not_available, retriable=True)
-        asked.setdefault(broker, {})[place] = at
+            raise ClientError(f"{tp} has no leader now", code=ErrorCode.leader_not_available, retriable=True)
+        asked.setdefault(broker, {})[tp] = at
     return asked
 
 
 def _request(driver: Driver, times: Mapping[TopicPartition, int], isolation_level: int) -> ListOffsetsRequest:
     topics: dict[str, ListOffsetsTopic] = {}
-    for place, at in times.items():
-        epoch = driver.routing.leader(*place).epoch
-        wanted = ListOffsetsPartition(partition_index=place.partition, current_leader_epoch=epoch, timestamp=at)
-        topics.setdefault(place.topic, ListOffsetsTopic(name=place.topic)).partitions.append(wanted)
+    for tp, at in times.items():
+        epoch = driver.metadata.leader(*tp).epoch
+        wanted = ListOffsetsPartition(partition_index=tp.partition, current_leader_epoch=epoch, timestamp=at)
+        topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic)).partitions.append(wanted)
     return ListOffsetsRequest(replica_id=CONSUMER, isolation_level=isolation_level, topics=list(topics.values()))

@@ -1,4 +1,4 @@
-"""Where partitions live, as far as a client knows, pure: what to ask, whom, when, and what to believe.
+"""Cluster metadata of a client (Kafka: Metadata), pure: brokers, topics, leaders; when to refresh, what to believe.
 
 Who speaks: the client with any broker (Metadata), first with one of the bootstrap list, later with those it has heard
 of. Nothing here is durable and everything may be out of date; a leader refuses what it does not lead. So a client
@@ -6,7 +6,7 @@ acts on what it knows, and looks again when it is refused. A partition's leader 
 an answer with a lower one than known comes from a broker that is behind, and is not believed (KIP-320). A refusal may
 name the new leader (KIP-951), which spares the question.
 
-All machines of a client share one `Routing`; the contract with their shell stands in `requests`.
+All machines of a client share one `Metadata`; the contract with their shell stands in `requests`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FOR_EVER: Final = float("inf")
 GONE: Final = ErrorCode.unknown_topic_or_partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingSettings:
+class MetadataSettings:
     """Kafka's names and defaults."""
 
     metadata_max_age_ms: int = 300_000
@@ -61,7 +61,7 @@ class Topic(NamedTuple):
     id: bytes
     leaders: Mapping[int, Leader]
     available: Sequence[int]
-    """Partitions that have a leader, one that can be found. As long as it is not all of them, routing asks again."""
+    """Partitions that have a leader, one that can be found. As long as it is not all of them, metadata is refreshed."""
 
 
 class Endpoint(Protocol):
@@ -87,14 +87,14 @@ class _Rest:
         self.until = 0.0
 
 
-class Routing:
+class Metadata:
     """What one client knows of the cluster."""
 
     def __init__(
-        self, bootstrap: Iterable[tuple[str, int]], settings: RoutingSettings | None = None, *, turn: int = 0
+        self, bootstrap: Iterable[tuple[str, int]], settings: MetadataSettings | None = None, *, first: int = 0
     ) -> None:
         """`turn`: where in its lists this client begins, so that many clients do not all begin with the first."""
-        self.settings = settings or RoutingSettings()
+        self.settings = settings or MetadataSettings()
         self.bootstrap = [Broker(-1 - at, host, port) for at, (host, port) in enumerate(bootstrap)]
         assert self.bootstrap, "a client needs somebody to ask first"
         self.brokers: dict[int, Broker] = {}
@@ -112,9 +112,9 @@ class Routing:
         self._awaited: Counter[str] = Counter()
         self._want_all = False
         self._resting: dict[int, _Rest] = {}
-        self._turn = turn
-        self._asking: Send | None = None
-        self._told: frozenset[str | None] = frozenset()
+        self._next = first
+        self._in_flight: Send | None = None
+        self._reported: frozenset[str | None] = frozenset()
         """What the last answer was about."""
         self._stale = True
         self._again = False
@@ -160,7 +160,7 @@ class Routing:
 
     def heard_of(self, topic: str) -> bool:
         """Whether the topic is known, or was not found when somebody looked for it just now."""
-        return topic in self._topics or topic in self._told
+        return topic in self._topics or topic in self._reported
 
     def refusal(self, topic: str) -> ClientError | None:
         """Why nothing will be known of the topic, however often one asks."""
@@ -187,8 +187,8 @@ class Routing:
             ready = [broker for broker in brokers if broker.node_id not in self._resting]
             ready = ready or [broker for broker in brokers if self.reachable(broker.node_id, now)]
             if ready:
-                chosen = ready[self._turn % len(ready)]
-                self._turn += 1
+                chosen = ready[self._next % len(ready)]
+                self._next += 1
                 return chosen
         return None
 
@@ -239,7 +239,7 @@ class Routing:
 
     def refresh(self) -> None:
         """What is known proved wrong, or too little."""
-        if self._asking is not None:
+        if self._in_flight is not None:
             self._again = True
         self._stale = True
 
@@ -268,7 +268,7 @@ class Routing:
     # The machine.
 
     def decide(self, now: float) -> list[Send]:
-        if self._asking is not None or now < self._due():
+        if self._in_flight is not None or now < self._due():
             return []
         broker = self.any_broker(now)
         if broker is None:
@@ -278,10 +278,10 @@ class Routing:
         missing = any(name not in self._topics or self.error(name) is GONE for name in names)
         creates = self.settings.allow_auto_create_topics and missing
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=creates)
-        self._asking = Send(request, broker, self.settings.request_timeout_ms / 1000)
+        self._in_flight = Send(request, broker, self.settings.request_timeout_ms / 1000)
         self._asked_at = now
         self._stale = self._again = False
-        return [self._asking]
+        return [self._in_flight]
 
     def _worth_asking(self, now: float) -> list[str]:
         """And what is idle is forgotten."""
@@ -302,7 +302,7 @@ class Routing:
 
     @property
     def deadline(self) -> float | None:
-        return None if self._asking is not None else self._due()
+        return None if self._in_flight is not None else self._due()
 
     def _due(self) -> float:
         settings = self.settings
@@ -316,9 +316,9 @@ class Routing:
         return max(due, min(map(self.reachable_at, everybody)))
 
     def answered(self, send: Send, response: Message, now: float) -> None:
-        assert send is self._asking, "the answer to a question that was not asked"
+        assert send is self._in_flight, "the answer to a question that was not asked"
         assert isinstance(response, MetadataResponse)
-        self._asking = None
+        self._in_flight = None
         self.reached(send.to.node_id)
         if code_of(response.error_code) is ErrorCode.rebootstrap_required or not response.brokers:
             # Whoever answers has lost touch with its cluster (KIP-1102): begin again from the list.
@@ -328,15 +328,15 @@ class Routing:
             return
         self._refreshed_at = now
         assert isinstance(send.request, MetadataRequest)
-        self._told = frozenset(topic.name for topic in send.request.topics or ())
+        self._reported = frozenset(topic.name for topic in send.request.topics or ())
         self._learn(response)
         complete = all(map(self._complete, self._worth_asking(now)))
         self._attempts = 0 if complete else self._attempts + 1
         self._stale = self._again or not complete
 
     def failed(self, send: Send, now: float, code: ErrorCode = ErrorCode.network_exception) -> None:
-        assert send is self._asking, "the failure of a question that was not asked"
-        self._asking = None
+        assert send is self._in_flight, "the failure of a question that was not asked"
+        self._in_flight = None
         if code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
             self.lost(send.to.node_id, now)
             self._asked_at = None  # whoever else can be reached may be asked at once
@@ -378,12 +378,12 @@ class Routing:
         self.errors.pop(name, None)
         before = self._topics.get(name)
         # An old version of Metadata tells no ids; that is no reason to forget one, or to take the topic for another.
-        told = topic.topic_id if before is None or topic.topic_id != ZERO_UUID else before.id
-        old = before.leaders if before is not None and before.id in (told, ZERO_UUID) else {}
+        reported = topic.topic_id if before is None or topic.topic_id != ZERO_UUID else before.id
+        old = before.leaders if before is not None and before.id in (reported, ZERO_UUID) else {}
         leaders = {part.partition_index: _newer(old.get(part.partition_index), part) for part in topic.partitions}
         # Topics only grow: whoever tells of fewer partitions than known is behind.
         leaders.update((index, leader) for index, leader in old.items() if index not in leaders)
-        self._remember(name, told, leaders)
+        self._remember(name, reported, leaders)
 
     def _remember(self, name: str, topic_id: bytes, leaders: dict[int, Leader]) -> None:
         before = self._topics.get(name)
@@ -395,7 +395,7 @@ class Routing:
             self._names[topic_id] = name
 
 
-def _newer(known: Leader | None, told: MetadataResponsePartition) -> Leader:
-    if known is not None and NO_EPOCH < told.leader_epoch < known.epoch:
+def _newer(known: Leader | None, reported: MetadataResponsePartition) -> Leader:
+    if known is not None and NO_EPOCH < reported.leader_epoch < known.epoch:
         return known
-    return Leader(told.leader_id, told.leader_epoch)
+    return Leader(reported.leader_id, reported.leader_epoch)

@@ -1,4 +1,4 @@
-"""The connections of one client: made when somebody has something to say, dropped when they break.
+"""Connections of one client: opened for the first request, one per broker and kind of request, dropped when they break.
 
 A broker answers the requests of one connection in order, and some take their time: a fetch waits for records, a join
 for the other members, a write for its replicas. So each kind has a connection of its own, and a question about

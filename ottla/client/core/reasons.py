@@ -1,4 +1,4 @@
-"""Why a client waits, in words: what a broker said last, and the setting or command that mends it. Pure."""
+"""Why a client waits, as text: what a broker answered last, and the setting or command that helps. Pure."""
 
 from __future__ import annotations
 

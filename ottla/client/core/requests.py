@@ -1,13 +1,11 @@
-"""Requests of a client's machines: to which broker each goes, and when a refused one is sent again.
+"""Requests of a client's state machines: the broker each goes to, its timeout, and the backoff before a retry.
 
-The contract between a machine and its shell, in `metadata`,
-`accumulator`, `fetcher` and others:
+The contract between a machine (`metadata`, `accumulator`, `fetcher` and others) and its shell:
 - `decide(now)` gives what is to be done, after whatever happened (to any of the machines) and when `deadline` has
   passed. It never waits.
 - `Send`: to that broker (or to `any_broker`, if it is for ANYBODY), in order with other requests of its kind, in the
-  highest common version. Then `answered`, or `failed` when the connection is lost or `timeout_s` is
-  over. A shell that gives up on one request closes the connection, and fails everything that was sent on it, before
-  it connects anew.
+  highest common version. Then `answered`, or `failed` when the connection is lost or `timeout_s` is over. A shell that
+  gives up on one request closes the connection, and fails everything that was sent on it, before it connects anew.
 - `Send.awaited` false: no answer comes. `answered` is not called; `failed` need not be.
 """
 
@@ -29,7 +27,7 @@ SETTLING: Final = frozenset({ErrorCode.concurrent_transactions, ErrorCode.unstab
 SETTLING_MS: Final = 20
 """After so long one asks again; Kafka's own producers do, too."""
 
-STALE_ROUTE: Final = frozenset(
+STALE_METADATA: Final = frozenset(
     {
         ErrorCode.not_leader_or_follower,
         ErrorCode.unknown_topic_or_partition,

@@ -1,4 +1,4 @@
-"""Users' serializers and deserializers: functions of one argument, or of two, the second being where it goes.
+"""Serializers and deserializers of users: functions of one argument, or of two, the second being a context.
 
 Those with a second parameter `ctx` or `context` are told the topic, the field (`key` or `value`) and the headers: what
 confluent-kafka's serializers want to know, and `ottla.serde`'s.

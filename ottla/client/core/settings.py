@@ -1,6 +1,7 @@
-"""Settings as users give them: Kafka's names with `_` as keywords, or with `.` in a dictionary, as confluent-kafka
-takes them, where librdkafka's own names for the same thing are understood too. What nobody understands is refused,
-with the name that was probably meant.
+"""Settings of the clients: Kafka's names, as keywords with `_` or in a dictionary with `.`.
+
+The dictionary is the one that confluent-kafka takes: librdkafka's own names for a setting are understood, too. A name
+that nobody understands is refused, with the one that was probably meant.
 """
 
 from __future__ import annotations

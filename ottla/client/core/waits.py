@@ -1,4 +1,4 @@
-"""What a client waits for, and why: told as a warning when it lasts. Pure.
+"""What a client waits for, and why: logged as a warning when it lasts. Pure.
 
 Reasons come from three sides. Answers with an error after which the client tries again are noted as they come, by what
 they are about, until an answer without one comes. What the machines stand still for (no leader, no such topic) is
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from ottla.client.core import reasons
-from ottla.client.core.metadata import Routing
+from ottla.client.core.metadata import Metadata
 from ottla.client.core.requests import NO_NODE, Broker, code_of
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.schema.fetch import FetchRequest
@@ -43,19 +43,19 @@ Obstacle = tuple[str, str]
 
 
 class _Wait:
-    __slots__ = ("last", "reason", "since", "told_at", "vague")
+    __slots__ = ("last", "reason", "reported_at", "since", "vague")
 
     def __init__(self, reason: str, since: float) -> None:
         self.reason = reason
         self.since = self.last = since
-        self.told_at: float | None = None
+        self.reported_at: float | None = None
         self.vague = False
         """It says that a coordinator is not available, which FindCoordinator may have told better."""
 
     def is_due(self, now: float) -> bool:
         """It has lasted, it was met more than once, and nobody was told lately."""
         lasted = now - self.since >= PATIENCE_SECONDS and self.last > self.since
-        return lasted and (self.told_at is None or now - self.told_at >= AGAIN_SECONDS)
+        return lasted and (self.reported_at is None or now - self.reported_at >= AGAIN_SECONDS)
 
 
 class Waits:
@@ -105,14 +105,14 @@ class Waits:
         present = dict(obstacles)
         for about, reason in present.items():
             self.note(about, reason, now)
-        told: list[Obstacle] = []
+        reported: list[Obstacle] = []
         for about, wait in list(self._waits.items()):
             if now - wait.last > FORGOTTEN_SECONDS:
                 del self._waits[about]
             elif wait.is_due(now) and not self._known_better(wait):
-                wait.told_at = now
-                told.append((about, wait.reason))
-        return together(told)[:TOLD_MAX]
+                wait.reported_at = now
+                reported.append((about, wait.reason))
+        return together(reported)[:TOLD_MAX]
 
     def reasons(self) -> str:
         """For an error message: all that is waited for, or nothing."""
@@ -201,20 +201,25 @@ def _silence(to: Broker, request: Message) -> str:
     return f"{who} does not answer ({name}): it hangs, is paused or busy, or waits for others; look at its log"
 
 
-def of_topics(routing: Routing) -> Iterator[Obstacle]:
+def of_topics(metadata: Metadata) -> Iterator[Obstacle]:
     """Topics that somebody wants and nobody knows."""
-    for topic, code in routing.errors.items():
+    for topic, code in metadata.errors.items():
         yield f"topic {topic}", f"topic {topic}: {reasons.reason(code, topic)}"
 
 
 def of_partition(
-    routing: Routing, topic: str, partition: int, now: float, said: ErrorCode = ErrorCode.none, words: str | None = None
+    metadata: Metadata,
+    topic: str,
+    partition: int,
+    now: float,
+    said: ErrorCode = ErrorCode.none,
+    words: str | None = None,
 ) -> Obstacle | None:
     """Why nothing comes of this partition, if something is known to be wrong."""
-    if routing.topic(topic) is None:
+    if metadata.topic(topic) is None:
         return None  # told of the topic
-    leader = routing.leader(topic, partition).node_id
-    if said is ErrorCode.none and leader != NO_NODE and routing.reachable(leader, now):
+    leader = metadata.leader(topic, partition).node_id
+    if said is ErrorCode.none and leader != NO_NODE and metadata.reachable(leader, now):
         return None
-    place = f"{topic}-{partition}"
-    return place, f"{place}: {routing.obstacle(topic, partition, said, words)}"
+    tp = f"{topic}-{partition}"
+    return tp, f"{tp}: {metadata.obstacle(topic, partition, said, words)}"

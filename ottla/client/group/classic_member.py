@@ -1,4 +1,4 @@
-"""A member of a group under the classic protocol, pure.
+"""Member of a classic group (JoinGroup, SyncGroup, Heartbeat), pure.
 
 Who speaks: members with the coordinator only. A rebalance is one round: every member sends JoinGroup, the
 coordinator holds the answers back until all have come (or the slow ones' time is over), and gives the round a new

@@ -1,4 +1,4 @@
-"""Offsets that a group has committed: written and read at its coordinator.
+"""Committed offsets of a group: OffsetCommit and OffsetFetch at its coordinator.
 
 A commit carries who commits: the member and its generation, or nobody for a consumer that assigns partitions to
 itself. The coordinator refuses a member that it does not count on any more; its partitions are somebody else's by then.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TOPIC_NAMES_UNTIL: Final = 9
 """The last version of OffsetCommit and OffsetFetch that names topics."""
 NO_OFFSET: Final = -1
-EXPELLED: Final = frozenset(
+NOT_A_MEMBER: Final = frozenset(
     {ErrorCode.illegal_generation, ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id,
      ErrorCode.fenced_member_epoch, ErrorCode.rebalance_in_progress}
 )  # fmt: skip
@@ -110,7 +110,7 @@ class GroupOffsets:
         for topic in answer.topics:
             for part in topic.partitions:
                 code = code_of(part.error_code)
-                if code in EXPELLED or code in COORDINATOR_MOVED:
+                if code in NOT_A_MEMBER or code in COORDINATOR_MOVED:
                     refused(code, who)
                 self._note(code)
                 error = _refusal(code, f"commit {topic.name}-{part.partition_index}")
@@ -137,15 +137,15 @@ class GroupOffsets:
             require_stable=stable,
         )
         answer = await self._call(request, OffsetFetchResponse)
-        told = answer.groups[0] if answer.groups else answer
-        self._raise(code_of(told.error_code), f"offsets of group {self._group_id}")
+        reported = answer.groups[0] if answer.groups else answer
+        self._raise(code_of(reported.error_code), f"offsets of group {self._group_id}")
         found: dict[TopicPartition, OffsetAndMetadata] = {}
-        for topic in told.topics:
+        for topic in reported.topics:
             for part in topic.partitions:
-                place = TopicPartition(topic.name, part.partition_index)
-                self._raise(code_of(part.error_code), f"offset of {place}")
+                tp = TopicPartition(topic.name, part.partition_index)
+                self._raise(code_of(part.error_code), f"offset of {tp}")
                 if part.committed_offset > NO_OFFSET:
-                    found[place] = OffsetAndMetadata(
+                    found[tp] = OffsetAndMetadata(
                         part.committed_offset, part.metadata or "", part.committed_leader_epoch
                     )
         return found
@@ -178,7 +178,7 @@ def _refusal(code: ErrorCode, subject: str) -> ClientError | None:
     error = error_of(code, subject)
     if error is None:
         return None
-    if code in EXPELLED:
+    if code in NOT_A_MEMBER:
         return CommitFailed(str(error), code=code)
     error.retriable = error.retriable or code in AGAIN
     return error
@@ -187,10 +187,10 @@ def _refusal(code: ErrorCode, subject: str) -> ClientError | None:
 def _failed(errors: Mapping[object, ClientError]) -> ClientError:
     """Whoever is out of the group hears that, however many partitions it is told for."""
     error = Several.of("commit", errors)
-    expelled = next((each for each in errors.values() if isinstance(each, CommitFailed)), None)
-    if expelled is None or expelled is error:
+    not_a_member = next((each for each in errors.values() if isinstance(each, CommitFailed)), None)
+    if not_a_member is None or not_a_member is error:
         return error
-    failed = CommitFailed(str(error), code=expelled.code)
+    failed = CommitFailed(str(error), code=not_a_member.code)
     failed.errors = error.errors
     return failed
 

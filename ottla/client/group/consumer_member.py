@@ -1,4 +1,4 @@
-"""A member of a group under the consumer protocol (KIP-848), pure.
+"""Member of a consumer group (KIP-848, ConsumerGroupHeartbeat), pure.
 
 Who speaks: members with the coordinator only, and only in heartbeats. The coordinator decides who gets what. A
 heartbeat carries the member's epoch and whatever has changed since the last; its answer carries the next epoch,
@@ -66,9 +66,9 @@ class ConsumerMember(GroupMember):
         """Of the topics owned. One that was deleted and made again has the same name and is another."""
         self._naming: NameTopics | None = None
         self._newly_joined = False
-        self._told: tuple[frozenset[str], str | None] | None = None
+        self._reported: tuple[frozenset[str], str | None] | None = None
         """The subscription the coordinator knows; None when it must be told everything."""
-        self._told_owned: frozenset[TopicPartition] | None = None
+        self._reported_owned: frozenset[TopicPartition] | None = None
         self._interval_s = 0.0
         self._beat_at = 0.0
 
@@ -114,7 +114,7 @@ class ConsumerMember(GroupMember):
         elif code in FENCED:
             self._fenced()
         else:
-            self._told = self._told_owned = None
+            self._reported = self._reported_owned = None
             if code in COORDINATOR_MOVED:
                 self._lose_coordinator(now)
             elif code in RETRIABLE:
@@ -129,7 +129,7 @@ class ConsumerMember(GroupMember):
         if self.state is State.LEAVING:
             self._departed()
         else:
-            self._told = self._told_owned = None
+            self._reported = self._reported_owned = None
             self._lose_coordinator(now)
 
     def _called_back(self, now: float) -> None:
@@ -169,7 +169,7 @@ class ConsumerMember(GroupMember):
         shall = frozenset(
             TopicPartition(name, partition) for name, topic_id in ids.items() for partition in self._target[topic_id]
         )
-        kept = frozenset(place for place in self.owned & shall if self._ids[place.topic] == ids[place.topic])
+        kept = frozenset(tp for tp in self.owned & shall if self._ids[tp.topic] == ids[tp.topic])
         if kept != self.owned:
             self.state = State.RECONCILING
             self._give_up(Revoke(self.owned - kept))
@@ -181,7 +181,7 @@ class ConsumerMember(GroupMember):
             self._take(coming)
         if not unnamed:
             self._target = None
-        if self.owned != self._told_owned:
+        if self.owned != self._reported_owned:
             self.state = State.ACKNOWLEDGING
         elif self._target is None:
             self.state = State.STABLE
@@ -190,17 +190,17 @@ class ConsumerMember(GroupMember):
         """Whether there is something to say that cannot wait."""
         return (
             self._subscription_changed()
-            or self._told_owned is None
-            or (self.state is State.ACKNOWLEDGING and self.owned != self._told_owned)
+            or self._reported_owned is None
+            or (self.state is State.ACKNOWLEDGING and self.owned != self._reported_owned)
         )
 
     def _subscription_changed(self) -> bool:
         """Of one that is about to leave nobody needs to know what it wants."""
-        return not self._departing and self._told != (self.topics, self.pattern)
+        return not self._departing and self._reported != (self.topics, self.pattern)
 
     def _beat(self) -> None:
         joining = not self._joined()
-        everything = joining or self._told is None
+        everything = joining or self._reported is None
         if joining:
             self.state = State.JOINING
         settings = self.settings
@@ -216,12 +216,12 @@ class ConsumerMember(GroupMember):
         )
         if everything or self._subscription_changed():
             request.subscribed_topic_names = sorted(self.topics)
-            had_pattern = self._told is not None and self._told[1] is not None
+            had_pattern = self._reported is not None and self._reported[1] is not None
             request.subscribed_topic_regex = self.pattern or ("" if had_pattern else None)
-            self._told = self.topics, self.pattern
-        if everything or self.owned != self._told_owned:
+            self._reported = self.topics, self.pattern
+        if everything or self.owned != self._reported_owned:
             request.topic_partitions = self._owned_by_id()
-            self._told_owned = self.owned
+            self._reported_owned = self.owned
         self._request = self._send(request)
 
     def _owned_by_id(self) -> list[ConsumerGroupHeartbeatRequestTopicPartitions]:
@@ -241,7 +241,7 @@ class ConsumerMember(GroupMember):
             self._target = {
                 topic.topic_id: frozenset(topic.partitions) for topic in response.assignment.topic_partitions
             }
-        if self.state is State.JOINING or (self.state is State.ACKNOWLEDGING and self.owned == self._told_owned):
+        if self.state is State.JOINING or (self.state is State.ACKNOWLEDGING and self.owned == self._reported_owned):
             self.state = State.STABLE
 
     def _deadlines(self) -> Iterable[float]:
@@ -259,7 +259,7 @@ class ConsumerMember(GroupMember):
         self.epoch = JOIN_EPOCH
         self._target = None
         self._naming = None
-        self._told = self._told_owned = None
+        self._reported = self._reported_owned = None
         self._beat_at = 0.0
 
     def _joined(self) -> bool:

@@ -1,11 +1,11 @@
-"""What both kinds of group member have in common: their words with the shell, and how they find their coordinator.
+"""Group member: what classic and KIP-848 members share, the contract with the shell, and finding the coordinator.
 
 A member is a machine without input or output. The shell tells it what happened (an answer came, a request
 failed, a callback returned, the user polled, its deadline has passed), always with the time, and gets back what
 is to be done, in order. It never waits: `deadline` says until when nothing needs to be done if nothing happens.
 
 The shell's part of the contract
-- `Send`: as in `routing`, with `answered` and `failed` told by the request. FindCoordinator goes to ANYBODY.
+- `Send`: as in `core.requests`, with `answered` and `failed` told by the request. FindCoordinator goes to ANYBODY.
 - `Revoke`, `Assign`, `Lose`: one after another, each with the user's callback; after a `Revoke` or a `Lose` (not an
   `Assign`) `called_back`. Revoked partitions may still be committed, lost ones may be somebody else's by now.
 - `CountPartitions`, `NameTopics`: look it up in fresh metadata, then `counted` or `named`.

@@ -1,4 +1,4 @@
-"""A consumer's place in its group: carries out what the member decides, and tells the consumer what to read.
+"""Group membership of a consumer: carries out what the member decides, and hands partitions to the consumer.
 
 The member is pure (`member` has the contract). Here are its requests, its timer, its questions about topics, and the
 order of what the user is told: one callback at a time, and the next only when that one has returned.
@@ -60,7 +60,7 @@ def member_of(
         raise BadSetting(f"partition_assignment_strategy: {problem}") from None
 
 
-class Group:
+class GroupMembership:
     """One membership. A machine to the driver, which only needs to know when it wants to be woken."""
 
     def __init__(self, driver: Driver, member: ClassicMember | ConsumerMember, reader: Reader) -> None:
@@ -83,27 +83,27 @@ class Group:
     def subscribe(self, topics: Collection[str]) -> None:
         self._pattern = None
         for topic in topics:
-            self._driver.routing.want(topic)
-        self._tell(self.member.subscribe, topics)
+            self._driver.metadata.want(topic)
+        self._notify(self.member.subscribe, topics)
 
     def subscribe_pattern(self, pattern: str) -> None:
         """Whole names. The coordinator matches for its own protocol, and we for the classic one."""
         if isinstance(self.member, ConsumerMember):
-            self._tell(self.member.subscribe_pattern, pattern)
+            self._notify(self.member.subscribe_pattern, pattern)
             return
         self._pattern = re.compile(pattern)
         self._revision = -1
-        self._driver.routing.want_all()
+        self._driver.metadata.want_all()
         self._driver.wake()
 
     def unsubscribe(self) -> None:
         self._pattern = None
-        self._tell(self.member.unsubscribe)
+        self._notify(self.member.unsubscribe)
 
     def polled(self, now: float) -> None:
         if now - self._polled_at >= self.poll_step_s or self.member.away:
             self._polled_at = now
-            self._tell(self.member.polled)
+            self._notify(self.member.polled)
 
     def metadata(self) -> GroupMetadata:
         member = self.member
@@ -111,12 +111,12 @@ class Group:
         return GroupMetadata(member.settings.group_id, generation, member.member_id, member.settings.group_instance_id)
 
     def commit_refused(self, code: ErrorCode, who: GroupMetadata) -> None:
-        self._tell(self.member.commit_refused, code, who.generation_id)
+        self._notify(self.member.commit_refused, code, who.generation_id)
 
     async def leave(self, *, timeout_s: float) -> None:
         """Give everything up and leave; a coordinator that does not answer is not waited for for long."""
         deadline = self._driver.runtime.now() + timeout_s
-        self._tell(self.member.close)
+        self._notify(self.member.close)
         while not self.member.closed and self._driver.runtime.now() < deadline:
             await self._driver.changed(deadline)
         for task in (self._worker, *self._looking):
@@ -128,7 +128,7 @@ class Group:
     def decide(self, now: float) -> Sequence[Send]:
         deadline = self.member.deadline
         if deadline is not None and now >= deadline:
-            self._tell(self.member.wake)
+            self._notify(self.member.wake)
         return ()
 
     @property
@@ -143,7 +143,7 @@ class Group:
 
     # What the member wants.
 
-    def _tell(self, event: Callable[..., list[Action]], *arguments: object) -> None:
+    def _notify(self, event: Callable[..., list[Action]], *arguments: object) -> None:
         for action in event(*arguments, self._driver.runtime.now()):
             self._carry_out(action)
         self._driver.wake()
@@ -165,9 +165,9 @@ class Group:
             if isinstance(received, NotUnderstood):
                 self.failure = received  # asking again would not help
             if isinstance(received, ClientError):
-                self._tell(self.member.failed, send.request)
+                self._notify(self.member.failed, send.request)
             else:
-                self._tell(self.member.answered, send.request, received)
+                self._notify(self.member.answered, send.request, received)
 
         self._driver.ask(send, reply)
 
@@ -179,7 +179,7 @@ class Group:
                 await self._reader.take(partitions)
             else:
                 await self._reader.give_up(partitions, lost=isinstance(change, Lose))
-                self._tell(self.member.called_back)
+                self._notify(self.member.called_back)
             self._driver.announce()
 
     # What the group needs to know of topics.
@@ -203,31 +203,31 @@ class Group:
             return
         found = [topic for topic in answer.topics if not topic.error_code and topic.name is not None]
         for name in sorted(asked.topics) if isinstance(asked, CountPartitions) else ():
-            self._driver.routing.want(name)
+            self._driver.metadata.want(name)
         if isinstance(asked, NameTopics):
             assert isinstance(member, ConsumerMember)
-            self._tell(member.named, asked, {topic.topic_id: topic.name for topic in found})
+            self._notify(member.named, asked, {topic.topic_id: topic.name for topic in found})
         else:
             assert isinstance(member, ClassicMember)
             counted = {topic.name: len(topic.partitions) for topic in found}
-            self._tell(member.counted, asked, counted)
-            known = ((name, self._driver.routing.topic(name)) for name in asked.topics)
+            self._notify(member.counted, asked, counted)
+            known = ((name, self._driver.metadata.topic(name)) for name in asked.topics)
             if any(topic is not None and len(topic.leaders) > counted.get(name, 0) for name, topic in known):
                 self._revision = -1  # whoever was asked now has not heard yet what we have: look at it once more
 
     def _look_at_metadata(self) -> None:
         """Topics may have appeared, or grown."""
-        routing, member = self._driver.routing, self.member
-        if routing.revision == self._revision or not isinstance(member, ClassicMember):
+        metadata, member = self._driver.metadata, self.member
+        if metadata.revision == self._revision or not isinstance(member, ClassicMember):
             return
-        self._revision = routing.revision
+        self._revision = metadata.revision
         if self._pattern is not None:
-            matched = [name for name in routing.topics() if self._pattern.fullmatch(name) and name not in INTERNAL]
+            matched = [name for name in metadata.topics() if self._pattern.fullmatch(name) and name not in INTERNAL]
             if matched and frozenset(matched) != member.topics:
-                self._tell(member.subscribe, matched)
+                self._notify(member.subscribe, matched)
         if member.leader:
             watched = sorted(member.watched_topics)
-            if all(routing.topic(name) is not None or routing.error(name) for name in watched):
-                known = ((name, routing.topic(name)) for name in watched)
+            if all(metadata.topic(name) is not None or metadata.error(name) for name in watched):
+                known = ((name, metadata.topic(name)) for name in watched)
                 counts = {name: len(topic.leaders) for name, topic in known if topic is not None}
-                self._tell(member.metadata_changed, counts)
+                self._notify(member.metadata_changed, counts)

@@ -1,4 +1,4 @@
-"""The producer without its network: records in, Produce requests out, pure.
+"""RecordAccumulator: the producer without its network, pure: records in, Produce requests out.
 
 Who speaks: the client with the leader of each partition (Produce), and once with any broker for an identity
 (InitProducerId). Records gather in batches by partition; a batch leaves when it is full, when its time (linger) is up,
@@ -12,15 +12,15 @@ partition at a time.
 
 A transactional producer gets its identity from outside (`identify`), may write only to partitions of its transaction
 (`admit`), and never numbers anew by itself: what goes wrong ends the transaction (`transaction_error`).
-The contract with the shell stands in `routing`.
+The contract with the shell stands in `core.requests`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ottla.client.core.metadata import Leader, Routing
-from ottla.client.core.requests import STALE_ROUTE, Broker, Send, backoff_s, code_of
+from ottla.client.core.metadata import Leader, Metadata
+from ottla.client.core.requests import STALE_METADATA, Broker, Send, backoff_s, code_of
 from ottla.client.errors import ClientError, TimedOut, error_of
 from ottla.client.producing.batches import (
     MISNUMBERED,
@@ -61,7 +61,7 @@ Action = Send | Delivered | Undelivered
 class Accumulator:
     """One producer."""
 
-    def __init__(self, routing: Routing, partitioner: Partitioner, settings: ProducerSettings | None = None) -> None:
+    def __init__(self, metadata: Metadata, partitioner: Partitioner, settings: ProducerSettings | None = None) -> None:
         self.settings = settings or ProducerSettings()
         self.identity = NO_ID
         self.buffered_bytes = 0
@@ -69,8 +69,8 @@ class Accumulator:
         self.transaction_error: ClientError | None = None  # it can only be aborted: `abort`, then `identify` again
         self.produce_version_max: int | None = None  # later ones mean another version of the transaction protocol
         self.closed = False
-        self._routing = routing
-        routing.in_use = lambda: (place.topic for place in self._busy)
+        self._metadata = metadata
+        metadata.in_use = lambda: (tp.topic for tp in self._busy)
         self._partitioner = partitioner
         self._queues: dict[TopicPartition, PartitionQueue] = {}  # all written to under a number, for the next one
         self._busy: dict[TopicPartition, PartitionQueue] = {}  # those that have a batch
@@ -79,7 +79,7 @@ class Accumulator:
         self._slots: dict[int, int] = {}
         self._slots_max = self.settings.max_in_flight_requests_per_connection
         self._may_renumber = self.settings.idempotent and self.settings.transactional_id is None
-        self._id_requests = ProducerIdRequests(routing, self.settings)
+        self._id_requests = ProducerIdRequests(metadata, self.settings)
         self._serial = 0
         self._pending: dict[int, int] = {}  # batches whose outcome the user waits for, by serial
         self._pressed = False  # somebody waits for memory: nothing lingers
@@ -103,14 +103,14 @@ class Accumulator:
     ) -> Verdict:
         """Take a record, or say why not yet. ClientError: not ever."""
         self._check_open()
-        known = self._routing.topic(topic)
+        known = self._metadata.topic(topic)
         if known is None or (partition is not None and partition not in known.leaders):
-            if (refusal := self._routing.refusal(topic)) is not None:
+            if (refusal := self._metadata.refusal(topic)) is not None:
                 raise refusal
-            self._routing.want(topic, now)
+            self._metadata.want(topic, now)
             if known is not None:
-                self._routing.refresh()
-            return Verdict.UNROUTED
+                self._metadata.refresh()
+            return Verdict.METADATA_MISSING
         record = new_record(Record, (0, timestamp_ms, key, value, headers))
         size = size_of(record)
         if HEADER_BYTES + size > self.settings.max_request_size:
@@ -133,10 +133,10 @@ class Accumulator:
         if self.closed:
             raise ClientError("the producer is closed")
 
-    def _add(self, place: tuple[str, int], record: Record, token: object, size: int, now: float) -> None:
-        queue = self._busy.get(place)  # type: ignore[call-overload]
+    def _add(self, tp: tuple[str, int], record: Record, token: object, size: int, now: float) -> None:
+        queue = self._busy.get(tp)  # type: ignore[call-overload]
         if queue is None:
-            queue = self._queue(TopicPartition(*place), now)
+            queue = self._queue(TopicPartition(*tp), now)
         batch = queue.open_batch()
         if batch is not None and batch.size + size > self.settings.batch_size:
             queue.close_batch()
@@ -151,12 +151,12 @@ class Accumulator:
         if batch.size >= self.settings.batch_size:
             queue.close_batch()
 
-    def _queue(self, place: TopicPartition, now: float) -> PartitionQueue:
-        self._routing.want(place.topic, now)
-        queue = self._queues.get(place)
+    def _queue(self, tp: TopicPartition, now: float) -> PartitionQueue:
+        self._metadata.want(tp.topic, now)
+        queue = self._queues.get(tp)
         if queue is None:
-            queue = self._queues[place] = PartitionQueue(*place)
-        self._busy[place] = queue
+            queue = self._queues[tp] = PartitionQueue(*tp)
+        self._busy[tp] = queue
         return queue
 
     def flush(self) -> int:
@@ -193,7 +193,7 @@ class Accumulator:
     def not_admitted(self) -> list[TopicPartition]:
         """Partitions that have records and are not part of the transaction yet."""
         admitted = self._admitted
-        return [] if admitted is None else [place for place in self._busy if place not in admitted]
+        return [] if admitted is None else [tp for tp in self._busy if tp not in admitted]
 
     def end_transaction(self) -> None:
         """It is committed or aborted: nothing is admitted to the next one yet."""
@@ -221,7 +221,7 @@ class Accumulator:
 
     @property
     def deadline(self) -> float | None:
-        """What could be done before has been done, or waits for an answer or for routing."""
+        """What could be done before has been done, or waits for an answer or for metadata."""
         times = [time for queue in self._busy.values() for time in self._times(queue)]
         if self._busy and self.identity is NO_ID and self._id_requests.in_flight is None:
             times.append(self._id_requests.due_at)
@@ -234,15 +234,15 @@ class Accumulator:
         waiting = any(batch.state is BatchState.WAITING for batch in queue.sent)
         if not waiting and not queue.queued:
             return
-        leader = self._routing.leader(queue.topic, queue.partition)
-        may_at = max(queue.muted_until, self._routing.reachable_at(leader.node_id))
+        leader = self._metadata.leader(queue.topic, queue.partition)
+        may_at = max(queue.muted_until, self._metadata.reachable_at(leader.node_id))
         if waiting or queue.closed or self._pressed:
             yield may_at
         else:
             yield max(may_at, queue.queued[0].created_at + self.settings.linger_ms / 1000)
 
     def answered(self, send: Send, response: Message, now: float) -> None:
-        self._routing.reached(send.to.node_id)
+        self._metadata.reached(send.to.node_id)
         if send is self._id_requests.in_flight:
             assert isinstance(response, InitProducerIdResponse)
             self._identified(response, now)
@@ -259,7 +259,7 @@ class Accumulator:
 
     def failed(self, send: Send, now: float, code: ErrorCode = ErrorCode.network_exception) -> None:
         if code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
-            self._routing.lost(send.to.node_id, now)
+            self._metadata.lost(send.to.node_id, now)
         if send is self._id_requests.in_flight:
             self._identified(InitProducerIdResponse(error_code=code), now)
             return
@@ -288,7 +288,7 @@ class Accumulator:
     # Out: requests.
 
     def _drain(self, now: float) -> None:
-        queues = [queue for place, queue in self._busy.items() if self._admitted is None or place in self._admitted]
+        queues = [queue for tp, queue in self._busy.items() if self._admitted is None or tp in self._admitted]
         self._turn += 1
         first = self._turn % len(queues) if queues else 0
         queues = queues[first:] + queues[:first]
@@ -313,7 +313,7 @@ class Accumulator:
         return loads
 
     def _destination(self, queue: PartitionQueue, now: float) -> Broker | None:
-        return None if now < queue.muted_until else self._routing.leading_broker(queue.topic, queue.partition, now)
+        return None if now < queue.muted_until else self._metadata.leading_broker(queue.topic, queue.partition, now)
 
     def _next(self, queue: PartitionQueue, node_id: int, room: int, now: float) -> Batch | None:
         """The batch that may go to this broker now."""
@@ -356,7 +356,7 @@ class Accumulator:
             batch.depart(broker.node_id)
         if not load:
             return
-        send = produce(broker, load, self._routing, self.settings, self.produce_version_max)
+        send = produce(broker, load, self._metadata, self.settings, self.produce_version_max)
         self._out.append(send)
         if send.awaited:
             self._in_flight[send] = load
@@ -382,7 +382,7 @@ class Accumulator:
             self._delivered(queue, batch, offset, result.log_append_time_ms)
             return
         hint = Leader(result.current_leader.leader_id, result.current_leader.leader_epoch)
-        hinted = self._routing.hinted(queue.topic, queue.partition, hint, response.node_endpoints)
+        hinted = self._metadata.hinted(queue.topic, queue.partition, hint, response.node_endpoints)
         details = {error.batch_index: error.batch_index_error_message or "" for error in result.record_errors}
         self._refused(queue, batch, code, result.error_message, now, details=details, hinted=hinted)
 
@@ -399,8 +399,8 @@ class Accumulator:
     ) -> None:
         queue.refused(code, message)
         batch.doubtful = batch.doubtful or code in DOUBTFUL
-        if code in STALE_ROUTE and not hinted:
-            self._routing.refresh()
+        if code in STALE_METADATA and not hinted:
+            self._metadata.refresh()
         if batch.given_up:
             queue.drop(batch)
             return
@@ -453,7 +453,7 @@ class Accumulator:
             deadline = queue.deadline
             if deadline is None or now < deadline:
                 continue
-            last = self._routing.obstacle(queue.topic, queue.partition, queue.last_error, queue.last_message)
+            last = self._metadata.obstacle(queue.topic, queue.partition, queue.last_error, queue.last_message)
             waited = f"not delivered within {self.settings.delivery_timeout_ms} ms"
             for batch in list(queue):
                 if batch.deadline <= now and not batch.given_up:
@@ -462,10 +462,10 @@ class Accumulator:
     def _tidy(self, queue: PartitionQueue) -> None:
         """A queue that has nothing is forgotten, unless its numbers go on."""
         if queue.idle:
-            place = TopicPartition(queue.topic, queue.partition)
-            self._busy.pop(place, None)
+            tp = TopicPartition(queue.topic, queue.partition)
+            self._busy.pop(tp, None)
             if queue.identity is NO_ID:
-                self._queues.pop(place, None)
+                self._queues.pop(tp, None)
 
     def _backoff(self, attempts: int) -> float:
         return backoff_s(attempts, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)

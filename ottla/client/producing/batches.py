@@ -1,4 +1,4 @@
-"""The batches of one partition on their way out, and the order among them.
+"""Batches of one partition in the producer: queue, sequence numbers, and the order of retries.
 
     queued ──numbered, sent──► in flight ──acknowledged──► gone
                                  │   ▲
@@ -316,11 +316,11 @@ class PartitionQueue:
         halves = batch.halves()
         del self.sent[at]
         sequence = batch.base_sequence
-        for place, half in enumerate(halves, at):
+        for index, half in enumerate(halves, at):
             half.state = BatchState.WAITING
             half.attempts = batch.attempts
             half.doubtful = half.halved_in_doubt = batch.doubtful
             if batch.identity is not NO_ID:
                 half.number(batch.identity, sequence)
                 sequence = (sequence + len(half)) & SEQUENCE_MAX
-            self.sent.insert(place, half)
+            self.sent.insert(index, half)

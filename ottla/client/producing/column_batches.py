@@ -1,4 +1,4 @@
-"""Columns on their way to a topic: each row to its partition, the rows of a partition into batches.
+"""Arrow columns to record batches: a partition for each row, and the rows of a partition as batches.
 
 Keys go where every client of Kafka sends them, so all keys of a column are hashed, word by word and all rows at once.
 Needs numpy and pyarrow, so it is imported by those who have columns only.
@@ -46,7 +46,7 @@ class Names:
                 raise BadSetting(f"there is no column {name!r}; there are {', '.join(schema.names)}")
 
 
-class Deal:
+class RowPartitioner:
     """Which partition each row goes to; turns go on from table to table."""
 
     def __init__(self, how: str, seed: int) -> None:
@@ -106,8 +106,8 @@ def murmur2(keys: pa.Array) -> Any:
 def _word(data: Any, at: Any, size: int) -> Any:
     """So many bytes at each position, the lowest first."""
     word = data[at].astype(np.uint32)
-    for place in range(1, size):
-        word |= data[at + place].astype(np.uint32) << np.uint32(8 * place)
+    for byte in range(1, size):
+        word |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
     return word
 
 
@@ -130,7 +130,7 @@ class RowsContent:
     def base_timestamp(self) -> int:
         return self.batch.base_timestamp
 
-    def sealed(self, **how: Any) -> bytes:
+    def encode(self, **how: Any) -> bytes:
         return self.batch.sealed(**how)
 
     def halves(self) -> Sequence[RowsContent]:
@@ -140,7 +140,7 @@ class RowsContent:
 
 
 def contents(
-    table: pa.RecordBatch, names: Names, topic: Topic, deal: Deal, *, now_ms: int, batch_bytes: int
+    table: pa.RecordBatch, names: Names, topic: Topic, deal: RowPartitioner, *, now_ms: int, batch_bytes: int
 ) -> Iterator[tuple[TopicPartition, RowsContent]]:
     """All rows in batches for their partitions. Rows of one partition keep their order."""
     for some in _parts(table):
@@ -153,8 +153,8 @@ def contents(
         edges = (np.flatnonzero(np.diff(chosen)) + 1).tolist()
         bounds = cut(sizes, batch_bytes, edges)
         for batch in rows.batches(bounds):
-            place = TopicPartition(topic.name, int(chosen[batch.first]))
-            yield place, RowsContent(rows.part(batch.first, batch.first + batch.count), batch)
+            tp = TopicPartition(topic.name, int(chosen[batch.first]))
+            yield tp, RowsContent(rows.part(batch.first, batch.first + batch.count), batch)
 
 
 def _parts(table: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

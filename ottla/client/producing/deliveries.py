@@ -1,4 +1,4 @@
-"""What a producer is told to do, what it asks of a leader, and what it tells of its records."""
+"""Produce requests and their outcomes: producer settings, delivered batches, failed batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from ottla.client.core.metadata import Routing
+from ottla.client.core.metadata import Metadata
 from ottla.client.core.requests import Broker, Send
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.producing.batches import BATCHES_IN_FLIGHT_MAX, Batch, PartitionQueue
@@ -87,8 +87,8 @@ class Verdict(Enum):
     ACCEPTED = "accepted"
     FULL = "full"
     """Memory is used up: try again when something was delivered or has failed."""
-    UNROUTED = "unrouted"
-    """The partitions of the topic are not known yet: try again when routing has had an answer."""
+    METADATA_MISSING = "unrouted"
+    """The partitions of the topic are not known yet: try again when metadata was refreshed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +129,7 @@ Load = list[tuple[PartitionQueue, Batch]]
 
 
 def produce(
-    broker: Broker, load: Load, routing: Routing, settings: ProducerSettings, version_max: int | None = None
+    broker: Broker, load: Load, metadata: Metadata, settings: ProducerSettings, version_max: int | None = None
 ) -> Send:
     by_id = True
     topics: dict[str, TopicProduceData] = {}
@@ -137,7 +137,7 @@ def produce(
     for queue, batch in load:
         topic = topics.get(queue.topic)
         if topic is None:
-            known = routing.topic(queue.topic)
+            known = metadata.topic(queue.topic)
             topic_id = known.id if known is not None else ZERO_UUID
             by_id = by_id and topic_id != ZERO_UUID
             topic = topics[queue.topic] = TopicProduceData(name=queue.topic, topic_id=topic_id)

@@ -1,4 +1,4 @@
-"""Which partition a record goes to.
+"""Partitioners: which partition a record goes to.
 
 A record with a key goes where every client of Kafka sends that key: murmur2 of it, modulo the number of partitions,
 whether the partition has a leader or not. A record without one may go anywhere, and partitioners differ:

@@ -1,4 +1,4 @@
-"""The producer: `accumulator` decides, this carries it out and keeps the user's promises.
+"""The producer: carries out what `accumulator` decides, and resolves the futures of its user.
 
     async with Producer("localhost:9092") as producer:
         metadata = await producer.send_and_wait("orders", b"two oranges", key=b"alice")
@@ -16,7 +16,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, cast
 
 from ottla.client.core.client import Client
-from ottla.client.core.metadata import RoutingSettings
+from ottla.client.core.metadata import MetadataSettings
 from ottla.client.core.serialization import converter
 from ottla.client.core.settings import ClientSettings, ProducerOptions, SendSettings, Settings
 from ottla.client.errors import BadSetting, ClientError, TimedOut, error_of
@@ -33,7 +33,7 @@ from ottla.wire.records import Headers
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ottla.client.producing.column_batches import Deal
+    from ottla.client.producing.column_batches import RowPartitioner
     from ottla.runtime import Runtime
 
 Serializer = Callable[..., bytes | None]
@@ -46,7 +46,7 @@ UNYIELDED_MAX: Final = 63
 TIMESTAMP_MIN: Final = NO_TIMESTAMP
 TIMESTAMP_MAX: Final = 2**63 - 1
 
-PARTS: Final = (ClientSettings, RoutingSettings, ProducerSettings, SendSettings, TransactionSettings)
+PARTS: Final = (ClientSettings, MetadataSettings, ProducerSettings, SendSettings, TransactionSettings)
 
 
 class Promise(Protocol):
@@ -82,11 +82,11 @@ class Producer(Client):
             partitioner_of(partitioner)  # a name that nobody knows is refused here, not at the start
         self._accumulator: WholeBatches
         self._transactions: TransactionCalls | None = None
-        self._deal: Deal | None = None
+        self._deal: RowPartitioner | None = None
 
     async def start(self) -> None:
         driver = await self._open()
-        self._accumulator = WholeBatches(driver.routing, self._chosen_partitioner(), self._producer_settings)
+        self._accumulator = WholeBatches(driver.metadata, self._chosen_partitioner(), self._producer_settings)
         self._runtime = driver.runtime
         self._unyielded = 0
         self._new_future = asyncio.get_running_loop().create_future
@@ -94,7 +94,7 @@ class Producer(Client):
             self._transactions = TransactionCalls(
                 driver, self._accumulator, self._settings.part(TransactionSettings), timeout_s=self._max_block_s
             )
-        driver.attach(self._accumulator, self._tell)
+        driver.attach(self._accumulator, self._resolve)
         driver.explain(self._accumulator.obstacles)
         try:
             await driver.start(timeout_s=self._bootstrap_timeout_s)
@@ -192,26 +192,26 @@ class Producer(Client):
         names.check(table.schema)
         known = await driver.topic(topic, self._runtime.now() + self._max_block_s)
         if self._deal is None:
-            self._deal = arrow.Deal(str(self._partitioner), self._runtime.random.getrandbits(32))
+            self._deal = arrow.RowPartitioner(str(self._partitioner), self._runtime.random.getrandbits(32))
         batch_bytes = self._accumulator.batch_bytes(arrow.BATCH_BYTES)
         for part in table.to_batches() if hasattr(table, "to_batches") else [table]:
             made = arrow.contents(
                 part, names, known, self._deal, now_ms=self._runtime.wall_ms(), batch_bytes=batch_bytes
             )
-            for place, content in made:
-                await self._offer_batch(place, content, shipment)
+            for tp, content in made:
+                await self._offer_batch(tp, content, shipment)
         shipment.set_result()
         return future
 
-    async def _offer_batch(self, place: TopicPartition, content: Content, shipment: Shipment) -> None:
+    async def _offer_batch(self, tp: TopicPartition, content: Content, shipment: Shipment) -> None:
         if self._transactions is not None:
             self._transactions.check()
         deadline = self._runtime.now() + self._max_block_s
         while (
-            verdict := self._accumulator.append_batch(place, content, shipment, self._runtime.now())
+            verdict := self._accumulator.append_batch(tp, content, shipment, self._runtime.now())
         ) is not Verdict.ACCEPTED:
             self._driver.wake()
-            await self._wait_for(verdict, place.topic, place.partition, deadline)
+            await self._wait_for(verdict, tp.topic, tp.partition, deadline)
         self._driver.wake()
         await asyncio.sleep(0)  # it leaves while the next is made
 
@@ -332,16 +332,16 @@ class Producer(Client):
 
     def heard_of(self, topic: str) -> bool:
         """Whether anybody has just said something of the topic."""
-        return self._driver.routing.heard_of(topic)
+        return self._driver.metadata.heard_of(topic)
 
     @contextmanager
     def looking_for(self, topics: Iterable[str]) -> Iterator[None]:
         """They are asked about meanwhile: records for them wait behind another."""
-        routing = self._driver.routing
+        metadata = self._driver.metadata
         with ExitStack() as waiting:
             for topic in topics:
-                routing.want(topic, self._runtime.now())
-                waiting.enter_context(routing.awaited(topic))
+                metadata.want(topic, self._runtime.now())
+                waiting.enter_context(metadata.awaited(topic))
             yield
 
     async def insist_on(
@@ -358,7 +358,7 @@ class Producer(Client):
     ) -> None:
         """Offer it until it is taken, for as long as max_block_ms allows, of which so much is over."""
         deadline = self._runtime.now() + self._max_block_s - waited_s
-        with self._driver.routing.awaited(topic):
+        with self._driver.metadata.awaited(topic):
             while (
                 verdict := self.offer(topic, value, key, headers, partition, timestamp_ms, token)
             ) is not Verdict.ACCEPTED:
@@ -377,12 +377,12 @@ class Producer(Client):
         waited = f"waited {self._max_block_s:g} s"
         if verdict is Verdict.FULL:
             raise TimedOut(f"topic {topic}: {waited} for memory; buffer_memory is full of records not yet delivered")
-        error = error_of(driver.routing.error(topic), f"topic {topic}")
-        if error is None and partition is not None and driver.routing.topic(topic) is not None:
+        error = error_of(driver.metadata.error(topic), f"topic {topic}")
+        if error is None and partition is not None and driver.metadata.topic(topic) is not None:
             error = ClientError(f"topic {topic} has no partition {partition}; {waited} for it")
         raise error or driver.timed_out(f"topic {topic}: {waited} to be told where it is")
 
-    def _tell(self, action: Delivered | Undelivered) -> None:
+    def _resolve(self, action: Delivered | Undelivered) -> None:
         if isinstance(action, Delivered):
             for token, metadata in action.results():
                 promise = cast("Promise", token)

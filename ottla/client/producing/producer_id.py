@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.client.core.metadata import Routing
+from ottla.client.core.metadata import Metadata
 from ottla.client.core.requests import Send, backoff_s, code_of
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.batch import NO_PRODUCER
@@ -35,16 +35,16 @@ NO_ID: Final = ProducerIdAndEpoch()
 class ProducerIdRequests:
     """InitProducerId of a producer without transactions: one request at a time, again after a while if refused."""
 
-    def __init__(self, routing: Routing, settings: ProducerSettings) -> None:
+    def __init__(self, metadata: Metadata, settings: ProducerSettings) -> None:
         self.in_flight: Send | None = None
         self.due_at = 0.0
-        self._routing = routing
+        self._metadata = metadata
         self._settings = settings
         self._attempts = 0
 
     def next(self, now: float) -> Send | None:
         """The request to send now, if there is one."""
-        broker = None if self.in_flight is not None or now < self.due_at else self._routing.any_broker(now)
+        broker = None if self.in_flight is not None or now < self.due_at else self._metadata.any_broker(now)
         if broker is None:
             return None
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=NO_TIMEOUT_MS)

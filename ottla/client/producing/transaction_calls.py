@@ -1,4 +1,4 @@
-"""What a user calls about transactions, as coroutines: `transactions` decides, this waits for what comes of it."""
+"""Transaction calls of a producer, as coroutines: they wait for what `transaction_manager` decides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from ottla.client.core.driver import Driver
 from ottla.client.errors import ClientError
 from ottla.client.producing.accumulator import Accumulator
-from ottla.client.producing.transaction_manager import Done, Failed, Phase, Transactions, TransactionSettings
+from ottla.client.producing.transaction_manager import Done, Failed, Phase, TransactionManager, TransactionSettings
 from ottla.client.values import GroupMetadata, Offsets, OpenTransaction
 from ottla.errors import ErrorCode
 
@@ -24,9 +24,9 @@ class TransactionCalls:
         self, driver: Driver, accumulator: Accumulator, settings: TransactionSettings, *, timeout_s: float
     ) -> None:
         self._driver = driver
-        self._machine = Transactions(accumulator, driver.routing, settings)
+        self._machine = TransactionManager(accumulator, driver.metadata, settings)
         self._timeout_s = timeout_s
-        driver.attach(self._machine, self._tell)
+        driver.attach(self._machine, self._resolve)
 
     def check(self) -> None:
         """Records belong to a transaction, or are refused."""
@@ -88,7 +88,7 @@ class TransactionCalls:
             waited = f"the transaction's coordinator did not answer within {self._timeout_s:g} s"
             raise self._driver.timed_out(waited) from None
 
-    def _tell(self, action: Done | Failed) -> None:
+    def _resolve(self, action: Done | Failed) -> None:
         token = action.token
         assert isinstance(token, asyncio.Future)
         if token.done():

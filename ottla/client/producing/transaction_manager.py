@@ -1,4 +1,4 @@
-"""The transactions of one producer, pure: `accumulator` writes the records, this begins and ends what they belong to.
+"""TransactionManager: the transactions of one producer, pure; `accumulator` writes the records in them.
 
     NEW ──init──► STARTING ──► READY ──begin──► OPEN ──commit──► COMMITTING ──► READY
                                  ▲               │                  │ something failed
@@ -14,7 +14,7 @@ got lost on their way, what the log remembers of their numbers is not known any 
 next epoch after the abort (KIP-360). Under the second version (KIP-890) leaders add partitions by themselves, and every
 end brings the next epoch. Which one is spoken is said with `agree`, between transactions.
 
-The contract with the shell stands in `routing`. Each call of the user comes with a token, and ends with `Done` or
+The contract with the shell stands in `core.requests`. Each call of the user comes with a token, and ends with `Done` or
 `Failed` for it. This machine is asked before its accumulator, which then writes to partitions that were let in.
 """
 
@@ -32,7 +32,7 @@ from ottla.client.core.find_coordinator import (
     coordinator_request,
     found_coordinator,
 )
-from ottla.client.core.metadata import Routing
+from ottla.client.core.metadata import Metadata
 from ottla.client.core.requests import ANYBODY, Broker, Send, backoff_s, code_of
 from ottla.client.errors import ClientError, error_of
 from ottla.client.producing.accumulator import Accumulator
@@ -116,10 +116,10 @@ class _Offsets(NamedTuple):
 Action = Send | Done | Failed
 
 
-class Transactions:
+class TransactionManager:
     """One transactional producer, beside its accumulator."""
 
-    def __init__(self, accumulator: Accumulator, routing: Routing, settings: TransactionSettings) -> None:
+    def __init__(self, accumulator: Accumulator, metadata: Metadata, settings: TransactionSettings) -> None:
         self.settings = settings
         self.phase = Phase.NEW
         self.error: ClientError | None = None
@@ -127,12 +127,12 @@ class Transactions:
         self.version = 1
         self._accumulator = accumulator
         self._requests = TransactionRequests(settings.transactional_id)
-        self._routing = routing
+        self._metadata = metadata
         self._coordinators: dict[tuple[int, str], Broker] = {}
         self._request: Send | None = None
         self._abandoned = False
         """What is asked was for a transaction that the user has aborted meanwhile."""
-        self._asking: tuple[int, str] | None = None
+        self._asked_coordinator: tuple[int, str] | None = None
         self._adding: list[TopicPartition] = []
         self._offsets: deque[_Offsets] = deque()
         self._offsets_added = False
@@ -222,7 +222,7 @@ class Transactions:
         return self._retry_at if self._request is None and self._retry_at > self._decided_at else None
 
     def answered(self, send: Send, response: Message, now: float) -> None:
-        self._routing.reached(send.to.node_id)
+        self._metadata.reached(send.to.node_id)
         if send is self._request:
             self._request = None
             self._heard(response, now)
@@ -230,13 +230,13 @@ class Transactions:
     def failed(self, send: Send, now: float, code: ErrorCode = ErrorCode.network_exception) -> None:
         """No answer came. All that is asked here may be asked again."""
         if code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
-            self._routing.lost(send.to.node_id, now)
+            self._metadata.lost(send.to.node_id, now)
         if send is self._request:
             self._request = None
             if isinstance(send.request, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest):
                 self._began = True  # it may have been done
-            if self._asking is not None:
-                self._coordinators.pop(self._asking, None)
+            if self._asked_coordinator is not None:
+                self._coordinators.pop(self._asked_coordinator, None)
             self._settle(code, now)
 
     def _look_at_records(self) -> None:
@@ -266,15 +266,15 @@ class Transactions:
 
     def _add_partitions(self) -> bool:
         """Whether something is asked for that has to be waited for."""
-        places = self._accumulator.not_admitted()
-        if not places:
+        partitions = self._accumulator.not_admitted()
+        if not partitions:
             return False
         if self.version >= TRANSACTION_V2:
             self._began = True
-            self._accumulator.admit(places)
+            self._accumulator.admit(partitions)
             return False
-        self._adding = places
-        request = self._requests.add_partitions(self._accumulator.identity, places)
+        self._adding = partitions
+        request = self._requests.add_partitions(self._accumulator.identity, partitions)
         self._ask(request, TRANSACTION, self.settings.transactional_id, ADD_VERSION_MAX)
         return True
 
@@ -303,7 +303,7 @@ class Transactions:
     def _ask(self, request: Message, kind: int, key: str, version_max: int | None = None) -> None:
         """The coordinator of that key; if it is not known, first where it is."""
         to = self._coordinators.get((kind, key))
-        self._asking = (kind, key)
+        self._asked_coordinator = (kind, key)
         if to is None:
             request, to = coordinator_request(key, kind), ANYBODY
             version_max = None
@@ -316,8 +316,8 @@ class Transactions:
         match response:
             case FindCoordinatorResponse():
                 broker, code, _ = found_coordinator(response)
-                if broker is not None and self._asking is not None:
-                    self._coordinators[self._asking] = broker
+                if broker is not None and self._asked_coordinator is not None:
+                    self._coordinators[self._asked_coordinator] = broker
             case InitProducerIdResponse() | AddOffsetsToTxnResponse() | EndTxnResponse():
                 code = code_of(response.error_code)
             case AddPartitionsToTxnResponse():
@@ -369,8 +369,8 @@ class Transactions:
     def _settle(self, code: ErrorCode, now: float) -> None:
         """It was refused, or not answered: try again, break the transaction, or give up."""
         lasts = self._retries % RETRIES_BEFORE_LOOKUP == RETRIES_BEFORE_LOOKUP - 1
-        if self._asking is not None and (code in COORDINATOR_MOVED or lasts):
-            self._coordinators.pop(self._asking, None)
+        if self._asked_coordinator is not None and (code in COORDINATOR_MOVED or lasts):
+            self._coordinators.pop(self._asked_coordinator, None)
         abandoned, self._abandoned = self._abandoned, False
         if code in RETRIABLE:
             first_ms, max_ms = self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms

@@ -1,4 +1,4 @@
-"""Batches that somebody else has filled, on the same way out as those that the accumulator fills by itself.
+"""Pre-built batches, sent in the same way as those that the accumulator fills itself.
 
 What is in such a batch is known only to whoever made it, who is told once of all that belong together (`Shipment`).
 """
@@ -29,7 +29,7 @@ class Content(Protocol):
 
     @property
     def base_timestamp(self) -> int: ...
-    def sealed(
+    def encode(
         self,
         *,
         codec: str,
@@ -96,7 +96,7 @@ class WholeBatch(Batch):
 
     def encoded(self, codec: str, level: int | None, transactional: bool) -> bytes:
         if self._data is None:
-            self._data = self._content.sealed(
+            self._data = self._content.encode(
                 codec=codec,
                 level=level,
                 producer_id=self.identity.producer_id,
@@ -121,7 +121,7 @@ class WholeBatches(Accumulator):
         """How large such a batch may be: as is wanted, or as the user wants all batches, and fits a request."""
         return min(max(wanted, self.settings.batch_size), self.settings.max_request_size)
 
-    def append_batch(self, place: TopicPartition, content: Content, shipment: Shipment, now: float) -> Verdict:
+    def append_batch(self, tp: TopicPartition, content: Content, shipment: Shipment, now: float) -> Verdict:
         """Take it, or say why not yet. The topic's partitions are known to whoever made the batch."""
         self._check_open()
         settings = self.settings
@@ -130,7 +130,7 @@ class WholeBatches(Accumulator):
         if self.buffered_bytes + content.size > settings.buffer_memory and self.buffered_bytes:
             self._pressed = True
             return Verdict.FULL
-        queue = self._queue(place, now)
+        queue = self._queue(tp, now)
         self._serial += 1
         self._pending[self._serial] = 1
         queue.close_batch()
@@ -143,7 +143,7 @@ class WholeBatches(Accumulator):
     def obstacles(self, now: float) -> Iterator[waits.Obstacle]:
         """Why partitions that have records to send get on with none."""
         for queue in self._busy.values():
-            told = queue.last_error, queue.last_message
-            found = waits.of_partition(self._routing, queue.topic, queue.partition, now, *told)
+            reported = queue.last_error, queue.last_message
+            found = waits.of_partition(self._metadata, queue.topic, queue.partition, now, *reported)
             if found is not None:
                 yield found

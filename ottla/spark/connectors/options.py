@@ -1,4 +1,4 @@
-"""The options of the connectors for PostgreSQL, understood and checked without a database and without Spark."""
+"""Options of the PostgreSQL connectors, checked without a database and without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline, before Spark starts: names, cycles, and what a guarantee forbids. No Spark."""
+"""Checks of a pipeline before Spark starts: names, cycles, and what a guarantee forbids. No Spark."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def _no_stream(pipeline: Pipeline, sink: Sink) -> str | None:
     if origins and all(each in pipeline.sources and pipeline.sources[each].batch for each in origins):
         return f"{sink.origin} is from batch sources"
     made = [pipeline.transforms[each].sql for each in graph.ordered_transforms(pipeline, sink.origin)]
-    return f"{sink.origin} reads no source" if not origins and all(graph.bare(sql).strip() for sql in made) else None
+    reads_nothing = not origins and all(graph.stripped(sql).strip() for sql in made)
+    return f"{sink.origin} reads no source" if reads_nothing else None
 
 
 def _unknown(name: str, known: list[str]) -> str:
@@ -113,7 +114,7 @@ def _cycles(pipeline: Pipeline) -> list[Problem]:
 
 def _transform(pipeline: Pipeline, transform: Transform) -> list[Problem]:
     found = []
-    sql = graph.bare(transform.sql)
+    sql = graph.stripped(transform.sql)
     if not _QUERY.match(sql):
         word = (sql.split() or ["nothing"])[0]
         return [Problem(transform.line_of(1), f"{transform.name} is no query: it begins with {word}, not with select")]

@@ -61,39 +61,40 @@ def _column(part: str, between: str) -> tuple[str, str]:
     return name, kind
 
 
-def _checked(name: str, told: str) -> str:
+def _checked(name: str, written: str) -> str:
     """The type, without what may follow it."""
-    if not told:
+    if not written:
         raise BadType(f"the column {name} has no type; write for example {name} string")
-    head = re.match(r"[A-Za-z_]+", told)
-    base = head[0].lower() if head else told
+    head = re.match(r"[A-Za-z_]+", written)
+    base = head[0].lower() if head else written
     if base not in TYPES:
         hint = did_you_mean(base, TYPES, f"there are {', '.join(TYPES)}")
         raise BadType(f"the column {name} has the type {base!r}, which Spark does not have{hint}")
     if base in ("array", "map", "struct"):
-        return _nested(name, base, told)
+        return _nested(name, base, written)
     pattern = _INTERVAL if base == "interval" else _ARGUMENTS
-    found = pattern.match(told)
+    found = pattern.match(written)
     kind = found[0] if found else base
-    if not _AFTER.fullmatch(told[len(kind) :]):
-        raise BadType(f"the column {name} has the type {told!r}, of which {told[len(kind) :].strip()!r} means nothing")
+    if not _AFTER.fullmatch(written[len(kind) :]):
+        rest = written[len(kind) :].strip()
+        raise BadType(f"the column {name} has the type {written!r}, of which {rest!r} means nothing")
     return kind
 
 
-def _nested(name: str, base: str, told: str) -> str:
-    begin, end = told.find("<"), told.rfind(">")
-    if begin < 0 or end < begin or told[len(base) : begin].strip() or not _AFTER.fullmatch(told[end + 1 :]):
-        raise BadType(f"the column {name} has the type {told!r}; {base} is written {_FORMS[base]}")
-    inner = split(told[begin + 1 : end])
+def _nested(name: str, base: str, written: str) -> str:
+    begin, end = written.find("<"), written.rfind(">")
+    if begin < 0 or end < begin or written[len(base) : begin].strip() or not _AFTER.fullmatch(written[end + 1 :]):
+        raise BadType(f"the column {name} has the type {written!r}; {base} is written {_FORMS[base]}")
+    inner = split(written[begin + 1 : end])
     if base == "struct":
         for part in inner:
             _column(part, ": ")
     elif len(inner) != (1 if base == "array" else 2):
-        raise BadType(f"the column {name} has the type {told!r}; {base} is written {_FORMS[base]}")
+        raise BadType(f"the column {name} has the type {written!r}; {base} is written {_FORMS[base]}")
     else:
         for part in inner:
             _checked(name, part)
-    return told[: end + 1]
+    return written[: end + 1]
 
 
 _FORMS: Final = {"array": "array<string>", "map": "map<string, int>", "struct": "struct<a: int, b: string>"}

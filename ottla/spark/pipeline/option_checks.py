@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline's options, schemas, times and modes: asked of those who will read them. No Spark."""
+"""Checks of a pipeline's options, schemas, intervals and modes, by the code that reads them. No Spark."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def notes(pipeline: Pipeline) -> list[Problem]:
     found = []
     for source in pipeline.sources.values():
         if source.format == "ottla":
-            told = read_options(source.options, streaming=not source.batch).notes
-            found += [_placed(source, f"the source {source.name}", note) for note in told]
+            reported = read_options(source.options, streaming=not source.batch).notes
+            found += [_placed(source, f"the source {source.name}", note) for note in reported]
     for sink in pipeline.sinks.values():
         if sink.format == "ottla":
-            told = write_options(sink.options).notes
-            found += [_placed(sink, f"the sink {sink.name}", note) for note in told]
+            reported = write_options(sink.options).notes
+            found += [_placed(sink, f"the sink {sink.name}", note) for note in reported]
     return sorted(found)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints after a crash of the machine: entries that were never finished on disk. No Spark.
+"""Repair of checkpoints after a crash of the machine: unfinished entries are removed. No Spark.
 
 Spark writes the entries of a checkpoint (`offsets/N`, `commits/N`) aside and renames them, without syncing: when the
 power fails, the newest can be empty or cut, and Spark refuses to start. A batch whose entry of `commits` is gone is run

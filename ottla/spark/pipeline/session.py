@@ -1,4 +1,4 @@
-"""A Spark session that starts on any machine: with some Java, its noise in a file, and workers that come up quickly."""
+"""Spark session for a pipeline: finds some Java, logs to a file, starts workers quickly."""
 
 from __future__ import annotations
 

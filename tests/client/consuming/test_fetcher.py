@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ottla.client.consuming.fetch_requests import SHORT_WAIT_MS
 from ottla.client.consuming.fetcher import Fetcher
 from ottla.client.consuming.positions import ConsumerSettings, Position, PositionError, RecordsDamaged
-from ottla.client.core.metadata import Routing
+from ottla.client.core.metadata import Metadata
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.values import COMMITTED, EARLIEST, LATEST, TopicPartition
 from ottla.errors import ErrorCode
@@ -55,13 +55,13 @@ class ConsumerScenario(Scenario):
         self.machine: Fetcher
 
     def machines(self) -> list:
-        return [self.routing, self.machine] if hasattr(self, "machine") else [self.routing]
+        return [self.metadata, self.machine] if hasattr(self, "machine") else [self.metadata]
 
     def do_consumer(self, *words: str) -> None:
         named = options(words)
         reset = named.get("reset", "earliest")
         self.machine = Fetcher(
-            self.routing,
+            self.metadata,
             ConsumerSettings(
                 auto_offset_reset=TIMES[reset] if reset in TIMES else int(reset),
                 isolation_level=COMMITTED if "committed" in words else 0,
@@ -239,9 +239,9 @@ class Run:
         for node in self.cluster.nodes:
             if self.chance.random() < 0.3:
                 self.cluster.versions[node] = OLD
-        self.routing = Routing([("a", 1), ("b", 2)])
-        self.machine = Fetcher(self.routing, consumer)
-        self.client = ModelClient(self.cluster, self.routing, self.machine)
+        self.metadata = Metadata([("a", 1), ("b", 2)])
+        self.machine = Fetcher(self.metadata, consumer)
+        self.client = ModelClient(self.cluster, self.metadata, self.machine)
         self.places = [TopicPartition("t", index) for index in range(partitions)]
         self.taken: dict[TopicPartition, list[Record]] = {place: [] for place in self.places}
         self.number = 0
@@ -466,6 +466,6 @@ def test_settings_that_mean_nothing_are_refused(wrong):
 
 
 def test_what_is_not_assigned_has_no_position():
-    machine = Fetcher(Routing([("a", 1)]))
+    machine = Fetcher(Metadata([("a", 1)]))
     with pytest.raises(ClientError, match="t-0 is not assigned"):
         machine.position(TopicPartition("t", 0))

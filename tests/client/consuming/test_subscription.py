@@ -161,8 +161,8 @@ def test_the_partitions_of_a_topic_that_was_deleted_and_made_again_are_found_out
             await admin.delete_topics([topic])
             with pytest.raises(UnknownTopic):
                 await consumer.end_offsets([TopicPartition(topic, 0)])
-            routing = consumer._driver.routing
-            await until(lambda: routing.error(topic) is ErrorCode.unknown_topic_or_partition, "that it is gone")
+            metadata = consumer._driver.metadata
+            await until(lambda: metadata.error(topic) is ErrorCode.unknown_topic_or_partition, "that it is gone")
             await create(broker.bootstrap, topic, 3)
 
             async def partitions() -> bool:

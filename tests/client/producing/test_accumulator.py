@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.core.metadata import Routing
+from ottla.client.core.metadata import Metadata
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.producing.accumulator import Accumulator
 from ottla.client.producing.deliveries import Delivered, ProducerSettings, Undelivered, Verdict
@@ -43,7 +43,7 @@ class ProducerScenario(Scenario):
         self.log_ends: dict[tuple[str, int], int] = {}
 
     def machines(self) -> list:
-        return [self.routing, self.machine] if hasattr(self, "machine") else [self.routing]
+        return [self.metadata, self.machine] if hasattr(self, "machine") else [self.metadata]
 
     def do_producer(self, *words: str) -> None:
         named = options(words)
@@ -57,7 +57,7 @@ class ProducerScenario(Scenario):
             retries=int(named.get("retries", "1000")),
             transactional_id="x" if "transactional" in words else None,
         )
-        self.machine = Accumulator(self.routing, partitioner_of("round_robin"), producer)
+        self.machine = Accumulator(self.metadata, partitioner_of("round_robin"), producer)
         if "identity" in named:
             self.machine.identify(ProducerIdAndEpoch(int(named["identity"]), int(named.get("epoch", "0"))))
 
@@ -79,7 +79,7 @@ class ProducerScenario(Scenario):
         assert self.add(word, value) is Verdict.FULL
 
     def do_unrouted(self, word: str, value: str) -> None:
-        assert self.add(word, value) is Verdict.UNROUTED
+        assert self.add(word, value) is Verdict.METADATA_MISSING
 
     def do_append_raises(self, word: str, value: str) -> None:
         with pytest.raises(ClientError):
@@ -185,9 +185,9 @@ class Run:
         for node in self.cluster.nodes:
             if self.chance.random() < 0.3:
                 self.cluster.versions[node] = OLD
-        self.routing = Routing([("a", 1), ("b", 2)])
-        self.machine = Accumulator(self.routing, partitioner_of("round_robin"), producer)
-        self.client = ModelClient(self.cluster, self.routing, self.machine)
+        self.metadata = Metadata([("a", 1), ("b", 2)])
+        self.machine = Accumulator(self.metadata, partitioner_of("round_robin"), producer)
+        self.client = ModelClient(self.cluster, self.metadata, self.machine)
         self.appended: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
         self.number = 0
 

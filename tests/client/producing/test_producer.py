@@ -165,10 +165,10 @@ def test_a_topic_that_was_written_to_and_deleted_comes_back_only_with_the_next_r
         async with Producer(broker.bootstrap, metadata_max_age_ms=20) as producer, Admin(broker.bootstrap) as admin:
             await producer.send_and_wait(topic, b"v")
             await admin.delete_topics([topic])
-            routing = producer._driver.routing
-            await until(lambda: routing.error(topic) is ErrorCode.unknown_topic_or_partition, "that it is gone")
-            asked_before = routing.revision
-            await until(lambda: routing.revision > asked_before + 5, "some more questions")
+            metadata = producer._driver.metadata
+            await until(lambda: metadata.error(topic) is ErrorCode.unknown_topic_or_partition, "that it is gone")
+            asked_before = metadata.revision
+            await until(lambda: metadata.revision > asked_before + 5, "some more questions")
             assert topic not in {each.name for each in await admin.list_topics()}
             assert (await producer.send_and_wait(topic, b"w")).offset == 0
 
@@ -181,7 +181,7 @@ def test_a_topic_that_was_forgotten_is_found_again_and_its_numbers_go_on(broker:
         async with Producer(broker.bootstrap, metadata_max_age_ms=20, metadata_max_idle_ms=1) as producer:
             for number in range(3):
                 assert (await producer.send_and_wait(topic, b"v")).offset == number
-                await until(lambda: producer._driver.routing.topic(topic) is None, "that it is idle")
+                await until(lambda: producer._driver.metadata.topic(topic) is None, "that it is idle")
 
     run(scenario())
 

@@ -9,7 +9,7 @@ from ottla.client.errors import ClientError
 from ottla.client.producing.accumulator import Accumulator
 from ottla.client.producing.deliveries import Delivered, ProducerSettings, Undelivered, Verdict
 from ottla.client.producing.partitioners import partitioner_of
-from ottla.client.producing.transaction_manager import Done, Failed, Transactions, TransactionSettings
+from ottla.client.producing.transaction_manager import Done, Failed, TransactionManager, TransactionSettings
 from ottla.client.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ottla.errors import ErrorCode
 from ottla.wire.batch import read_header
@@ -57,17 +57,17 @@ class TransactionScenario(Scenario):
     """
 
     machine: Accumulator
-    transactions: Transactions
+    transactions: TransactionManager
 
     def machines(self) -> list:
-        return [self.routing, self.transactions, self.machine] if hasattr(self, "machine") else [self.routing]
+        return [self.metadata, self.transactions, self.machine] if hasattr(self, "machine") else [self.metadata]
 
     def do_producer(self, *words: str) -> None:
         settings = ProducerSettings(
             linger_ms=0, transactional_id="x", delivery_timeout_ms=int(options(words).get("delivery", "120000"))
         )
-        self.machine = Accumulator(self.routing, partitioner_of("round_robin"), settings)
-        self.transactions = Transactions(self.machine, self.routing, TransactionSettings(transactional_id="x"))
+        self.machine = Accumulator(self.metadata, partitioner_of("round_robin"), settings)
+        self.transactions = TransactionManager(self.machine, self.metadata, TransactionSettings(transactional_id="x"))
         self.transactions.agree(2 if "second" in words else 1)
 
     # What the user does.

@@ -1,4 +1,4 @@
-"""Who in a group reads what: the assignors a group's leader can choose from, under the names other clients know.
+"""Assignors of classic groups: which member reads which partitions, under the names other clients know.
 
 Only the leader computes. For members of different make to share a group they need to agree on the names of the
 assignors and on the bytes the members send to the leader, not on the algorithm.

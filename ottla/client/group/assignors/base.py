@@ -1,4 +1,4 @@
-"""What an assignor is, and the order in which all of them see members and partitions."""
+"""Assignor: the interface, and the order in which all assignors see members and partitions."""
 
 from __future__ import annotations
 
