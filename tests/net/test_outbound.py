@@ -209,7 +209,7 @@ def test_an_answer_that_arrives_byte_by_byte_is_understood():
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ],
 )
-def test_a_peer_that_answers_nonsense_is_left_and_all_who_wait_are_told(nonsense):
+def test_a_malformed_answer_closes_the_connection_and_fails_all_requests_in_flight(nonsense):
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         connection = await opened(runtime, peer)
         waiting = [connection.call_raw(FETCH, 11, [], 10) for _ in range(2)]
@@ -313,7 +313,7 @@ def test_a_peer_without_the_secret_or_with_another_id_is_not_spoken_to(identity)
     with_peer(test, lambda: Peer(identity))
 
 
-def test_nobody_there_is_unreached():
+def test_connection_refused_is_unreached():
     async def run() -> None:
         runtime = RealRuntime()
         server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
@@ -327,7 +327,7 @@ def test_nobody_there_is_unreached():
     asyncio.run(run())
 
 
-def test_one_that_accepts_and_says_nothing_is_given_up():
+def test_a_silent_peer_is_given_up():
     class Silent(Peer):
         async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.writers.append(writer)
@@ -340,7 +340,7 @@ def test_one_that_accepts_and_says_nothing_is_given_up():
     with_peer(test, Silent)
 
 
-def test_a_stranger_cannot_make_us_take_in_a_large_answer():
+def test_an_unauthenticated_peer_cannot_send_a_large_answer():
     class Flooding(Peer):
         def greet(self, asked: Asked, accepting: Accepting) -> Message | None:
             return SaslHandshakeResponse(mechanisms=["x" * 1000] * 100)

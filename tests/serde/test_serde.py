@@ -163,7 +163,7 @@ def test_json_with_a_registry_is_framed_and_read_either_way(registry):
     assert JsonDeserializer()(data[5:]) == ALICE
 
 
-def test_a_registry_that_says_no_or_nothing_is_told(registry):
+def test_a_registry_that_refuses_or_does_not_answer_is_reported(registry):
     with pytest.raises(RegistryError, match="Schema not found") as refused:
         SchemaRegistry(registry.url).schema(7)
     assert (refused.value.status, refused.value.code) == (404, 40403)

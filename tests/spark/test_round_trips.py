@@ -152,7 +152,7 @@ def test_a_driver_that_was_replaced_asks_what_the_other_has_decided(broker, crea
     assert numbers(broker.bootstrap, topic) == once(4)
 
 
-def test_producers_of_many_tasks_are_not_all_kept(broker, create: Create):
+def test_the_number_of_cached_producers_is_limited(broker, create: Create):
     topic = create(1)
     plan = plan_of(broker, topic, app_id=topic)
     tasks = [(number,) for number in range(clients.TRANSACTIONAL_MAX + 3)]

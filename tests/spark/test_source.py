@@ -229,7 +229,7 @@ def test_lost_records_fail_the_query_unless_it_may_go_on(source, fill, broker, c
     assert sorted(chain(*seen.values())) == list(range(20, 30))
 
 
-def test_mistakes_are_told_before_anything_is_read(source, create: Create):
+def test_mistakes_are_reported_before_anything_is_read(source, create: Create):
     topic = create(1)
     for options, said in (
         ({"subscrib": topic}, "did you mean subscribe"),

@@ -130,7 +130,7 @@ def test_offsets_are_found_by_end_and_by_time(broker: Served, fresh_name):
     run(scenario())
 
 
-def test_a_position_that_the_log_does_not_have_is_reset_or_told(broker: Served, fresh_name):
+def test_offset_out_of_range_resets_the_position_or_is_raised(broker: Served, fresh_name):
     async def scenario() -> None:
         place = await filled(broker, fresh_name(), 10)
         async with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
@@ -396,7 +396,7 @@ def test_a_pattern_finds_topics_that_appear_later(broker: Served, fresh_name, pr
     run(scenario())
 
 
-def test_a_member_that_stops_polling_loses_its_place_and_its_commit(broker: Served, fresh_name):
+def test_a_member_that_exceeds_max_poll_interval_leaves_and_cannot_commit(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         await filled(broker, topic)

@@ -50,7 +50,7 @@ def test_a_seek_right_after_an_assignment_outweighs_what_was_committed(broker: S
     run(scenario())
 
 
-def test_a_member_that_was_expelled_hears_so_however_many_partitions_it_commits(broker: Served, fresh_name):
+def test_commit_failed_is_raised_to_a_fenced_member_for_any_number_of_partitions(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         await create(broker.bootstrap, topic, 2)
@@ -76,7 +76,7 @@ def test_a_member_that_was_expelled_hears_so_however_many_partitions_it_commits(
     run(scenario())
 
 
-def test_records_that_cannot_be_read_are_told_of_whatever_the_other_partitions_have(broker: Served, fresh_name):
+def test_damaged_records_are_reported_although_other_partitions_have_records(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         await create(broker.bootstrap, topic, 3)
@@ -105,7 +105,7 @@ def test_records_that_cannot_be_read_are_told_of_whatever_the_other_partitions_h
     run(scenario())
 
 
-def test_a_record_that_cannot_be_read_is_told_of_with_the_call_after_the_others(broker: Served, fresh_name):
+def test_a_damaged_record_is_reported_by_the_next_poll(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         await create(broker.bootstrap, topic, 2)
@@ -128,7 +128,7 @@ def test_a_record_that_cannot_be_read_is_told_of_with_the_call_after_the_others(
     run(scenario())
 
 
-def test_a_record_that_cannot_be_read_is_told_of_though_another_was_not_asked_for_yet(broker: Served, fresh_name):
+def test_a_damaged_record_is_reported_before_other_partitions_are_fetched(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         await create(broker.bootstrap, topic, 3)

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ottla.client.admin import parse_bootstrap
-from ottla.client.core import connection
 from ottla.client.core.connection import Connection
 from ottla.client.errors import (
     ConnectionLost,
@@ -117,7 +116,7 @@ def test_an_api_the_broker_does_not_have_is_not_asked_for():
         run(scenario())
 
 
-def test_nobody_there_is_unreachable_and_worth_another_try():
+def test_connection_refused_is_unreachable_and_retriable():
     async def scenario():
         async with peer(lambda reader, writer: reader.read()) as port:
             pass
@@ -139,7 +138,7 @@ def test_nobody_there_is_unreachable_and_worth_another_try():
     ],
     ids=["http", "tls", "another correlation id", "negative length"],
 )
-def test_what_is_no_kafka_broker_is_told_from_one(bytes_sent):
+def test_a_server_of_another_protocol_is_not_understood(bytes_sent):
     async def serve(reader, writer):
         await read_request(reader)
         writer.write(bytes_sent)
@@ -218,12 +217,10 @@ def test_one_request_without_an_answer_ends_the_connection_and_all_that_wait_on_
     run(scenario())
 
 
-def test_a_broker_that_does_not_answer_is_not_waited_for_for_ever(monkeypatch):
-    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.05)
-
+def test_a_broker_that_does_not_answer_is_not_waited_for_for_ever():
     async def scenario():
         async with peer(lambda reader, writer: reader.read()) as port:
-            await Connection.open("127.0.0.1", port)
+            await Connection.open("127.0.0.1", port, timeout_s=0.05)
 
     with pytest.raises(TimedOut) as refused:
         run(scenario())

@@ -64,7 +64,7 @@ def test_what_could_not_start_in_its_time_says_why_and_can_be_started_again(star
     run(scenario())
 
 
-def test_nobody_to_start_from_is_unreachable():
+def test_a_client_without_reachable_bootstrap_servers_raises_unreachable():
     async def scenario() -> None:
         with pytest.raises(Unreachable, match="Connection refused") as refused:
             await Producer("127.0.0.1:1,localhost:1", bootstrap_timeout_ms=200).start()
@@ -84,7 +84,7 @@ def test_one_that_does_not_answer_costs_no_more_than_the_time_for_it():
     run(scenario())
 
 
-def test_what_is_no_broker_is_told_at_once_unless_another_address_may_have_one():
+def test_a_server_of_another_protocol_fails_the_start_unless_another_address_may_have_a_broker():
     async def scenario() -> None:
         async with peer(answer_as_http) as port:
             async with asyncio.timeout(20):  # the time for a start is a minute

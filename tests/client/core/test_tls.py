@@ -78,7 +78,7 @@ def test_the_server_of_these_tests_speaks_tls(tls_port):
         assert secured.version() in ("TLSv1.2", "TLSv1.3")
 
 
-def test_a_client_that_meets_tls_is_told_what_to_look_at(tls_port):
+def test_a_client_that_meets_tls_gets_a_hint(tls_port):
     async def scenario() -> None:
         with pytest.raises(HungUp, match="closed the connection before it said anything") as refused:
             async with Admin(f"127.0.0.1:{tls_port}", default_api_timeout_ms=1000):
@@ -96,7 +96,7 @@ def test_a_command_that_meets_tls_says_what_to_do_and_ends(tls_port):
         assert "Does that port expect TLS? This client speaks PLAINTEXT only." in done.output
 
 
-def test_a_command_that_is_told_to_speak_tls_says_that_it_cannot(tls_port):
+def test_a_command_refuses_to_speak_tls(tls_port):
     done = Ottla(f"127.0.0.1:{tls_port}").run("topics", "list", "-X", "security.protocol=SSL")
     assert done.exit_code == 2
     assert "this client speaks PLAINTEXT only" in done.output

@@ -35,13 +35,13 @@ PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 # The machine.
 
 
-def test_a_reason_is_told_when_it_has_lasted_and_again_every_minute():
+def test_a_lasting_reason_is_logged_after_patience_and_again_every_minute():
     machine = Waits()
     told = [at for at in range(int(AGAIN_SECONDS) + 20) if machine.look([("orders-0", "no leader")], float(at))]
     assert told == [PATIENCE_SECONDS, PATIENCE_SECONDS + AGAIN_SECONDS]
 
 
-def test_what_is_over_or_forgotten_is_not_told():
+def test_a_reason_that_is_over_is_not_logged():
     machine = Waits()
     machine.note("Heartbeat", "not coordinator", 0.0)
     assert machine.look([], FORGOTTEN_SECONDS - 1) == [], "it was met only once"
@@ -68,7 +68,7 @@ def test_an_answer_is_noted_with_the_brokers_own_words_until_another_comes():
     assert machine.reasons() == ""
 
 
-def test_a_coordinator_that_is_not_available_is_told_by_who_knows_why():
+def test_find_coordinator_gives_the_reason_why_a_coordinator_is_not_available():
     machine = Waits()
     found = FindCoordinatorRequest(coordinator_keys=["t"])
     refused = InitProducerIdResponse(error_code=ErrorCode.coordinator_not_available)
@@ -88,7 +88,7 @@ def test_reasons_name_what_mends_them():
     assert reasons.reason(ErrorCode.request_timed_out, "orders") == "request timed out"
 
 
-def test_a_broker_that_does_not_answer_is_told_until_it_does():
+def test_a_broker_that_does_not_answer_is_reported_until_it_does():
     machine, unanswered = Waits(), Unanswered()
     broker = Node(3, "here", 9092)
     fetch = FetchRequest(max_wait_ms=2000)
@@ -111,7 +111,7 @@ def test_a_broker_that_does_not_answer_is_told_until_it_does():
     assert not machine
 
 
-def test_what_is_wrong_with_many_partitions_is_told_once():
+def test_the_same_reason_of_many_partitions_is_logged_once():
     machine = Waits()
     obstacles = [(f"orders-{n}", f"orders-{n}: no leader") for n in range(5)] + [("topic x", "topic x: unknown")]
     assert machine.look(obstacles, 0.0) == []
@@ -211,7 +211,7 @@ def test_a_coordinator_with_too_few_replicas_in_sync_names_the_setting_and_whom_
     run(test)
 
 
-def test_too_few_replicas_in_sync_are_told_with_their_number(tmp_path, warnings):
+def test_not_enough_replicas_is_reported_with_the_number_in_sync(tmp_path, warnings):
     async def test():
         async with brokers(tmp_path, 1) as (first,):
             second = await start_broker(tmp_path, 2)
@@ -275,7 +275,7 @@ def test_a_consumer_of_a_topic_that_is_not_there_says_so_and_goes_on_when_it_is(
     run(test)
 
 
-def test_a_producer_of_a_topic_that_nobody_creates_says_what_creates_it(tmp_path, warnings):
+def test_a_producer_to_a_missing_topic_says_how_to_create_it(tmp_path, warnings):
     async def test():
         async with (
             brokers(tmp_path, 1, auto_create_topics_enable="false") as (broker,),

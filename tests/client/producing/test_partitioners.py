@@ -48,7 +48,7 @@ def test_keys_are_hashed_as_other_clients_do(key):
     st.integers(1, 50),
     st.sampled_from(["sticky", "round_robin", "shuffled_round_robin", "random", "hash"]),
 )
-def test_a_key_always_goes_to_the_same_partition_even_if_nobody_leads_it(key, count, name):
+def test_a_key_goes_to_the_same_partition_even_without_a_leader(key, count, name):
     chosen = partitioner_of(name).choose(topic(count, without_leader=tuple(range(count))), Record(key=key))
     assert chosen == partition_of_key(key, count)
 

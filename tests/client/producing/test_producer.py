@@ -16,7 +16,7 @@ from tests.client.clients import create, read, run, until, write
 from tests.conftest import Served, StartBroker
 
 
-def test_a_record_is_acknowledged_with_its_place(broker: Served, fresh_name):
+def test_a_record_is_acknowledged_with_its_partition_and_offset(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         await create(broker.bootstrap, topic)
@@ -150,7 +150,7 @@ def test_what_cannot_be_encoded_is_refused_by_send_and_holds_up_nothing(broker: 
     run(scenario())
 
 
-def test_a_topic_that_nobody_makes_is_named_when_the_wait_is_over(broker: Served, fresh_name):
+def test_a_missing_topic_is_named_in_the_timeout(broker: Served, fresh_name):
     async def scenario() -> None:
         async with Producer(broker.bootstrap, max_block_ms=300, allow_auto_create_topics=False) as producer:
             with pytest.raises(UnknownTopic, match="no such topic"):

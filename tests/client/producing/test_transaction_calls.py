@@ -178,7 +178,7 @@ def test_transactions_without_async(broker: Served, fresh_name):
     assert run(committed(broker, topic, 1001))[-1] == b"last"
 
 
-def test_a_transaction_that_is_handed_over_is_ended_by_somebody_else(broker: Served, fresh_name):
+def test_a_handed_over_transaction_is_ended_by_an_admin_client(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()
         await create(broker.bootstrap, topic)
