@@ -5,25 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from ottla.wire.topic_partition import TopicPartition
-
-__all__ = [
-    "COMMITTED",
-    "EARLIEST",
-    "LATEST",
-    "NO_EPOCH",
-    "TRANSACTION_V2",
-    "UNCOMMITTED",
-    "Given",
-    "GroupMetadata",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "Offsets",
-    "OpenTransaction",
-    "RecordMetadata",
-    "TopicPartition",
-    "offsets_given",
-]
+from ottla.wire.topic_partition import TopicPartition as TopicPartition
 
 EARLIEST: Final = -2
 LATEST: Final = -1

@@ -11,7 +11,9 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote, urlparse
 
 from ottla.client.values import TopicPartition
 from ottla.config.options import Options, did_you_mean
@@ -412,3 +414,11 @@ def _duration_s(value: str) -> float:
     if found is None or (found[2] or "ms") not in _UNITS:
         raise BadOption(f"maxTriggerDelay is {value!r}; it looks like 500ms, 30s or 15m")
     return _UNITS[found[2] or "ms"](float(found[1]))
+
+
+def local_path(address: str) -> Path | None:
+    """Of an address on this machine."""
+    parts = urlparse(address)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return Path(address) if not parts.scheme else None

@@ -108,10 +108,7 @@ class CompletedFetch:
             if len(taken) >= records_max:
                 break
         else:
-            self._records = None
-            self._at += 1
-            self.position = max(self.position, header.next_offset)
-            self.epoch = header.leader_epoch
+            self._skip(header)
             return
         if self.position >= header.next_offset:
             self._records = None
@@ -131,11 +128,15 @@ class CompletedFetch:
             if data is not None:
                 taken.append(Piece(self.position, data))
                 bytes_max -= len(data)
-            self._records = None
-            self._at += 1
-            self.position = max(self.position, header.next_offset)
-            self.epoch = header.leader_epoch
+            self._skip(header)
         return taken
+
+    def _skip(self, header: BatchHeader) -> None:
+        """The batch is behind us."""
+        self._records = None
+        self._at += 1
+        self.position = max(self.position, header.next_offset)
+        self.epoch = header.leader_epoch
 
     def _opened(self, header: BatchHeader) -> Iterator[Record]:
         """The records of the current batch that the user may see."""

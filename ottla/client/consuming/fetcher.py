@@ -140,10 +140,7 @@ class Fetcher(SubscriptionState):
             self._requests.session(send.to.node_id).restart()
         if isinstance(send.request, OffsetForLeaderEpochRequest) and code is ErrorCode.unsupported_version:
             self._validates = False
-        for tp in list(asked):
-            reading = self._current(asked, tp)
-            if reading is not None:
-                self._refused(reading, code, now)
+        self._refuse_all(asked, code, now)
 
     def _returned(self, send: Send) -> _Asked:
         asked = self._asked.pop(send)
@@ -268,10 +265,7 @@ class Fetcher(SubscriptionState):
         names = session.names()
         session.answered(code, response.session_id)
         if code not in SESSION_ERRORS:
-            for tp in list(asked):
-                reading = self._current(asked, tp)
-                if reading is not None:
-                    self._refused(reading, code, now)
+            self._refuse_all(asked, code, now)
         for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "")
             for part in topic.partitions:
@@ -320,6 +314,12 @@ class Fetcher(SubscriptionState):
         self._refused(reading, ErrorCode.corrupt_message, now)
         message = f"{reading.tp} at offset {reading.next.offset}: {refused.message}"
         reading.error = RecordsDamaged(message, reading.tp, reading.next.offset, refused.code)
+
+    def _refuse_all(self, asked: _Asked, code: ErrorCode, now: float) -> None:
+        for tp in list(asked):
+            reading = self._current(asked, tp)
+            if reading is not None:
+                self._refused(reading, code, now)
 
     def _refused(self, reading: Reading, code: ErrorCode, now: float, *, hinted: bool = False) -> None:
         near, reading.preferred = reading.preferred, NO_NODE

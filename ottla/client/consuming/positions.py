@@ -19,11 +19,12 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from ottla.client.consuming.completed_fetch import CompletedFetch
+from ottla.client.core.list_offsets import offsets_request
 from ottla.client.core.requests import CONSUMER, NO_NODE
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.values import COMMITTED, EARLIEST, LATEST, NO_EPOCH, UNCOMMITTED, TopicPartition
 from ottla.errors import ErrorCode
-from ottla.wire.schema.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.wire.schema.list_offsets import ListOffsetsRequest
 from ottla.wire.schema.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -233,20 +234,9 @@ class Reading:
 
 
 def list_offsets(readings: Iterable[Reading], settings: ConsumerSettings) -> ListOffsetsRequest:
-    """Where is the place that each is to be reset to?"""
-    topics: dict[str, ListOffsetsTopic] = {}
-    for reading in readings:
-        name, partition = reading.tp
-        wanted = ListOffsetsPartition(
-            partition_index=partition, current_leader_epoch=reading.asked_epoch, timestamp=reading.reset_to
-        )
-        topics.setdefault(name, ListOffsetsTopic(name=name)).partitions.append(wanted)
-    return ListOffsetsRequest(
-        replica_id=CONSUMER,
-        isolation_level=settings.isolation_level,
-        topics=list(topics.values()),
-        timeout_ms=settings.request_timeout_ms,
-    )
+    """Where is the offset that each is to be reset to?"""
+    wanted = ((reading.tp, reading.asked_epoch, reading.reset_to) for reading in readings)
+    return offsets_request(wanted, settings.isolation_level, settings.request_timeout_ms)
 
 
 def end_of_epoch(readings: Iterable[Reading]) -> OffsetForLeaderEpochRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ottla.client.core.requests import CONSUMER, STALE_METADATA, Broker, code_of
@@ -38,7 +38,8 @@ async def list_offsets(
         errors: dict[object, ClientError] = {}
         asked = await _by_leader(driver, {tp: at for tp, at in times.items() if tp not in found}, deadline)
         for broker, wanted in asked.items():
-            request = _request(driver, wanted, isolation_level)
+            epochs = ((tp, driver.metadata.leader(*tp).epoch, at) for tp, at in wanted.items())
+            request = offsets_request(epochs, isolation_level)
             answer = await driver.call(request, ListOffsetsResponse, broker, timeout_s=request_timeout_s)
             for topic in answer.topics:
                 for part in topic.partitions:
@@ -84,10 +85,14 @@ async def _by_leader(
     return asked
 
 
-def _request(driver: Driver, times: Mapping[TopicPartition, int], isolation_level: int) -> ListOffsetsRequest:
+def offsets_request(
+    wanted: Iterable[tuple[TopicPartition, int, int]], isolation_level: int, timeout_ms: int = 0
+) -> ListOffsetsRequest:
+    """Of each partition, under its leader epoch, the offset at a time."""
     topics: dict[str, ListOffsetsTopic] = {}
-    for tp, at in times.items():
-        epoch = driver.metadata.leader(*tp).epoch
-        wanted = ListOffsetsPartition(partition_index=tp.partition, current_leader_epoch=epoch, timestamp=at)
-        topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic)).partitions.append(wanted)
-    return ListOffsetsRequest(replica_id=CONSUMER, isolation_level=isolation_level, topics=list(topics.values()))
+    for (topic, partition), epoch, at in wanted:
+        asked = ListOffsetsPartition(partition_index=partition, current_leader_epoch=epoch, timestamp=at)
+        topics.setdefault(topic, ListOffsetsTopic(name=topic)).partitions.append(asked)
+    return ListOffsetsRequest(
+        replica_id=CONSUMER, isolation_level=isolation_level, topics=list(topics.values()), timeout_ms=timeout_ms
+    )

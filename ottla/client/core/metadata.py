@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from ottla.client.core import reasons
 from ottla.client.core.requests import NO_NODE, Broker, Send, backoff_s, code_of
 from ottla.client.errors import ClientError, error_of
 from ottla.client.values import NO_EPOCH
 from ottla.errors import RETRIABLE, ErrorCode
+from ottla.wire.schema import fetch, produce
 from ottla.wire.schema.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -64,17 +65,7 @@ class Topic(NamedTuple):
     """Partitions that have a leader, one that can be found. As long as it is not all of them, metadata is refreshed."""
 
 
-class Endpoint(Protocol):
-    """How answers of several APIs describe a broker."""
-
-    @property
-    def node_id(self) -> int: ...
-    @property
-    def host(self) -> str: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def rack(self) -> str | None: ...
+_Endpoint = fetch.NodeEndpoint | produce.NodeEndpoint | Broker
 
 
 class _Rest:
@@ -254,7 +245,7 @@ class Metadata:
     def reached(self, node_id: int) -> None:
         self._resting.pop(node_id, None)
 
-    def hinted(self, topic: str, partition: int, leader: Leader, endpoints: Iterable[Endpoint]) -> bool:
+    def hinted(self, topic: str, partition: int, leader: Leader, endpoints: Iterable[_Endpoint]) -> bool:
         """A refusal named the leader. True if that is news: then there is no need to ask or to wait."""
         for endpoint in endpoints:
             self.brokers[endpoint.node_id] = Broker(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from ottla.client.producing.producer_id import NO_ID, ProducerIdAndEpoch
 from ottla.errors import ErrorCode
@@ -122,9 +122,7 @@ class Batch:
     def encoded(self, codec: str, level: int | None, transactional: bool) -> bytes:
         """As it goes over the wire; kept, because an attempt must equal the one before it."""
         if self._data is None:
-            self._data = build_batch(
-                self.records,
-                by_place=True,
+            self._data = self._build(
                 codec=codec,
                 level=level,
                 producer_id=self.identity.producer_id,
@@ -133,6 +131,9 @@ class Batch:
                 transactional=transactional,
             )
         return self._data
+
+    def _build(self, **how: Any) -> bytes:
+        return build_batch(self.records, by_place=True, **how)
 
     def depart(self, node_id: int) -> None:
         self.state = BatchState.IN_FLIGHT

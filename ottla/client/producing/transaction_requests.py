@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from ottla.client.producing.producer_id import ProducerIdAndEpoch
 from ottla.client.values import GroupMetadata, Offsets, TopicPartition
@@ -24,13 +25,11 @@ class TransactionRequests:
     def __init__(self, transactional_id: str) -> None:
         self._id = transactional_id
 
+    def _of(self, producer: ProducerIdAndEpoch) -> dict[str, Any]:
+        return {"transactional_id": self._id, "producer_id": producer.producer_id, "producer_epoch": producer.epoch}
+
     def init_producer_id(self, known: ProducerIdAndEpoch, timeout_ms: int) -> InitProducerIdRequest:
-        return InitProducerIdRequest(
-            transactional_id=self._id,
-            transaction_timeout_ms=timeout_ms,
-            producer_id=known.producer_id,
-            producer_epoch=known.epoch,
-        )
+        return InitProducerIdRequest(transaction_timeout_ms=timeout_ms, **self._of(known))
 
     def add_partitions(
         self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
@@ -46,12 +45,7 @@ class TransactionRequests:
         )
 
     def add_offsets(self, producer: ProducerIdAndEpoch, group_id: str) -> AddOffsetsToTxnRequest:
-        return AddOffsetsToTxnRequest(
-            transactional_id=self._id,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            group_id=group_id,
-        )
+        return AddOffsetsToTxnRequest(group_id=group_id, **self._of(producer))
 
     def offset_commit(
         self, producer: ProducerIdAndEpoch, reader: GroupMetadata, offsets: Offsets
@@ -67,20 +61,13 @@ class TransactionRequests:
                 )
             )
         return TxnOffsetCommitRequest(
-            transactional_id=self._id,
             group_id=reader.group_id,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
             generation_id=reader.generation_id,
             member_id=reader.member_id,
             group_instance_id=reader.group_instance_id,
             topics=[TxnOffsetCommitRequestTopic(name=name, partitions=each) for name, each in topics.items()],
+            **self._of(producer),
         )
 
     def end(self, producer: ProducerIdAndEpoch, *, committed: bool) -> EndTxnRequest:
-        return EndTxnRequest(
-            transactional_id=self._id,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            committed=committed,
-        )
+        return EndTxnRequest(committed=committed, **self._of(producer))

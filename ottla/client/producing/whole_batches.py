@@ -6,7 +6,7 @@ What is in such a batch is known only to whoever made it, who is told once of al
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from ottla.client.core import waits
 from ottla.client.errors import ClientError
@@ -29,16 +29,7 @@ class Content(Protocol):
 
     @property
     def base_timestamp(self) -> int: ...
-    def encode(
-        self,
-        *,
-        codec: str,
-        level: int | None,
-        producer_id: int,
-        producer_epoch: int,
-        base_sequence: int,
-        transactional: bool,
-    ) -> bytes: ...
+    def encode(self, **how: Any) -> bytes: ...
     def halves(self) -> Sequence[Content]: ...
 
 
@@ -94,17 +85,8 @@ class WholeBatch(Batch):
     def __len__(self) -> int:
         return self._content.count
 
-    def encoded(self, codec: str, level: int | None, transactional: bool) -> bytes:
-        if self._data is None:
-            self._data = self._content.encode(
-                codec=codec,
-                level=level,
-                producer_id=self.identity.producer_id,
-                producer_epoch=self.identity.epoch,
-                base_sequence=self.base_sequence,
-                transactional=transactional,
-            )
-        return self._data
+    def _build(self, **how: Any) -> bytes:
+        return self._content.encode(**how)
 
     def halves(self) -> list[Batch]:
         self._shipment.add()

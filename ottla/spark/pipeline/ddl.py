@@ -36,7 +36,7 @@ def columns(text: str) -> dict[str, str]:
     return found
 
 
-def split(text: str) -> list[str]:
+def split(text: str, *, strict: bool = True) -> list[str]:
     """At commas, but not at those inside of struct<…> and decimal(…)."""
     parts, depth = [""], 0
     for letter in text:
@@ -45,7 +45,7 @@ def split(text: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += letter
-    if depth:
+    if depth and strict:
         raise BadType(f"{text.strip()!r} has brackets that do not match")
     return [part.strip() for part in parts if part.strip()]
 

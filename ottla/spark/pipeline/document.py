@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import yaml
 
-from ottla.spark.pipeline import intervals
+from ottla.spark.pipeline import ddl, intervals
 
 TOP: Final = ("name", "storage", "configuration", "guarantee", "restart", "sources", "schemas", "transforms", "sinks")
 SOURCE: Final = ("format", "options", "batch", "watermark", "deduplicate", "broadcast", "dead_letters")
@@ -163,15 +163,8 @@ class Schema:
 
 def split_columns(text: str) -> dict[str, str]:
     """As Spark writes them; commas inside of struct<…> and decimal(…) do not count."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    split = [re.split(r"[\s:]+", part.strip(), maxsplit=1) for part in parts if part.strip()]
-    return {each[0].strip("`").lower(): " ".join(each[1:]).lower() for each in split}
+    columns = [re.split(r"[\s:]+", part, maxsplit=1) for part in ddl.split(text, strict=False)]
+    return {each[0].strip("`").lower(): " ".join(each[1:]).lower() for each in columns}
 
 
 @dataclass(frozen=True, slots=True)

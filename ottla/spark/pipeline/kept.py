@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlparse
 
+from ottla.spark.options import local_path
 from ottla.spark.pipeline import graph
 from ottla.spark.pipeline.document import Pipeline, Problem, Sink
 
@@ -38,14 +38,6 @@ LOCK_WAIT_S: Final = 1.0
 
 class AlreadyRunning(RuntimeError):
     """Another process holds a query."""
-
-
-def local_path(address: str) -> Path | None:
-    """Of an address on this machine."""
-    parts = urlparse(address)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return Path(address) if not parts.scheme else None
 
 
 def home(pipeline: Pipeline) -> Path:

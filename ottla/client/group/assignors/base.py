@@ -15,16 +15,14 @@ Assignment = dict[str, list[TopicPartition]]
 class Assignor(Protocol):
     """Without state: what a member must remember between two rebalances is handed in."""
 
-    @property
-    def name(self) -> str:
-        """What the protocol calls it; the group uses one that all members know."""
-
-    @property
-    def cooperative(self) -> bool:
-        """Whether members may keep their partitions while they rebalance (KIP-429)."""
+    name: str
+    """What the protocol calls it; the group uses one that all members know."""
+    cooperative: bool = False
+    """Whether members may keep their partitions while they rebalance (KIP-429)."""
 
     def user_data(self, owned: Collection[TopicPartition], generation: int) -> bytes | None:
         """What a member tells the leader's assignor: its last assignment, and the generation it is of."""
+        return None
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
         """`partitions` has the number of partitions of each topic there is; others are left out."""

@@ -7,19 +7,15 @@ partition 3 of the other, so that equal keys of both meet in one member.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from ottla.client.group.assignors.base import Assignment, subscribers
+from ottla.client.group.assignors.base import Assignment, Assignor, subscribers
 from ottla.client.values import TopicPartition
 from ottla.wire.consumer_protocol import Subscription
 
 
-class Range:
+class Range(Assignor):
     name = "range"
-    cooperative = False
-
-    def user_data(self, owned: Collection[TopicPartition], generation: int) -> bytes | None:
-        return None
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
         assignment: Assignment = {member: [] for member in members}

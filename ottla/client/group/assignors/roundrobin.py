@@ -3,19 +3,14 @@ is passed over."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from ottla.client.group.assignors.base import Assignment, in_order, partitions_of, subscribers
-from ottla.client.values import TopicPartition
+from ottla.client.group.assignors.base import Assignment, Assignor, in_order, partitions_of, subscribers
 from ottla.wire.consumer_protocol import Subscription
 
 
-class RoundRobin:
+class RoundRobin(Assignor):
     name = "roundrobin"
-    cooperative = False
-
-    def user_data(self, owned: Collection[TopicPartition], generation: int) -> bytes | None:
-        return None
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
         order = in_order(members)
