@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from ottla.client.consumer import Consumer
+from ottla.client.consuming.consumer import Consumer
 
 
 async def read(bootstrap: str, topic: str, group: str, name: str, session_ms: int) -> None:

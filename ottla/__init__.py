@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.client.admin import Admin, NewTopic
-    from ottla.client.consumer import Consumer
-    from ottla.client.consumer_records import ConsumerRecord
-    from ottla.client.deliveries import RecordMetadata
-    from ottla.client.embedded import TopicPartition
+    from ottla.client.consuming.consumer import Consumer
+    from ottla.client.consuming.consumer_records import ConsumerRecord
+    from ottla.client.consuming.subscription import RebalanceListener
     from ottla.client.errors import ClientError
-    from ottla.client.group_offsets import GroupMetadata, OffsetAndMetadata
-    from ottla.client.offset_queries import OffsetAndTimestamp
-    from ottla.client.producer import Producer
-    from ottla.client.subscription import RebalanceListener
+    from ottla.client.producing.producer import Producer
+    from ottla.client.values import (
+        GroupMetadata,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        RecordMetadata,
+        TopicPartition,
+    )
 
 __version__ = "0.1.0"
 
@@ -39,24 +42,19 @@ __all__ = [
 _HOMES = {
     "Admin": "admin",
     "ClientError": "errors",
-    "Consumer": "consumer",
-    "ConsumerRecord": "consumer_records",
-    "GroupMetadata": "group_offsets",
+    "Consumer": "consuming.consumer",
+    "ConsumerRecord": "consuming.consumer_records",
     "NewTopic": "admin",
-    "OffsetAndMetadata": "group_offsets",
-    "OffsetAndTimestamp": "offset_queries",
-    "Producer": "producer",
-    "RebalanceListener": "subscription",
-    "RecordMetadata": "deliveries",
-    "TopicPartition": "embedded",
+    "Producer": "producing.producer",
+    "RebalanceListener": "consuming.subscription",
 }
+"""Where in `client` a name is defined, unless in `values`."""
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"ottla.client.{home}"), name)
+    value = getattr(import_module(f"ottla.client.{_HOMES.get(name, 'values')}"), name)
     globals()[name] = value
     return value
 

@@ -25,9 +25,8 @@ import psycopg
 import pyarrow.dataset as ds
 
 from examples.actors.voice import Voice
+from ottla import NewTopic, TopicPartition
 from ottla.blocking import Admin, Consumer, Producer
-from ottla.client.admin import NewTopic
-from ottla.client.embedded import TopicPartition
 from ottla.spark.connectors.local_postgres import LocalPostgres, shut_to_others
 from ottla.spark.pipeline import document, picture
 

@@ -1,4 +1,4 @@
-"""Administration for code without `async`."""
+"""Blocking admin client."""
 
 from __future__ import annotations
 
@@ -23,11 +23,8 @@ from ottla.client.admin import (
     TransactionDescription,
     TransactionListing,
 )
-from ottla.client.embedded import TopicPartition
-from ottla.client.group_offsets import Given, OffsetAndMetadata
-from ottla.client.offset_queries import OffsetAndTimestamp
-from ottla.client.options import ClientOptions
-from ottla.client.transactions import OpenTransaction
+from ottla.client.core.settings import ClientOptions
+from ottla.client.values import Given, OffsetAndMetadata, OffsetAndTimestamp, OpenTransaction, TopicPartition
 
 
 class Admin(Blocking[admin.Admin]):

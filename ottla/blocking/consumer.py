@@ -1,6 +1,6 @@
-"""The consumer for code without `async`.
+"""Blocking consumer.
 
-Iterating takes records from the loop's thread by the hundred and shows them one by one, from a shelf that both threads
+Iterating takes records from the loop's thread by the hundred and shows them one by one, from a buffer that both threads
 can look at: so commits and positions mean what the user has seen.
 """
 
@@ -12,13 +12,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from ottla.blocking.thread import Blocking
-from ottla.client import consumer
-from ottla.client.consumer_records import ConsumerRecord, Deserializer, Shelf
-from ottla.client.embedded import TopicPartition
-from ottla.client.group_offsets import Given, GroupMetadata
-from ottla.client.offset_queries import OffsetAndTimestamp
-from ottla.client.options import ConsumerOptions
-from ottla.client.subscription import RebalanceListener
+from ottla.client.consuming import consumer
+from ottla.client.consuming.consumer_records import ConsumerRecord, Deserializer, RecordBuffer
+from ottla.client.consuming.subscription import RebalanceListener
+from ottla.client.core.settings import ConsumerOptions
+from ottla.client.values import Given, GroupMetadata, OffsetAndTimestamp, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +50,7 @@ class Consumer(Blocking[consumer.Consumer]):
                 **settings,
             )
         )
-        self._shelf = Shelf()
+        self._record_buffer = RecordBuffer()
         self._poll_at = 0.0
         """When the group should hear again that somebody takes records, though none have to be fetched."""
 
@@ -72,21 +70,21 @@ class Consumer(Blocking[consumer.Consumer]):
 
     def next_within(self, timeout_ms: int) -> ConsumerRecord[Any, Any] | None:
         """The next record, if there is one in that time."""
-        if time.monotonic() >= self._poll_at and self._client.shelf is not None:
+        if time.monotonic() >= self._poll_at and self._client.record_buffer is not None:
             self._poll_at = time.monotonic() + self._call(self._client.polled)
-        record = self._shelf.next()
+        record = self._record_buffer.next()
         if record is None:
             self._run(self._refill(timeout_ms))
-            record = self._shelf.next()
+            record = self._record_buffer.next()
         return record
 
     async def _refill(self, timeout_ms: int) -> None:
-        """In the loop's thread, so that no commit falls between taking the records and putting them on the shelf."""
-        self._client.shelf = self._shelf
-        self._shelf.done = True
+        """In the loop's thread, so that no commit falls between taking the records and putting them into the buffer."""
+        self._client.record_buffer = self._record_buffer
+        self._record_buffer.done = True
         taken = await self._client.getmany(timeout_ms=timeout_ms)
-        self._shelf.fill([each for records in taken.values() for each in records])
-        self._shelf.done = False
+        self._record_buffer.fill([each for records in taken.values() for each in records])
+        self._record_buffer.done = False
 
     def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
@@ -113,20 +111,20 @@ class Consumer(Blocking[consumer.Consumer]):
 
     def _put_back(self) -> None:
         """The user wants something else first: what was not shown is fetched again."""
-        unseen = self._shelf.unseen()
-        self._client.shelf = None
-        self._shelf.clear()
+        unseen = self._record_buffer.unseen()
+        self._client.record_buffer = None
+        self._record_buffer.clear()
         if unseen:
             self._call(lambda: self._seek_back(unseen))
 
     def _seek_back(self, unseen: Mapping[TopicPartition, int]) -> None:
         assigned = self._client.assignment()
-        for place, offset in unseen.items():
-            if place in assigned:
-                self._client.seek(place, offset)
+        for tp, offset in unseen.items():
+            if tp in assigned:
+                self._client.seek(tp, offset)
 
     def _stop(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._shelf.done = kind is None
+        self._record_buffer.done = kind is None
         super()._stop(kind, error, trace)
 
     def _call(self, act: Callable[[], T]) -> T:
@@ -197,10 +195,10 @@ class Consumer(Blocking[consumer.Consumer]):
 
     def lag(self) -> dict[TopicPartition, int]:
         lags = self._call(self._client.lag)
-        for record in self._shelf.rest():
-            place = TopicPartition(record.topic, record.partition)
-            if place in lags:
-                lags[place] += 1
+        for record in self._record_buffer.rest():
+            tp = TopicPartition(record.topic, record.partition)
+            if tp in lags:
+                lags[tp] += 1
         return lags
 
     def pause(self, *partitions: TopicPartition) -> None:

@@ -1,4 +1,4 @@
-"""Many consumers in one process, one for each thread.
+"""ConsumerPool: several consumers in one process, one for each thread.
 
 Threads that shared one consumer would have to agree on offsets and order; here each has its own partitions, its own
 offsets, and takes over when another fails. The group shares the partitions out, as it would among processes.
@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from ottla.blocking.consumer import Consumer
-from ottla.client.consumer_records import ConsumerRecord, Deserializer
+from ottla.client.consuming.consumer_records import ConsumerRecord, Deserializer
+from ottla.client.core.settings import ConsumerOptions
 from ottla.client.errors import BadSetting
-from ottla.client.options import ConsumerOptions
 
 LOOK_MS: Final = 200
 """How often a thread that has nothing to do looks whether it should end."""

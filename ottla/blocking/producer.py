@@ -1,4 +1,4 @@
-"""The producer for code without `async`.
+"""Blocking producer.
 
 Records go to the loop's thread through a queue, and waking that thread is what costs: it is done once for all records
 that come while it is busy.
@@ -17,13 +17,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from ottla.blocking.thread import Blocking
-from ottla.client import producer
-from ottla.client.deliveries import RecordMetadata, Verdict
-from ottla.client.group_offsets import Given, GroupMetadata
-from ottla.client.options import ProducerOptions
-from ottla.client.partitioners import Function, Partitioner
-from ottla.client.producer import HeadersGiven, Serializer
-from ottla.client.transactions import OpenTransaction
+from ottla.client.core.settings import ProducerOptions
+from ottla.client.producing import producer
+from ottla.client.producing.deliveries import Verdict
+from ottla.client.producing.partitioners import Function, Partitioner
+from ottla.client.producing.producer import HeadersGiven, Serializer
+from ottla.client.values import Given, GroupMetadata, OpenTransaction, RecordMetadata
 from ottla.wire.records import Headers
 
 if TYPE_CHECKING:
@@ -221,7 +220,7 @@ class Producer(Blocking[producer.Producer]):
     async def _insist(self, offered: _Offered, sent_at: float, verdict: Verdict) -> None:
         behind: set[str] = set()
         waited_s = time.monotonic() - max(sent_at, self._moved_at)
-        if verdict is Verdict.UNROUTED:
+        if verdict is Verdict.METADATA_MISSING:
             behind = self._topics_queued()
             # If it was behind others, maybe nobody has looked for its topic so far.
             waited_s = time.monotonic() - sent_at if self._client.heard_of(offered[0]) else 0.0

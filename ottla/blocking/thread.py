@@ -1,4 +1,4 @@
-"""A loop in a thread of its own, and a client that lives there."""
+"""An event loop in a thread of its own, and the client that runs on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from ottla.client.client import Client
+from ottla.client.core.client import Client
 from ottla.client.errors import ClientError
 
 C = TypeVar("C", bound=Client)

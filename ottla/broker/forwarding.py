@@ -19,7 +19,7 @@ from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, TreeHandler
 from ottla.broker.topic_creation import catch_up
 from ottla.errors import ErrorCode, Fault, Refused, StorageFault
-from ottla.net.peer import PeerLost, Unreached
+from ottla.net.outbound import PeerLost, Unreached
 from ottla.net.server import Pending
 from ottla.wire import apis, messages
 from ottla.wire.tree import Message

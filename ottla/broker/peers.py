@@ -24,7 +24,7 @@ from ottla.config.listeners import REPLICATION, Listener
 from ottla.config.live import LiveConfig
 from ottla.errors import ErrorCode, Refused
 from ottla.net.authentication import Identity
-from ottla.net.peer import PeerConnection, PeerLost, Unreached
+from ottla.net.outbound import Loss, OutboundConnection, PeerLost, Unreached, open_to_broker
 from ottla.net.server import Server
 from ottla.replication.ports import CALL_TIMEOUT_S
 from ottla.runtime import Buffer, Runtime
@@ -57,8 +57,8 @@ class _Line:
 
     def __init__(self, broker_epoch: int) -> None:
         self.broker_epoch = broker_epoch
-        self.connection: PeerConnection | None = None
-        self.opening: asyncio.Task[PeerConnection | PeerLost] | None = None
+        self.connection: OutboundConnection | None = None
+        self.opening: asyncio.Task[OutboundConnection | PeerLost] | None = None
         self.failures = 0
         self.retry_at = 0.0
 
@@ -101,12 +101,17 @@ class BrokerPeers:
         """What this broker proves itself with."""
         return Identity(self._config.current.broker_id, self._cluster.secret)
 
-    async def open(self, broker_id: int) -> PeerConnection:
+    async def open(self, broker_id: int) -> OutboundConnection:
         """A new connection to a broker; whoever asks closes it. Raises Unreached."""
         host, port = self._address(broker_id)
-        connection = await PeerConnection.open(self._runtime, host, port, self.identity, broker_id)
-        connection.on_broken = self._cluster.hurry
+        connection = await open_to_broker(self._runtime, host, port, self.identity, broker_id)
+        connection.on_lost = self._lost
         return connection
+
+    def _lost(self, lost: PeerLost) -> None:
+        """Unless it was closed here, the broker at the other end may be gone."""
+        if lost.kind is Loss.CLOSED:
+            self._cluster.hurry()
 
     async def call(
         self,
@@ -183,7 +188,7 @@ class BrokerPeers:
 
     # Shared connections.
 
-    async def _connected(self, broker_id: int, lane: Lane, timeout_s: float) -> PeerConnection:
+    async def _connected(self, broker_id: int, lane: Lane, timeout_s: float) -> OutboundConnection:
         """The lane's connection, made if need be; those who come meanwhile wait for the same attempt."""
         if self._closed:
             raise Unreached("this broker is stopping")
@@ -213,13 +218,13 @@ class BrokerPeers:
             line = self._lines[broker_id, lane] = _Line(live.epoch)
         return line
 
-    def _stale(self, connection: PeerConnection) -> bool:
+    def _stale(self, connection: OutboundConnection) -> bool:
         """Unused for so long that the other side may be about to close it."""
         idle_ms_max = self._config.current.connections_max_idle_ms
         unused_ms = (self._runtime.now() - connection.used_at) * 1000
         return connection.idle and 0 <= idle_ms_max <= unused_ms * 2
 
-    async def _open_line(self, broker_id: int, line: _Line) -> PeerConnection | PeerLost:
+    async def _open_line(self, broker_id: int, line: _Line) -> OutboundConnection | PeerLost:
         """The failure is returned: it is for those who wait, if there is anybody left."""
         try:
             if line.connection is not None:

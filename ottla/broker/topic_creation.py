@@ -10,7 +10,7 @@ from ottla.cluster.cluster import Cluster
 from ottla.cluster.requests import TopicResult, TopicSpec
 from ottla.config.live import LiveConfig
 from ottla.errors import ErrorCode, Fault, Refused
-from ottla.net.peer import Unreached
+from ottla.net.outbound import Unreached
 from ottla.wire.schema.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,

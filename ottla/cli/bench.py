@@ -17,11 +17,10 @@ from ottla.cli.completion import topic_names
 from ottla.cli.failure import Failure, Suggesting
 from ottla.cli.output import Progress, human_bytes, print_json, quiet_option
 from ottla.cli.quantities import Size
-from ottla.client.consumer import Consumer
-from ottla.client.deliveries import RecordMetadata
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.producer import Producer
+from ottla.client.producing.producer import Producer
+from ottla.client.values import RecordMetadata, TopicPartition
 
 T = TypeVar("T")
 
@@ -196,7 +195,7 @@ def consume(topic: str, records: int, arrow: bool, target: Target, as_json: bool
 async def _consumed(consumer: Consumer, topic: str, records: int, arrow: bool) -> Measured:
     read = size = 0
     if arrow:
-        import ottla.client.columns  # noqa: F401 (loading it is not what is measured)
+        import ottla.client.consuming.columns  # noqa: F401 (loading it is not what is measured)
     async with consumer:
         places = [TopicPartition(topic, number) for number in sorted(await consumer.partitions_for(topic))]
         ends = await consumer.end_offsets(places)

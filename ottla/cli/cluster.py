@@ -14,8 +14,8 @@ import click
 from ottla.cli.failure import Failure, Misused, TryAgain, split_pair
 from ottla.cli.output import json_option, print_json, print_table
 from ottla.client.admin import Admin, ResourceKind, Topic, parse_bootstrap
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError, NoAnswer, TimedOut, Unreachable
+from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 
 __all__ = [

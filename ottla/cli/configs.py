@@ -11,7 +11,7 @@ from ottla.cli.cluster import Target, administer, cluster_options, json_option
 from ottla.cli.failure import Failure, Misused, Suggesting, split_pair
 from ottla.cli.output import print_json, print_table
 from ottla.client.admin import Admin, ConfigEntry, ResourceKind
-from ottla.client.admin_topics import DEFAULT_SOURCE
+from ottla.client.admin.topic_admin import DEFAULT_SOURCE
 from ottla.client.errors import ClientError
 from ottla.config.inert_settings import has_no_effect
 from ottla.errors import ErrorCode

@@ -26,9 +26,9 @@ from ottla.cli.completion import group_names, topic_names
 from ottla.cli.failure import Failure, Misused
 from ottla.cli.quantities import moment_ms
 from ottla.client.admin import Topic
-from ottla.client.consumer import Consumer
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import BadSetting
+from ottla.client.values import TopicPartition
 
 POLL_MS: Final = 500
 BATCH_MAX: Final = 2000

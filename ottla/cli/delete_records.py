@@ -18,8 +18,8 @@ from ottla.cli.failure import Failure, Misused
 from ottla.cli.output import print_json, print_table
 from ottla.cli.quantities import moment_ms
 from ottla.client.admin import Admin
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 
 

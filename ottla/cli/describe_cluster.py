@@ -11,9 +11,9 @@ from ottla.cli.cluster import MIN_IN_SYNC, Target, administer, cluster_options, 
 from ottla.cli.output import alarming, human_bytes, print_json, print_table
 from ottla.cli.partition_stats import disks
 from ottla.client.admin import Admin, LogDir, ResourceKind, Topic
-from ottla.client.embedded import TopicPartition
+from ottla.client.core.requests import Broker
 from ottla.client.errors import ClientError
-from ottla.client.routing import Broker
+from ottla.client.values import TopicPartition
 from ottla.log.scrub_schedule import status_of
 
 VERSION: Final = "ottla.version"

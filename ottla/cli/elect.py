@@ -8,8 +8,8 @@ from ottla.cli.cluster import Target, administer, cluster_options, json_option, 
 from ottla.cli.failure import Misused
 from ottla.cli.output import print_json
 from ottla.client.admin import Admin
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import UnknownTopic
+from ottla.client.values import TopicPartition
 
 
 @click.command("elect")

@@ -62,11 +62,11 @@ class Suggesting(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from difflib import get_close_matches
+            from ottla.config.options import nearest
 
             known = self.list_commands(ctx)
-            near = get_close_matches(args[0], known, n=1) or [each for each in known if each.startswith(args[0])]
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            near = nearest(args[0], known) or next((each for each in known if each.startswith(args[0])), None)
+            hint = f" Did you mean {near!r}?" if near is not None else ""
             raise click.UsageError(error.message + hint, ctx) from None
 
 

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from ottla.client.consumer_records import ConsumerRecord
+from ottla.client.consuming.consumer_records import ConsumerRecord
 
 Rendered = Callable[[ConsumerRecord[Any, Any]], bytes]
 

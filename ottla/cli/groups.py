@@ -10,8 +10,8 @@ from ottla.cli.failure import Misused, Suggesting
 from ottla.cli.offset_reset import Aim, Change, aim_of, parse_selection, planned
 from ottla.cli.output import alarming, print_json, print_table, printable
 from ottla.client.admin import Admin, GroupDescription, PartitionLag
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 
 EMPTY_STATES = ("Empty", "Dead")
 Lags = dict[TopicPartition, PartitionLag]

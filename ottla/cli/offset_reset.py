@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ottla.cli.failure import Misused
 from ottla.cli.quantities import duration_ms, moment_ms
 from ottla.client.admin import Admin
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 
 
 class Aim(NamedTuple):

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from ottla.cli.failure import Failure, Misused, TryAgain
-from ottla.client.admin_transactions import ActiveProducer
-from ottla.client.embedded import TopicPartition
+from ottla.client.admin.transaction_admin import ActiveProducer
+from ottla.client.values import TopicPartition
 from ottla.cluster.cluster import DEFAULT_FILE, Cluster
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.config import BadConfig, BrokerConfig, load_broker_config
 from ottla.config.listeners import REPLICATION
 from ottla.errors import ErrorCode, Fault
 from ottla.net.authentication import Identity
-from ottla.net.peer import PeerConnection
+from ottla.net.outbound import OutboundConnection, open_to_broker
 from ottla.runtime.real import RealRuntime
 from ottla.wire.schema.write_txn_markers import (
     WritableTxnMarker,
@@ -99,7 +99,7 @@ async def _write_marker(config: BrokerConfig, place: TopicPartition, producer: A
     return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
 
 
-async def _open_leader(config: BrokerConfig, runtime: RealRuntime, place: TopicPartition) -> PeerConnection:
+async def _open_leader(config: BrokerConfig, runtime: RealRuntime, place: TopicPartition) -> OutboundConnection:
     """A connection to whoever leads the partition, on the listener that brokers use."""
     with tempfile.TemporaryDirectory() as scratch:
         image, secret = await Cluster.peek(
@@ -113,7 +113,7 @@ async def _open_leader(config: BrokerConfig, runtime: RealRuntime, place: TopicP
     if endpoint is None:
         raise Failure(f"broker {broker.id} has no listener for brokers: set inter.broker.listener.name as it has")
     # In the leader's own name: this is what it could have written itself.
-    return await PeerConnection.open(runtime, endpoint.host, endpoint.port, Identity(broker.id, secret), broker.id)
+    return await open_to_broker(runtime, endpoint.host, endpoint.port, Identity(broker.id, secret), broker.id)
 
 
 def _store(config: BrokerConfig) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from ottla.client.admin import Admin, LogDir, Topic
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 
 ANSWER_SECONDS_MAX: Final = 3.0
 """How long a broker is asked for offsets and sizes: one that has just died keeps nobody from seeing that it has."""

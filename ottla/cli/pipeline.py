@@ -289,7 +289,7 @@ def status(file: Path, as_json: bool) -> None:
     for name in queries:
         click.echo(_status_line(name, kept.status(pipeline, name)))
         for mirror in lag.mirrors(pipeline, name):
-            click.echo(f"    {lag.told(mirror)}")
+            click.echo(f"    {lag.shown(mirror)}")
 
 
 @command.command("repair")
@@ -404,7 +404,7 @@ def _status_told(pipeline: Pipeline, name: str) -> dict[str, Any]:
     from ottla.spark.pipeline import kept, lag
 
     said = kept.status(pipeline, name) or {"state": None}  # has not run yet
-    return said | {"groups": [lag.told(mirror)._asdict() for mirror in lag.mirrors(pipeline, name)]}
+    return said | {"groups": [lag.shown(mirror)._asdict() for mirror in lag.mirrors(pipeline, name)]}
 
 
 def _status_line(name: str, told: dict[str, Any] | None) -> str:

@@ -30,9 +30,9 @@ from ottla.cli.failure import Misused, split_pair
 from ottla.cli.formats import BadFormat, compiled
 from ottla.cli.output import print_json
 from ottla.client.admin import Admin, Topic
-from ottla.client.consumer_records import ConsumerRecord
-from ottla.client.deliveries import RecordMetadata
+from ottla.client.consuming.consumer_records import ConsumerRecord
 from ottla.client.errors import BadSetting, ClientError, UnknownTopic
+from ottla.client.values import RecordMetadata
 
 PARTITIONERS: Final = ("sticky", "round_robin", "shuffled_round_robin", "random", "hash", "priority")
 READ_BYTES: Final = 64 * 1024

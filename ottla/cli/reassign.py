@@ -16,8 +16,8 @@ from ottla.cli.failure import Misused, Suggesting
 from ottla.cli.output import Progress, commas, print_json, print_table, quiet_option
 from ottla.cli.spreading import Moves, spread
 from ottla.client.admin import Admin, Reassignment
-from ottla.client.embedded import TopicPartition
-from ottla.client.waits import Waits
+from ottla.client.core.waits import Waits
+from ottla.client.values import TopicPartition
 
 LOOK_SECONDS: Final = 0.2
 WHY_SECONDS: Final = 1.0

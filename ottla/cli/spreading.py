@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 
 Moves = dict[TopicPartition, list[int]]
 

@@ -17,8 +17,8 @@ from ottla.cli.planning import Traffic
 from ottla.cli.planning import plan as planned
 from ottla.cli.quantities import Size
 from ottla.client.admin import Admin, NewTopic, Partition, ResourceKind, Topic
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, TopicExists, UnknownTopic
+from ottla.client.values import TopicPartition
 
 TOPIC_SOURCE = 1
 """DescribeConfigs' number for a setting that the topic itself has."""

@@ -12,8 +12,8 @@ from ottla.cli.output import commas, print_json, print_table
 from ottla.cli.outside import Outside, store_options
 from ottla.cli.quantities import shown_ms
 from ottla.client.admin import Admin
-from ottla.client.admin_transactions import OPEN_FOR_MS, ActiveProducer, HangingTransaction
-from ottla.client.embedded import TopicPartition
+from ottla.client.admin.transaction_admin import OPEN_FOR_MS, ActiveProducer, HangingTransaction
+from ottla.client.values import TopicPartition
 
 
 @click.group("transactions", cls=Suggesting)

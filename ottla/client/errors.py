@@ -1,4 +1,4 @@
-"""What can go wrong for a client, as classes.
+"""Errors of the clients, as classes.
 
 `code` is the protocol's, `retriable` says that trying again may help, `fatal` that this client is of no more use, and
 `hint` what else may help.

@@ -1,30 +1,22 @@
-"""Typed settings with Kafka's names and defaults: of the broker, of topics, and where they come from."""
+"""Typed settings with Kafka's names and defaults: of the broker, of topics, and where they come from.
 
-from ottla.config.broker import BrokerConfig
-from ottla.config.describe import Row, Synonym, describe_broker, describe_dynamic, describe_topic
-from ottla.config.dynamic import validate_broker_overrides
-from ottla.config.listeners import Listener
-from ottla.config.load import load_broker_config, print_config, shown_config
-from ottla.config.setting import BadConfig, Kind, Setting, Source
-from ottla.config.topic import TopicConfig, resolve, validate_topic_overrides
+Names are imported when they are first used: clients only need `options`.
+"""
 
-__all__ = [
-    "BadConfig",
-    "BrokerConfig",
-    "Kind",
-    "Listener",
-    "Row",
-    "Setting",
-    "Source",
-    "Synonym",
-    "TopicConfig",
-    "describe_broker",
-    "describe_dynamic",
-    "describe_topic",
-    "load_broker_config",
-    "print_config",
-    "resolve",
-    "shown_config",
-    "validate_broker_overrides",
-    "validate_topic_overrides",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.config.broker import BrokerConfig as BrokerConfig
+    from ottla.config.load import load_broker_config as load_broker_config
+    from ottla.config.load import print_config as print_config
+    from ottla.config.load import shown_config as shown_config
+    from ottla.config.setting import BadConfig as BadConfig
+    from ottla.config.setting import Source as Source
+
+
+def __getattr__(name: str) -> Any:
+    home = {"BrokerConfig": "broker", "BadConfig": "setting", "Source": "setting"}.get(name, "load")
+    if name.startswith("__") or not hasattr(module := import_module(f"{__name__}.{home}"), name):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(module, name)

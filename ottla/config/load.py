@@ -6,7 +6,7 @@ All problems are found before any is reported, and a value that may be a secret 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from ottla.config.broker import BrokerConfig, Given
@@ -21,10 +21,13 @@ from ottla.config.inert_settings import (
     refusal,
 )
 from ottla.config.listeners import with_address
+from ottla.config.options import did_you_mean
 from ottla.config.properties import escape_value, parse_properties
 from ottla.config.setting import BadConfig, Setting, Source, is_sensitive, text_of
 
 ENVIRONMENT_PREFIX: Final = "OTTLA_"
+CUTOFF: Final = 0.7
+"""Many settings have similar names: only one that is near was meant."""
 
 # Variables that are ours and no settings: of the command line, of the tests and the benchmark, and those that
 # Kubernetes sets in every container when a service is called "ottla" or "ottla-...".
@@ -77,14 +80,6 @@ def environment_name(name: str) -> str:
     return ENVIRONMENT_PREFIX + name.removeprefix("ottla.").replace(".", "_").upper()
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """What somebody may have meant, as the rest of a sentence; empty when nothing is near."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, n=1, cutoff=0.7)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 def shown_config(config: BrokerConfig) -> dict[str, str | None]:
     """The effective configuration, by Kafka's names; secrets are hidden."""
     shown = {name: text_of(config.get(name)) for name in sorted(BROKER_SETTINGS)}
@@ -133,7 +128,8 @@ def _read_environment(environment: Mapping[str, str], problems: list[str]) -> di
             texts[name] = environment[variable]
         elif not re.fullmatch(_RESERVED, variable):
             meant = _MEANT.get(variable.removeprefix(ENVIRONMENT_PREFIX))
-            hint = f"; did you mean {environment_name(meant)}?" if meant else suggestion(variable, names)
+            near = did_you_mean(variable, names, cutoff=CUTOFF)
+            hint = f"; did you mean {environment_name(meant)}?" if meant else near
             problems.append(f"{variable}: no setting has this name{hint}")
     return texts
 
@@ -211,4 +207,4 @@ def _meant(name: str) -> str:
     topic_setting = TOPIC_SETTINGS.get(name)
     if topic_setting is not None and topic_setting.synonyms:
         return f"; it is a setting of topics, whose default for all topics is {topic_setting.synonyms[0][0]}"
-    return "" if is_sensitive(name) else suggestion(name, _known())
+    return "" if is_sensitive(name) else did_you_mean(name, _known(), cutoff=CUTOFF)

@@ -15,11 +15,11 @@ from ottla.coordinator import conversion
 from ottla.coordinator.assignors import EMPTY
 from ottla.coordinator.consumer_member import ClassicSide, Member, MemberState, Timer
 from ottla.coordinator.decision import Decision, LogRecord, ReplyTo, answer
-from ottla.coordinator.embedded import PROTOCOL_TYPE, Subscription, read_subscription, write_assignment
 from ottla.coordinator.group_members import new_member_id, protocols_of, rebalance_timeout_ms
 from ottla.coordinator.reconciliation import waits_for_others
 from ottla.coordinator.surroundings import Client
 from ottla.errors import BadFrame, ErrorCode, Refused
+from ottla.wire.consumer_protocol import PROTOCOL_TYPE, Subscription, decode_subscription
 from ottla.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupResponse
 from ottla.wire.schema.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -46,7 +46,7 @@ def join(
     if not request.member_id and request.group_instance_id is None and version >= TELLS_MEMBER_ID_FROM:
         return answer(reply_to, JoinGroupResponse(error_code=ErrorCode.member_id_required, member_id=member_id))
     records: list[LogRecord] = []
-    subscription = _subscription(group, request)
+    subscription = _subscription(request)
     old = None if request.group_instance_id is None else group.state.static_member(request.group_instance_id)
     before = _seat(group, request, member_id, records)
     after = _noted(before, request, client, subscription)
@@ -55,7 +55,8 @@ def join(
         left[after.id] = after
         if conversion.can_downgrade(group, left):
             return Decision(conversion.downgrade(group, left, now_ms), ((reply_to, _joined(after)),))
-    after = group.advance(before, after, subscription.owned, records, now_ms)
+    owned = conversion.topic_ids(subscription.owned, group.around.image)
+    after = group.advance(before, after, owned, records, now_ms)
     group.arm(after, now)
     group.drop_timer(after, Timer.JOIN)
     group.set_timer(after, Timer.SYNC, now + after.rebalance_timeout_ms / 1000)
@@ -72,9 +73,9 @@ def _check_protocols(group: ConsumerGroup, request: JoinGroupRequest) -> None:
         raise Refused(ErrorCode.inconsistent_group_protocol)
 
 
-def _subscription(group: ConsumerGroup, request: JoinGroupRequest) -> Subscription:
+def _subscription(request: JoinGroupRequest) -> Subscription:
     try:
-        return read_subscription(request.protocols[0].metadata, group.around.image)
+        return decode_subscription(request.protocols[0].metadata)
     except BadFrame as failure:
         raise Refused(ErrorCode.inconsistent_group_protocol, str(failure)) from None
 
@@ -91,10 +92,10 @@ def _seat(group: ConsumerGroup, request: JoinGroupRequest, member_id: str, recor
 def _noted(before: Member, request: JoinGroupRequest, client: Client, subscription: Subscription) -> Member:
     return before._replace(
         instance_id=request.group_instance_id,
-        rack_id=subscription.rack_id,
+        rack_id=subscription.rack or None,
         client_id=client.id,
         client_host=client.host,
-        topic_names=subscription.topics,
+        topic_names=frozenset(subscription.topics),
         regex="",
         rebalance_timeout_ms=rebalance_timeout_ms(request),
         server_assignor=None,
@@ -123,7 +124,7 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, reply_to: ReplyTo, now
         raise Refused(ErrorCode.rebalance_in_progress)
     group.drop_timer(member, Timer.SYNC)
     group.arm(member, now)
-    assignment = write_assignment(member.assigned, group.around.image, subscription)
+    assignment = conversion.classic_assignment(member.assigned, group.around.image, subscription)
     return answer(
         reply_to,
         SyncGroupResponse(

@@ -10,10 +10,11 @@ group of both kinds or of none. `group.consumer.migration.policy` says which of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ottla.coordinator.assignors import EMPTY
+from ottla.cluster.image import Image
+from ottla.coordinator.assignors import EMPTY, Assignment, by_topic
 from ottla.coordinator.consumer_member import (
     ClassicSide,
     Member,
@@ -23,7 +24,6 @@ from ottla.coordinator.consumer_member import (
 )
 from ottla.coordinator.consumer_state import ConsumerGroupState
 from ottla.coordinator.decision import Decision, LogRecord
-from ottla.coordinator.embedded import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
 from ottla.coordinator.group import ClassicGroup
 from ottla.coordinator.group_members import Member as ClassicMember
 from ottla.coordinator.record_values import ClassicGroupMember, GroupMetadataValue
@@ -31,6 +31,14 @@ from ottla.coordinator.records import GroupMetadataKey
 from ottla.coordinator.surroundings import Surroundings
 from ottla.coordinator.target import metadata_hash
 from ottla.errors import BadFrame, ErrorCode, Refused
+from ottla.wire.consumer_protocol import (
+    PROTOCOL_TYPE,
+    decode_assignment_and_data,
+    decode_subscription,
+    encode_assignment,
+    version_of,
+)
+from ottla.wire.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.coordinator.consumer_group import ConsumerGroup
@@ -40,6 +48,24 @@ DOWNGRADES = ("bidirectional", "downgrade")
 KNOWN_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 """What these leave with their members (librdkafka's sticky ones do) only says who had what, which is known here. Of
 other assignors we cannot know what their members would miss. (Kafka looks at the data alone, and refuses both.)"""
+
+
+def topic_ids(partitions: Iterable[TopicPartition], image: Image) -> Assignment:
+    """What classic members call by name, of topics that exist."""
+    return by_topic(
+        (image.topics[topic].id, partition) for topic, partition in partitions if topic in image.topics
+    )
+
+
+def classic_assignment(assignment: Assignment, image: Image, subscription: bytes) -> bytes:
+    """For SyncGroup, in the version in which the member wrote its subscription."""
+    partitions = [
+        TopicPartition(image.names[topic_id], partition)
+        for topic_id, each in assignment.items()
+        if topic_id in image.names
+        for partition in each
+    ]
+    return encode_assignment(partitions, b"", version=version_of(subscription))
 
 
 def upgrade(classic: ClassicGroup, around: Surroundings) -> Decision:
@@ -74,22 +100,21 @@ def _upgraded_members(classic: ClassicGroup, around: Surroundings) -> list[Membe
 
 
 def _upgraded(member: ClassicMember, classic: ClassicGroup, around: Surroundings, why: str) -> Member:
-    image = around.image
     # While the group prepares its first generation, no protocol has been chosen yet; all carry the same topics.
-    subscription = read_subscription(member.metadata(classic.protocol) or member.protocols[0][1], image)
-    assigned, user_data = read_assignment(member.assignment, image)
+    subscription = decode_subscription(member.metadata(classic.protocol) or member.protocols[0][1])
+    assigned, user_data = decode_assignment_and_data(member.assignment)
     if user_data and classic.protocol not in KNOWN_ASSIGNORS:
         raise Refused(ErrorCode.group_id_not_found, why + "a custom assignor is in use.")
     return Member(
         member.id,
         epoch=classic.generation,
         previous_epoch=classic.generation,
-        assigned=assigned,
+        assigned=topic_ids(assigned, around.image),
         instance_id=member.instance_id,
-        rack_id=subscription.rack_id,
+        rack_id=subscription.rack or None,
         client_id=member.client.id,
         client_host=member.client.host,
-        topic_names=subscription.topics,
+        topic_names=frozenset(subscription.topics),
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         classic=ClassicSide(member.session_timeout_ms, tuple(member.protocols)),
     )
@@ -134,7 +159,7 @@ def downgrade(group: ConsumerGroup, left: Mapping[str, Member], now_ms: int) -> 
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 session_timeout_ms=member.classic.session_timeout_ms,
                 subscription=subscription,
-                assignment=write_assignment(target, group.around.image, subscription),
+                assignment=classic_assignment(target, group.around.image, subscription),
             )
         )
     value = GroupMetadataValue(

@@ -18,7 +18,7 @@ from ottla.coordinator.marker_writer import MarkerWriter, TransactionEnd
 from ottla.coordinator.transaction_records import TopicPartition
 from ottla.coordinator.transactions import Markers, Prepared, Transactions
 from ottla.errors import ErrorCode, Refused
-from ottla.net.peer import PeerLost
+from ottla.net.outbound import PeerLost
 from ottla.replication.ports import Peers
 from ottla.runtime import Runtime
 from ottla.wire.schema.write_txn_markers import (

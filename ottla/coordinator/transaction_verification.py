@@ -25,7 +25,7 @@ from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM, Identity
 from ottla.coordinator.transactions import Codes
 from ottla.errors import ErrorCode, Refused
 from ottla.log.transactions import Guard
-from ottla.net.peer import PeerLost
+from ottla.net.outbound import PeerLost
 from ottla.replication.partition import Partition
 from ottla.replication.ports import Peers
 from ottla.replication.replicas import Replicas

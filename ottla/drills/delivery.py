@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from ottla.client.consumer import Consumer
-from ottla.client.embedded import TopicPartition
-from ottla.client.producer import Producer
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.producing.producer import Producer
+from ottla.client.values import TopicPartition
 from ottla.drills.groups import POLL_MS, log_picture
 from ottla.drills.partitions import read_on
 from ottla.drills.stage import Stage

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ottla.client.consumer import Consumer
-from ottla.client.embedded import TopicPartition
-from ottla.client.producer import Producer
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.producing.producer import Producer
+from ottla.client.values import TopicPartition
 from ottla.drills.partitions import read_on
 from ottla.drills.stage import Stage
 from ottla.errors import ErrorCode

@@ -16,10 +16,10 @@ from typing import Any, Final, Self
 
 from ottla.blocking import ConsumerPool
 from ottla.client.admin import Admin, ResourceKind
-from ottla.client.consumer import Consumer
-from ottla.client.consumer_records import ConsumerRecord
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.consuming.consumer_records import ConsumerRecord
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 from ottla.cluster.ensemble import end_with
 from ottla.drills import pictures
 from ottla.drills.partitions import read_on

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from ottla.client.consumer import Consumer
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.values import TopicPartition
 
 
 async def work(bootstrap: str, topic: str, group: str, name: str, session_ms: int, read: int, commit: int) -> None:

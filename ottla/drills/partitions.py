@@ -6,10 +6,10 @@ import asyncio
 from typing import Final
 
 from ottla.client.admin import Admin, ResourceKind
-from ottla.client.consumer import Consumer
-from ottla.client.embedded import TopicPartition
-from ottla.client.partitioners import Priority, partition_of_key
-from ottla.client.producer import Producer
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.producing.partitioners import Priority, partition_of_key
+from ottla.client.producing.producer import Producer
+from ottla.client.values import TopicPartition
 from ottla.drills import pictures
 from ottla.drills.stage import Stage
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from ottla.client.connection import Connection
+from ottla.client.core.connection import Connection
 from ottla.client.errors import ClientError
 from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster

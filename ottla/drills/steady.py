@@ -7,10 +7,10 @@ import time
 from contextlib import suppress
 from typing import Final, Self
 
-from ottla.client.consumer import Consumer
-from ottla.client.deliveries import RecordMetadata
+from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import ClientError
-from ottla.client.producer import Producer
+from ottla.client.producing.producer import Producer
+from ottla.client.values import RecordMetadata
 from ottla.drills.stage import Stage
 
 RATE: Final = 500

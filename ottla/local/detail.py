@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
-from ottla.client.embedded import decode_assignment
 from ottla.client.errors import ClientError
 from ottla.errors import BadFrame
 from ottla.local.sight import NOBODY, Sight
+from ottla.wire.consumer_protocol import decode_assignment
 from ottla.wire.schema import list_offsets, offset_for_leader_epoch
 from ottla.wire.schema.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from ottla.wire.schema.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse

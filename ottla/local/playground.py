@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ottla.client.admin import Admin, NewTopic
-from ottla.client.consumer import Consumer
+from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import ClientError
-from ottla.client.producer import Producer
+from ottla.client.producing.producer import Producer
 from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
 

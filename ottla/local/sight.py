@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
-from ottla.client.connection import Connection
+from ottla.client.core.connection import Connection
 from ottla.client.errors import ClientError
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
 from ottla.wire.tree import Message

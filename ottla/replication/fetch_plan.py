@@ -1,8 +1,8 @@
 """What a broker fetches from one leader, pure: which partitions its next request names, and what an answer means.
 
-One request fetches all partitions that follow the same broker, in an incremental session (KIP-227): it names only
-those whose position moved, and the leader answers only with those that have news. A partition that was refused, or
-could not take what it was sent, leaves the session and comes back after a while.
+One request fetches all partitions that follow the same broker, in an incremental session (`wire.fetch_session`): it
+names only those whose position moved, and the leader answers only with those that have news. A partition that was
+refused, or could not take what it was sent, leaves the session and comes back after a while.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Final, NamedTuple
 
 from ottla.replication.partition import Partition
 from ottla.wire.fetch import FetchPartition, PartitionFetched
+from ottla.wire.fetch_session import FIRST_EPOCH, NO_SESSION, FetchSession
 from ottla.wire.replica_fetch import Answer, Partitions
 
 BACKOFF_SECONDS_MIN: Final = 0.02
-EPOCH_MAX: Final = 2**31 - 1
-NOT_TOLD: Final = -1
 
 Key = tuple[bytes, int]
 
@@ -24,16 +23,12 @@ Key = tuple[bytes, int]
 class Followed:
     """One partition in the plan."""
 
-    __slots__ = ("asked", "asked_in", "failures", "partition", "rests_until", "told_start")
+    __slots__ = ("asked_in", "failures", "partition", "rests_until")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.asked: tuple[int, int, int] | None = None
-        """What the leader knows that we want: reign, offset, epoch before it. None: not in the session."""
         self.asked_in = 0
-        """The request that told it so."""
-        self.told_start = NOT_TOLD
-        """Where our log begins, as the leader knows."""
+        """The request that told the leader what we want of it."""
         self.failures = 0
         self.rests_until = 0.0
 
@@ -54,9 +49,7 @@ class FetchPlan:
         self._followed: dict[Key, Followed] = {}
         self._moved: dict[Key, None] = {}
         self._resting: dict[Key, None] = {}
-        self._forgotten: dict[Key, None] = {}
-        self._session_id = 0
-        self._session_epoch = 0
+        self._session: FetchSession[Key, FetchPartition] = FetchSession()
         self._requests = 0
 
     def __len__(self) -> int:
@@ -84,8 +77,7 @@ class FetchPlan:
             return
         self._moved.pop(key, None)
         self._resting.pop(key, None)
-        if followed.asked is not None:
-            self._forgotten[key] = None
+        self._session.forget(key)
 
     def partitions(self) -> Iterator[Partition]:
         for followed in list(self._followed.values()):
@@ -93,10 +85,8 @@ class FetchPlan:
 
     def begin(self) -> None:
         """A new connection, or the leader has lost the session: name everything again."""
-        self._session_id = self._session_epoch = 0
-        self._forgotten.clear()
-        for key, followed in self._followed.items():
-            followed.asked = None
+        self._session.begin()
+        for key in self._followed:
             if key not in self._resting:
                 self._moved[key] = None
 
@@ -108,7 +98,12 @@ class FetchPlan:
     def has_news(self) -> bool:
         """Whether the leader should be told something now, and not when it answers. Before its first answer the session
         has no name by which it could be told."""
-        return self._session_id != 0 and any(_stale(self._followed[key]) for key in self._moved)
+        return self._session.id != NO_SESSION and any(map(self._stale, self._moved))
+
+    def _stale(self, key: Key) -> bool:
+        """The leader does not know that we follow it, or not in which leader epoch."""
+        known = self._session.known.get(key)
+        return known is None or known.leader_epoch != self._followed[key].partition.leader_epoch
 
     def unsynced(self, now: float) -> list[Partition]:
         """Partitions whose position may not be told yet: what it would say of them is not on the device."""
@@ -130,26 +125,24 @@ class FetchPlan:
     def request(self, now: float) -> Request | None:
         """The next request; None when there is nothing to fetch."""
         self._wake(now)
-        if len(self._resting) == len(self._followed) and not self._session_epoch:
+        if len(self._resting) == len(self._followed) and self._session.epoch == FIRST_EPOCH:
             return None
         self._requests += 1
         topics: Partitions = {}
         for key in self._moved:
             followed = self._followed[key]
-            position, log_start = followed.partition.follower.position(), followed.partition.log.log_start
-            if position != followed.asked or log_start != followed.told_start:
-                followed.asked, followed.asked_in, followed.told_start = position, self._requests, log_start
-                wanted = FetchPartition(key[1], *position, log_start, self._partition_bytes_max)
+            partition = followed.partition
+            log_start = partition.log.log_start
+            wanted = FetchPartition(key[1], *partition.follower.position(), log_start, self._partition_bytes_max)
+            if self._session.update(key, wanted):
+                followed.asked_in = self._requests
                 topics.setdefault(key[0], []).append(wanted)
-            self._forgotten.pop(key, None)
         self._moved.clear()
         forgotten: dict[bytes, list[int]] = {}
-        for topic_id, index in self._forgotten:
+        session_id, session_epoch, gone = self._session.next()
+        for topic_id, index in gone:
             forgotten.setdefault(topic_id, []).append(index)
-        self._forgotten.clear()
-        request = Request(self._requests, self._session_id, self._session_epoch, topics, forgotten)
-        self._session_epoch = 1 if self._session_epoch == EPOCH_MAX else self._session_epoch + 1
-        return request
+        return Request(self._requests, session_id, session_epoch, topics, forgotten)
 
     def answered(self, answer: Answer, number: int) -> Iterator[tuple[Partition, PartitionFetched]]:
         """What the leader sent upon the request of this number, for the partitions that still want it: an answer to
@@ -158,13 +151,16 @@ class FetchPlan:
         if answer.error:
             self.begin()
             return
-        self._session_id = answer.session_id
+        self._session.id = answer.session_id
+        known = self._session.known
         for topic_id, fetched in answer.partitions:
-            followed = self._followed.get((topic_id, fetched.partition))
-            if followed is None or followed.asked is None or followed.asked_in > number:
+            key = topic_id, fetched.partition
+            followed = self._followed.get(key)
+            asked = known.get(key)
+            if followed is None or asked is None or followed.asked_in > number:
                 continue
-            if followed.asked != followed.partition.follower.position():
-                self._moved[topic_id, fetched.partition] = None
+            if asked[1:4] != followed.partition.follower.position():  # leader epoch, offset, and the epoch before it
+                self._moved[key] = None
                 continue
             yield followed.partition, fetched
         if not answer.session_id:
@@ -195,14 +191,7 @@ class FetchPlan:
         followed.rests_until = until
         self._resting[key] = None
         self._moved.pop(key, None)
-        if followed.asked is not None:
-            followed.asked = None
-            self._forgotten[key] = None
-
-
-def _stale(followed: Followed) -> bool:
-    """The leader does not know that we follow it, or not in which reign."""
-    return followed.asked is None or followed.asked[0] != followed.partition.leader_epoch
+        self._session.forget(key)
 
 
 def _key(partition: Partition) -> Key:

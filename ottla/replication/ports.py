@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from ottla.net.peer import PeerConnection
+from ottla.net.outbound import OutboundConnection
 from ottla.wire.tree import Message
 
 R = TypeVar("R", bound=Message)
@@ -15,7 +15,7 @@ CALL_TIMEOUT_S = 30.0
 class Peers(Protocol):
     """The other brokers."""
 
-    async def open(self, broker_id: int) -> PeerConnection:
+    async def open(self, broker_id: int) -> OutboundConnection:
         """A new connection to a broker; whoever asks closes it. Raises Unreached."""
 
     async def call(self, broker_id: int, message: Message, answer: type[R], *, timeout_s: float = CALL_TIMEOUT_S) -> R:

@@ -1,4 +1,4 @@
-"""From objects to the bytes in a record, and back: strings, JSON, Avro; with or without a schema registry.
+"""Serializers and deserializers: strings, JSON, Avro; with or without a schema registry.
 
     producer = Producer(value_serializer=AvroSerializer(schema, registry="http://localhost:8081"))
     consumer = Consumer("orders", value_deserializer=AvroDeserializer("http://localhost:8081"))

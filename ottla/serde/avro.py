@@ -1,4 +1,4 @@
-"""Avro, through fastavro: bare, or in Confluent's wire format with a registry. Needs `ottla[avro]`."""
+"""Avro, through fastavro: plain, or in Confluent's wire format with a registry. Needs `ottla[avro]`."""
 
 from __future__ import annotations
 

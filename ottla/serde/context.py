@@ -1,4 +1,4 @@
-"""Where a key or value goes or comes from, for serializers that want to know."""
+"""SerializationContext: topic, field and headers of a key or value, for serializers that want to know."""
 
 from __future__ import annotations
 

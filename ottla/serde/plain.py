@@ -1,4 +1,4 @@
-"""Strings and JSON."""
+"""Serializers of strings and JSON."""
 
 from __future__ import annotations
 

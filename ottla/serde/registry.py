@@ -1,4 +1,4 @@
-"""A schema registry, spoken to over HTTP as Confluent's is.
+"""Client of a schema registry, over HTTP as Confluent's.
 
 Answers are kept for good: an id never changes its schema. So a registry is asked once for each schema, and the caller
 waits for it then, however the client works otherwise.
@@ -107,8 +107,9 @@ class SchemaRegistry:
 
 def _refusal(refused: urllib.error.HTTPError, what: str) -> RegistryError:
     try:
-        told = json.load(refused)
-        return RegistryError(f"the schema registry refused {what}: {told['message']}", refused.code, told["error_code"])
+        parsed = json.load(refused)
+        message, code = parsed["message"], parsed["error_code"]
+        return RegistryError(f"the schema registry refused {what}: {message}", refused.code, code)
     except (ValueError, KeyError, TypeError):
         return RegistryError(f"the schema registry refused {what}: {refused.code} {refused.reason}", refused.code)
 

@@ -6,7 +6,7 @@ import asyncio
 from enum import Enum
 from random import Random
 
-from ottla.client.driver import Driver
+from ottla.client.core.driver import Driver
 from ottla.client.errors import ClientError
 from ottla.errors import ErrorCode
 from ottla.sim.cluster import SimCluster

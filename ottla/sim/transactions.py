@@ -14,12 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
-from ottla.client.consumer import Consumer
-from ottla.client.consumer_records import ConsumerRecord
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.consuming.consumer_records import ConsumerRecord
 from ottla.client.errors import ClientError
-from ottla.client.group_offsets import OffsetAndMetadata
-from ottla.client.producer import Producer
+from ottla.client.producing.producer import Producer
+from ottla.client.values import OffsetAndMetadata, TopicPartition
 from ottla.sim.cluster import SimCluster
 from ottla.sim.exactness import ACCOUNTS, NOBODY, OPENING, Entry, Ledger, Note, compare_copy
 from ottla.sim.history import History, Kind

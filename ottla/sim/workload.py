@@ -13,16 +13,15 @@ from functools import partial
 from random import Random
 from typing import Any, Literal
 
-from ottla.client.consumer import Consumer
-from ottla.client.deliveries import RecordMetadata
-from ottla.client.driver import Driver
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.consuming.fetcher import Fetcher
+from ottla.client.consuming.positions import ConsumerSettings
+from ottla.client.core.driver import Driver
+from ottla.client.core.metadata import Metadata, MetadataSettings
+from ottla.client.core.network import Network
 from ottla.client.errors import ClientError
-from ottla.client.fetching import Fetcher
-from ottla.client.network import Network
-from ottla.client.positions import EARLIEST, LATEST, ConsumerSettings
-from ottla.client.producer import Producer
-from ottla.client.routing import Routing, RoutingSettings
+from ottla.client.producing.producer import Producer
+from ottla.client.values import EARLIEST, LATEST, RecordMetadata, TopicPartition
 from ottla.errors import ErrorCode
 from ottla.sim.cluster import PORT, SimCluster
 from ottla.sim.history import End, History, Value
@@ -93,10 +92,10 @@ class Client(ABC):
 
 
 def driver_of(runtime: SimRuntime, cluster: SimCluster) -> Driver:
-    settings = RoutingSettings(request_timeout_ms=REQUEST_TIMEOUT_MS, metadata_max_age_ms=30_000)
+    settings = MetadataSettings(request_timeout_ms=REQUEST_TIMEOUT_MS, metadata_max_age_ms=30_000)
     bootstrap = [(node.name, PORT) for node in cluster.nodes]
-    routing = Routing(bootstrap, settings, turn=runtime.random.randrange(len(bootstrap)))
-    return Driver(runtime, routing, Network(runtime, client_id=runtime.machine.name, setup_timeout_s=5.0))
+    metadata = Metadata(bootstrap, settings, first=runtime.random.randrange(len(bootstrap)))
+    return Driver(runtime, metadata, Network(runtime, client_id=runtime.machine.name, setup_timeout_s=5.0))
 
 
 class Writer(Client):
@@ -199,7 +198,7 @@ class Reader(Client):
     async def live(self, runtime: SimRuntime) -> None:
         driver = driver_of(runtime, self.cluster)
         places = [TopicPartition(TOPIC, index) for index in range(self.partitions)]
-        fetcher = Fetcher(driver.routing, self._settings)
+        fetcher = Fetcher(driver.metadata, self._settings)
         driver.attach(fetcher)
         identity = f"{self.name}.{self.lives}"
         for place in places:
@@ -260,22 +259,22 @@ class Surveyor(Client):
 
     async def live(self, runtime: SimRuntime) -> None:
         driver = driver_of(runtime, self.cluster)
-        driver.routing.want(TOPIC)
+        driver.metadata.want(TOPIC)
         driver.wake()
         while True:
             for index in range(self.partitions):
                 try:
                     await self._ask(driver, runtime, index)
                 except ClientError:
-                    driver.routing.refresh()
+                    driver.metadata.refresh()
                     driver.wake()
             await asyncio.sleep(self._random.expovariate(1.0))
 
     async def _ask(self, driver: Driver, runtime: SimRuntime, index: int) -> None:
-        leader = driver.routing.leading_broker(TOPIC, index, runtime.now())
+        leader = driver.metadata.leading_broker(TOPIC, index, runtime.now())
         self._answered[index] = False
         if leader is None:
-            driver.routing.refresh()
+            driver.metadata.refresh()
             driver.wake()
             return
         known = self.history.end_known(index)
@@ -288,7 +287,7 @@ class Surveyor(Client):
         answer = await driver.call(request, ListOffsetsResponse, leader, timeout_s=REQUEST_TIMEOUT_MS / 1000)
         told = answer.topics[0].partitions[0]
         if told.error_code:
-            driver.routing.refresh()
+            driver.metadata.refresh()
             driver.wake()
         else:
             self._answered[index] = True

@@ -1,4 +1,4 @@
-"""Topics and tables for `foreachBatch`, exactly once: what Spark refuses a Python sink, update mode above all.
+"""BatchSink: topics and tables as sinks of `foreachBatch`, exactly once, in append and update mode.
 
     counts.writeStream.outputMode("update").foreachBatch(
         BatchSink("ottla", {"kafka.bootstrap.servers": "localhost:9092", "topic": "counts"})

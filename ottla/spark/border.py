@@ -1,4 +1,4 @@
-"""The border to Spark: errors that we raise on purpose cross it without the frames of this package.
+"""Errors raised on purpose reach the user of Spark without the stack frames of this package.
 
 Spark shows the whole traceback of a Python error, from the method that it called to the line that raised. For an error
 with a message of its own (an option that is wrong, a broker that does not answer) these frames hide the reason.

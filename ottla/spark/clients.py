@@ -1,4 +1,4 @@
-"""The clients of one Python worker: made when a task first needs one, kept for the tasks after it.
+"""Clients of one Python worker: made when a task first needs one, kept for later tasks.
 
 Spark uses its workers again and again, for one task at a time, and never tells them that they end: what is kept here
 goes with the process. A client that failed is thrown away, and the next task makes another.
@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from ottla.blocking import Admin, Consumer, Producer
+from ottla.client.core.metadata import MetadataSettings
+from ottla.client.core.settings import ClientSettings
 from ottla.client.errors import BadSetting
-from ottla.client.routing import RoutingSettings
-from ottla.client.settings import ClientSettings
 from ottla.spark.options import KAFKA, BadOption
 
 C = TypeVar("C", Admin, Consumer, Producer)
 
 ADMIN_SETTINGS: Final = frozenset(
-    name.replace("_", ".") for part in (ClientSettings, RoutingSettings) for name in part.__slots__
+    name.replace("_", ".") for part in (ClientSettings, MetadataSettings) for name in part.__slots__
 ) | {"bootstrap.servers"}
 """What an administrative client understands of the options."""
 FETCH_BYTES: Final = 8 * 2**20
@@ -118,12 +118,12 @@ def new_producer(kafka: Mapping[str, str]) -> Producer:
 
 def _as_options(problem: str, kafka: Mapping[str, str]) -> str:
     """Settings by the names that they have as options: isolation_level is kafka.isolation.level."""
-    told = problem.replace("there is no setting", "there is no option")
-    told = re.sub(r"(?<=did you mean ')\w+", lambda found: KAFKA + found[0].replace("_", "."), told)
+    message = problem.replace("there is no setting", "there is no option")
+    message = re.sub(r"(?<=did you mean ')\w+", lambda found: KAFKA + found[0].replace("_", "."), message)
     for name in kafka:
         word = re.escape(name.replace(".", "_").replace("-", "_"))
-        told = re.sub(rf"(?<![\w.]){word}(?!\w)", KAFKA + name, told, count=1)
-    return told
+        message = re.sub(rf"(?<![\w.]){word}(?!\w)", KAFKA + name, message, count=1)
+    return message
 
 
 @contextmanager

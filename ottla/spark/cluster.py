@@ -1,4 +1,4 @@
-"""What a reader asks the cluster: which partitions there are, and where they begin and end."""
+"""Cluster queries of a reader: partitions, first and last offsets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, cast
 
 from ottla.blocking import Admin
-from ottla.client.admin_topics import Topic
-from ottla.client.embedded import TopicPartition
+from ottla.client.admin.topic_admin import Topic
 from ottla.client.errors import ClientError, UnknownTopic
+from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 from ottla.spark import clients
 from ottla.spark.offsets import Offsets
@@ -44,20 +44,20 @@ class Cluster:
             if options.pattern is not None:
                 described = [topic for topic in admin.list_topics() if re.fullmatch(options.pattern, topic.name)]
             else:
-                names = options.topics or {place.topic for place in options.assigned}
+                names = options.topics or {tp.topic for tp in options.assigned}
                 described = list(_described(admin, names, only_there=only_there))
         there = sorted(TopicPartition(topic.name, part.partition) for topic in described for part in topic.partitions)
         missing = sorted(set(options.assigned).difference(there))
         if missing and not only_there:
             raise BadOption(f"assign names {', '.join(map(str, missing[:5]))}, which is not there")
-        places = [place for place in there if place in options.assigned] if options.assigned else there
-        return places, {topic.name: topic.topic_id for topic in described}
+        partitions = [tp for tp in there if tp in options.assigned] if options.assigned else there
+        return partitions, {topic.name: topic.topic_id for topic in described}
 
-    def ends(self, places: Collection[TopicPartition]) -> Offsets:
-        return self._listed(dict.fromkeys(places, LATEST))
+    def ends(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return self._listed(dict.fromkeys(partitions, LATEST))
 
-    def beginnings(self, places: Collection[TopicPartition]) -> Offsets:
-        return self._listed(dict.fromkeys(places, EARLIEST))
+    def beginnings(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return self._listed(dict.fromkeys(partitions, EARLIEST))
 
     def starting(self) -> Start:
         """Where the options say to begin."""
@@ -67,19 +67,19 @@ class Cluster:
         return self._edge(self._options.ending, "endingOffsets", True).offsets
 
     def _edge(self, edge: Edge, name: str, latest_if_no_time: bool) -> Start:
-        places = self.partitions()
+        partitions = self.partitions()
         if edge.times is not None:
-            times = _of_each(places, edge.times, name + "ByTimestamp")
+            times = _of_each(partitions, edge.times, name + "ByTimestamp")
             return self._at_times(times, latest_if_no_time)
         assert edge.offsets is not None
-        offsets = _of_each(places, edge.offsets, name)
-        words = {place: offset for place, offset in offsets.items() if offset < 0}
-        at_end = frozenset(place for place, offset in words.items() if offset == LATEST)
+        offsets = _of_each(partitions, edge.offsets, name)
+        words = {tp: offset for tp, offset in offsets.items() if offset < 0}
+        at_end = frozenset(tp for tp, offset in words.items() if offset == LATEST)
         return Start(offsets | self._listed(words), at_end)
 
     def _at_times(self, times: Mapping[TopicPartition, int], latest_if_no_time: bool) -> Start:
         found = self._listed(times)
-        late = [place for place, offset in found.items() if offset < 0]
+        late = [tp for tp, offset in found.items() if offset < 0]
         if late and not latest_if_no_time:
             raise BadOption(
                 f"{late[0]} has nothing as young as {times[late[0]]} ms; "
@@ -110,16 +110,16 @@ def _list_offsets(admin: Admin, times: Mapping[TopicPartition, int], read_commit
         if error.code is ErrorCode.unknown_topic_or_partition:
             raise NotThere(f"what is to be read is not there: {error}") from None
         raise
-    return {place: at.offset for place, at in listed.items()}
+    return {tp: at.offset for tp, at in listed.items()}
 
 
-def _of_each(places: Collection[TopicPartition], given: Times, name: str) -> dict[TopicPartition, int]:
+def _of_each(partitions: Collection[TopicPartition], given: Times, name: str) -> dict[TopicPartition, int]:
     """For all partitions and no others, as the connector demands it."""
     if isinstance(given, int):
-        return dict.fromkeys(places, given)
-    missing = sorted(set(places) - set(given))
-    strange = sorted(set(given) - set(places))
+        return dict.fromkeys(partitions, given)
+    missing = sorted(set(partitions) - set(given))
+    strange = sorted(set(given) - set(partitions))
     if missing or strange:
-        wrong = [f"{place} is missing" for place in missing] + [f"{place} is not read" for place in strange]
+        wrong = [f"{tp} is missing" for tp in missing] + [f"{tp} is not read" for tp in strange]
         raise BadOption(f"{name} names every partition that is read and no other: {', '.join(wrong[:5])}")
     return dict(given)

@@ -1,4 +1,4 @@
-"""Every row of a batch in its topic exactly once, whatever is killed and run again.
+"""Exactly-once writes: every row of a batch is in its topic once, also after failures and repeated runs.
 
 Who speaks: the tasks of a batch, and the driver when all of them are done. Who writes is named by `txnAppId` (a stream:
 by its query), which of its writes this is by `txnVersion` (the batch), and a task by its number.
@@ -34,10 +34,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
-from ottla.client.group_offsets import OffsetAndMetadata
-from ottla.client.transactions import OpenTransaction
+from ottla.client.values import OffsetAndMetadata, OpenTransaction, TopicPartition
 from ottla.spark import clients, fencing
 from ottla.spark.fencing import DECISIONS_PREFIX, PREFIX
 from ottla.spark.options import WriteOptions
@@ -149,21 +147,21 @@ def write(plan: Any, identity: Identity, task: int, batches: Iterator[pa.RecordB
     from ottla.spark.sink import send_all
 
     group = identity.group(task)
-    place = marker_place(plan)
+    tp = marker_place(plan)
     with clients.transactional({"transaction.timeout.ms": TIMEOUT_MS, **plan.options.kafka}, group) as kept:
         producer = kept.take_over()
-        decided = Decision.known(plan, identity, place)
+        decided = Decision.known(plan, identity, tp)
         if decided is None or decided.version >= identity.version:  # else nothing of this version was committed
-            marker = _marker(plan, group, place)
+            marker = _marker(plan, group, tp)
             if marker is not None and marker.offset > identity.version:
                 return Part(task, _passed(identity, task, marker, batches), None)
-            _check(plan, identity, task, place, marker, decided)
+            _check(plan, identity, task, tp, marker, decided)
         producer.begin_transaction()
         try:
             content = _Counted()
             send_all(producer, plan, batches, content.add)
             note = json.dumps({"version": identity.version, "content": content.so_far})
-            producer.send_offsets_to_transaction({place: (identity.version + 1, note)}, group)
+            producer.send_offsets_to_transaction({tp: (identity.version + 1, note)}, group)
             return Part(task, content.so_far, producer.hand_over_transaction())
         except BaseException:
             producer.abort_transaction()
@@ -174,15 +172,15 @@ def marker_place(plan: Sent) -> TopicPartition:
     return TopicPartition(plan.topic or OFFSETS_TOPIC, 0)
 
 
-def _offset(plan: Sent, group: str, place: TopicPartition, *, stable: bool = True) -> OffsetAndMetadata | None:
+def _offset(plan: Sent, group: str, tp: TopicPartition, *, stable: bool = True) -> OffsetAndMetadata | None:
     """As it is when no transaction holds it any more, or (not stable) as it was before."""
     with clients.admin(plan.options.kafka) as admin:
-        return admin.group_offsets(group, [place], stable=stable).get(place)
+        return admin.group_offsets(group, [tp], stable=stable).get(tp)
 
 
-def _marker(plan: Sent, group: str, place: TopicPartition) -> OffsetAndMetadata | None:
+def _marker(plan: Sent, group: str, tp: TopicPartition) -> OffsetAndMetadata | None:
     """Unless it is a decision of an app that was called like this task."""
-    offset = _offset(plan, group, place)
+    offset = _offset(plan, group, tp)
     return None if offset is None or _is_decision(offset) else offset
 
 
@@ -214,7 +212,7 @@ def _check(
     plan: Sent,
     identity: Identity,
     task: int,
-    place: TopicPartition,
+    tp: TopicPartition,
     marker: OffsetAndMetadata | None,
     decided: Decision | None,
 ) -> None:
@@ -230,13 +228,13 @@ def _check(
     else:
         certain = marker is not None or decided.fresh
     if not certain:
-        raise NotRepeatable(_unknown(identity, identity.decisions if decided is None else identity.group(task), place))
+        raise NotRepeatable(_unknown(identity, identity.decisions if decided is None else identity.group(task), tp))
 
 
-def _unknown(identity: Identity, group: str, place: TopicPartition) -> str:
+def _unknown(identity: Identity, group: str, tp: TopicPartition) -> str:
     return (
         f"whether batch {identity.version} of {identity.app_id} was written is not known: group {group} has no offset "
-        f"for {place.topic}. Either that topic was deleted and made anew, and they went with it; or the query stood "
+        f"for {tp.topic}. Either that topic was deleted and made anew, and they went with it; or the query stood "
         "still for longer than they are kept, seven days (offsets.retention.minutes); or it wrote elsewhere before. To "
         "write the batch all the same, maybe a second time, set txnMissingMarker to "
         "write for one run"
@@ -257,16 +255,16 @@ class Decision:
 
     @classmethod
     def of(cls, identity: Identity, parts: Sequence[Part]) -> Self:
-        told = json.dumps([part.content for part in sorted(parts)])
-        return cls(identity.version, len(parts), hashlib.sha256(told.encode()).hexdigest()[:32], time.time())
+        parsed = json.dumps([part.content for part in sorted(parts)])
+        return cls(identity.version, len(parts), hashlib.sha256(parsed.encode()).hexdigest()[:32], time.time())
 
     @classmethod
-    def known(cls, plan: Sent, identity: Identity, place: TopicPartition) -> Self | None:
-        offset = _offset(plan, identity.decisions, place) or _earlier_decision(plan, identity, place)
+    def known(cls, plan: Sent, identity: Identity, tp: TopicPartition) -> Self | None:
+        offset = _offset(plan, identity.decisions, tp) or _earlier_decision(plan, identity, tp)
         if offset is None:
             return None
-        told = {"tasks": 0, "digest": "", "at_s": 0.0} | json.loads(offset.metadata or "{}")
-        return cls(offset.offset - 1, told["tasks"], told["digest"], told["at_s"])
+        parsed = {"tasks": 0, "digest": "", "at_s": 0.0} | json.loads(offset.metadata or "{}")
+        return cls(offset.offset - 1, parsed["tasks"], parsed["digest"], parsed["at_s"])
 
     @property
     def fresh(self) -> bool:
@@ -276,12 +274,12 @@ class Decision:
         return json.dumps({"tasks": self.tasks, "digest": self.digest, "at_s": self.at_s})
 
 
-def _earlier_decision(plan: Sent, identity: Identity, place: TopicPartition) -> OffsetAndMetadata | None:
+def _earlier_decision(plan: Sent, identity: Identity, tp: TopicPartition) -> OffsetAndMetadata | None:
     """What stands under the name that decisions had before. Only if it is one, it is worth waiting for: a task of
     another app, which may have this name, holds it for the whole of its batch."""
     offset = None
     for stable in (False, True):
-        offset = _offset(plan, identity.earlier_decisions, place, stable=stable)
+        offset = _offset(plan, identity.earlier_decisions, tp, stable=stable)
         if offset is None or not _is_decision(offset):
             return None
     return offset
@@ -327,15 +325,15 @@ def decide(plan: Sent, identity: Identity, parts: Sequence[Part]) -> None:
 
 
 def _decide_anew(plan: Sent, identity: Identity, new: Decision, left: int, kept: clients.Transactional) -> None:
-    place = marker_place(plan)
+    tp = marker_place(plan)
     kept.take_over()  # another driver of this query cannot decide any more
-    known = Decision.known(plan, identity, place)
+    known = Decision.known(plan, identity, tp)
     if known is not None and known.version >= identity.version:
         _compare(identity, known, new, left)
         return
     if left < new.tasks and not plan.options.writes_unmarked:
         # Some were committed, but the decision is gone.
-        raise NotRepeatable(_unknown(identity, identity.decisions, place))
+        raise NotRepeatable(_unknown(identity, identity.decisions, tp))
     _record(plan, identity, new, kept)
 
 

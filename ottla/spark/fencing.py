@@ -1,4 +1,4 @@
-"""Transactions that a broken-off batch has left open are fenced before the next run writes.
+"""Fencing: transactions that a failed batch has left open are aborted before the next run writes.
 
 Readers of committed records see nothing behind an open transaction, whoever wrote it, until its time is over: fifteen
 minutes. A batch that is run again fences the transactional ids that its tasks use. Those that it does not use, because
@@ -20,13 +20,12 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlparse
 
 from ottla.blocking import Admin
 from ottla.client.errors import ClientError
 from ottla.errors import ErrorCode
 from ottla.spark import clients
-from ottla.spark.options import WriteOptions
+from ottla.spark.options import WriteOptions, local_path
 
 PREFIX: Final = "ottla-sink-"
 DECISIONS_PREFIX: Final = "ottla-decisions-"
@@ -76,12 +75,12 @@ def app_id_before_tasks(options: WriteOptions) -> str | None:
     """Who writes, as far as that can be known before a task is told."""
     if options.app_id is not None or options.checkpoint is None:
         return options.app_id
-    path = _local(options.checkpoint)
+    path = local_path(options.checkpoint)
     if path is None:
         return None
     try:
-        told = json.loads((path / "metadata").read_text())
-        return str(told["id"])
+        parsed = json.loads((path / "metadata").read_text())
+        return str(parsed["id"])
     except (OSError, ValueError, KeyError):
         return None
 
@@ -96,7 +95,7 @@ def fence_before_tasks(options: WriteOptions) -> None:
 
 def _is_next_batch(checkpoint: str | None) -> bool:
     """Whether this process looked when the batch before this one was about to be written, which was committed then."""
-    path = None if checkpoint is None else _local(checkpoint)
+    path = None if checkpoint is None else local_path(checkpoint)
     newest = None if path is None else _newest(path / "offsets")
     if path is None or newest is None:
         return False
@@ -109,11 +108,3 @@ def _newest(folder: Path) -> int | None:
         return max((int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()), default=None)
     except OSError:
         return None
-
-
-def _local(address: str) -> Path | None:
-    """Of an address on this machine."""
-    parts = urlparse(address)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return Path(address) if not parts.scheme else None

@@ -1,4 +1,4 @@
-"""Offsets of many partitions: as Spark keeps them, how many a trigger may take, and which task reads what.
+"""Offsets of many partitions: as Spark stores them, admission per trigger, and ranges of tasks.
 
     {"orders": {"0": 23, "1": 45}}
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 
 Offsets = dict[TopicPartition, int]
 
@@ -33,54 +33,54 @@ class Range:
         return self.end - self.start
 
     @property
-    def place(self) -> TopicPartition:
+    def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    told: dict[str, dict[str, int]] = {}
-    for place in sorted(offsets):
-        told.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
-    return told
+    parsed: dict[str, dict[str, int]] = {}
+    for tp in sorted(offsets):
+        parsed.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
+    return parsed
 
 
-def from_json(told: Mapping[str, Mapping[str, Any]]) -> Offsets:
+def from_json(parsed: Mapping[str, Mapping[str, Any]]) -> Offsets:
     return {
         TopicPartition(topic, int(partition)): int(offset)
-        for topic, offsets in told.items()
+        for topic, offsets in parsed.items()
         for partition, offset in offsets.items()
     }
 
 
 def limited(start: Offsets, latest: Offsets, offsets_max: int) -> Offsets:
     """At most so many offsets, shared out by how many wait in each partition; nobody starves."""
-    waiting = {place: end - start.get(place, 0) for place, end in latest.items()}
+    waiting = {tp: end - start.get(tp, 0) for tp, end in latest.items()}
     total = sum(size for size in waiting.values() if size > 0)
     if total <= offsets_max:
         return dict(latest)
     ends: Offsets = {}
-    for place, end in latest.items():
-        size = waiting[place]
+    for tp, end in latest.items():
+        size = waiting[tp]
         if size <= 0:
-            ends[place] = end
+            ends[tp] = end
             continue
         share = offsets_max * size / total
         whole = math.ceil(share) if share < 1 else math.floor(share)
-        ends[place] = min(end, start.get(place, 0) + whole)
+        ends[tp] = min(end, start.get(tp, 0) + whole)
     return ends
 
 
 def count(start: Offsets, end: Offsets) -> int:
     """How many offsets lie between."""
-    return sum(max(0, offset - start.get(place, 0)) for place, offset in end.items())
+    return sum(max(0, offset - start.get(tp, 0)) for tp, offset in end.items())
 
 
 def ranges(start: Offsets, end: Offsets) -> list[Range]:
     """What is to be read of each partition, in order. One that `start` does not know begins at its beginning."""
     return [
-        Range(place.topic, place.partition, start.get(place, 0), end[place], begins=place not in start)
-        for place in sorted(end)
-        if end[place] > start.get(place, 0)
+        Range(tp.topic, tp.partition, start.get(tp, 0), end[tp], begins=tp not in start)
+        for tp in sorted(end)
+        if end[tp] > start.get(tp, 0)
     ]
 
 

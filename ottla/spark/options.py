@@ -1,4 +1,4 @@
-"""The options of the data source: those of Spark's Kafka connector, and a few of our own.
+"""Options of the data source: those of Spark's Kafka connector, and a few of our own.
 
 Spark hands option names over in lower case. What nobody understands, or what contradicts something else, is refused by
 its name; what only the connector's Java client has a use for is known and without effect (`IDLE`, `tolerated`).
@@ -6,15 +6,17 @@ its name; what only the connector's Java client has a use for is known and witho
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote, urlparse
 
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
+from ottla.config.options import Options, did_you_mean
 from ottla.spark import tolerated
 
 V = TypeVar("V")
@@ -157,6 +159,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if options.value("maxTriggerDelay") is not None and options.value("minOffsetsPerTrigger") is None:
         raise BadOption("maxTriggerDelay has a meaning only with minOffsetsPerTrigger")
     strategy = options.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
+    prefetched = options.number("prefetchMaxRecords", 0) if options.value("prefetchMaxRecords") else None
     read = ReadOptions(
         kafka=options.kafka(),
         topics=_names(options, "subscribe"),
@@ -171,14 +174,14 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         trigger_delay_s=_duration_s(options.value("maxTriggerDelay") or "15m"),
         partitions_min=options.number("minPartitions"),
         partition_records_max=options.number("maxRecordsPerPartition"),
-        prefetch_records=_whole("prefetchMaxRecords", options.value("prefetchMaxRecords") or str(PREFETCH_RECORDS), 0),
+        prefetch_records=PREFETCH_RECORDS if prefetched is None else prefetched,
         columns=_columns(options),
         poll_timeout_s=(options.number("kafkaConsumer.pollTimeoutMs") or 120_000) / 1000,
         group_id=options.value("groupId"),
         notes=options.notes,
         checkpoint=options.value("checkpointLocation"),
     )
-    for name in (*read.topics, *{place.topic for place in read.assigned}):
+    for name in (*read.topics, *{tp.topic for tp in read.assigned}):
         check_topic("assign" if read.assigned else "subscribe", name)
     _check_edge(read, read.starting, options.first(STARTING))
     _check_edge(read, read.ending, options.first(ENDING))
@@ -198,7 +201,7 @@ def _check_edge(read: ReadOptions, edge: Edge, option: str | None) -> None:
     given = edge.offsets if edge.times is None else edge.times
     if given is None or isinstance(given, int):
         return
-    named, wanted = {place.topic for place in given}, {*read.topics, *(place.topic for place in read.assigned)}
+    named, wanted = {tp.topic for tp in given}, {*read.topics, *(tp.topic for tp in read.assigned)}
     pattern = read.pattern
     strange = sorted(named - wanted if pattern is None else (each for each in named if not re.fullmatch(pattern, each)))
     if strange:
@@ -228,7 +231,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         kafka=kafka,
         topic=topic,
         app_id=app_id,
-        version=None if version is None else _whole("txnVersion", version, 0),
+        version=options.number("txnVersion", 0),
         promise=promise,
         writes_unmarked=missing == "write",
         notes=notes,
@@ -253,19 +256,20 @@ def _is_weak(kafka: Mapping[str, str]) -> bool:
 def tell_notes(notes: Iterable[str]) -> None:
     """Each once in a process: Spark understands the same options again and again."""
     for note in notes:
-        if note not in _told:
-            _told.add(note)
+        if note not in _reported:
+            _reported.add(note)
             log.warning("%s", note)
 
 
-_told: set[str] = set()
+_reported: set[str] = set()
 
 
-class _Given:
-    """What was given, looked up by the names that people know."""
+class _Given(Options):
+    """Options of reading or of writing, without those that mean nothing here."""
 
     def __init__(self, given: Mapping[str, str], known: Iterable[str], kind: str) -> None:
-        self._given: dict[str, str] = {}
+        super().__init__(given, BadOption)
+        self.given = {}
         self._known = {name.lower(): name for name in (*known, *IDLE)}
         names = {name.lower(): name for name in (*READ, *WRITE, *SPARKS)}  # Spark hands them over in lower case
         self._written = {name.lower(): names.get(name.lower(), name) for name in given}
@@ -282,78 +286,30 @@ class _Given:
                 continue
             if name not in self._known and not name.startswith(KAFKA):
                 raise BadOption(self._unknown(name))
-            self._given[name] = value
+            self.given[name] = value
         self.notes = tuple(notes)
-        if not self._given.get(BOOTSTRAP):
+        if not self.given.get(BOOTSTRAP):
             raise BadOption(f"{BOOTSTRAP} is missing; for example localhost:9092")
 
     def _unknown(self, name: str) -> str:
         other = {each.lower(): each for each in (*READ, *WRITE)}
         if name in other:
             return f"{other[name]} is an option of {'reading' if other[name] in READ else 'writing'}"
-        near = difflib.get_close_matches(name, [*self._known, BOOTSTRAP], n=1)
-        hint = f"; did you mean {self._known.get(near[0], near[0])}?" if near else ""
-        return f"there is no option {self._written[name]!r}{hint}"
-
-    def value(self, name: str) -> str | None:
-        return self._given.get(name.lower())
-
-    def first(self, names: Iterable[str]) -> str | None:
-        return next((name for name in names if self.value(name) is not None), None)
-
-    def refuse_together(self, names: Iterable[str]) -> None:
-        there = [name for name in names if self.value(name) is not None]
-        if len(there) > 1:
-            raise BadOption(f"{' and '.join(there)} contradict each other; one of them")
-
-    def refuse(self, names: Iterable[str], why: str) -> None:
-        name = self.first(names)
-        if name is not None:
-            raise BadOption(f"{name} cannot be set here: {why}")
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.value(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise BadOption(f"{name} is {value!r}; it can be true or false")
-        return value.lower() == "true"
-
-    def one_of(self, name: str, words: Iterable[str]) -> str | None:
-        value = self.value(name)
-        if value is not None and value.lower() not in words:
-            raise BadOption(f"{name} is {value!r}; it can be {' or '.join(words)}")
-        return None if value is None else value.lower()
-
-    def number(self, name: str) -> int | None:
-        value = self.value(name)
-        return None if value is None else _whole(name, value, 1)
+        near = did_you_mean(name, [*self._known, BOOTSTRAP], shown=self._known)
+        return f"there is no option {self._written[name]!r}{near}"
 
     def kafka(self) -> dict[str, str]:
         idle = {name.lower() for name in IDLE}
         return {
             name.removeprefix(KAFKA): value
-            for name, value in self._given.items()
+            for name, value in self.given.items()
             if name.startswith(KAFKA) and name not in idle
         }
 
 
-def _whole(name: str, value: str, least: int) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise BadOption(f"{name} is {value!r}; it is a whole number from {least} on")
-    return number
-
-
 def _names(options: _Given, name: str) -> tuple[str, ...]:
-    value = options.value(name)
-    if value is None:
-        return ()
-    names = tuple(part.strip() for part in value.split(",") if part.strip())
-    if not names:
+    names = options.names(name)
+    if options.value(name) is not None and not names:
         raise BadOption(f"{name} names no topic")
     return names
 
@@ -381,12 +337,12 @@ def _columns(options: _Given) -> tuple[str, ...]:
 
 def _json(name: str, value: str, form: str) -> dict[str, Any]:
     try:
-        told = json.loads(value)
+        parsed = json.loads(value)
     except ValueError:
-        told = None
-    if not isinstance(told, dict) or not told:
+        parsed = None
+    if not isinstance(parsed, dict) or not parsed:
         raise BadOption(f"{name} is {value!r}; it looks like {form}")
-    return told
+    return parsed
 
 
 def _assigned(options: _Given) -> tuple[TopicPartition, ...]:
@@ -394,19 +350,19 @@ def _assigned(options: _Given) -> tuple[TopicPartition, ...]:
     if value is None:
         return ()
     form = '{"orders":[0,1]}'
-    told = _json("assign", value, form)
-    if not all(isinstance(numbers, list) and all(type(each) is int for each in numbers) for numbers in told.values()):
+    parsed = _json("assign", value, form)
+    if not all(isinstance(numbers, list) and all(type(each) is int for each in numbers) for numbers in parsed.values()):
         raise BadOption(f"assign is {value!r}; it looks like {form}")
-    return tuple(TopicPartition(topic, number) for topic, numbers in told.items() for number in numbers)
+    return tuple(TopicPartition(topic, number) for topic, numbers in parsed.items() for number in numbers)
 
 
 def _by_partition(name: str, value: str, example: int) -> dict[TopicPartition, int]:
     form = f'{{"orders":{{"0":{example},"1":{example}}}}}'
-    told = _json(name, value, form)
+    parsed = _json(name, value, form)
     try:
         return {
             TopicPartition(topic, int(partition)): _number(number)
-            for topic, numbers in told.items()
+            for topic, numbers in parsed.items()
             for partition, number in numbers.items()
         }
     except (ValueError, AttributeError):
@@ -425,16 +381,13 @@ def _edge(options: _Given, names: tuple[str, str, str], default: int, *, forbidd
         return Edge(offsets=default)
     value = options.value(chosen) or ""
     if chosen == names[0]:
-        return Edge(times=_whole(chosen, value, 0))
+        return Edge(times=options.number(chosen, 0))
     if chosen == names[1]:
         return Edge(times=_by_partition(chosen, value, 1_700_000_000_000))
     words = {"earliest": EARLIEST, "latest": LATEST}
     if value.lower() not in words and not value.lstrip().startswith("{"):
-        near = difflib.get_close_matches(value.lower(), words, n=1)
-        hint = (
-            f"did you mean {near[0]}?" if near else 'it can be earliest, latest, or offsets: {"orders":{"0":23,"1":23}}'
-        )
-        raise BadOption(f"{chosen} is {value!r}; {hint}")
+        else_ = 'it can be earliest, latest, or offsets: {"orders":{"0":23,"1":23}}'
+        raise BadOption(f"{chosen} is {value!r}{did_you_mean(value.lower(), words, else_)}")
     offsets: Times = words[value.lower()] if value.lower() in words else _by_partition(chosen, value, 23)
     wrong = [offsets] if isinstance(offsets, int) else list(offsets.values())
     if any(offset < EARLIEST for offset in wrong):
@@ -461,3 +414,11 @@ def _duration_s(value: str) -> float:
     if found is None or (found[2] or "ms") not in _UNITS:
         raise BadOption(f"maxTriggerDelay is {value!r}; it looks like 500ms, 30s or 15m")
     return _UNITS[found[2] or "ms"](float(found[1]))
+
+
+def local_path(address: str) -> Path | None:
+    """Of an address on this machine."""
+    parts = urlparse(address)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return Path(address) if not parts.scheme else None

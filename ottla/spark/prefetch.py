@@ -1,4 +1,4 @@
-"""Small batches, read by the planner: Spark gets the rows with the plan, and no task starts a Python worker for them.
+"""Prefetch: small batches are read by the planner and sent with the plan, so that no task starts a Python worker.
 
 PySpark does that for its simple readers. Its wrapper for these is a private class, so it may be absent one day: then
 this module cannot be imported, and tasks read everything, as with `prefetchMaxRecords=0`.

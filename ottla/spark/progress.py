@@ -1,4 +1,4 @@
-"""The progress of a streaming query as the offsets of a consumer group, told by the driver after every batch.
+"""Progress of a streaming query, committed as offsets of a consumer group by the driver after every batch.
 
 The option `groupId` of the source does the same with no code, a trigger later: at the next trigger, or at the next
 start if there is none. Whoever stops queries between triggers and wants exact numbers adds this listener:

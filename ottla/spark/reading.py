@@ -1,4 +1,4 @@
-"""What a task does to read its part of a partition: batches of columns, until the end of its range.
+"""Reading a range of a partition in a task: Arrow batches until the end of the range.
 
 There may be nothing between two offsets (compaction, the ends of transactions), so a range is done when the position
 has passed its end, whatever came. What is not in the log any more is lost data: the query fails, or goes on with what
@@ -13,8 +13,8 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ottla.blocking import Consumer
+from ottla.client.consuming.positions import OffsetOutOfRange
 from ottla.client.errors import ClientError, TimedOut, UnknownTopic
-from ottla.client.positions import OffsetOutOfRange
 from ottla.spark import clients
 from ottla.spark.offsets import Range
 from ottla.spark.options import ReadOptions
@@ -47,8 +47,8 @@ def read(options: ReadOptions, parts: Iterable[Range]) -> Generator[pa.RecordBat
 
 def _read_range(options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:
     with clients.consumer(options.kafka) as consumer:
-        consumer.assign([part.place])
-        consumer.seek(part.place, part.start, until=part.end)
+        consumer.assign([part.tp])
+        consumer.seek(part.tp, part.start, until=part.end)
         try:
             yield from _batches(consumer, options, part)
         finally:
@@ -56,8 +56,8 @@ def _read_range(options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:
-    place, end = part.place, part.end
-    until = {place: end}
+    tp, end = part.tp, part.end
+    until = {tp: end}
     deadline = time.monotonic() + options.poll_timeout_s
     position, missed = part.start, 0
     while position < end:
@@ -66,12 +66,12 @@ def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[
         except OffsetOutOfRange:
             position, end = _left(consumer, options, part, position)
             if position < end:
-                consumer.seek(place, position, until=end)
+                consumer.seek(tp, position, until=end)
             if time.monotonic() < deadline:
                 continue
             raise
-        yield from taken.get(place, ())
-        before, position = position, consumer.position(place)
+        yield from taken.get(tp, ())
+        before, position = position, consumer.position(tp)
         if position > before:
             deadline, missed = time.monotonic() + options.poll_timeout_s, 0
             continue
@@ -81,16 +81,16 @@ def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[
             return
         if time.monotonic() >= deadline:
             limit = f"{options.poll_timeout_s:g} s"
-            raise TimedOut(f"{place}: nothing came from offset {position} on within {limit}, though {end} is its end")
+            raise TimedOut(f"{tp}: nothing came from offset {position} on within {limit}, though {end} is its end")
 
 
 def _left(consumer: Consumer, options: ReadOptions, part: Range, position: int) -> tuple[int, int]:
     """The range that is still to be read of what the log has: all of it, if the consumer, which is older than the
     query, has only seen that the topic is another one than it knew."""
-    place = part.place
-    first = consumer.beginning_offsets([place])[place]
-    last = consumer.end_offsets([place])[place]
-    lost = f"{place}: offsets {position} to {part.end} are to be read, but the log has {first} to {last}: {WHY_LOST}"
+    tp = part.tp
+    first = consumer.beginning_offsets([tp])[tp]
+    last = consumer.end_offsets([tp])[tp]
+    lost = f"{tp}: offsets {position} to {part.end} are to be read, but the log has {first} to {last}: {WHY_LOST}"
     begins_late = part.begins and position < first
     if not begins_late and not first <= position <= part.end <= last:
         _tell_lost(options, lost)

@@ -1,4 +1,4 @@
-"""Writing a DataFrame to topics: which of its columns are what, and how a task sends its rows.
+"""Writing a DataFrame to topics: the meaning of its columns, and how a task sends its rows.
 
 A row has a value, and may have a key, headers, a partition and a topic, by these names; other columns are left alone,
 as Spark's connector does. What is promised, `exactly_once` says; without identity a task that is run again writes its
@@ -107,7 +107,7 @@ def _are_headers(kind: DataType) -> bool:
 
 
 def send_all(
-    producer: Producer, plan: Plan, batches: Iterator[pa.RecordBatch], told: Callable[[pa.RecordBatch], None]
+    producer: Producer, plan: Plan, batches: Iterator[pa.RecordBatch], parsed: Callable[[pa.RecordBatch], None]
 ) -> None:
     """Until all rows are in the log, as safe as acks says. Spark makes the next batch while one is sent."""
     under_way: deque[Future[int]] = deque()
@@ -115,7 +115,7 @@ def send_all(
         ahead: deque[Future[list[Future[int]]]] = deque()
         for batch in batches:
             ahead.append(sending.submit(lambda some: list(plan.send(producer, some)), batch))
-            told(batch)
+            parsed(batch)
             while len(ahead) > AHEAD_MAX:
                 under_way.extend(ahead.popleft().result())
             while len(under_way) > UNDER_WAY_MAX:

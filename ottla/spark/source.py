@@ -1,4 +1,4 @@
-"""The data source `ottla` as Spark sees it: its schema, its readers, its writers.
+"""The data source `ottla`: its schema, readers and writers.
 
 Who runs what: the driver's planner process asks for offsets and cuts them into tasks (one process for a streaming
 query, as long as it runs); Python workers, which Spark uses again, read and write. Both make their own reader out of
@@ -41,8 +41,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 from ottla.spark import clients, offsets
 from ottla.spark.border import short_tracebacks
 from ottla.spark.cluster import Cluster, NotThere, Start
@@ -174,7 +174,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._initial = self._cluster.starting()
             if self._target is not None:
                 later = self._initial.offsets
-                self._target = {place: max(end, later.get(place, end)) for place, end in self._target.items()}
+                self._target = {tp: max(end, later.get(tp, end)) for tp, end in self._target.items()}
         return to_json(self._initial.offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -202,7 +202,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return to_json(begun)
             if self.options.offsets_max is not None:
                 latest = offsets.limited(waiting, latest, self.options.offsets_max)
-        return self._admitted({place: _seen(end, place, begun, known) for place, end in latest.items()})
+        return self._admitted({tp: _seen(end, tp, begun, known) for tp, end in latest.items()})
 
     def _now(self, begun: Offsets, *, careful: bool) -> tuple[dict[str, bytes], Offsets]:
         """The topics' ids, and where the partitions end that are there. DataLost for those that are not, if careful. A
@@ -210,12 +210,12 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         are asked for again."""
         problem = NotThere("topics are deleted and made anew all the time")
         for _ in range(TRIES):
-            places, ids = self._there(begun, careful=careful)
+            partitions, ids = self._there(begun, careful=careful)
             if self._target:
-                return ids, {place: self._target[place] for place in places if place in self._target}
+                return ids, {tp: self._target[tp] for tp in partitions if tp in self._target}
             asked_at = time.monotonic()
             try:
-                ends = self._cluster.ends(places)
+                ends = self._cluster.ends(partitions)
             except NotThere as gone:
                 problem = gone
                 continue
@@ -226,16 +226,16 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _there(self, begun: Offsets, *, careful: bool) -> tuple[list[TopicPartition], dict[str, bytes]]:
         """Of what the options mean. That something is gone is believed when it is said twice."""
-        places, ids = self._cluster.topics(only_there=True)
-        if begun.keys() - set(places):
+        partitions, ids = self._cluster.topics(only_there=True)
+        if begun.keys() - set(partitions):
             time.sleep(GONE_S)
-            places, ids = self._cluster.topics(only_there=True)
+            partitions, ids = self._cluster.topics(only_there=True)
         if not careful:
-            return places, ids
-        for place in sorted(begun.keys() - set(places)):
-            what = str(place) if place.topic in ids else f"topic {place.topic}"
-            self._lost(f"{what} is gone, which was read up to offset {begun[place]} of partition {place.partition}")
-        return self._cluster.topics() if set(self.options.topics) - ids.keys() else (places, ids)
+            return partitions, ids
+        for tp in sorted(begun.keys() - set(partitions)):
+            what = str(tp) if tp.topic in ids else f"topic {tp.topic}"
+            self._lost(f"{what} is gone, which was read up to offset {begun[tp]} of partition {tp.partition}")
+        return self._cluster.topics() if set(self.options.topics) - ids.keys() else (partitions, ids)
 
     def _first(self, begun: Offsets, latest: Offsets) -> Offsets:
         """In the first batch nothing is read of partitions that begin at their ends: so it is the same when it is run
@@ -243,7 +243,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None or self._first_planned or begun != self._initial.offsets:
             return latest
         self._first_planned = True
-        return latest | {place: begun[place] for place in self._initial.at_end & latest.keys()}
+        return latest | {tp: begun[tp] for tp in self._initial.at_end & latest.keys()}
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
         return to_json(self._latest) or None
@@ -263,13 +263,13 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, ended = self._begun(start), from_json(end)
         if self._initial is not None and begun == self._initial.offsets:
             # The first batch, maybe run again: then what begins at its end has grown since it was planned.
-            begun |= {place: min(begun[place], ended[place]) for place in self._initial.at_end & ended.keys()}
-        gone = sorted(place for place in begun if place not in ended)
-        back = sorted(place for place, offset in ended.items() if offset < begun.get(place, 0))
-        for place in gone:
-            self._lost(f"{place} is gone, which was read up to offset {begun[place]}")
-        for place in back:
-            self._lost(f"{place} ends at offset {ended[place]}, but was read up to {begun[place]}: {WHY_LOST}")
+            begun |= {tp: min(begun[tp], ended[tp]) for tp in self._initial.at_end & ended.keys()}
+        gone = sorted(tp for tp in begun if tp not in ended)
+        back = sorted(tp for tp, offset in ended.items() if offset < begun.get(tp, 0))
+        for tp in gone:
+            self._lost(f"{tp} is gone, which was read up to offset {begun[tp]}")
+        for tp in back:
+            self._lost(f"{tp} ends at offset {ended[tp]}, but was read up to {begun[tp]}: {WHY_LOST}")
         return offsets.ranges(begun, ended)
 
     def _begun(self, start: dict[str, Any]) -> Offsets:
@@ -324,10 +324,10 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("the progress of the query is not visible in group %s: %s", group_id, error)
 
 
-def _seen(end: int, place: TopicPartition, begun: Offsets, known: Offsets) -> int:
+def _seen(end: int, tp: TopicPartition, begun: Offsets, known: Offsets) -> int:
     """Spark runs no batch that ends where it begins. In a partition that begins anew this may be by chance: then it
     ends one record earlier, and the next batch has that one."""
-    return end - 1 if place not in known and end == begun.get(place) and end > 0 else end
+    return end - 1 if tp not in known and end == begun.get(tp) and end > 0 else end
 
 
 def _tasks(options: ReadOptions, parts: list[Range]) -> list[Range]:

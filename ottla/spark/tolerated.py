@@ -1,4 +1,4 @@
-"""Options that Spark's Kafka connector takes and that change nothing here: accepted, with a note that says why.
+"""Options of Spark's Kafka connector that have no effect here: accepted, with a note that says why.
 
 Programs that were written for the connector bring along settings of the Java client. What is true here anyway is taken
 silently; what has no counterpart is noted; what would mean something else than its user expects is refused.
@@ -10,7 +10,8 @@ from dataclasses import fields
 from functools import cache
 from typing import Final
 
-from ottla.client import consumer, producer
+from ottla.client.consuming import consumer
+from ottla.client.producing import producer
 
 KAFKA: Final = "kafka."
 READING: Final = "reading"

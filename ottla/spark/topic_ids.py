@@ -1,5 +1,4 @@
-"""Which topic a stream has read, by its id: a topic that was deleted and made anew has the name of the old one, may be
-longer than that, and has nothing of what the query's offsets count.
+"""Topic ids that a stream has read: a topic that was deleted and created again is noticed.
 
 The ids are kept outside the offsets, whose JSON is that of Spark's connector:
 - in a file beside the checkpoint (`<checkpoint>/ottla/topic-ids-….json`), if the reader's option checkpointLocation is
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlparse
 
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 from ottla.spark import clients
 from ottla.spark.offsets import Offsets
 from ottla.spark.options import ReadOptions
@@ -70,7 +69,7 @@ class TopicIds:
 
     def remade(self, start: Offsets, ids: Mapping[str, bytes]) -> list[str]:
         """Topics that `start` has offsets of, and that are others now than those that were read."""
-        read = {place.topic for place in start}
+        read = {tp.topic for tp in start}
         return sorted(
             name
             for name, topic_id in ids.items()
@@ -82,7 +81,7 @@ class TopicIds:
         remade = set(self.remade(start, ids))
         news = dict(self.known)
         for name, topic_id in ids.items():
-            at = {place.partition: offset for place, offset in start.items() if place.topic == name}
+            at = {tp.partition: offset for tp, offset in start.items() if tp.topic == name}
             known = news.get(name)
             if name in remade:
                 news[name] = Known(topic_id.hex(), at)
@@ -98,11 +97,11 @@ class TopicIds:
 
     def of_this_topic(self, start: Offsets) -> Offsets:
         """Without partitions whose offset counts records of the topic before: they begin anew."""
-        return {place: offset for place, offset in start.items() if not self._is_of_another(place, offset)}
+        return {tp: offset for tp, offset in start.items() if not self._is_of_another(tp, offset)}
 
-    def _is_of_another(self, place: TopicPartition, start: int) -> bool:
-        known = self.known.get(place.topic)
-        return known is not None and known.remade_at.get(place.partition) == start
+    def _is_of_another(self, tp: TopicPartition, start: int) -> bool:
+        known = self.known.get(tp.topic)
+        return known is not None and known.remade_at.get(tp.partition) == start
 
 
 class _File:
@@ -122,7 +121,7 @@ class _File:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         aside = self._path.with_suffix(".tmp")
         with aside.open("w") as file:
-            file.write(_told(known))
+            file.write(_reported(known))
             file.flush()
             os.fsync(file.fileno())
         aside.replace(self._path)
@@ -146,12 +145,12 @@ class _Group:
         """The broker limits how long it may be; then it is not kept."""
         try:
             with clients.admin(self._kafka) as admin:
-                admin.alter_group_offsets(self._group_id, {OFFSETS: (0, _told(known))})
+                admin.alter_group_offsets(self._group_id, {OFFSETS: (0, _reported(known))})
         except ClientError as error:
             log.warning("group %s does not keep the ids of the topics: %s", self._group_id, error)
 
 
-def _told(known: Mapping[str, Known]) -> str:
+def _reported(known: Mapping[str, Known]) -> str:
     return json.dumps({name: [each.topic_id, each.remade_at] for name, each in known.items()}, separators=(",", ":"))
 
 

@@ -1,4 +1,4 @@
-"""The Python workers that Spark starts, and uses again and again: what one of them has imported stays.
+"""Python workers of Spark: imported modules stay for the tasks that use a worker again.
 
 After each use Spark has a worker collect its garbage. That looks at every object there is, and PySpark, pandas and
 pyarrow have a hundred thousand: 30 ms each time, on a core that the micro-batch needs, in the process that plans a

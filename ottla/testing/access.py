@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from ottla.blocking import Admin, Consumer, Producer
 from ottla.client.admin import NewTopic, ResourceKind
-from ottla.client.consumer_records import ConsumerRecord
-from ottla.client.deliveries import RecordMetadata
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer_records import ConsumerRecord
+from ottla.client.values import RecordMetadata, TopicPartition
 from ottla.errors import ErrorCode
 from ottla.testing.faults import Fault
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ottla.blocking import Admin
 from ottla.blocking.thread import LoopThread
-from ottla.client.connection import Connection
+from ottla.client.core.connection import Connection
 from ottla.client.errors import ClientError
 from ottla.local.cluster import LocalCluster
 from ottla.local.process import BrokerProcess, State

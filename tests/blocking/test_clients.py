@@ -12,10 +12,10 @@ import pytest
 
 from ottla.blocking import Admin, Consumer, Producer
 from ottla.client.admin import NewTopic
-from ottla.client.consumer_records import NotDeserialized
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer_records import NotDeserialized
+from ottla.client.consuming.subscription import RebalanceListener
 from ottla.client.errors import ClientError, TopicExists, UnknownTopic, Unreachable
-from ottla.client.subscription import RebalanceListener
+from ottla.client.values import TopicPartition
 from tests.conftest import Served, StartBroker
 from tests.serving import wait_for
 
@@ -138,7 +138,7 @@ def test_what_the_user_failed_at_is_read_again_and_nothing_before_it(broker: Ser
         assert consumer.group_metadata().group_id == topic
 
 
-def test_whoever_takes_his_time_over_a_batch_is_not_expelled(broker: Served, topic):
+def test_a_slow_batch_does_not_end_the_membership(broker: Served, topic):
     fill(broker, topic, 8)
 
     class Losing(RebalanceListener):
@@ -263,14 +263,14 @@ def test_a_topic_that_was_not_there_is_looked_for_while_its_record_waits_behind_
         assert isinstance(lost.exception(), UnknownTopic)
 
 
-def test_whoever_waits_for_memory_waits_while_others_get_some(broker: Served, topic):
+def test_senders_wait_for_buffer_memory_in_order(broker: Served, topic):
     one_by_one: dict[str, Any] = {"batch_size": 1, "buffer_memory": 2000, "max_in_flight_requests_per_connection": 1}
     with Producer(broker.bootstrap, max_block_ms=1000, **one_by_one) as producer:
         sent = [producer.send(topic, bytes(1000), partition=0) for _ in range(8000)]
         assert [each.result(60).offset for each in sent] == list(range(8000)), "the last waited for longer"
 
 
-def test_whatever_a_partitioner_raises_comes_to_whoever_sent_the_record(broker: Served, topic):
+def test_an_error_of_the_partitioner_is_raised_to_the_sender(broker: Served, topic):
     def clumsy(topic, record, partitions):
         raise KeyError("none")
 
@@ -290,7 +290,7 @@ def test_a_record_may_be_taken_back_while_it_waits(broker: Served, topic):
         assert isinstance(lost.exception(), UnknownTopic)
 
 
-def test_errors_come_to_whoever_calls(broker: Served, topic):
+def test_errors_are_raised_to_the_caller(broker: Served, topic):
     with pytest.raises(Unreachable):
         Producer("127.0.0.1:1", bootstrap_timeout_ms=0).start()
     producer = Producer(broker.bootstrap, max_block_ms=200)

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.broker.disk_errors import LINE_SECONDS, DiskErrors
 from ottla.client.errors import TimedOut
-from ottla.client.producer import Producer
+from ottla.client.producing.producer import Producer
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import Refused, StorageFault
 from ottla.replication.partition import ACKS_ALL

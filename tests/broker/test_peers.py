@@ -14,7 +14,7 @@ from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode, Refused
 from ottla.net import doors
 from ottla.net.authentication import MECHANISM, NONCE_BYTES, SECRET_BYTES, Connecting, Identity
-from ottla.net.peer import PeerConnection, Unreached
+from ottla.net.outbound import Unreached, open_to_broker
 from ottla.wire import apis
 from ottla.wire.frame import framed, request_header
 from ottla.wire.schema import fetch, list_offsets, offset_for_leader_epoch, write_txn_markers
@@ -169,7 +169,8 @@ def test_what_brokers_say_is_told_to_brokers_only(tmp_path):
                     told = await client.call(HELLO, ApiVersionsResponse, 4)
                     assert not BETWEEN_BROKERS & {each.api_key for each in told.api_keys}
             connection = await two.peers.open(1)
-            assert connection.version_of(apis.ALTER_PARTITION) == 3
+            assert connection.speaks(apis.ALTER_PARTITION, 3)
+            assert not connection.speaks(apis.ALTER_PARTITION, 4)
             connection.close()
 
     run(test)
@@ -218,7 +219,7 @@ def test_one_without_the_secret_is_turned_away(tmp_path, caplog):
             where = endpoint_of(one, "REPLICATION")
             stranger = Identity(2, bytes(SECRET_BYTES))
             with pytest.raises(Unreached, match="does not know the secret"):
-                await PeerConnection.open(one.runtime, where.host, where.port, stranger, 1)
+                await open_to_broker(one.runtime, where.host, where.port, stranger, 1)
 
     run(test)
     assert "a wrong proof from one that says it is broker 2" in caplog.text

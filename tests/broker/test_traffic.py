@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from ottla.broker.traffic import OTHERS, TopicTraffic
-from ottla.client.consumer import Consumer
+from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import ClientError
-from ottla.client.producer import Producer
+from ottla.client.producing.producer import Producer
 from ottla.cluster.requests import TopicSpec
 from ottla.wire.schema.list_offsets import (
     ListOffsetsPartition,

@@ -12,9 +12,9 @@ from ottla.blocking import Producer
 from ottla.cli.cluster import too_few_in_sync
 from ottla.cli.planning import Traffic, plan
 from ottla.cli.spreading import spread
-from ottla.client.admin_topics import Partition, Topic
-from ottla.client.embedded import TopicPartition
+from ottla.client.admin.topic_admin import Partition, Topic
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 from tests.cli.commands import Ottla
 from tests.serving import wait_for
 

@@ -15,7 +15,7 @@ from ottla.cli.kafka_scripts.deserializers import PACKAGE, deserializer, fractio
 from ottla.cli.kafka_scripts.hash_order import hash_order, table_size
 from ottla.cli.kafka_scripts.line_reader import LineReader
 from ottla.cli.kafka_scripts.options import ToolFailure, kafkas_words
-from ottla.client.consumer_records import ConsumerRecord
+from ottla.client.consuming.consumer_records import ConsumerRecord
 from ottla.client.errors import NotUnderstood
 from ottla.coordinator import records, transaction_records
 from ottla.coordinator.record_values import ClassicGroupMember, GroupMetadataValue

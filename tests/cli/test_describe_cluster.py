@@ -9,8 +9,8 @@ import pytest
 
 from ottla.cli.describe_cluster import BrokerStatus, ClusterStatus, _named, _print
 from ottla.client.admin import LogDir
-from ottla.client.embedded import TopicPartition
-from ottla.client.routing import Broker
+from ottla.client.core.requests import Broker
+from ottla.client.values import TopicPartition
 from tests.cli.commands import Ottla
 from tests.serving import wait_for
 

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.cli.formats import BadFormat, compiled, envelope
 from ottla.cli.quantities import Size, duration_ms, moment_ms, shown_ms
-from ottla.client.consumer_records import ConsumerRecord
+from ottla.client.consuming.consumer_records import ConsumerRecord
 from tests.cli.commands import Ottla
 
 RECORD: ConsumerRecord[bytes | None, bytes | None] = ConsumerRecord(

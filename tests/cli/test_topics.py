@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from ottla.cli.main import cli
 from ottla.cli.topics import _replicas_each
 from ottla.client.admin import Admin, NewTopic, ResourceKind
-from ottla.client.admin_topics import Partition, Topic
+from ottla.client.admin.topic_admin import Partition, Topic
 from ottla.client.errors import BadSetting, ClientError, UnknownTopic
 from tests.serving import wait_for
 

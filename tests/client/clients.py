@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from ottla.client.admin import Admin, NewTopic
-from ottla.client.consumer import Consumer
-from ottla.client.consumer_records import ConsumerRecord
-from ottla.client.producer import Producer
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.consuming.consumer_records import ConsumerRecord
+from ottla.client.producing.producer import Producer
 
 T = TypeVar("T")
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from ottla.client.routing import Broker, Leader, Routing, RoutingSettings, Send
+from ottla.client.core.metadata import Leader, Metadata, MetadataSettings
+from ottla.client.core.requests import Broker, Send
 from ottla.errors import ErrorCode
 from ottla.wire.schema import metadata
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
@@ -53,16 +54,16 @@ def topic_id(name: str) -> bytes:
 
 
 class Scenario:
-    """What scenarios of all machines have in common: a clock, routing, and requests that are on their way."""
+    """What scenarios of all machines have in common: a clock, metadata, and requests that are on their way."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.routing = Routing([("a", 1), ("b", 2)])
+        self.metadata = Metadata([("a", 1), ("b", 2)])
         self.in_flight: list[tuple[object, Send]] = []
         self.shown: list[str] = []
 
     def machines(self) -> list:
-        return [self.routing]
+        return [self.metadata]
 
     def run(self, lines: list[str]) -> None:
         for line in lines:
@@ -136,7 +137,7 @@ class Scenario:
 
     def do_want(self, *topics: str) -> None:
         for topic in topics:
-            self.routing.want(topic)
+            self.metadata.want(topic)
 
     def do_told(self, *words: str) -> None:
         """An answer to Metadata: `brokers=1,2 t0=1@5 t1=none@6 u=unknown_topic_or_partition`."""
@@ -170,17 +171,17 @@ class Scenario:
 
     def do_cluster(self, *words: str) -> None:
         """Begin with this knowledge, as if it had been asked for."""
-        settings = RoutingSettings(metadata_max_age_ms=3_600_000)
-        self.routing = Routing([("a", 1), ("b", 2)], settings)
+        settings = MetadataSettings(metadata_max_age_ms=3_600_000)
+        self.metadata = Metadata([("a", 1), ("b", 2)], settings)
         for word in options(words):
             if word != "brokers":
-                self.routing.want(word.rstrip("0123456789"))
-        (send,) = self.routing.decide(self.now)
-        self.routing.answered(send, self.metadata_of(words), self.now)
+                self.metadata.want(word.rstrip("0123456789"))
+        (send,) = self.metadata.decide(self.now)
+        self.metadata.answered(send, self.metadata_of(words), self.now)
         self.now += 1
 
     def do_gone(self, node: str) -> None:
-        self.routing.lost(int(node), self.now)
+        self.metadata.lost(int(node), self.now)
 
     def do_lose(self, node: str) -> None:
         """The connection to this broker breaks, with everything that is on its way."""
@@ -192,11 +193,11 @@ class Scenario:
     def do_hint(self, word: str, leader: str, verdict: str = "news") -> None:
         node, _, epoch = leader.partition("@")
         endpoint = Broker(int(node), f"h{node}", int(node))
-        news = self.routing.hinted(*place(word), Leader(int(node), int(epoch)), [endpoint])
+        news = self.metadata.hinted(*place(word), Leader(int(node), int(epoch)), [endpoint])
         assert news == (verdict == "news")
 
     def do_leads(self, *words: str) -> None:
         for word in words:
             name, _, leader = word.partition("=")
-            known = self.routing.leader(*place(name))
+            known = self.metadata.leader(*place(name))
             assert f"{known.node_id}@{known.epoch}" == leader, f"{name}: {known}"

@@ -6,17 +6,18 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from ottla.client.accumulator import Accumulator, Action
-from ottla.client.deliveries import Delivered, Undelivered
-from ottla.client.errors import NotUnderstood
-from ottla.client.fetching import Fetcher
-from ottla.client.routing import Broker, Routing, Send, Versions
+from ottla.client.consuming.fetcher import Fetcher
+from ottla.client.core.metadata import Metadata
+from ottla.client.core.requests import Broker, Send
+from ottla.client.producing.accumulator import Accumulator, Action
+from ottla.client.producing.deliveries import Delivered, Undelivered
 from ottla.errors import ErrorCode
+from ottla.net.outbound import Versions
 from ottla.wire.frame import LENGTH_BYTES, framed, parse_response_header, read_length, request_header
 from ottla.wire.messages import decode, encode, message_class
 from ottla.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-Machine = Routing | Accumulator | Fetcher
+Machine = Metadata | Accumulator | Fetcher
 
 
 class Line:
@@ -67,9 +68,8 @@ class Line:
     def write(self, machine: Machine, send: Send) -> None:
         assert self.versions is not None
         assert self.writer is not None
-        try:
-            version = self.versions.agreed(type(send.request), send.version_max)
-        except NotUnderstood:
+        version = self.versions.common(send.request.API_KEY, send.request.VERSIONS, send.version_max)
+        if version is None:
             machine.failed(send, self.driver.now, ErrorCode.unsupported_version)
             self.driver.woken.set()
             return
@@ -96,8 +96,8 @@ class Line:
 
 
 class Driver:
-    def __init__(self, routing: Routing, *machines: Accumulator | Fetcher) -> None:
-        self.machines: tuple[Machine, ...] = (routing, *machines)
+    def __init__(self, metadata: Metadata, *machines: Accumulator | Fetcher) -> None:
+        self.machines: tuple[Machine, ...] = (metadata, *machines)
         self.lines: dict[int, Line] = {}
         self.woken = asyncio.Event()
         self.delivered: list[Delivered] = []

@@ -19,17 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.assignors import ASSIGNORS, assignors_named
-from ottla.client.consumer_membership import ConsumerMember
-from ottla.client.embedded import (
-    Subscription,
-    TopicPartition,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
-from ottla.client.member import (
+from ottla.client.core.requests import ANYBODY, Send
+from ottla.client.group.assignors import ASSIGNORS, assignors_named
+from ottla.client.group.classic_member import ClassicMember
+from ottla.client.group.consumer_member import ConsumerMember
+from ottla.client.group.member import (
     Action,
     Assign,
     CountPartitions,
@@ -40,9 +34,15 @@ from ottla.client.member import (
     NameTopics,
     Revoke,
 )
-from ottla.client.membership import ClassicMember
-from ottla.client.routing import ANYBODY, Send
+from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
+from ottla.wire.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from ottla.wire.schema import find_coordinator, join_group
 from ottla.wire.schema.consumer_group_heartbeat import (
     Assignment,

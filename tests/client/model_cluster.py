@@ -15,10 +15,11 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from ottla.client.accumulator import Accumulator, Action
-from ottla.client.deliveries import Delivered, Undelivered
-from ottla.client.fetching import Fetcher
-from ottla.client.routing import Routing, Send
+from ottla.client.consuming.fetcher import Fetcher
+from ottla.client.core.metadata import Metadata
+from ottla.client.core.requests import Send
+from ottla.client.producing.accumulator import Accumulator, Action
+from ottla.client.producing.deliveries import Delivered, Undelivered
 from ottla.errors import ErrorCode, Refused
 from ottla.log.producers import Producers
 from ottla.wire.batch import BatchHeader, check_produced, read_header, stamp
@@ -331,7 +332,7 @@ class ModelCluster:
         ]
 
 
-Machine = Routing | Accumulator | Fetcher
+Machine = Metadata | Accumulator | Fetcher
 
 
 class Wire:
@@ -347,9 +348,9 @@ class Wire:
 class ModelClient:
     """Machines, wired to a cluster on a virtual clock."""
 
-    def __init__(self, cluster: ModelCluster, routing: Routing, *machines: Accumulator | Fetcher) -> None:
+    def __init__(self, cluster: ModelCluster, metadata: Metadata, *machines: Accumulator | Fetcher) -> None:
         self.cluster = cluster
-        self.machines: tuple[Machine, ...] = (routing, *machines)
+        self.machines: tuple[Machine, ...] = (metadata, *machines)
         self.now = 0.0
         self.delivered: list[Delivered] = []
         self.undelivered: list[Undelivered] = []

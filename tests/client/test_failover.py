@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ottla.client.admin import Admin, NewTopic
-from ottla.client.consumer import Consumer
-from ottla.client.embedded import TopicPartition
-from ottla.client.producer import Producer
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.producing.producer import Producer
+from ottla.client.values import TopicPartition
 from tests.client.clients import run, until
 from tests.conftest import EXTERNAL
 from tests.interop.three_brokers import Brokers

@@ -8,14 +8,14 @@ from functools import partial
 
 import pytest
 
-from ottla.client.accumulator import Accumulator
 from ottla.client.admin import Admin, NewTopic
-from ottla.client.deliveries import NO_OFFSET, Delivered, ProducerSettings, Verdict
-from ottla.client.embedded import TopicPartition
-from ottla.client.fetching import Fetcher
-from ottla.client.partitioners import partitioner_of
-from ottla.client.positions import EARLIEST, ConsumerSettings
-from ottla.client.routing import Routing
+from ottla.client.consuming.fetcher import Fetcher
+from ottla.client.consuming.positions import ConsumerSettings
+from ottla.client.core.metadata import Metadata
+from ottla.client.producing.accumulator import Accumulator
+from ottla.client.producing.deliveries import NO_OFFSET, Delivered, ProducerSettings, Verdict
+from ottla.client.producing.partitioners import partitioner_of
+from ottla.client.values import EARLIEST, TopicPartition
 from tests.client.machine_driver import Driver
 from tests.conftest import Served, StartBroker
 
@@ -31,11 +31,11 @@ async def produce(
     bootstrap: tuple[str, int], topic: str, settings: ProducerSettings, during: Callable[[int], None] = lambda _: None
 ) -> Driver:
     """Write all values round-robin, waiting whenever there is no room."""
-    routing = Routing([bootstrap])
-    machine = Accumulator(routing, partitioner_of("round_robin"), settings)
-    driver = Driver(routing, machine)
-    routing.want(topic)
-    await driver.run_until(lambda: routing.topic(topic) is not None)
+    metadata = Metadata([bootstrap])
+    machine = Accumulator(metadata, partitioner_of("round_robin"), settings)
+    driver = Driver(metadata, machine)
+    metadata.want(topic)
+    await driver.run_until(lambda: metadata.topic(topic) is not None)
     for number, value in enumerate(values()):
         during(number)
         while machine.append(topic, value, driver.now, timestamp_ms=number, token=value) is Verdict.FULL:
@@ -54,9 +54,9 @@ def more_than(delivered: list[Delivered], count: int) -> bool:
 
 
 async def consume(bootstrap: tuple[str, int], topic: str, count: int, settings: ConsumerSettings) -> dict[int, list]:
-    routing = Routing([bootstrap])
-    machine = Fetcher(routing, settings)
-    driver = Driver(routing, machine)
+    metadata = Metadata([bootstrap])
+    machine = Fetcher(metadata, settings)
+    driver = Driver(metadata, machine)
     machine.assign([TopicPartition(topic, index) for index in range(PARTITIONS)])
     read: dict[int, list] = {index: [] for index in range(PARTITIONS)}
 

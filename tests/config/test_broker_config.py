@@ -4,9 +4,10 @@ import typing
 
 import pytest
 
-from ottla.config import BrokerConfig, Source, load_broker_config, validate_broker_overrides
+from ottla.config import BrokerConfig, Source, load_broker_config
 from ottla.config.broker_settings import BROKER_SETTINGS
 from ottla.config.describe import describe_broker, describe_dynamic
+from ottla.config.dynamic import validate_broker_overrides
 from ottla.config.inert_settings import INERT_DYNAMIC, UNSUPPORTED, has_no_effect, is_inert, is_security
 from ottla.config.setting import INT_MAX, Dynamic, Kind, text_of
 from ottla.errors import ErrorCode, Refused

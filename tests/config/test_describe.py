@@ -1,7 +1,8 @@
 """Configurations as DescribeConfigs shows them."""
 
-from ottla.config import Source, describe_broker, describe_dynamic, describe_topic, load_broker_config
+from ottla.config import Source, load_broker_config
 from ottla.config.broker_settings import BROKER_SETTINGS
+from ottla.config.describe import describe_broker, describe_dynamic, describe_topic
 from ottla.config.topic_settings import TOPIC_SETTINGS
 
 TOPIC, DYNAMIC_BROKER, DYNAMIC_CLUSTER, STATIC, DEFAULT = 1, 2, 3, 4, 5

@@ -4,9 +4,10 @@ import typing
 
 import pytest
 
-from ottla.config import TopicConfig, load_broker_config, resolve, validate_topic_overrides
+from ottla.config import load_broker_config
 from ottla.config.broker_settings import BROKER_SETTINGS
 from ottla.config.setting import LONG_MAX, text_of
+from ottla.config.topic import TopicConfig, resolve, validate_topic_overrides
 from ottla.config.topic_settings import TOPIC_SETTINGS
 from ottla.errors import ErrorCode, Refused
 

@@ -11,7 +11,7 @@ from ottla.cluster.image import Broker, Image, Partition, Topic
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.marker_queue import MarkerQueue
 from ottla.coordinator.transactions import Markers, Prepared
-from ottla.net.peer import PeerConnection, PeerLost
+from ottla.net.outbound import OutboundConnection, PeerLost
 from ottla.runtime.real import RealRuntime
 from ottla.wire.schema.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
@@ -33,7 +33,7 @@ class Peers:
         self.sent: list[tuple[int, int]] = []
         self.gives_up = asyncio.Event()
 
-    async def open(self, broker_id: int) -> PeerConnection:
+    async def open(self, broker_id: int) -> OutboundConnection:
         raise AssertionError("markers go over shared connections")
 
     async def ask_controller(self, message: Any, answer: Any, *, timeout_s: float = 0.0) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from ottla.coordinator.transaction_verification import AddPartitionsBatcher
 from ottla.coordinator.transactions import Codes
 from ottla.errors import ErrorCode
-from ottla.net.peer import PeerConnection, PeerLost
+from ottla.net.outbound import OutboundConnection, PeerLost
 from ottla.runtime.real import RealRuntime
 from ottla.wire.schema.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -29,7 +29,7 @@ class Peers:
     def __init__(self) -> None:
         self.asked: list[tuple[int, list[str]]] = []
 
-    async def open(self, broker_id: int) -> PeerConnection:
+    async def open(self, broker_id: int) -> OutboundConnection:
         raise AssertionError("it goes over shared connections")
 
     async def ask_controller(self, message: Any, answer: Any, *, timeout_s: float = 0.0) -> Any:

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from examples import at_least_once, at_most_once, exactly_once, feed_http_service
-from ottla.client.consumer import Consumer
+from ottla.client.consuming.consumer import Consumer
 from tests.client.clients import create, run, write
 from tests.conftest import Served
 from tests.serving import wait_for

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ottla.client.connection import Connection
+from ottla.client.core.connection import Connection
+from ottla.client.core.requests import ANYBODY, Broker, Send
 from ottla.client.errors import ClientError
-from ottla.client.member import (
+from ottla.client.group.member import (
     Action,
     Assign,
     CountPartitions,
@@ -20,7 +21,6 @@ from ottla.client.member import (
     NameTopics,
     Revoke,
 )
-from ottla.client.routing import ANYBODY, Broker, Send
 from ottla.wire.messages import message_class
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
 from ottla.wire.tree import Message

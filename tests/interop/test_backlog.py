@@ -10,8 +10,8 @@ import asyncio
 import confluent_kafka
 import pytest
 
-from ottla.client.consumer import Consumer
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.values import TopicPartition
 from tests.client.clients import run
 from tests.interop.raw import Connection, batch, produce
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from ottla.client.assignors import ASSIGNORS, assignors_named
-from ottla.client.consumer_membership import ConsumerMember, State
-from ottla.client.member import MemberSettings
-from ottla.client.membership import ClassicMember
+from ottla.client.group.assignors import ASSIGNORS, assignors_named
+from ottla.client.group.classic_member import ClassicMember
+from ottla.client.group.consumer_member import ConsumerMember, State
+from ottla.client.group.member import MemberSettings
 from ottla.errors import ErrorCode
 from tests.interop.conftest import create_topic
 from tests.interop.member_shell import Shell, settle, shells, until

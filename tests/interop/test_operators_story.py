@@ -14,8 +14,8 @@ import pytest
 
 from ottla.blocking import Admin, Producer
 from ottla.client.admin import NewTopic
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 from ottla.local.cluster import LocalCluster
 from tests.ensembles import ensemble
 from tests.serving import wait_for

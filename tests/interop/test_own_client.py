@@ -7,9 +7,9 @@ import asyncio
 import confluent_kafka
 import pytest
 
-from ottla.client.consumer import Consumer
-from ottla.client.embedded import TopicPartition
-from ottla.client.producer import Producer
+from ottla.client.consuming.consumer import Consumer
+from ottla.client.producing.producer import Producer
+from ottla.client.values import TopicPartition
 from tests.client.clients import read, run, until
 from tests.interop.clients import CODECS, Client, Confluent, Record
 from tests.interop.test_produce_consume import RECORDS

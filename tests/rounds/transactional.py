@@ -22,11 +22,10 @@ from typing import Protocol
 import confluent_kafka
 from confluent_kafka import KafkaException
 
-from ottla.client.consumer import Consumer
-from ottla.client.embedded import TopicPartition
+from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import ClientError
-from ottla.client.group_offsets import OffsetAndMetadata
-from ottla.client.producer import Producer
+from ottla.client.producing.producer import Producer
+from ottla.client.values import OffsetAndMetadata, TopicPartition
 from ottla.sim.exactness import ACCOUNTS, Entry, Note
 from tests.rounds.load import RECONNECT
 

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from ottla.blocking import Consumer, Producer
-from ottla.client.consumer_records import NotDeserialized
-from ottla.client.serialization import Context
+from ottla.client.consuming.consumer_records import NotDeserialized
+from ottla.client.core.serialization import Context
 from ottla.serde import (
     AvroDeserializer,
     AvroSerializer,
@@ -163,7 +163,7 @@ def test_json_with_a_registry_is_framed_and_read_either_way(registry):
     assert JsonDeserializer()(data[5:]) == ALICE
 
 
-def test_a_registry_that_says_no_or_nothing_is_told(registry):
+def test_a_registry_that_refuses_or_does_not_answer_is_reported(registry):
     with pytest.raises(RegistryError, match="Schema not found") as refused:
         SchemaRegistry(registry.url).schema(7)
     assert (refused.value.status, refused.value.code) == (404, 40403)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ottla.client.errors import ClientError
-from ottla.client.producer import Producer
+from ottla.client.producing.producer import Producer
 from ottla.sim.cluster import SimCluster
 from ottla.sim.history import History
 from ottla.sim.store import STORE

@@ -174,7 +174,7 @@ NOTE = {
 }
 
 
-def test_a_pipeline_reads_avro_and_puts_aside_what_is_none(spark, broker, create: Create, tmp_path):
+def test_a_pipeline_reads_avro_and_sends_the_rest_to_dead_letters(spark, broker, create: Create, tmp_path):
     orders, noted, bad = create(1), create(1), create(1)
     (tmp_path / "order.avsc").write_text(json.dumps(NOTE))
     text = PIPELINE.format(place=tmp_path / "data", bootstrap=broker.bootstrap, orders=orders, noted=noted, bad=bad)
@@ -214,7 +214,7 @@ def test_a_schema_that_is_none_is_said_with_its_line(tmp_path):
         document.parse(text, str(tmp_path / "pipeline.yaml"), {})
 
 
-def test_json_that_fits_the_schema_is_told_from_what_does_not(spark):
+def test_json_that_does_not_fit_the_schema_is_found(spark):
     fits = ['{"id": 1}', "{}", '{"id": null, "more": 2}', None]
     unfit = ["two oranges", "", "  ", "null", "[]", '{"id": "one"}', '{"id": 1', "\x00"]
     rows = [(None if each is None else bytearray(each.encode()),) for each in fits + unfit]

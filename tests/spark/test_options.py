@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 from ottla.spark import offsets
 from ottla.spark.clients import new_consumer, new_producer
 from ottla.spark.offsets import Range
@@ -143,7 +143,7 @@ def test_exactly_once_does_not_go_with_few_acknowledgements(given, streaming, re
         assert strong.notes == ()
 
 
-def test_a_limit_is_shared_out_by_what_waits_and_nobody_starves():
+def test_a_limit_is_shared_in_proportion_to_the_backlog_and_every_partition_gets_some():
     start = {T0: 0, T1: 100}
     assert offsets.limited(start, {T0: 1000, T1: 100}, 10) == {T0: 10, T1: 100}
     assert offsets.limited(start, {T0: 1000, T1: 101}, 100) == {T0: 99, T1: 101}
@@ -177,7 +177,7 @@ def test_tasks_cover_every_offset_once_and_are_as_many_and_as_small_as_asked(giv
     assert cut == offsets.tasks(given, least, most)
 
 
-def test_offsets_are_kept_as_the_connector_keeps_them():
+def test_offsets_are_stored_as_the_connector_stores_them():
     told = {"t": {"0": 23, "10": 4}, "u": {"1": 0}}
     assert offsets.to_json(offsets.from_json(told)) == told
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from ottla import blocking
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import TimedOut
+from ottla.client.values import TopicPartition
 from ottla.spark import prefetch, source
 from ottla.spark.prefetch import PrefetchingStreamReader
 from ottla.spark.reading import DataLost

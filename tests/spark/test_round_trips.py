@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import pickle
@@ -15,13 +16,15 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from ottla import blocking
-from ottla.client import connection
+from ottla.runtime import real
+from ottla.runtime.real import RealRuntime
 from ottla.spark import clients, exactly_once, workers
 from ottla.spark.exactly_once import Identity, NotRepeatable, Part
 from ottla.spark.fencing import DECISIONS_PREFIX
 from ottla.spark.options import WriteOptions
 from ottla.spark.sink import OttlaStreamWriter, OttlaWriter, Plan
 from ottla.spark.source import OttlaDataSource
+from ottla.wire.apis import APIS
 from tests.spark.conftest import Create
 from tests.spark.test_fencing import plan_of, rows
 from tests.spark.test_prefetch import reader_of
@@ -30,22 +33,52 @@ from tests.spark.test_sink import numbers, once
 pytestmark = pytest.mark.timeout(120)
 
 
+class Watched(asyncio.BufferedProtocol):
+    """A connection of which every request is noted when it is written."""
+
+    def __init__(self, made: Any, seen: list[str]) -> None:
+        self._made, self._seen = made, seen
+        self._transport: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._made.connection_made(self)
+
+    def connection_lost(self, failure: Exception | None) -> None:
+        self._made.connection_lost(failure)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._made.get_buffer(sizehint)
+
+    def buffer_updated(self, count: int) -> None:
+        self._made.buffer_updated(count)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._seen.append(APIS[int.from_bytes(data[4:6], "big")].name)
+        self._transport.write(data)
+
+    def writelines(self, parts: Any) -> None:
+        self.write(b"".join(parts))
+
+
 @pytest.fixture
 def asked(monkeypatch) -> Callable[[], list[str]]:
     """What has been asked since the last call, by the names of the requests. A new connection asks for ApiVersions."""
     seen: list[str] = []
-    write = connection.Connection._write
 
-    def seen_and_written(self: Any, request: Any, *rest: Any) -> None:
-        seen.append(type(request).__name__.removesuffix("Request"))
-        write(self, request, *rest)
+    class Watching(RealRuntime):
+        async def connect(self, protocol: Any, host: str, port: int) -> Any:
+            return await super().connect(lambda: Watched(protocol(), seen), host, port)
 
     def taken() -> list[str]:
         was = seen.copy()
         seen.clear()
         return was
 
-    monkeypatch.setattr(connection.Connection, "_write", seen_and_written)
+    monkeypatch.setattr(real, "RealRuntime", Watching)
     return taken
 
 
@@ -119,7 +152,7 @@ def test_a_driver_that_was_replaced_asks_what_the_other_has_decided(broker, crea
     assert numbers(broker.bootstrap, topic) == once(4)
 
 
-def test_producers_of_many_tasks_are_not_all_kept(broker, create: Create):
+def test_the_number_of_cached_producers_is_limited(broker, create: Create):
     topic = create(1)
     plan = plan_of(broker, topic, app_id=topic)
     tasks = [(number,) for number in range(clients.TRANSACTIONAL_MAX + 3)]

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 import pyarrow as pa
 
 from ottla import blocking
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 from ottla.spark import exactly_once, fencing
 from ottla.spark.exactly_once import Identity, NotRepeatable
 from ottla.spark.options import WriteOptions
@@ -316,7 +316,7 @@ def test_a_task_sends_its_rows_in_order_while_spark_makes_more(broker, create: C
         OttlaWriter(plan)._write(iter([too_large] * 5), None, None)  # type: ignore[arg-type]
 
 
-def test_what_a_task_had_is_told_by_counts_and_sums_that_know_no_order():
+def test_the_content_of_a_task_is_identified_by_counts_and_sums_without_order():
     rows = pa.record_batch({"key": ["a", None, "ccc"], "value": [b"xyz", b"", b"\xff"]})
     whole = exactly_once.Content().plus(rows)
     assert whole == (3, 8, sum(b"a" + b"ccc" + b"xyz" + b"\xff"))

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 import pyarrow as pa
 
 from ottla import blocking
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 from ottla.spark.options import BadOption, read_options
 from ottla.spark.source import OttlaStreamReader, Part
 from tests.spark.conftest import FOREVER, Create
@@ -229,7 +229,7 @@ def test_lost_records_fail_the_query_unless_it_may_go_on(source, fill, broker, c
     assert sorted(chain(*seen.values())) == list(range(20, 30))
 
 
-def test_mistakes_are_told_before_anything_is_read(source, create: Create):
+def test_mistakes_are_reported_before_anything_is_read(source, create: Create):
     topic = create(1)
     for options, said in (
         ({"subscrib": topic}, "did you mean subscribe"),

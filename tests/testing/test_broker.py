@@ -16,8 +16,8 @@ from confluent_kafka import TopicPartition as Place
 
 from ottla.blocking import Admin
 from ottla.blocking import Producer as OttlaProducer
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
 from tests.alone import run_alone

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from ottla.blocking import Admin, Producer
 from ottla.cli.main import cli
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 from ottla.testing import Cluster
 from tests.serving import wait_for
 

@@ -173,7 +173,7 @@ def test_the_lag_counts_partitions_that_nobody_committed_for(ottla_server):
     topic.produce([b"a", b"b"], partition=0)
     topic.produce([b"c"], partition=1)
     from ottla.blocking import Admin
-    from ottla.client.embedded import TopicPartition
+    from ottla.client.values import TopicPartition
 
     with Admin(ottla_server.bootstrap_servers) as admin:
         admin.alter_group_offsets("half", {TopicPartition(topic, 0): 1})

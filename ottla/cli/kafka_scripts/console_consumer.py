@@ -28,7 +28,7 @@ from ottla.cli.kafka_scripts.options import (
     target_of,
     uncaught,
 )
-from ottla.client.consumer_records import ConsumerRecord
+from ottla.client.consuming.consumer_records import ConsumerRecord
 
 RESET: Final = "auto.offset.reset"
 EARLIEST: Final = "earliest"

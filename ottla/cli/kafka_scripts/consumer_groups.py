@@ -29,9 +29,8 @@ from ottla.cli.kafka_scripts.options import (
 )
 from ottla.cli.kafka_scripts.reset_offsets import SCENARIOS, Resets, exported, failed, reset, selected
 from ottla.client.admin import Admin, GroupDescription, GroupListing, Member
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, TimedOut, Unreachable
-from ottla.client.group_offsets import OffsetAndMetadata
+from ottla.client.values import OffsetAndMetadata, TopicPartition
 from ottla.errors import ErrorCode
 
 ACTIONS: Final = ("list", "describe", "delete", "reset-offsets", "delete-offsets", "validate-regex")

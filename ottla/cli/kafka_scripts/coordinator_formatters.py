@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from ottla.cli.formats import Rendered
 from ottla.cli.kafka_scripts.options import ToolFailure
-from ottla.client.consumer_records import ConsumerRecord
+from ottla.client.consuming.consumer_records import ConsumerRecord
 from ottla.coordinator import records as group_records
 from ottla.coordinator import transaction_records
 from ottla.coordinator.record_values import GroupMetadataValue

@@ -10,7 +10,7 @@ import click
 
 from ottla.cli.kafka_scripts.options import InvalidRegex, Script, ToolFailure, administer, include_list, target_of
 from ottla.client.admin import Admin
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 
 TIMES: Final = {
     "latest": -1,

@@ -18,8 +18,8 @@ from ottla.cli.kafka_scripts.options import (
     target_of,
 )
 from ottla.client.admin import Admin
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, TimedOut
+from ottla.client.values import TopicPartition
 
 CHOICES: Final = ("topic", "all-topic-partitions", "path-to-json-file")
 

@@ -14,8 +14,8 @@ import click
 from ottla.cli.cluster import Target, failure_of
 from ottla.cli.failure import Failure, Guarded, Misused
 from ottla.cli.kafka_scripts.descriptions import DESCRIPTIONS
-from ottla.client.addresses import parse_bootstrap
 from ottla.client.admin import Admin
+from ottla.client.core.settings import parse_bootstrap
 from ottla.client.errors import BadSetting, ClientError, NotUnderstood, TimedOut, Unreachable
 from ottla.config.properties import parse_properties
 from ottla.errors import ErrorCode

@@ -26,8 +26,8 @@ from ottla.cli.kafka_scripts.options import (
     uncaught,
 )
 from ottla.client.admin import Admin, Reassignment, ResourceKind
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, TimedOut, Unreachable
+from ottla.client.values import TopicPartition
 from ottla.cluster.model import Broker
 from ottla.cluster.placement import place
 from ottla.errors import ErrorCode

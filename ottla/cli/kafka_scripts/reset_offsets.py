@@ -13,8 +13,8 @@ from ottla.cli.failure import Misused
 from ottla.cli.kafka_scripts.options import ToolComplaint, ToolFailure, UsageFailure
 from ottla.cli.offset_reset import Aim, aim_of, parse_selection, planned
 from ottla.client.admin import Admin
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
+from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 
 Plan = dict[str, dict[TopicPartition, int]]

@@ -36,8 +36,8 @@ from ottla.client.admin import (
     ResourceKind,
     Topic,
 )
-from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError, TopicExists
+from ottla.client.values import TopicPartition
 
 DEFAULT_SOURCE = 5
 INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")

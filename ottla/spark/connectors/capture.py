@@ -1,4 +1,4 @@
-"""Capture of changes: the database's side. Publication, logical slot, snapshot, and changes between two positions.
+"""Change data capture: publication, logical slot, snapshot, and changes between two positions of the database.
 
 The slot keeps the write-ahead log from a position on until we say that we are done with it; we only ever *peek*, and
 move the slot on when Spark has committed, so that a batch can be read again. A batch is all transactions whose commit

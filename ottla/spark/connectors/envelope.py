@@ -179,8 +179,8 @@ def _source(origin: Origin, relation: Relation, at: datetime, lsn: int, xid: int
 
 def _envelope(op: str, before: Any, after: Any, source: dict[str, Any], at: datetime) -> str:
     # Debezium stamps the time of processing here; that of the commit makes a batch that is run again the same.
-    told = {"before": before, "after": after, "source": source, "op": op, "ts_ms": int(at.timestamp() * 1000)}
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+    envelope = {"before": before, "after": after, "source": source, "op": op, "ts_ms": int(at.timestamp() * 1000)}
+    return json.dumps(envelope, ensure_ascii=False, separators=(",", ":"))
 
 
 def _float(text: str) -> float | str:

@@ -1,4 +1,4 @@
-"""Directories that whole epochs are renamed into: through Hadoop's classes in Spark's own process, or through pyarrow.
+"""Output directories: whole epochs are renamed into them, through Hadoop's classes or through pyarrow.
 
 With Spark Connect there is no JVM at hand; then pyarrow's filesystems (file:, hdfs:, s3:, gs:) do the same from the
 process on the server that runs `foreachBatch`.

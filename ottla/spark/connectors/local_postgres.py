@@ -137,20 +137,20 @@ class LocalPostgres:
 
     def _run(self, program: str, *arguments: str | Path) -> None:
         # pg_ctl's server inherits what it writes to, so that a pipe would never end; a file does.
-        with tempfile.TemporaryFile() as told:
+        with tempfile.TemporaryFile() as output:
             done = subprocess.run(
                 [self._bin / program, *arguments],
                 check=False,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
-                stdout=told,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 **self._rights(),
             )
-            told.seek(0)
+            output.seek(0)
             if done.returncode != 0:
-                raise NoPostgres(f"{program} failed: {told.read().decode(errors='replace').strip()}")
+                raise NoPostgres(f"{program} failed: {output.read().decode(errors='replace').strip()}")
 
 
 def shut_to_others(directory: Path) -> Path | None:

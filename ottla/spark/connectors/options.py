@@ -1,4 +1,4 @@
-"""The options of the connectors for PostgreSQL, understood and checked without a database and without Spark."""
+"""Options of the PostgreSQL connectors, checked without a database and without Spark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ottla.spark.connectors.settings import Settings
+from ottla.config.options import Options
 from ottla.spark.options import BadOption
 
 READ: Final = ("url", "table", "query", "incrementingColumn", "maxRowsPerTrigger")
@@ -16,6 +16,15 @@ CAPTURE: Final = (
 WRITE: Final = ("url", "table", "key", "deletedColumn", "txnAppId", "txnVersion")
 URL_EXAMPLE: Final = "postgresql://user:password@localhost/database"
 ROWS_MAX: Final = 1_000_000
+CHANGES_MAX: Final = 10_000
+SPARKS: Final = ("checkpointlocation", "path", "queryname")
+"""Options that Spark hands to every source and sink."""
+
+
+def _options(given: Mapping[str, str], known: tuple[str, ...]) -> Options:
+    """What is empty was not given."""
+    Options(given, BadOption).check_known(known, SPARKS)
+    return Options({name: value for name, value in given.items() if value}, BadOption)
 
 
 class ReadPlan(NamedTuple):
@@ -27,22 +36,22 @@ class ReadPlan(NamedTuple):
 
 
 def read_plan(given: Mapping[str, str]) -> ReadPlan:
-    settings = Settings(given, READ)
-    table, query = settings.get("table"), settings.get("query")
+    options = _options(given, READ)
+    table, query = options.value("table"), options.value("query")
     if (table is None) == (query is None):
         raise BadOption("one of table and query says what to read")
     relation = f"({query.strip().rstrip(';')}) as q" if query else quoted(table or "")
     return ReadPlan(
-        _url(settings),
+        _url(options),
         relation,
-        settings.get("incrementingColumn"),
-        settings.number("maxRowsPerTrigger", ROWS_MAX),
+        options.value("incrementingColumn"),
+        options.number("maxRowsPerTrigger") or ROWS_MAX,
     )
 
 
-def _url(settings: Settings) -> str:
+def _url(options: Options) -> str:
     """As libpq has it: an address, or pairs like host=localhost. It may have a password, so it is not shown."""
-    url = settings.needed("url", URL_EXAMPLE)
+    url = options.needed("url", URL_EXAMPLE)
     if url.lower().startswith("jdbc:"):
         raise BadOption(f"url begins with jdbc:, which is Java's; write {URL_EXAMPLE}")
     if not url.lower().startswith(("postgresql://", "postgres://")) and "=" not in url:
@@ -80,25 +89,25 @@ class CaptureOptions:
     publication: str
     prefix: str | None = None
     snapshot: str = "initial"
-    changes_max: int = 10_000
+    changes_max: int = CHANGES_MAX
     truncates: bool = False
 
 
 def capture_options(given: Mapping[str, str]) -> CaptureOptions:
-    settings = Settings(given, CAPTURE)
-    slot = settings.needed("slot", "slot=actors; each query needs one of its own")
-    tables = tuple(_table(name) for name in settings.names("tables"))
+    options = _options(given, CAPTURE)
+    slot = options.needed("slot", "slot=actors; each query needs one of its own")
+    tables = tuple(_table(name) for name in options.names("tables"))
     if not tables:
         raise BadOption("the option tables is missing; for example public.actors,public.colleges")
     return CaptureOptions(
-        url=_url(settings),
+        url=_url(options),
         tables=tables,
         slot=slot,
-        publication=settings.get("publication") or slot,
-        prefix=settings.get("topicPrefix"),
-        snapshot=settings.one_of("snapshot", ("initial", "never", "only")),
-        changes_max=settings.number("maxChangesPerTrigger", 10_000),
-        truncates=settings.one_of("truncates", ("skip", "emit")) == "emit",
+        publication=options.value("publication") or slot,
+        prefix=options.value("topicPrefix"),
+        snapshot=options.one_of("snapshot", ("initial", "never", "only")) or "initial",
+        changes_max=options.number("maxChangesPerTrigger") or CHANGES_MAX,
+        truncates=options.one_of("truncates", ("skip", "emit")) == "emit",
     )
 
 
@@ -118,22 +127,20 @@ class SinkOptions:
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    settings = Settings(given, WRITE)
-    key, deleted = settings.names("key"), settings.get("deletedColumn")
-    app_id, version = settings.get("txnAppId"), settings.get("txnVersion")
+    options = _options(given, WRITE)
+    key, deleted = options.names("key"), options.value("deletedColumn")
+    app_id, version = options.value("txnAppId"), options.number("txnVersion", 0)
     if version is not None and app_id is None:
         raise BadOption("txnVersion counts the writes of a txnAppId, which is missing")
-    if version is not None and not version.isdecimal():
-        raise BadOption(f"txnVersion is {version!r}; it is a whole number from 0 on")
     if deleted is not None and not key:
         raise BadOption(f"deletedColumn={deleted} needs the option key: rows are deleted by it")
     return SinkOptions(
-        url=_url(settings),
-        table=tuple(settings.needed("table", "public.actors").split(".")),
+        url=_url(options),
+        table=tuple(options.needed("table", "public.actors").split(".")),
         key=key,
         deleted=deleted,
         app_id=app_id,
-        version=None if version is None else int(version),
+        version=version,
     )
 
 

@@ -128,9 +128,9 @@ def _known(batch: DataFrame, folder: Folder, path: str) -> StructType | None:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    told = json.loads(text)
-    assert isinstance(told, dict)
-    return told
+    parsed = json.loads(text)
+    assert isinstance(parsed, dict)
+    return parsed
 
 
 def _joined(path: str, known: StructType, new: StructType) -> StructType:

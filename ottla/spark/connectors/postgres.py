@@ -64,8 +64,8 @@ class Field(NamedTuple):
 
 def fields(plan: ReadPlan) -> list[Field]:
     with psycopg.connect(plan.url, autocommit=True) as db:
-        told = db.execute(f"select * from {plan.relation} limit 0".encode())
-        return [_field(column) for column in told.description or ()]
+        cursor = db.execute(f"select * from {plan.relation} limit 0".encode())
+        return [_field(column) for column in cursor.description or ()]
 
 
 def _field(column: Any) -> Field:
@@ -185,12 +185,12 @@ class IncrementalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return select(self._plan, self._schema, self._where(partition.after, partition.upto))
 
     def _where(self, after: str | None, upto: str | None) -> sql.Composable:
-        told = [sql.SQL("{} is not null").format(self._column)]
+        conditions = [sql.SQL("{} is not null").format(self._column)]
         if after is not None:
-            told.append(sql.SQL("{} > {}").format(self._column, sql.Literal(after)))
+            conditions.append(sql.SQL("{} > {}").format(self._column, sql.Literal(after)))
         if upto is not None:
-            told.append(sql.SQL("{} <= {}").format(self._column, sql.Literal(upto)))
-        return sql.SQL(" where ") + sql.SQL(" and ").join(told)
+            conditions.append(sql.SQL("{} <= {}").format(self._column, sql.Literal(upto)))
+        return sql.SQL(" where ") + sql.SQL(" and ").join(conditions)
 
     def _highest(self, after: str | None, rows_max: int | None) -> str | None:
         """The column's value of the last of so many rows; rows with the same value stay together."""

@@ -291,8 +291,8 @@ def statements(plan: SinkPlan, parts: Sequence[Staged]) -> list[sql.Composed]:
     staged = sql.SQL("({}) as staged").format(rows)
     task, order = sql.Identifier(TASK), sql.Identifier(ORDER)
     if not plan.key:
-        told = sql.SQL("insert into {} ({}) select {} from {} order by {}, {}")
-        return [told.format(table, names, typed, staged, task, order)]
+        query = sql.SQL("insert into {} ({}) select {} from {} order by {}, {}")
+        return [query.format(table, names, typed, staged, task, order)]
     key = sql.SQL(", ").join(sql.Identifier(name) for name in plan.key)
     last = sql.SQL("(select distinct on ({0}) * from {1} order by {0}, {2} desc, {3} desc) as last").format(
         key, staged, task, order
@@ -306,12 +306,12 @@ def statements(plan: SinkPlan, parts: Sequence[Staged]) -> list[sql.Composed]:
         same = sql.SQL(" and ").join(
             sql.SQL("t.{0} = last.{0}::" + kinds[name]).format(sql.Identifier(name)) for name in plan.key
         )
-        told = sql.SQL("delete from {} as t using {} where last.{} and {}")
-        made.append(told.format(table, last, gone, same))
+        query = sql.SQL("delete from {} as t using {} where last.{} and {}")
+        made.append(query.format(table, last, gone, same))
     others = [name for name, _ in plan.columns if name not in plan.key]
     assigned = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others)
     action = sql.SQL("do update set {}").format(assigned) if others else sql.SQL("do nothing")
     # In the order of the key, so that writers with keys in common lock their rows in the same order.
-    told = sql.SQL("insert into {} ({}) select {} from {}{} order by {} on conflict ({}) {}")
-    made.append(told.format(table, names, typed, last, kept, key, key, action))
+    query = sql.SQL("insert into {} ({}) select {} from {}{} order by {} on conflict ({}) {}")
+    made.append(query.format(table, names, typed, last, kept, key, key, action))
     return made

@@ -1,4 +1,4 @@
-"""Removing what a capture left in the database: its slot, which would keep the log forever, and its publication."""
+"""Removing the replication slot and the publication of a capture from the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark itself finds wrong with a pipeline: its SQL is parsed and analysed, and no query is started."""
+"""Analysis by Spark: the SQL of a pipeline is parsed and analysed, and no query is started."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What is wrong with a pipeline, before Spark starts: names, cycles, and what a guarantee forbids. No Spark."""
+"""Checks of a pipeline before Spark starts: names, cycles, and what a guarantee forbids. No Spark."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
 from typing import Final
 
+from ottla.config.options import did_you_mean
 from ottla.spark.options import BOOTSTRAP
 from ottla.spark.pipeline import graph, option_checks
 from ottla.spark.pipeline.document import Pipeline, Problem, Sink, Source, Transform
@@ -80,12 +80,12 @@ def _no_stream(pipeline: Pipeline, sink: Sink) -> str | None:
     if origins and all(each in pipeline.sources and pipeline.sources[each].batch for each in origins):
         return f"{sink.origin} is from batch sources"
     made = [pipeline.transforms[each].sql for each in graph.ordered_transforms(pipeline, sink.origin)]
-    return f"{sink.origin} reads no source" if not origins and all(graph.bare(sql).strip() for sql in made) else None
+    reads_nothing = not origins and all(graph.stripped(sql).strip() for sql in made)
+    return f"{sink.origin} reads no source" if reads_nothing else None
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return "which nobody makes" + (f"; did you mean {near[0]}?" if near else "")
+    return f"which nobody makes{did_you_mean(name, known)}"
 
 
 def _cycles(pipeline: Pipeline) -> list[Problem]:
@@ -114,7 +114,7 @@ def _cycles(pipeline: Pipeline) -> list[Problem]:
 
 def _transform(pipeline: Pipeline, transform: Transform) -> list[Problem]:
     found = []
-    sql = graph.bare(transform.sql)
+    sql = graph.stripped(transform.sql)
     if not _QUERY.match(sql):
         word = (sql.split() or ["nothing"])[0]
         return [Problem(transform.line_of(1), f"{transform.name} is no query: it begins with {word}, not with select")]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Final
+
+from ottla.config.options import did_you_mean
 
 TYPES: Final = (
     "boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "float", "real", "double",
@@ -35,7 +36,7 @@ def columns(text: str) -> dict[str, str]:
     return found
 
 
-def split(text: str) -> list[str]:
+def split(text: str, *, strict: bool = True) -> list[str]:
     """At commas, but not at those inside of struct<…> and decimal(…)."""
     parts, depth = [""], 0
     for letter in text:
@@ -44,7 +45,7 @@ def split(text: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += letter
-    if depth:
+    if depth and strict:
         raise BadType(f"{text.strip()!r} has brackets that do not match")
     return [part.strip() for part in parts if part.strip()]
 
@@ -60,40 +61,40 @@ def _column(part: str, between: str) -> tuple[str, str]:
     return name, kind
 
 
-def _checked(name: str, told: str) -> str:
+def _checked(name: str, written: str) -> str:
     """The type, without what may follow it."""
-    if not told:
+    if not written:
         raise BadType(f"the column {name} has no type; write for example {name} string")
-    head = re.match(r"[A-Za-z_]+", told)
-    base = head[0].lower() if head else told
+    head = re.match(r"[A-Za-z_]+", written)
+    base = head[0].lower() if head else written
     if base not in TYPES:
-        near = difflib.get_close_matches(base, TYPES, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(TYPES)}"
+        hint = did_you_mean(base, TYPES, f"there are {', '.join(TYPES)}")
         raise BadType(f"the column {name} has the type {base!r}, which Spark does not have{hint}")
     if base in ("array", "map", "struct"):
-        return _nested(name, base, told)
+        return _nested(name, base, written)
     pattern = _INTERVAL if base == "interval" else _ARGUMENTS
-    found = pattern.match(told)
+    found = pattern.match(written)
     kind = found[0] if found else base
-    if not _AFTER.fullmatch(told[len(kind) :]):
-        raise BadType(f"the column {name} has the type {told!r}, of which {told[len(kind) :].strip()!r} means nothing")
+    if not _AFTER.fullmatch(written[len(kind) :]):
+        rest = written[len(kind) :].strip()
+        raise BadType(f"the column {name} has the type {written!r}, of which {rest!r} means nothing")
     return kind
 
 
-def _nested(name: str, base: str, told: str) -> str:
-    begin, end = told.find("<"), told.rfind(">")
-    if begin < 0 or end < begin or told[len(base) : begin].strip() or not _AFTER.fullmatch(told[end + 1 :]):
-        raise BadType(f"the column {name} has the type {told!r}; {base} is written {_FORMS[base]}")
-    inner = split(told[begin + 1 : end])
+def _nested(name: str, base: str, written: str) -> str:
+    begin, end = written.find("<"), written.rfind(">")
+    if begin < 0 or end < begin or written[len(base) : begin].strip() or not _AFTER.fullmatch(written[end + 1 :]):
+        raise BadType(f"the column {name} has the type {written!r}; {base} is written {_FORMS[base]}")
+    inner = split(written[begin + 1 : end])
     if base == "struct":
         for part in inner:
             _column(part, ": ")
     elif len(inner) != (1 if base == "array" else 2):
-        raise BadType(f"the column {name} has the type {told!r}; {base} is written {_FORMS[base]}")
+        raise BadType(f"the column {name} has the type {written!r}; {base} is written {_FORMS[base]}")
     else:
         for part in inner:
             _checked(name, part)
-    return told[: end + 1]
+    return written[: end + 1]
 
 
 _FORMS: Final = {"array": "array<string>", "map": "map<string, int>", "struct": "struct<a: int, b: string>"}

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import yaml
 
-from ottla.spark.pipeline import intervals
+from ottla.spark.pipeline import ddl, intervals
 
 TOP: Final = ("name", "storage", "configuration", "guarantee", "restart", "sources", "schemas", "transforms", "sinks")
 SOURCE: Final = ("format", "options", "batch", "watermark", "deduplicate", "broadcast", "dead_letters")
@@ -163,15 +163,8 @@ class Schema:
 
 def split_columns(text: str) -> dict[str, str]:
     """As Spark writes them; commas inside of struct<…> and decimal(…) do not count."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    split = [re.split(r"[\s:]+", part.strip(), maxsplit=1) for part in parts if part.strip()]
-    return {each[0].strip("`").lower(): " ".join(each[1:]).lower() for each in split}
+    columns = [re.split(r"[\s:]+", part, maxsplit=1) for part in ddl.split(text, strict=False)]
+    return {each[0].strip("`").lower(): " ".join(each[1:]).lower() for each in columns}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +206,11 @@ def parse(text: str, path: str, environment: Mapping[str, str]) -> Pipeline:
     return made
 
 
-def _lines(told: Mapping[str, Any]) -> dict[str, int]:
+def _lines(mapping: Mapping[str, Any]) -> dict[str, int]:
     """Of the keys of a source or sink and, by their names in lower case, of its options."""
-    options = told.get("options")
+    options = mapping.get("options")
     given = {key.value.lower(): key for key, _ in options.value} if isinstance(options, yaml.MappingNode) else {}
-    return {name: node.start_mark.line + 1 for name, node in {**told, **given}.items() if node is not None}
+    return {name: node.start_mark.line + 1 for name, node in {**mapping, **given}.items() if node is not None}
 
 
 def _is_block(node: Any) -> bool:
@@ -260,35 +253,35 @@ class _Reader:
         )
 
     def _source(self, name: str, node: Any) -> Source:
-        told = self._fields(node, f"the source {name}", SOURCE)
-        if "format" not in told:
+        mapping = self._fields(node, f"the source {name}", SOURCE)
+        if "format" not in mapping:
             self._wrong(node, f"the source {name} has no format")
         return Source(
             name,
             node.start_mark.line + 1,
-            self._text(told.get("format"), ""),
-            self._texts(told.get("options"), "options"),
-            self._flag(told.get("batch"), False),
-            self._flag(told.get("broadcast"), True),
-            self._watermark(told.get("watermark")),
-            self._dead_letters(told.get("dead_letters")),
-            self._list(told.get("deduplicate")),
-            _lines(told),
+            self._text(mapping.get("format"), ""),
+            self._texts(mapping.get("options"), "options"),
+            self._flag(mapping.get("batch"), False),
+            self._flag(mapping.get("broadcast"), True),
+            self._watermark(mapping.get("watermark")),
+            self._dead_letters(mapping.get("dead_letters")),
+            self._list(mapping.get("deduplicate")),
+            _lines(mapping),
         )
 
     def _watermark(self, node: Any) -> Watermark | None:
         if node is None:
             return None
-        told = self._fields(node, "a watermark", ("column", "delay", "as", "unit"))
-        column, delay = self._text(told.get("column"), ""), self._text(told.get("delay"), "")
+        mapping = self._fields(node, "a watermark", ("column", "delay", "as", "unit"))
+        column, delay = self._text(mapping.get("column"), ""), self._text(mapping.get("delay"), "")
         if not column or not delay:
             self._wrong(node, "a watermark has a column and a delay, for example 10 minutes")
         elif delay:
-            self._seconds(told["delay"], "the delay of a watermark")
-        unit = self._text(told.get("unit"), "") or None
+            self._seconds(mapping["delay"], "the delay of a watermark")
+        unit = self._text(mapping.get("unit"), "") or None
         if unit is not None and unit not in UNITS:
-            self._wrong(told["unit"], f"unit is {unit!r}; it can be {', '.join(UNITS)}")
-        name = self._text(told.get("as"), column.rpartition(".")[2])
+            self._wrong(mapping["unit"], f"unit is {unit!r}; it can be {', '.join(UNITS)}")
+        name = self._text(mapping.get("as"), column.rpartition(".")[2])
         if not NAME.fullmatch(name) and column:
             self._wrong(node, f"{name!r} cannot be the name of a column; as: says another one")
         return Watermark(column, delay, name, unit)
@@ -296,13 +289,13 @@ class _Reader:
     def _restart(self, node: Any) -> Restart:
         if node is None:
             return Restart()
-        told = self._fields(node, "restart", ("limit", "within", "backoff"))
-        limit = self._text(told.get("limit"), str(Restart().limit))
+        mapping = self._fields(node, "restart", ("limit", "within", "backoff"))
+        limit = self._text(mapping.get("limit"), str(Restart().limit))
         if not limit.isdecimal():
-            self._wrong(told["limit"], f"limit is {limit!r}; it is a whole number, and 0 restarts nothing")
+            self._wrong(mapping["limit"], f"limit is {limit!r}; it is a whole number, and 0 restarts nothing")
             limit = "0"
-        within = self._seconds(told["within"], "within") if "within" in told else Restart().within_s
-        backoff = self._seconds(told["backoff"], "backoff") if "backoff" in told else Restart().backoff_s
+        within = self._seconds(mapping["within"], "within") if "within" in mapping else Restart().within_s
+        backoff = self._seconds(mapping["backoff"], "backoff") if "backoff" in mapping else Restart().backoff_s
         return Restart(int(limit), within, backoff)
 
     def _seconds(self, node: Any, what: str) -> float:
@@ -321,8 +314,8 @@ class _Reader:
     def _schema(self, name: str, node: Any, beside: Path) -> Schema:
         if isinstance(node, yaml.ScalarNode):
             return Schema(self._text(node, ""), line=node.start_mark.line + 1)
-        told = self._fields(node, f"the schema {name}", ("avro", "registry"))
-        text = self._text(told.get("avro"), "")
+        mapping = self._fields(node, f"the schema {name}", ("avro", "registry"))
+        text = self._text(mapping.get("avro"), "")
         try:
             if not text.lstrip().startswith("{"):
                 text = (beside / text).read_text()
@@ -332,38 +325,38 @@ class _Reader:
             self._wrong(node, f"the Avro schema {name} cannot be read: {problem.strerror}: {beside / text}")
         except (ValueError, AttributeError) as problem:
             self._wrong(node, f"the Avro schema {name} is not JSON: {problem}")
-        return Schema(text, True, self._text(told.get("registry"), "") or None, node.start_mark.line + 1)
+        return Schema(text, True, self._text(mapping.get("registry"), "") or None, node.start_mark.line + 1)
 
     def _dead_letters(self, node: Any) -> DeadLetters | None:
         if node is None:
             return None
-        told = self._fields(node, "dead_letters", ("topic", "max_ratio", "min_records"))
-        text = self._text(told.get("max_ratio"), "1")
-        if "topic" not in told:
+        mapping = self._fields(node, "dead_letters", ("topic", "max_ratio", "min_records"))
+        text = self._text(mapping.get("max_ratio"), "1")
+        if "topic" not in mapping:
             self._wrong(node, "dead_letters has no topic to put them into")
         if not re.fullmatch(r"0(\.\d+)?|1(\.0+)?|\.\d+", text):
             self._wrong(node, f"max_ratio is {text!r}; it is a number from 0 to 1")
             text = "1"
-        least = self._text(told.get("min_records"), str(DeadLetters("", 1.0).records_min))
+        least = self._text(mapping.get("min_records"), str(DeadLetters("", 1.0).records_min))
         if not least.isdecimal():
             self._wrong(node, f"min_records is {least!r}; it is a whole number")
             least = "0"
-        return DeadLetters(self._text(told.get("topic"), ""), float(text), int(least))
+        return DeadLetters(self._text(mapping.get("topic"), ""), float(text), int(least))
 
     def _sink(self, name: str, node: Any) -> Sink:
-        told = self._fields(node, f"the sink {name}", SINK)
+        mapping = self._fields(node, f"the sink {name}", SINK)
         for needed in ("from", "format"):
-            if needed not in told:
+            if needed not in mapping:
                 self._wrong(node, f"the sink {name} has no {needed}")
         return Sink(
             name,
             node.start_mark.line + 1,
-            self._text(told.get("from"), ""),
-            self._text(told.get("format"), ""),
-            self._texts(told.get("options"), "options"),
-            self._text(told.get("trigger"), "") or None,
-            self._text(told.get("mode"), "") or None,
-            _lines(told),
+            self._text(mapping.get("from"), ""),
+            self._text(mapping.get("format"), ""),
+            self._texts(mapping.get("options"), "options"),
+            self._text(mapping.get("trigger"), "") or None,
+            self._text(mapping.get("mode"), "") or None,
+            _lines(mapping),
         )
 
     def _fields(self, node: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:

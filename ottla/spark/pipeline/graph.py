@@ -1,4 +1,4 @@
-"""Who reads whom in a pipeline: found in the SQL by the names after FROM and JOIN. No Spark."""
+"""Dependency graph of a pipeline, from the names after FROM and JOIN in its SQL. No Spark."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LIST: Final = re.compile(
 _WITH: Final = re.compile(r"\b([A-Za-z_][A-Za-z0-9_]*)\s+as\s*\(", re.IGNORECASE)
 
 
-def bare(sql: str) -> str:
+def stripped(sql: str) -> str:
     """Without comments and texts in quotes."""
     return _COMMENTS_AND_TEXTS.sub(" '' ", sql)
 
 
 def reads(sql: str) -> list[str]:
     """Names of relations that a query reads, those that it defines itself left out."""
-    text = bare(sql)
+    text = stripped(sql)
     own = {name.lower() for name in _WITH.findall(text)}
     found = list(_READS.findall(text))
     for listed in _LIST.findall(text):

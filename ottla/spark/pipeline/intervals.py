@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Final
+
+from ottla.config.options import did_you_mean
 
 SECONDS: Final = {
     "microsecond": 1e-6,
@@ -40,6 +41,6 @@ def _unit(text: str, word: str) -> float:
     name = word.removesuffix("s")
     if name in SECONDS:
         return SECONDS[name]
-    near = difflib.get_close_matches(name, SECONDS, n=1)
-    hint = f"did you mean {near[0]}s?" if near else f"there are {', '.join(f'{each}s' for each in SECONDS)}"
-    raise ValueError(f"{text!r} is no length of time: there is no unit {word!r}; {hint}")
+    units = {each: f"{each}s" for each in SECONDS}
+    hint = did_you_mean(name, units, f"there are {', '.join(units.values())}", shown=units)
+    raise ValueError(f"{text!r} is no length of time: there is no unit {word!r}{hint}")

@@ -1,4 +1,4 @@
-"""What a pipeline keeps beside its checkpoints: what each depends on, and how its query is doing. No Spark.
+"""Files of a pipeline beside its checkpoints: what each depends on, and the state of its query. No Spark.
 
     <storage>/plans/<sink>.json     what the checkpoint depends on; another program on it is refused
     <storage>/status/<sink>.json    the last progress, for `ottla pipeline status`
@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlparse
 
+from ottla.spark.options import local_path
 from ottla.spark.pipeline import graph
 from ottla.spark.pipeline.document import Pipeline, Problem, Sink
 
@@ -40,14 +40,6 @@ class AlreadyRunning(RuntimeError):
     """Another process holds a query."""
 
 
-def local_path(address: str) -> Path | None:
-    """Of an address on this machine."""
-    parts = urlparse(address)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return Path(address) if not parts.scheme else None
-
-
 def home(pipeline: Pipeline) -> Path:
     local = local_path(pipeline.storage)
     return local if local is not None else Path(pipeline.path).resolve().parent / ".ottla" / pipeline.name
@@ -64,8 +56,8 @@ def plan(pipeline: Pipeline, sink: str) -> dict[str, Any]:
             sources[name] = {"format": "ottla", "subscribe": written.get("topic")}
         elif not source.batch:
             given = {key.lower(): value for key, value in source.options.items()}
-            told = {key: given[key.lower()] for key in IDENTITY if key.lower() in given}
-            sources[name] = {"format": source.format, **told}
+            parsed = {key: given[key.lower()] for key in IDENTITY if key.lower() in given}
+            sources[name] = {"format": source.format, **parsed}
     texts = [pipeline.transforms[name].sql for name in graph.ordered_transforms(pipeline, origin)]
     stateful = [" ".join(text.split()) for text in texts if _keeps_state(pipeline, text)]
     schemas = {name: pipeline.schemas[name].columns for name in sources if name in pipeline.schemas}
@@ -84,14 +76,14 @@ def _target(sink: Sink) -> dict[str, Any]:
 
 
 def _keeps_state(pipeline: Pipeline, text: str) -> bool:
-    bare = graph.bare(text)
+    stripped = graph.stripped(text)
     streams = [
         name
         for name in graph.reads(text)
         if any(graph.is_stream(pipeline, each) for each in graph.origins(pipeline, name))
     ]
-    joins_streams = re.search(r"\bjoin\b", bare, re.IGNORECASE) is not None and len(streams) > 1
-    return joins_streams or re.search(r"\bgroup\s+by\b|\bselect\s+distinct\b", bare, re.IGNORECASE) is not None
+    joins_streams = re.search(r"\bjoin\b", stripped, re.IGNORECASE) is not None and len(streams) > 1
+    return joins_streams or re.search(r"\bgroup\s+by\b|\bselect\s+distinct\b", stripped, re.IGNORECASE) is not None
 
 
 def broken_checkpoints(pipeline: Pipeline) -> list[Problem]:
@@ -130,9 +122,9 @@ def _moved(sink: Sink, before: dict[str, Any] | None, now: dict[str, Any]) -> li
     return [Problem(sink.line_of(key), text)]
 
 
-def _names(told: dict[str, Any]) -> str:
+def _names(parsed: dict[str, Any]) -> str:
     return ", ".join(
-        f"{name} {' '.join(str(part) for part in each.values())}" for name, each in told["sources"].items()
+        f"{name} {' '.join(str(part) for part in each.values())}" for name, each in parsed["sources"].items()
     )
 
 
@@ -157,10 +149,10 @@ def keep_status(pipeline: Pipeline, sink: str, status: dict[str, Any]) -> None:
 
 def status(pipeline: Pipeline, sink: str) -> dict[str, Any] | None:
     """What a query said last; of one whose process has ended without a word, that it has ended."""
-    told = _read(home(pipeline) / "status" / f"{sink}.json")
-    if told is not None and told["state"] in LIVING and not _is_running(pipeline, sink):
-        told["state"] = "ended"
-    return told
+    parsed = _read(home(pipeline) / "status" / f"{sink}.json")
+    if parsed is not None and parsed["state"] in LIVING and not _is_running(pipeline, sink):
+        parsed["state"] = "ended"
+    return parsed
 
 
 @contextmanager
@@ -205,10 +197,10 @@ def forget(pipeline: Pipeline, sink: str) -> list[str]:
     if _is_running(pipeline, sink):
         raise AlreadyRunning(f"{sink} is running; stop it first")
     gone = []
-    places = [pipeline.checkpoint(sink)]
+    addresses = [pipeline.checkpoint(sink)]
     if pipeline.sinks[sink].format == "parquet":
-        places.append(pipeline.sinks[sink].options["path"])
-    for address in places:
+        addresses.append(pipeline.sinks[sink].options["path"])
+    for address in addresses:
         local = local_path(address)
         if local is None:
             raise ValueError(f"{address} is not on this machine: remove it with the tools of its filesystem")
@@ -230,8 +222,8 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        told = json.loads(path.read_text())
+        parsed = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    assert isinstance(told, dict)
-    return told
+    assert isinstance(parsed, dict)
+    return parsed

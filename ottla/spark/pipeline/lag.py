@@ -1,4 +1,4 @@
-"""How far the queries of a pipeline are behind, by the consumer groups that mirror their progress. No Spark."""
+"""Lag of a pipeline's queries, from the consumer groups that mirror their progress. No Spark."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Lag(NamedTuple):
         return f"group {self.group}: {behind} behind in {among}"
 
 
-def told(mirror: Mirror) -> Lag:
+def shown(mirror: Mirror) -> Lag:
     settings = {**mirror.kafka, "request.timeout.ms": TIMEOUT_MS, "default.api.timeout.ms": TIMEOUT_MS}
     try:
         with Admin(config=settings) as admin:

@@ -1,4 +1,4 @@
-"""Which line of a pipeline's file an error of its program belongs to. No Spark."""
+"""Line numbers: which line of a pipeline's file an error of its program belongs to. No Spark."""
 
 from __future__ import annotations
 

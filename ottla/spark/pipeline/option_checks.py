@@ -1,12 +1,12 @@
-"""What is wrong with a pipeline's options, schemas, times and modes: asked of those who will read them. No Spark."""
+"""Checks of a pipeline's options, schemas, intervals and modes, by the code that reads them. No Spark."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from ottla.config.options import did_you_mean
 from ottla.spark import clients
 from ottla.spark.connectors import options as postgres
 from ottla.spark.options import BadOption, check_promise, check_topic, read_options, write_options
@@ -48,12 +48,12 @@ def notes(pipeline: Pipeline) -> list[Problem]:
     found = []
     for source in pipeline.sources.values():
         if source.format == "ottla":
-            told = read_options(source.options, streaming=not source.batch).notes
-            found += [_placed(source, f"the source {source.name}", note) for note in told]
+            reported = read_options(source.options, streaming=not source.batch).notes
+            found += [_placed(source, f"the source {source.name}", note) for note in reported]
     for sink in pipeline.sinks.values():
         if sink.format == "ottla":
-            told = write_options(sink.options).notes
-            found += [_placed(sink, f"the sink {sink.name}", note) for note in told]
+            reported = write_options(sink.options).notes
+            found += [_placed(sink, f"the sink {sink.name}", note) for note in reported]
     return sorted(found)
 
 
@@ -80,9 +80,8 @@ def _source(pipeline: Pipeline, source: Source) -> list[Problem]:
 def _format(whose: Source | Sink, name: str) -> list[Problem]:
     if whose.format in FORMATS:
         return []
-    near = difflib.get_close_matches(whose.format.lower(), FORMATS, n=1, cutoff=0.8)
-    text = f"{name}: there is no format {whose.format!r}; did you mean {''.join(near)}?"
-    return [Problem(whose.line_of("format"), text)] if near else []
+    near = did_you_mean(whose.format.lower(), FORMATS, cutoff=0.8)
+    return [Problem(whose.line_of("format"), f"{name}: there is no format {whose.format!r}{near}")] if near else []
 
 
 def _read(pipeline: Pipeline, source: Source) -> object:
@@ -175,9 +174,8 @@ def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
     if sink.trigger is not None and (wrong := _time(sink.trigger)):
         found.append(Problem(sink.line_of("trigger"), f"{whose}: the trigger {wrong}"))
     if sink.mode is not None and sink.mode not in MODES:
-        near = difflib.get_close_matches(sink.mode, MODES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it can be {', '.join(MODES)}"
-        found.append(Problem(sink.line_of("mode"), f"{whose}: there is no mode {sink.mode!r}; {hint}"))
+        hint = did_you_mean(sink.mode, MODES, f"it can be {', '.join(MODES)}")
+        found.append(Problem(sink.line_of("mode"), f"{whose}: there is no mode {sink.mode!r}{hint}"))
     if sink.mode == "complete" and sink.format in ("ottla", "ottla-postgres", "parquet"):
         text = f"{whose}: mode complete would write all rows again with every batch; update writes those that changed"
         found.append(Problem(sink.line_of("mode"), text))

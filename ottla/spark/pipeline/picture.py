@@ -1,4 +1,4 @@
-"""A pipeline as a picture: what flows where, as lines of text and as SVG. No Spark."""
+"""Picture of a pipeline: its data flow as text and as SVG. No Spark."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def columns(pipeline: Pipeline) -> list[list[str]]:
 
 def svg(pipeline: Pipeline) -> str:
     ranked = columns(pipeline)
-    place = {
+    corners = {
         name: (MARGIN + x * (WIDTH + ACROSS), MARGIN + y * (HEIGHT + DOWN))
         for x, names in enumerate(ranked)
         for y, name in enumerate(names)
@@ -64,12 +64,12 @@ def svg(pipeline: Pipeline) -> str:
         '<path d="M0 0L8 4L0 8z" fill="#64748b"/></marker></defs>',
     ]
     for start, end in edges(pipeline):
-        (x1, y1), (x2, y2) = place[start], place[end]
+        (x1, y1), (x2, y2) = corners[start], corners[end]
         x1, y1, y2 = x1 + WIDTH, y1 + HEIGHT // 2, y2 + HEIGHT // 2
         bend = (x1 + x2) // 2
         path = f"M{x1} {y1}C{bend} {y1} {bend} {y2} {x2} {y2}"
         parts.append(f'<path d="{path}" fill="none" stroke="#64748b" marker-end="url(#tip)"/>')
-    for name, (x, y) in place.items():
+    for name, (x, y) in corners.items():
         what, detail = kind(pipeline, name)
         shown = detail if len(detail) <= 28 else "…" + detail[-27:]
         parts.append(

@@ -1,4 +1,4 @@
-"""The PySpark that a pipeline is: written out, so that what runs is what `eject` prints. No Spark.
+"""Program of a pipeline: the PySpark it is compiled to, which `eject` prints and `run` runs. No Spark.
 
 Each sink is one query with one checkpoint and a session of its own for its views, so that sinks can be stopped,
 refreshed and changed one by one.
@@ -6,12 +6,12 @@ refreshed and changed one by one.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ottla.config.options import did_you_mean
 from ottla.spark.options import BadOption
 from ottla.spark.pipeline import graph
 from ottla.spark.pipeline.document import Pipeline, Schema, Sink, Source
@@ -157,8 +157,8 @@ def _views(pipeline: Pipeline, sink: Sink, span: Span | None) -> Iterable[str]:
 
 
 def _started(trigger: str | None) -> Iterable[str]:
-    told = f"processingTime={_text(trigger or '0 seconds')}"
-    yield f"writer = writer.trigger(availableNow=True) if available_now else writer.trigger({told})"
+    shown = f"processingTime={_text(trigger or '0 seconds')}"
+    yield f"writer = writer.trigger(availableNow=True) if available_now else writer.trigger({shown})"
     yield "return writer.start()"
 
 
@@ -178,10 +178,10 @@ def _event_time(source: Source, *, bounded: bool) -> Iterable[str]:
     mark = source.watermark
     if mark is None:
         return
-    told = FROM_NUMBERS[mark.unit].format(mark.column) if mark.unit else mark.column
-    if "." in mark.column or told != mark.name:
-        told = told if mark.unit else f"cast({mark.column} as timestamp)"
-        yield f"frame = frame.withColumn({_text(mark.name)}, expr({_text(told)}))"
+    shown = FROM_NUMBERS[mark.unit].format(mark.column) if mark.unit else mark.column
+    if "." in mark.column or shown != mark.name:
+        shown = shown if mark.unit else f"cast({mark.column} as timestamp)"
+        yield f"frame = frame.withColumn({_text(mark.name)}, expr({_text(shown)}))"
     if not bounded:
         yield f"frame = frame.withWatermark({_text(mark.name)}, {_text(mark.delay)})"
     if source.deduplicate:
@@ -235,7 +235,7 @@ def _aside(pipeline: Pipeline, query: str, source: Source) -> Iterable[str]:
     marks = [("topic", "topic"), ("partition", "cast(partition as string)"), ("offset", "cast(offset as string)")]
     marks += [("pipeline", f"'{pipeline.name}'"), ("reason", "'the value does not fit the schema'")]
     added = ", ".join(
-        f"named_struct('key', 'ottla.dlq.{name}', 'value', cast({told} as binary))" for name, told in marks
+        f"named_struct('key', 'ottla.dlq.{name}', 'value', cast({shown} as binary))" for name, shown in marks
     )
     headers = f"concat(coalesce(headers, array()), array({added})) as headers"
     with_headers = replace(source, options={**source.options, "includeHeaders": "true"})
@@ -285,9 +285,9 @@ def _fitting(
     source: Source, unfit: str, read: str, *, put_aside: bool, without: str = "", shown: str = TEXT_SHOWN
 ) -> Iterable[str]:
     """What was read as the value; a record that does not fit is named, with what to do about it."""
-    told = f'col("{read}")' + (f'.dropFields("{without}")' if without else "")
+    shown = f'col("{read}")' + (f'.dropFields("{without}")' if without else "")
     if put_aside:
-        yield f'frame = frame.withColumn("value", {told})'
+        yield f'frame = frame.withColumn("value", {shown})'
         return
     words = (
         f"concat('a record {UNFIT} {source.name}: topic ', topic, ', partition ', partition, "
@@ -295,7 +295,7 @@ def _fitting(
         "'. dead_letters: {topic: NAME} on the source puts such records aside, and the query goes on')"
     )
     yield f"unfit = expr({_text(f'raise_error({words})')})"
-    yield f'frame = frame.withColumn("value", when(expr({_text(unfit)}), unfit).otherwise({told}))'
+    yield f'frame = frame.withColumn("value", when(expr({_text(unfit)}), unfit).otherwise({shown}))'
 
 
 def _topic_of(pipeline: Pipeline, sink: Sink) -> Source:
@@ -324,8 +324,8 @@ def _writer(pipeline: Pipeline, sink: Sink) -> Iterable[str]:
 
 
 def _epochs(sink: Sink) -> str:
-    told = [f"{PARQUET[name]}={value!r}" for name, value in parquet_options(sink).items()]
-    return f"ParquetEpochs({', '.join(told)})"
+    shown = [f"{PARQUET[name]}={value!r}" for name, value in parquet_options(sink).items()]
+    return f"ParquetEpochs({', '.join(shown)})"
 
 
 def parquet_options(sink: Sink) -> dict[str, str | int | tuple[str, ...]]:
@@ -335,9 +335,8 @@ def parquet_options(sink: Sink) -> dict[str, str | int | tuple[str, ...]]:
     for given, value in sink.options.items():
         name = known.get(given.lower())
         if name is None:
-            near = difflib.get_close_matches(given.lower(), known, n=1)
-            hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(PARQUET)}"
-            raise BadOption(f"there is no option {given!r}; {hint}")
+            hint = did_you_mean(given.lower(), known, f"there are {', '.join(PARQUET)}", shown=known)
+            raise BadOption(f"there is no option {given!r}{hint}")
         if name in ("rowsPerFile", "files") and not (value.isdecimal() and int(value)):
             raise BadOption(f"{given} is {value!r}; it is a whole number from 1 on")
         if name == "partitionBy":

@@ -1,4 +1,4 @@
-"""Why a query failed: the reason out of the long text of an exception of PySpark. No Spark.
+"""Reason of a failed query, taken from the long text of an exception of PySpark. No Spark.
 
 PySpark wraps an error once for every process that it passes. A reason of ours stands at the end of the last Python
 traceback; Spark's own follow an error condition in brackets. Both are surrounded by SQLSTATEs, plans and the state of
@@ -98,8 +98,8 @@ def _last_error(story: str) -> tuple[str, str] | None:
     for at, line in enumerate(lines):
         found = _ERROR.fullmatch(line)
         if found is not None:
-            told = [found[2] or "", *(each.strip() for each in lines[at + 1 :])]
-            return found[1], _plain(" ".join(each for each in told if each))
+            reported = [found[2] or "", *(each.strip() for each in lines[at + 1 :])]
+            return found[1], _plain(" ".join(each for each in reported if each))
     return None
 
 
@@ -115,13 +115,13 @@ def _of_python(story: str) -> str | None:
 
 
 def _of_spark(story: str) -> str:
-    told = _QUOTED_SQL.sub("", _PLAN.sub("", _JAVA.split(story.strip())[0]))
-    told = _CALLING.sub("", _TERMINATED.sub("", told))
-    if told.rstrip().endswith(":") and (causes := _CAUSE.findall(story)):
-        told = causes[-1]  # who says this only carries it
-    conditions = _CONDITION.findall(told)
-    told = _plain(_POSITION.sub("", _CONDITION.sub("", told)))
-    return f"{told} ({conditions[-1]})" if conditions and told else told
+    reported = _QUOTED_SQL.sub("", _PLAN.sub("", _JAVA.split(story.strip())[0]))
+    reported = _CALLING.sub("", _TERMINATED.sub("", reported))
+    if reported.rstrip().endswith(":") and (causes := _CAUSE.findall(story)):
+        reported = causes[-1]  # who says this only carries it
+    conditions = _CONDITION.findall(reported)
+    reported = _plain(_POSITION.sub("", _CONDITION.sub("", reported)))
+    return f"{reported} ({conditions[-1]})" if conditions and reported else reported
 
 
 def _plain(text: str) -> str:

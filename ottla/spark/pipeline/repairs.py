@@ -1,4 +1,4 @@
-"""Checkpoints after a crash of the machine: entries that were never finished on disk. No Spark.
+"""Repair of checkpoints after a crash of the machine: unfinished entries are removed. No Spark.
 
 Spark writes the entries of a checkpoint (`offsets/N`, `commits/N`) aside and renames them, without syncing: when the
 power fails, the newest can be empty or cut, and Spark refuses to start. A batch whose entry of `commits` is gone is run
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ottla.spark.pipeline import kept
+from ottla.spark.options import local_path
 from ottla.spark.pipeline.document import Pipeline
 
 
@@ -26,7 +26,7 @@ class Broken:
 
 def broken(pipeline: Pipeline) -> Iterator[Broken]:
     for sink in pipeline.sinks:
-        checkpoint = kept.local_path(pipeline.checkpoint(sink))
+        checkpoint = local_path(pipeline.checkpoint(sink))
         if checkpoint is None:
             raise ValueError(f"{pipeline.checkpoint(sink)} is not on this machine")
         newest_batch = _newest(checkpoint / "offsets")

@@ -1,4 +1,4 @@
-"""When a query that failed is started again: with a growing delay, and so many times within some time. No Spark."""
+"""Restart policy of failed queries: growing delays, and a limit within some time. No Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a pipeline: its queries are started, watched, told about line by line, restarted, and stopped cleanly.
+"""Running a pipeline: its queries are started, watched, reported line by line, restarted and stopped.
 
 A query that fails is started again after a while, and the others go on meanwhile. What would fail in the same way again
 (an option, the SQL, a batch that is not the same any more) is not tried again. The run has failed if a query has, but
@@ -72,8 +72,8 @@ def run(pipeline: Pipeline, *, master: str | None, available_now: bool, only: tu
 def _counted(pipeline: Pipeline, queries: list[_Query]) -> str:
     """Sinks, as they are in the file, and queries that are not."""
     aside = sum(query.name not in pipeline.sinks for query in queries)
-    told = counted(len(queries), "query", "queries")
-    return f"{told} ({counted(len(queries) - aside, 'sink')}, {aside} for dead letters)" if aside else told
+    reported = counted(len(queries), "query", "queries")
+    return f"{reported} ({counted(len(queries) - aside, 'sink')}, {aside} for dead letters)" if aside else reported
 
 
 def _master(spark: SparkSession) -> str:
@@ -139,7 +139,7 @@ class _Query:
         self._query: StreamingQuery | None = None
         self._restarts = Restarts(pipeline.restart)
         self._restart_at: float | None = None
-        self._told: tuple[object, ...] = ()
+        self._reported: tuple[object, ...] = ()
         self._rows = 0
         self._bad = 0
         self._late = 0
@@ -196,16 +196,16 @@ class _Query:
         """Say what is new; and why the query has to be stopped, if there is too much that does not fit."""
         for progress in query.recentProgress:
             key = (progress["timestamp"], progress["batchId"])
-            if key > self._told:
+            if key > self._reported:
                 self._late += sum(each["numRowsDroppedByWatermark"] for each in progress["stateOperators"])
-            if key > self._told and progress["numInputRows"]:
+            if key > self._reported and progress["numInputRows"]:
                 self._rows += progress["numInputRows"]
                 took = progress["durationMs"].get("triggerExecution", 0) / 1000
                 rows = counted(progress["numInputRows"], "row")
                 self._say(f"{self.name}: batch {progress['batchId']}, {rows} in {took:.1f} s")
                 if (problem := self._count_bad(progress)) is not None:
                     return problem
-            self._told = max(self._told, key)
+            self._reported = max(self._reported, key)
         return None
 
     def _warn_of_idle(self, query: StreamingQuery) -> None:
@@ -272,8 +272,8 @@ def _ends(progress: Any) -> dict[tuple[str, str], int]:
     """Of topics; other sources have positions of other forms."""
     ends: dict[tuple[str, str], int] = {}
     for source in progress["sources"]:
-        told = json.loads(source["endOffset"] or "{}")
-        for topic, partitions in told.items() if isinstance(told, dict) else ():
+        reported = json.loads(source["endOffset"] or "{}")
+        for topic, partitions in reported.items() if isinstance(reported, dict) else ():
             if isinstance(partitions, dict):
                 ends |= {(topic, partition): offset for partition, offset in partitions.items()}
     return ends

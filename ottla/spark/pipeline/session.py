@@ -1,4 +1,4 @@
-"""A Spark session that starts on any machine: with some Java, its noise in a file, and workers that come up quickly."""
+"""Spark session for a pipeline: finds some Java, logs to a file, starts workers quickly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.spark.pipeline import kept
+from ottla.spark.options import local_path
 from ottla.spark.pipeline.program import SHUFFLE, STATE
 from ottla.spark.pipeline.reasons import reason
 
@@ -122,7 +122,7 @@ def checkpoint_settings(storage: str) -> dict[str, str]:
     writes, to set permissions; the one for other file systems does it by renaming alone, and as safely here."""
     from pyspark.find_spark_home import _find_spark_home
 
-    if kept.local_path(storage) is None:
+    if local_path(storage) is None:
         return {}
     jars = (Path(_find_spark_home()) / "jars").glob("spark-sql_*.jar")
     return {MANAGER_SETTING: MANAGER} if any(_has_class(jar, MANAGER) for jar in jars) else {}

@@ -53,7 +53,7 @@ def values(records: list[Captured]) -> list[dict[str, Any] | None]:
     return [None if record.value is None else json.loads(record.value) for record in records]
 
 
-def test_changes_are_told_in_order_with_their_keys(database):
+def test_changes_are_captured_in_order_with_their_keys(database):
     run(database, "create table actors (id int primary key, name text, born date, height numeric(3,2), alive bool)")
     follower = Follower(options_of(database, "actors"))
     run(
@@ -77,7 +77,7 @@ def test_changes_are_told_in_order_with_their_keys(database):
     assert follower.batch() == []
 
 
-def test_single_row_transactions_are_all_told_once_while_they_are_written(database):
+def test_single_row_transactions_are_each_captured_once_while_they_are_written(database):
     rows = 4000
     run(database, "create table t (id int primary key)")
     follower = Follower(options_of(database, "t"))

@@ -161,7 +161,7 @@ def test_changes_reach_a_table_by_key(spark, database, tmp_path):
     assert rows(database, "select count(*) from mirror") == [(91,)]
 
 
-def test_progress_shows_how_much_of_the_log_is_kept(spark, database, tmp_path):
+def test_progress_shows_how_much_of_the_log_is_retained(spark, database, tmp_path):
     run(database, "create table t (id int primary key)", "insert into t values (1)")
     query = run_once(captured(spark, database, slot_of(database)), "noop", tmp_path / "checkpoint")
     (source,) = query.lastProgress["sources"]
@@ -210,7 +210,7 @@ def test_a_key_that_is_not_unique_is_refused(spark, database):
         ).save()
 
 
-def test_two_writes_of_one_batch_are_told_apart_by_their_names(spark, database, tmp_path):
+def test_two_writes_of_one_batch_are_distinguished_by_their_names(spark, database, tmp_path):
     run(database, "create table t (id int primary key)", "insert into t select generate_series(1, 5)")
     run(database, "create table a (key text)", "create table b (key text)")
 

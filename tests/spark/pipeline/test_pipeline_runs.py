@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 import pyarrow.dataset as ds
 
 from ottla import blocking
-from ottla.client.embedded import TopicPartition
+from ottla.client.values import TopicPartition
 from tests.serving import wait_for
 
 pytestmark = pytest.mark.timeout(1800)

@@ -26,7 +26,7 @@ SOURCE = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source insta
 ottla.spark.options.BadOption: there is no option 'subscrib'; did you mean subscribe?
  SQLSTATE: 38000"""
 TASK = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
-  File "/site-packages/ottla/client/connection.py", line 101, in open
+  File "/site-packages/ottla/client/core/connection.py", line 101, in open
     raise Unreachable(f"cannot connect to {address}: {_reason(error)}") from None
 ottla.client.errors.Unreachable: cannot connect to 127.0.0.1:1: Connection refused
  SQLSTATE: 38000 SQLSTATE: XXKST"""

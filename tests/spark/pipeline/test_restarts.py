@@ -51,7 +51,7 @@ def state(pipeline: Pipeline) -> str:
 
 
 @pytest.mark.parametrize("said", ["running", "restarting"])
-def test_a_query_runs_only_as_long_as_somebody_holds_it(pipeline, said):
+def test_a_query_runs_only_while_its_lock_is_held(pipeline, said):
     with kept.running(pipeline, "a"):
         kept.keep_status(pipeline, "a", {"state": said})
         assert state(pipeline) == said
@@ -60,7 +60,7 @@ def test_a_query_runs_only_as_long_as_somebody_holds_it(pipeline, said):
     assert state(pipeline) == "stopped"
 
 
-def test_nobody_else_may_run_a_query_that_is_held(pipeline):
+def test_a_query_that_is_locked_cannot_be_run_twice(pipeline):
     twice = lambda: kept.running(pipeline, "a")  # noqa: E731
     with twice(), pytest.raises(kept.AlreadyRunning, match="run by another process"), twice():
         pass

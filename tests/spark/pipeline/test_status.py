@@ -155,7 +155,7 @@ def test_the_last_failure_says_that_the_limit_of_restarts_was_reached(file):
     assert "limit" not in Restarts(Restart(limit=0)).spent
 
 
-def test_queries_for_dead_letters_are_told_from_sinks(file):
+def test_queries_for_dead_letters_are_distinguished_from_sinks(file):
     pipeline = document.read(file)
     queries = [running._Query(pipeline, name, "", lambda: cast("Any", None), print) for name in ("a", "b_dead_letters")]
     assert running._counted(pipeline, queries) == "2 queries (1 sink, 1 for dead letters)"

@@ -217,7 +217,7 @@ def test_an_option_without_effect_is_noted_and_no_problem(tmp_path):
     [(0.1, 100, 5, 20, False), (0.1, 100, 10, 100, False), (0.1, 100, 11, 100, True), (0.0, 100, 1, 5, True),
      (0.0, 100, 0, 500, False), (0.1, 0, 1, 5, True)],
 )  # fmt: skip
-def test_too_many_dead_letters_are_told_by_a_least_sample(ratio, least, bad, rows, stops):
+def test_too_many_dead_letters_are_estimated_from_a_sample(ratio, least, bad, rows, stops):
     assert document.DeadLetters("bad", ratio, least).too_many(bad, rows) is stops
 
 

@@ -1,0 +1,160 @@
+"""Admin client: the broker a request goes to: any, the controller, every broker, or the leader of a partition.
+
+A call about several things succeeds as a whole, or raises one error whose `errors` says which of them failed and why,
+and whose `results` has what was found about the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
+
+from ottla.client.core.client import Client
+from ottla.client.core.metadata import MetadataSettings
+from ottla.client.core.requests import ANYBODY, NO_NODE, Broker
+from ottla.client.core.settings import ClientOptions, ClientSettings, Settings
+from ottla.client.errors import ClientError, ConnectionLost, Several, TimedOut, error_of
+from ottla.client.group.committed_offsets import GroupOffsets
+from ottla.errors import ErrorCode
+from ottla.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ottla.wire.tree import Message
+
+if TYPE_CHECKING:
+    from ottla.runtime import Runtime
+
+R = TypeVar("R", bound=Message)
+K = TypeVar("K")
+T = TypeVar("T")
+
+PARTS: Final = (ClientSettings, MetadataSettings)
+REMEMBERED_MAX: Final = 100
+"""So many coordinators are remembered, for those who ask for the same again and again."""
+
+
+class AdminBase(Client):
+    def __init__(
+        self,
+        bootstrap_servers: str | Iterable[str] | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        runtime: Runtime | None = None,
+        **settings: Unpack[ClientOptions],
+    ) -> None:
+        super().__init__(Settings(bootstrap_servers, config, settings, PARTS), runtime, auto_create=False)
+        self._coordinators: dict[str, Broker] = {}
+        """Of transactional ids."""
+        self._groups: dict[str, GroupOffsets] = {}
+
+    async def start(self) -> None:
+        driver = await self._open()
+        try:
+            await driver.start(timeout_s=self._bootstrap_timeout_s)
+        except BaseException:
+            await self._not_started()
+            raise
+
+    async def stop(self) -> None:
+        self._stopped = True
+        await self._close()
+
+    close = stop
+
+    @property
+    def _request_timeout_s(self) -> float:
+        return self._metadata_settings.request_timeout_ms / 1000
+
+    @property
+    def _request_timeout_ms(self) -> int:
+        return self._metadata_settings.request_timeout_ms
+
+    async def _call(self, request: Message, answer: type[R], to: Broker | None = None) -> R:
+        """A question that may be asked again: of this broker, or of whoever can be asked. The controller comes first
+        then: other brokers may hear a little later of what it did for us just now."""
+
+        async def ask() -> R:
+            chosen = self._controller_or_anybody() if to is None else to
+            return await self._driver.call(request, answer, chosen, timeout_s=self._request_timeout_s)
+
+        return await self._driver.insist(ask, timeout_s=self._timeout_s)
+
+    def _controller_or_anybody(self) -> Broker:
+        metadata = self._driver.metadata
+        controller = metadata.brokers.get(metadata.controller_id)
+        if controller is None or not metadata.reachable(controller.node_id, self._driver.runtime.now()):
+            return ANYBODY
+        return controller
+
+    async def _metadata(self, names: list[str] | None) -> MetadataResponse:
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        answer = await self._call(MetadataRequest(topics=topics, allow_auto_topic_creation=False), MetadataResponse)
+        raise_if(error_of(answer.error_code, "metadata"))
+        return answer
+
+    async def _controller(self) -> Broker:
+        """Whoever is it now. A cluster that does not tell has brokers that pass on what is not for them."""
+        answer = await self._metadata([])
+        found = {broker.node_id: Broker(broker.node_id, broker.host, broker.port) for broker in answer.brokers}
+        return found.get(answer.controller_id, ANYBODY) if answer.controller_id != NO_NODE else ANYBODY
+
+    async def _at_controller(self, request: Message, answer: type[R], codes: Callable[[R], Iterable[int]]) -> R:
+        """Sent again only when nothing of it can have been done: after a broker that was not the controller."""
+
+        async def ask() -> R:
+            controller = await self._controller()
+            try:
+                reported = await self._driver.call(request, answer, controller, timeout_s=self._request_timeout_s)
+            except (ConnectionLost, TimedOut) as error:
+                raise _InDoubt(error) from error
+            if {*codes(reported)} == {ErrorCode.not_controller}:
+                raise ClientError("the controller has changed", code=ErrorCode.not_controller, retriable=True)
+            return reported
+
+        try:
+            return await self._driver.insist(ask, timeout_s=self._timeout_s)
+        except _InDoubt as doubt:
+            raise doubt.error from None
+
+    async def _brokers(self) -> dict[int, Broker]:
+        answer = await self._metadata([])
+        return {
+            broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers
+        }
+
+    async def _broker(self, broker_id: int) -> Broker:
+        brokers = await self._brokers()
+        if broker_id not in brokers:
+            raise ClientError(
+                f"there is no broker {broker_id}; there are {', '.join(map(str, sorted(brokers)))}",
+                code=ErrorCode.broker_not_available,
+            )
+        return brokers[broker_id]
+
+
+class _InDoubt(Exception):
+    """A request went out, and no answer came: it may have been carried out."""
+
+    def __init__(self, error: ClientError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def remember(known: dict[str, T], name: str, value: T) -> None:
+    """Those that were used last."""
+    known.pop(name, None)
+    known[name] = value
+    while len(known) > REMEMBERED_MAX:
+        del known[next(iter(known))]
+
+
+def raise_if(error: ClientError | None) -> None:
+    if error is not None:
+        raise error
+
+
+def raise_some(what: str, errors: Mapping[Any, ClientError | None], results: Mapping[Any, Any] | None = None) -> None:
+    """One error for all that failed, if any did."""
+    failed = {about: error for about, error in errors.items() if error is not None}
+    if failed:
+        error = Several.of(what, failed)
+        error.results = dict.fromkeys(about for about in errors if about not in failed) if results is None else results
+        raise error

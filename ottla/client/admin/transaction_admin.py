@@ -1,0 +1,217 @@
+"""Admin API of transactions: list, describe, find hanging ones, abort, fence, and end one from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from ottla.client.admin.admin_base import AdminBase, raise_if, raise_some, remember
+from ottla.client.core.find_coordinator import TRANSACTION, find_coordinator
+from ottla.client.errors import ClientError, error_of
+from ottla.client.values import OpenTransaction, TopicPartition
+from ottla.errors import ErrorCode
+from ottla.wire.schema.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    TopicRequest,
+)
+from ottla.wire.schema.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from ottla.wire.schema.end_txn import EndTxnRequest, EndTxnResponse
+from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.wire.schema.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+FENCING_TIMEOUT_MS: Final = 60_000
+UNDER_WAY: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+"""States in which a coordinator will see to the end of a transaction."""
+OPEN_FOR_MS: Final = 15 * 60_000
+"""What `transaction.max.timeout.ms` is unless somebody changed it: no producer may keep one open for longer."""
+
+
+class TransactionListing(NamedTuple):
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+class TransactionDescription(NamedTuple):
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int
+    """-1: none is under way."""
+    coordinator: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class ActiveProducer(NamedTuple):
+    """A producer as the leader of a partition knows it."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    transaction_start: int
+    """Where its open transaction began; -1: none is open."""
+    coordinator_epoch: int
+
+
+class HangingTransaction(NamedTuple):
+    """Open in a partition, and nobody will end it: its coordinator does not know of it."""
+
+    partition: TopicPartition
+    producer: ActiveProducer
+
+
+class TransactionAdmin(AdminBase):
+    async def list_transactions(self, states: Collection[str] = ()) -> list[TransactionListing]:
+        """Of all coordinators; only those in these states, if any are named."""
+        found: set[TransactionListing] = set()
+        for broker in (await self._brokers()).values():
+            request = ListTransactionsRequest(state_filters=list(states))
+            answer = await self._call(request, ListTransactionsResponse, broker)
+            raise_if(error_of(answer.error_code, f"transactions of broker {broker.node_id}"))
+            if answer.unknown_state_filters:
+                unknown = ", ".join(answer.unknown_state_filters)
+                raise ClientError(f"there is no state {unknown}", code=ErrorCode.invalid_request)
+            found |= {
+                TransactionListing(each.transactional_id, each.producer_id, each.transaction_state)
+                for each in answer.transaction_states
+            }
+        return sorted(found)
+
+    async def describe_transactions(self, ids: Collection[str]) -> dict[str, TransactionDescription]:
+        described: dict[str, TransactionDescription] = {}
+        errors: dict[str, ClientError | None] = {}
+        for transactional_id in ids:
+            try:
+                described[transactional_id] = await self._transaction(transactional_id)
+            except ClientError as error:
+                errors[transactional_id] = error
+        raise_some("describe transactions", errors, described)
+        return described
+
+    async def _transaction(self, transactional_id: str) -> TransactionDescription:
+        async def ask() -> TransactionDescription:
+            coordinator = await find_coordinator(self._driver, transactional_id, self._request_timeout_s, TRANSACTION)
+            answer = await self._driver.call(
+                DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+                DescribeTransactionsResponse,
+                coordinator,
+                timeout_s=self._request_timeout_s,
+            )
+            reported = answer.transaction_states[0]
+            raise_if(error_of(reported.error_code, f"transactional id {transactional_id}"))
+            partitions = [TopicPartition(each.topic, number) for each in reported.topics for number in each.partitions]
+            return TransactionDescription(
+                transactional_id,
+                reported.transaction_state,
+                reported.producer_id,
+                reported.producer_epoch,
+                reported.transaction_timeout_ms,
+                reported.transaction_start_time_ms,
+                coordinator.node_id,
+                tuple(sorted(partitions)),
+            )
+
+        return await self._driver.insist(ask, timeout_s=self._timeout_s)
+
+    async def describe_producers(self, partition: TopicPartition) -> list[ActiveProducer]:
+        """Who writes there with a sequence, as its leader knows it."""
+        topic, number = partition
+        deadline = self._driver.runtime.now() + self._timeout_s
+        await self._driver.topic(topic, deadline)
+        leader = self._driver.metadata.leading_broker(topic, number, self._driver.runtime.now())
+        if leader is None:
+            raise await self._why_not_led(partition)
+        request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[number])])
+        answer = await self._call(request, DescribeProducersResponse, leader)
+        reported = answer.topics[0].partitions[0]
+        raise_if(error_of(reported.error_code, str(partition), reported.error_message))
+        return sorted(
+            ActiveProducer(
+                each.producer_id,
+                each.producer_epoch,
+                each.last_sequence,
+                each.last_timestamp,
+                each.current_txn_start_offset,
+                each.coordinator_epoch,
+            )
+            for each in reported.active_producers
+        )
+
+    async def _why_not_led(self, partition: TopicPartition) -> ClientError:
+        """Asked anew: what is remembered may be older than the partition."""
+        name, number = partition
+        [topic] = (await self._metadata([name])).topics
+        if not topic.error_code and number not in {each.partition_index for each in topic.partitions}:
+            return ClientError(
+                f"topic {name} has no partition {number}; it has {len(topic.partitions)}",
+                code=ErrorCode.unknown_topic_or_partition,
+            )
+        return ClientError(f"{partition}: it has no leader now", code=ErrorCode.leader_not_available, retriable=True)
+
+    async def hanging_transactions(
+        self, partitions: Collection[TopicPartition], *, open_for_ms: int = OPEN_FOR_MS
+    ) -> list[HangingTransaction]:
+        """Transactions that are open in these partitions, were last written so long ago, and will not be ended by any
+        coordinator. First the coordinators are asked: what ends meanwhile is no longer open when its partition is."""
+        listed = [each.transactional_id for each in await self.list_transactions(UNDER_WAY)]
+        ends = {
+            (each.producer_id, tp)
+            for each in (await self.describe_transactions(listed)).values()
+            for tp in each.partitions
+        }
+        wall_ms = self._driver.runtime.wall_ms()
+        return [
+            HangingTransaction(tp, producer)
+            for tp in partitions
+            for producer in await self.describe_producers(tp)
+            if producer.transaction_start >= 0
+            and wall_ms - producer.last_timestamp >= open_for_ms
+            and (producer.producer_id, tp) not in ends
+        ]
+
+    async def end_transaction(self, transaction: OpenTransaction, *, committed: bool) -> None:
+        """One that its producer has handed over. Asking twice for the same end is asking once."""
+        name = transaction.transactional_id
+        request = EndTxnRequest(
+            transactional_id=name,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            committed=committed,
+        )
+
+        async def end() -> None:
+            coordinator = self._coordinators.pop(name, None) or await find_coordinator(
+                self._driver, name, self._request_timeout_s, TRANSACTION
+            )
+            answer = await self._driver.call(
+                request,
+                EndTxnResponse,
+                coordinator,
+                timeout_s=self._request_timeout_s,
+                version_max=transaction.end_txn_version_max,
+            )
+            raise_if(error_of(answer.error_code, f"transactional id {name}"))
+            remember(self._coordinators, name, coordinator)
+
+        await self._driver.insist(end, timeout_s=self._timeout_s)
+
+    async def fence_producer(self, transactional_id: str) -> None:
+        """Shut out whoever writes under this id now: what it has not committed is aborted. As a new producer with the
+        same id would, so the id must exist."""
+        await self._transaction(transactional_id)
+
+        async def fence() -> None:
+            coordinator = await find_coordinator(self._driver, transactional_id, self._request_timeout_s, TRANSACTION)
+            answer = await self._driver.call(
+                InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS),
+                InitProducerIdResponse,
+                coordinator,
+                timeout_s=self._request_timeout_s,
+            )
+            raise_if(error_of(answer.error_code, f"transactional id {transactional_id}"))
+
+        await self._driver.insist(fence, timeout_s=self._timeout_s)

@@ -1,0 +1,152 @@
+"""Fetch requests of a consumer, pure: one per broker at a time, its fetch session, and how many bytes it asks for.
+
+A range that is read up to an offset (`until`) asks for about as much as lies before it: records of a topic are as large
+as those before them. What an answer carries beyond the range was sent for nothing, and the log may have much more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from ottla.client.consuming.positions import NO_LIMIT, ConsumerSettings, Reading
+from ottla.client.core.requests import Broker, Send
+from ottla.client.values import TopicPartition
+from ottla.wire.fetch_session import OUTSIDE, FetchSession
+from ottla.wire.schema.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.wire.tree import ZERO_UUID
+
+TOPIC_NAMES_UNTIL: Final = 12
+"""The last version of Fetch that names topics; later ones need their ids."""
+SHORT_WAIT_MS: Final = 20
+"""For partitions that have nothing new, while others of their broker have enough for now and will soon want more."""
+RECORD_BYTES: Final = 1024
+"""Of a topic of which nothing was fetched yet."""
+RANGE_BYTES_MIN: Final = 16 * 1024
+SPARE: Final = 1.25
+"""So much more than its records before is asked for, lest the last one of a range take a request of its own."""
+TOPICS_MAX: Final = 1000
+"""So many topics are remembered by the size of their records."""
+
+
+class RecordSizes:
+    """What a record of each topic takes in the log, as of the last answer."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, float] = {}
+
+    def observe(self, topic: str, offsets: int, size: int) -> None:
+        if offsets <= 0:
+            return
+        if len(self._bytes) >= TOPICS_MAX:
+            self._bytes.clear()
+        self._bytes[topic] = size / offsets
+
+    def bytes_for(self, reading: Reading, bytes_max: int) -> int:
+        """What to ask for: as much as may be, or about what is left of a range."""
+        if reading.until == NO_LIMIT:
+            return bytes_max
+        record_bytes = self._bytes.get(reading.tp.topic, RECORD_BYTES / SPARE)
+        wanted = (reading.until - reading.next.offset) * record_bytes * SPARE
+        return min(bytes_max, max(RANGE_BYTES_MIN, int(wanted)))
+
+
+class Wanted(NamedTuple):
+    """What to fetch of one partition."""
+
+    topic_id: bytes
+    offset: int
+    leader_epoch: int
+    bytes_max: int
+
+
+class ConsumerSession(FetchSession[TopicPartition, Wanted]):
+    """With one broker. Topics go by their ids, or, as long as one of them is not known, by their names."""
+
+    by_id = True
+
+    def fill(self, request: FetchRequest, wanted: Mapping[TopicPartition, Wanted]) -> None:
+        """Say in the request what has changed since the last one, or everything."""
+        by_id = all(entry.topic_id != ZERO_UUID for entry in wanted.values())
+        remade = any(tp in wanted and wanted[tp].topic_id != known.topic_id for tp, known in self.known.items())
+        if by_id != self.by_id or remade or self.epoch == OUTSIDE:
+            # Ids became known, or a topic was deleted and made anew: rare enough to begin from the start.
+            self.restart()
+        self.by_id = by_id
+        for tp in [tp for tp in self.known if tp not in wanted]:
+            self.forget(tp)
+        topics: dict[str, FetchTopic] = {}
+        for tp, entry in wanted.items():
+            if not self.update(tp, entry):
+                continue
+            topic = topics.get(tp.topic)
+            if topic is None:
+                topic = topics[tp.topic] = FetchTopic(topic=tp.topic, topic_id=entry.topic_id)
+            topic.partitions.append(
+                FetchPartition(
+                    partition=tp.partition,
+                    current_leader_epoch=entry.leader_epoch,
+                    fetch_offset=entry.offset,
+                    partition_max_bytes=entry.bytes_max,
+                )
+            )
+        request.session_id, request.session_epoch, forgotten = self.next()
+        gone: dict[str, ForgottenTopic] = {}
+        for tp, entry in forgotten.items():
+            topic_of = gone.setdefault(tp.topic, ForgottenTopic(topic=tp.topic, topic_id=entry.topic_id))
+            topic_of.partitions.append(tp.partition)
+        request.topics = list(topics.values())
+        request.forgotten_topics_data = list(gone.values())
+
+    def names(self) -> dict[bytes, str]:
+        """What the topics are called that the last request wanted."""
+        return {entry.topic_id: tp.topic for tp, entry in self.known.items()}
+
+
+class FetchRequests:
+    """At most one is out to each broker."""
+
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self.sizes = RecordSizes()
+        self._settings = settings
+        self._sessions: dict[int, ConsumerSession] = {}
+        self._out: dict[int, Send] = {}
+
+    def is_out(self, node_id: int) -> bool:
+        return node_id in self._out
+
+    def session(self, node_id: int) -> ConsumerSession:
+        session = self._sessions.get(node_id)
+        if session is None:
+            session = self._sessions[node_id] = ConsumerSession(enabled=self._settings.fetch_sessions)
+        return session
+
+    def build(self, broker: Broker, wanted: Mapping[TopicPartition, Wanted], *, waits: bool) -> Send:
+        settings = self._settings
+        request = FetchRequest(
+            max_wait_ms=settings.fetch_max_wait_ms if waits else min(settings.fetch_max_wait_ms, SHORT_WAIT_MS),
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=settings.isolation_level,
+            rack_id=settings.client_rack,
+        )
+        session = self.session(broker.node_id)
+        session.fill(request, wanted)
+        version_max = None if session.by_id else TOPIC_NAMES_UNTIL
+        send = Send(request, broker, settings.request_timeout_ms / 1000, version_max=version_max)
+        self._out[broker.node_id] = send
+        return send
+
+    def returned(self, send: Send) -> None:
+        """It was answered, or failed."""
+        if self._out.get(send.to.node_id) is send:
+            del self._out[send.to.node_id]
+
+    def abandon(self, moot: Collection[Send]) -> list[Send]:
+        """Forget these, as far as they are out. Their broker may hold them for a while, and answers nothing else on
+        their connection until then."""
+        abandoned = [send for send in self._out.values() if send in moot]
+        for send in abandoned:
+            self.returned(send)
+            self.session(send.to.node_id).restart()
+        return abandoned

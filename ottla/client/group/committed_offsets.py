@@ -1,0 +1,212 @@
+"""Committed offsets of a group: OffsetCommit and OffsetFetch at its coordinator.
+
+A commit carries who commits: the member and its generation, or nobody for a consumer that assigns partitions to
+itself. The coordinator refuses a member that it does not count on any more; its partitions are somebody else's by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ottla.client.core.find_coordinator import COORDINATOR_MOVED, find_coordinator
+from ottla.client.core.requests import Broker, code_of
+from ottla.client.errors import ClientError, CommitFailed, Several, Unreachable, error_of
+from ottla.client.values import GroupMetadata, OffsetAndMetadata, Offsets, TopicPartition
+from ottla.errors import ErrorCode
+from ottla.wire.schema.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from ottla.wire.schema.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from ottla.wire.topic_partition import by_topic
+
+if TYPE_CHECKING:
+    from ottla.client.core.driver import Driver
+
+TOPIC_NAMES_UNTIL: Final = 9
+"""The last version of OffsetCommit and OffsetFetch that names topics."""
+NO_OFFSET: Final = -1
+NOT_A_MEMBER: Final = frozenset(
+    {ErrorCode.illegal_generation, ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id,
+     ErrorCode.fenced_member_epoch, ErrorCode.rebalance_in_progress}
+)  # fmt: skip
+"""The partitions are not this member's any more, or are about to be dealt out anew."""
+AGAIN: Final = frozenset({ErrorCode.stale_member_epoch})
+"""The member learns its next epoch with a heartbeat, and may try again then."""
+
+
+_Answer = TypeVar("_Answer", OffsetCommitResponse, OffsetFetchResponse)
+Refusal = Callable[[ErrorCode, GroupMetadata], object]
+
+
+class GroupOffsets:
+    """Of one group."""
+
+    def __init__(self, driver: Driver, group_id: str, *, timeout_s: float, request_timeout_s: float) -> None:
+        self._driver = driver
+        self._group_id = group_id
+        self._timeout_s = timeout_s
+        self._request_timeout_s = request_timeout_s
+        self._coordinator: Broker | None = None
+
+    async def commit(
+        self, offsets: Offsets, who: Callable[[], GroupMetadata], refused: Refusal = lambda _, __: None
+    ) -> None:
+        """CommitFailed, Several, or the error there is, for what could not be committed. `who` is asked at every
+        attempt."""
+        if offsets:
+            await self._driver.insist(lambda: self._commit(offsets, who(), refused), timeout_s=self._timeout_s)
+
+    async def fetch(
+        self,
+        partitions: Collection[TopicPartition] | None,
+        who: Callable[[], GroupMetadata] | None = None,
+        *,
+        stable: bool = True,
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Of those partitions that have one; None asks for all. Waits for transactions that are changing them, unless
+        told not to."""
+        if partitions is not None and not partitions:
+            return {}
+        asking = who or (lambda: GroupMetadata(self._group_id))
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        return await self._driver.insist(lambda: self._fetch(partitions, asking(), stable), timeout_s=limit_s)
+
+    async def coordinator(self) -> Broker:
+        """Found once, and looked for again after it was lost."""
+        if self._coordinator is None:
+            self._coordinator = await find_coordinator(self._driver, self._group_id, self._request_timeout_s)
+        return self._coordinator
+
+    def lost(self) -> None:
+        self._coordinator = None
+
+    async def _commit(self, offsets: Offsets, who: GroupMetadata, refused: Refusal) -> None:
+        request = OffsetCommitRequest(
+            group_id=self._group_id,
+            generation_id_or_member_epoch=who.generation_id,
+            member_id=who.member_id,
+            group_instance_id=who.group_instance_id,
+            topics=[
+                OffsetCommitRequestTopic(
+                    name=topic,
+                    partitions=[_committed(number, offsets[TopicPartition(topic, number)]) for number in numbers],
+                )
+                for topic, numbers in by_topic(offsets).items()
+            ],
+        )
+        answer = await self._call(request, OffsetCommitResponse)
+        errors: dict[object, ClientError] = {}
+        for topic in answer.topics:
+            for part in topic.partitions:
+                code = code_of(part.error_code)
+                if code in NOT_A_MEMBER or code in COORDINATOR_MOVED:
+                    refused(code, who)
+                self._note(code)
+                error = _refusal(code, f"commit {topic.name}-{part.partition_index}")
+                if error is not None:
+                    errors[TopicPartition(topic.name, part.partition_index)] = error
+        if errors:
+            raise _failed(errors)
+
+    async def _fetch(
+        self, partitions: Collection[TopicPartition] | None, who: GroupMetadata, stable: bool
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        wanted = None if partitions is None else by_topic(partitions)
+        by_name = None if wanted is None else list(wanted.items())
+        group = OffsetFetchRequestGroup(
+            group_id=self._group_id,
+            member_id=who.member_id or None,
+            member_epoch=who.generation_id if who.member_id else -1,
+            topics=None if by_name is None else [_topics(*entry) for entry in by_name],
+        )
+        request = OffsetFetchRequest(
+            groups=[group],
+            group_id=self._group_id,
+            topics=None if by_name is None else [_topic(*entry) for entry in by_name],
+            require_stable=stable,
+        )
+        answer = await self._call(request, OffsetFetchResponse)
+        reported = answer.groups[0] if answer.groups else answer
+        self._raise(code_of(reported.error_code), f"offsets of group {self._group_id}")
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        for topic in reported.topics:
+            for part in topic.partitions:
+                tp = TopicPartition(topic.name, part.partition_index)
+                self._raise(code_of(part.error_code), f"offset of {tp}")
+                if part.committed_offset > NO_OFFSET:
+                    found[tp] = OffsetAndMetadata(
+                        part.committed_offset, part.metadata or "", part.committed_leader_epoch
+                    )
+        return found
+
+    async def _call(self, request: OffsetCommitRequest | OffsetFetchRequest, answer: type[_Answer]) -> _Answer:
+        try:
+            return await self._driver.call(
+                request,
+                answer,
+                await self.coordinator(),
+                timeout_s=self._request_timeout_s,
+                version_max=TOPIC_NAMES_UNTIL,
+            )
+        except Unreachable:
+            self.lost()
+            raise
+
+    def _note(self, code: ErrorCode) -> None:
+        if code in COORDINATOR_MOVED:
+            self.lost()
+
+    def _raise(self, code: ErrorCode, subject: str) -> None:
+        self._note(code)
+        error = _refusal(code, subject)
+        if error is not None:
+            raise error
+
+
+def _refusal(code: ErrorCode, subject: str) -> ClientError | None:
+    error = error_of(code, subject)
+    if error is None:
+        return None
+    if code in NOT_A_MEMBER:
+        return CommitFailed(str(error), code=code)
+    error.retriable = error.retriable or code in AGAIN
+    return error
+
+
+def _failed(errors: Mapping[object, ClientError]) -> ClientError:
+    """Whoever is out of the group hears that, however many partitions it is told for."""
+    error = Several.of("commit", errors)
+    not_a_member = next((each for each in errors.values() if isinstance(each, CommitFailed)), None)
+    if not_a_member is None or not_a_member is error:
+        return error
+    failed = CommitFailed(str(error), code=not_a_member.code)
+    failed.errors = error.errors
+    return failed
+
+
+def _committed(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequestPartition:
+    return OffsetCommitRequestPartition(
+        partition_index=partition,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        committed_metadata=offset.metadata,
+    )
+
+
+def _topics(name: str, partitions: list[int]) -> OffsetFetchRequestTopics:
+    return OffsetFetchRequestTopics(name=name, partition_indexes=partitions)
+
+
+def _topic(name: str, partitions: list[int]) -> OffsetFetchRequestTopic:
+    return OffsetFetchRequestTopic(name=name, partition_indexes=partitions)

@@ -1,0 +1,261 @@
+"""Group member: what classic and KIP-848 members share, the contract with the shell, and finding the coordinator.
+
+A member is a machine without input or output. The shell tells it what happened (an answer came, a request
+failed, a callback returned, the user polled, its deadline has passed), always with the time, and gets back what
+is to be done, in order. It never waits: `deadline` says until when nothing needs to be done if nothing happens.
+
+The shell's part of the contract
+- `Send`: as in `core.requests`, with `answered` and `failed` told by the request. FindCoordinator goes to ANYBODY.
+- `Revoke`, `Assign`, `Lose`: one after another, each with the user's callback; after a `Revoke` or a `Lose` (not an
+  `Assign`) `called_back`. Revoked partitions may still be committed, lost ones may be somebody else's by now.
+- `CountPartitions`, `NameTopics`: look it up in fresh metadata, then `counted` or `named`.
+- `Fail`: nothing more will come of this member; raise it to the user.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ottla.client.core.find_coordinator import GROUP, coordinator_request, found_coordinator
+from ottla.client.core.requests import ANYBODY, Broker, Send, backoff_s
+from ottla.client.values import TopicPartition
+from ottla.errors import RETRIABLE, ErrorCode
+from ottla.wire.schema.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.wire.tree import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    """Kafka's names and defaults."""
+
+    group_id: str
+    group_instance_id: str | None = None
+    client_rack: str | None = None
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """What is new; all of it for a member that has just joined, and perhaps nothing."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountPartitions:
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NameTopics:
+    ids: frozenset[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    code: ErrorCode
+    message: str | None = None
+
+
+Action = Send | Revoke | Assign | Lose | CountPartitions | NameTopics | Fail
+
+
+class GroupMember(ABC):
+    """One member of one group; see `ClassicMember` and `ConsumerMember`.
+
+    A subclass decides in `_advance` what comes next, given that nothing it waits for is outstanding.
+    """
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self.settings = settings
+        self.coordinator: Broker | None = None
+        self.member_id = ""
+        self.owned: frozenset[TopicPartition] = frozenset()
+        """What the user reads, or is in the middle of giving up."""
+        self.away = False
+        """Out of the group since the user stopped polling; the next poll brings it back."""
+        self.failure: Fail | None = None
+        self.closed = False
+        self._departing = False
+        self._closing = False
+        self._leave_static = False
+        self._out: list[Action] = []
+        self._request: Message | None = None
+        """The one in flight that decides what comes next. Answers to any other are too late to matter."""
+        self._giving_up: frozenset[TopicPartition] | None = None
+        """The partitions whose callback is running."""
+        self._polled_at = 0.0
+        self._retry_at = 0.0
+        self._retries = 0
+
+    # What happened, told by the shell.
+
+    def answered(self, request: Message, response: Message, now: float) -> list[Action]:
+        if self.failure is None and not self.closed:
+            if not isinstance(response, FindCoordinatorResponse):
+                self._answered(request, response, now)
+            elif request is self._request:
+                self._request = None
+                self._found(response, now)
+        return self._decided(now)
+
+    def failed(self, request: Message, now: float) -> list[Action]:
+        """No answer came: the connection was lost, or the time is over."""
+        if self.failure is None and not self.closed:
+            self._failed(request, now)
+        return self._decided(now)
+
+    def called_back(self, now: float) -> list[Action]:
+        """The callback of the last `Revoke` or `Lose` has returned."""
+        if self._giving_up is not None:
+            self.owned -= self._giving_up
+            self._giving_up = None
+            self._called_back(now)
+        return self._decided(now)
+
+    def polled(self, now: float) -> list[Action]:
+        """The user asked for records, which shows that it is alive and not only its heart beats."""
+        self._polled_at = now
+        self.away = False
+        return self._decided(now)
+
+    def wake(self, now: float) -> list[Action]:
+        """`deadline` has passed, or perhaps it has."""
+        if self._joined() and not self._departing and not self.away and now >= self._poll_deadline():
+            self.away = True
+            self._step_out(now)
+        return self._decided(now)
+
+    def unsubscribe(self, now: float) -> list[Action]:
+        self._forget_subscription()
+        self._departing = True
+        return self._decided(now)
+
+    def close(self, now: float, *, leave_static: bool = False) -> list[Action]:
+        """Give up all partitions and leave for good. A static member stays in the group unless told otherwise: it is
+        expected back."""
+        self.closed = self.closed or self.failure is not None
+        self._closing = self._departing = True
+        self._leave_static = leave_static
+        return self._decided(now)
+
+    @property
+    def deadline(self) -> float | None:
+        if self.closed or self.failure is not None:
+            return None
+        times = list(self._deadlines())
+        if self._retry_at and self._request is None:
+            times.append(self._retry_at)
+        if self._joined() and not self._departing and not self.away:
+            times.append(self._poll_deadline())
+        return min(times, default=None)
+
+    # What a kind of member says about itself.
+
+    @abstractmethod
+    def _advance(self, now: float) -> None:
+        """Do what comes next, if nothing is waited for."""
+
+    @abstractmethod
+    def _answered(self, request: Message, response: Message, now: float) -> None: ...
+
+    @abstractmethod
+    def _failed(self, request: Message, now: float) -> None: ...
+
+    @abstractmethod
+    def _called_back(self, now: float) -> None:
+        """`owned` is up to date again."""
+
+    @abstractmethod
+    def _joined(self) -> bool:
+        """Whether the coordinator counts on this member."""
+
+    @abstractmethod
+    def _step_out(self, now: float) -> None:
+        """Leave without asking the user, who does not listen, and take all partitions for lost."""
+
+    @abstractmethod
+    def _forget_subscription(self) -> None: ...
+
+    @abstractmethod
+    def _deadlines(self) -> Iterable[float]: ...
+
+    # Common moves.
+
+    def _decided(self, now: float) -> list[Action]:
+        if now >= self._retry_at:
+            self._retry_at = 0.0
+        if self.failure is None and not self.closed:
+            self._advance(now)
+        elif self.owned and self._giving_up is None:
+            self._give_up(Lose(self.owned))
+        decided, self._out = self._out, []
+        return decided
+
+    def _waits(self, now: float) -> bool:
+        """For an answer, or for the time to try again."""
+        return self._request is not None or now < self._retry_at
+
+    def _send(self, request: Message, timeout_ms: int | None = None) -> Message:
+        timeout = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        to = ANYBODY if isinstance(request, FindCoordinatorRequest) else self.coordinator
+        assert to is not None, "a coordinator has to be found before it is spoken to"
+        self._out.append(Send(request, to, timeout / 1000))
+        return request
+
+    def _give_up(self, action: Revoke | Lose) -> None:
+        self._giving_up = action.partitions
+        self._out.append(action)
+
+    def _take(self, partitions: frozenset[TopicPartition]) -> None:
+        self.owned |= partitions
+        self._out.append(Assign(partitions))
+
+    def _find_coordinator(self) -> None:
+        self._request = self._send(coordinator_request(self.settings.group_id, GROUP))
+
+    def _found(self, response: FindCoordinatorResponse, now: float) -> None:
+        broker, code, message = found_coordinator(response)
+        if broker is not None:
+            self.coordinator = broker
+        elif code in RETRIABLE:
+            self._back_off(now)
+        else:
+            self._fail(code, message)
+
+    def _lose_coordinator(self, now: float) -> None:
+        self.coordinator = None
+        self._back_off(now)
+
+    def _back_off(self, now: float) -> None:
+        delay_s = backoff_s(self._retries, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
+        self._retries += 1
+        self._retry_at = now + delay_s
+
+    def _succeeded(self) -> None:
+        self._retries = 0
+        self._retry_at = 0.0
+
+    def _fail(self, code: ErrorCode, message: str | None = None) -> None:
+        self.failure = Fail(code, message)
+        self._out.append(self.failure)
+
+    def _poll_deadline(self) -> float:
+        return self._polled_at + self.settings.max_poll_interval_ms / 1000

@@ -1,0 +1,99 @@
+"""Transaction calls of a producer, as coroutines: they wait for what `transaction_manager` decides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from ottla.client.core.driver import Driver
+from ottla.client.errors import ClientError
+from ottla.client.producing.accumulator import Accumulator
+from ottla.client.producing.transaction_manager import Done, Failed, Phase, TransactionManager, TransactionSettings
+from ottla.client.values import GroupMetadata, Offsets, OpenTransaction
+from ottla.errors import ErrorCode
+
+FEATURE: Final = "transaction.version"
+"""What the cluster calls the version of the protocol that is spoken in it."""
+
+
+class TransactionCalls:
+    """Of one producer. Made before its accumulator is attached: the machine is asked first."""
+
+    def __init__(
+        self, driver: Driver, accumulator: Accumulator, settings: TransactionSettings, *, timeout_s: float
+    ) -> None:
+        self._driver = driver
+        self._machine = TransactionManager(accumulator, driver.metadata, settings)
+        self._timeout_s = timeout_s
+        driver.attach(self._machine, self._resolve)
+
+    def check(self) -> None:
+        """Records belong to a transaction, or are refused."""
+        if self._machine.phase is not Phase.OPEN:
+            raise self._machine.error or ClientError(
+                "begin_transaction() comes first", code=ErrorCode.invalid_txn_state
+            )
+
+    @property
+    def broken(self) -> bool:
+        """Whether there is a transaction, and it can only be aborted."""
+        return self._machine.phase is Phase.BROKEN
+
+    def spoil(self, error: Exception) -> None:
+        message = f"a record of the transaction was not taken: {type(error).__name__}: {error}"
+        self._machine.spoil(error if isinstance(error, ClientError) else ClientError(message))
+        self._driver.wake()
+
+    async def init(self) -> None:
+        if self._machine.phase in (Phase.NEW, Phase.READY, Phase.HANDED_OVER):
+            self._agree()
+        await self._done(self._machine.init)
+
+    def begin(self) -> None:
+        if self._machine.phase is Phase.READY:
+            self._agree()
+        self._machine.begin()
+
+    async def send_offsets(self, offsets: Offsets, reader: GroupMetadata) -> None:
+        if offsets:
+            await self._done(lambda token: self._machine.send_offsets(offsets, reader, token))
+
+    async def commit(self) -> None:
+        await self._done(self._machine.commit)
+
+    def hand_over(self) -> OpenTransaction:
+        return self._machine.hand_over()
+
+    async def abort(self) -> None:
+        await self._done(self._machine.abort)
+
+    async def close(self) -> None:
+        """A transaction that nobody has ended was not meant."""
+        if self._machine.phase in (Phase.OPEN, Phase.BROKEN):
+            await self.abort()
+
+    def _agree(self) -> None:
+        self._machine.agree(max(1, self._driver.network.features.get(FEATURE, 1)))
+
+    async def _done(self, call: Callable[[object], None]) -> None:
+        """It goes on behind the user's back when he stops waiting; then he does not know how it ended."""
+        token: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        call(token)
+        self._driver.wake()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await token
+        except TimeoutError:
+            waited = f"the transaction's coordinator did not answer within {self._timeout_s:g} s"
+            raise self._driver.timed_out(waited) from None
+
+    def _resolve(self, action: Done | Failed) -> None:
+        token = action.token
+        assert isinstance(token, asyncio.Future)
+        if token.done():
+            return
+        if isinstance(action, Failed):
+            token.set_exception(action.error)
+        else:
+            token.set_result(None)

@@ -1,0 +1,235 @@
+"""Columns in and out of real topics, beside the records that everybody else writes and reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("numpy", reason="columns need numpy and pyarrow: pip install 'ottla[arrow]'")
+pytest.importorskip("pyarrow", reason="columns need numpy and pyarrow: pip install 'ottla[arrow]'")
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla import Admin, Consumer, NewTopic, Producer, TopicPartition, blocking
+from ottla.client.core.metadata import Leader, Topic
+from ottla.client.errors import BadSetting, ClientError
+from ottla.client.producing.column_batches import RowPartitioner, murmur2
+from ottla.client.producing.partitioners import murmur2 as murmur2_of_one
+from ottla.client.producing.partitioners import partition_of_key
+from ottla.wire.columns import Rows
+from tests.conftest import Served
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.fixture
+def topic(broker: Served, fresh_name) -> Iterator[str]:
+    name = fresh_name()
+
+    async def create() -> None:
+        async with Admin(broker.bootstrap) as admin:
+            await admin.create_topics([NewTopic(name, 3)])
+
+    asyncio.run(create())
+    return name
+
+
+def table_of(count: int) -> pa.Table:
+    return pa.table(
+        {
+            "key": pa.array([None if at % 10 == 0 else f"key-{at % 97}".encode() for at in range(count)], pa.binary()),
+            "value": pa.array([None if at % 7 == 0 else f"value {at}".encode() for at in range(count)], pa.binary()),
+            "headers": pa.array(
+                [[{"key": "n", "value": b"%d" % at}] if at % 3 else None for at in range(count)], HEADERS
+            ),
+            "time": pa.array(range(1_700_000_000_000, 1_700_000_000_000 + count), pa.timestamp("ms")),
+        }
+    )
+
+
+async def read_all(consumer: Consumer, topic: str, count: int, **how) -> list[dict]:
+    rows: list[dict] = []
+    while len(rows) < count:
+        taken = await consumer.getmany_arrow(timeout_ms=15_000, **how)
+        assert taken, f"only {len(rows)} of {count} came"
+        rows += [row for batches in taken.values() for batch in batches for row in batch.to_pylist()]
+    return rows
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_what_is_sent_as_columns_is_read_as_columns_and_as_records(broker, topic, codec):
+    count = 5000
+
+    async def round_trip() -> None:
+        async with Producer(broker.bootstrap, compression_type=codec) as producer:
+            sent = await producer.send_arrow(topic, table_of(count), key="key", headers="headers", timestamp="time")
+            assert await sent == count
+        columns = ["topic", "partition", "offset", "key", "value", "timestamp", "headers"]
+        async with Consumer(topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+            rows = await read_all(consumer, topic, count, columns=columns)
+            assert consumer.lag() == {TopicPartition(topic, at): 0 for at in range(3)}
+        records: list = []
+        async with Consumer(topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+            while len(records) < count:
+                for some in (await consumer.getmany(timeout_ms=15_000)).values():
+                    records += some
+        told = {
+            (row["partition"], row["offset"]): (row["key"], row["value"], round(row["timestamp"].timestamp() * 1000),
+                                                 [(each["key"], each["value"]) for each in row["headers"] or ()])
+            for row in rows
+        }  # fmt: skip
+        assert told == {
+            (each.partition, each.offset): (each.key, each.value, each.timestamp, list(each.headers))
+            for each in records
+        }
+        assert sorted(each.timestamp for each in records) == list(range(1_700_000_000_000, 1_700_000_000_000 + count))
+        assert all(each.partition == partition_of_key(each.key, 3) for each in records if each.key is not None)
+
+    asyncio.run(round_trip())
+
+
+def test_reading_stops_at_the_offset_that_is_named(broker, topic):
+    async def read() -> None:
+        place = TopicPartition(topic, 1)
+        table = table_of(300).append_column("partition", pa.array([1] * 300))
+        async with Producer(broker.bootstrap) as producer:
+            await (await producer.send_arrow(topic, table, partition="partition"))
+        async with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
+            consumer.assign([place])
+            consumer.seek(place, 17)
+            rows = await read_all(consumer, topic, 103, columns=["offset"], until={place: 120})
+            assert [row["offset"] for row in rows] == list(range(17, 120))
+            assert await consumer.position(place) == 300
+
+    asyncio.run(read())
+
+
+def test_columns_and_records_can_be_read_in_turn(broker, topic):
+    async def read() -> None:
+        place = TopicPartition(topic, 0)
+        table = table_of(100).append_column("partition", pa.array([0] * 100))
+        async with Producer(broker.bootstrap) as producer:
+            await (await producer.send_arrow(topic, table, partition="partition"))
+        async with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign([place])
+            assert (await consumer.getone()).offset == 0
+            assert [each.offset for each in (await consumer.getmany(timeout_ms=9000, max_records=4))[place]] == [
+                1,
+                2,
+                3,
+                4,
+            ]
+            rows = await read_all(consumer, topic, 95, columns=["offset"])
+            assert [row["offset"] for row in rows] == list(range(5, 100))
+
+    asyncio.run(read())
+
+
+def test_wrong_columns_are_refused_by_name(broker, topic):
+    async def send() -> None:
+        async with Producer(broker.bootstrap) as producer:
+            with pytest.raises(BadSetting, match="no column 'colour'; there are key, value"):
+                await producer.send_arrow(topic, table_of(1), key="colour")
+            with pytest.raises(ClientError, match="bytes or text"):
+                await producer.send_arrow(topic, pa.table({"value": [1.5]}))
+            with pytest.raises(ClientError, match="no partition 9"):
+                await producer.send_arrow(topic, pa.table({"value": ["a"], "to": [9]}), partition="to")
+        async with Consumer(topic, bootstrap_servers=broker.bootstrap) as consumer:
+            with pytest.raises(BadSetting, match="no column 'colour'"):
+                await consumer.getmany_arrow(columns=["colour"])
+
+    asyncio.run(send())
+
+
+def test_batches_larger_than_a_topic_takes_are_split(broker, fresh_name):
+    name = fresh_name()
+    values = [bytes([at % 256]) * 3000 for at in range(200)]
+
+    async def send() -> None:
+        async with Admin(broker.bootstrap) as admin:
+            await admin.create_topics([NewTopic(name, 1, configs={"max.message.bytes": "20000"})])
+        async with Producer(broker.bootstrap) as producer:
+            assert await (await producer.send_arrow(name, pa.table({"value": pa.array(values)}))) == 200
+        async with Consumer(name, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+            rows = await read_all(consumer, name, 200, columns=["offset", "value"])
+        assert [row["value"] for row in rows] == values
+        assert [row["offset"] for row in rows] == list(range(200))
+
+    asyncio.run(send())
+
+
+def test_the_blocking_clients_have_columns_too(broker, topic):
+    with blocking.Producer(broker.bootstrap) as producer:
+        first = producer.send(topic, b"first", partition=2)
+        table = table_of(50).append_column("partition", pa.array([2] * 50))
+        assert producer.send_arrow(topic, table, partition="partition").result() == 50
+        assert first.result().offset == 0
+    with blocking.Consumer(topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        offsets: list[int] = []
+        while len(offsets) < 51:
+            for batches in consumer.getmany_arrow(timeout_ms=15_000, columns=["offset"]).values():
+                offsets += [offset for batch in batches for offset in batch["offset"].to_pylist()]
+    assert offsets == list(range(51))
+
+
+@settings(deadline=None)
+@given(st.lists(st.none() | st.binary(max_size=23), min_size=1), st.integers(0, 3))
+def test_all_keys_at_once_have_the_hashes_they_have_one_by_one(keys, skip):
+    column = pa.array([b"abc"] * skip + keys, pa.binary()).slice(skip)
+    hashes = murmur2(column).tolist()
+    assert [each for each, key in zip(hashes, keys, strict=True) if key is not None] == [
+        murmur2_of_one(key) for key in keys if key is not None
+    ]
+
+
+def dealt(how: str, count: int) -> list[int]:
+    topic = Topic("t", bytes(16), {at: Leader(1, 0) for at in range(4)}, (0, 1, 2, 3))
+    rows = Rows(pa.array([b"x"] * count), timestamps=np.zeros(count, np.int64))
+    return RowPartitioner(how, seed=4).partitions(rows, topic, np.full(count, 10), 30).tolist()
+
+
+def test_rows_without_a_key_are_dealt_out_as_the_partitioner_says():
+    assert dealt("sticky", 7) == [0, 0, 0, 1, 1, 1, 2]
+    assert dealt("round_robin", 5) == [0, 1, 2, 3, 0]
+    assert set(dealt("random", 200)) == {0, 1, 2, 3}
+    assert set(dealt("hash", 9)) == {partition_of_key(b"", 4)}
+    with pytest.raises(BadSetting, match="one by one"):
+        dealt("priority", 1)
+
+
+def test_neither_a_range_nor_what_was_left_holds_up_the_next_one(broker, fresh_name):
+    """A fetch beyond the end of a partition waits at its broker: a minute here, and the test for less."""
+    name = fresh_name()
+    one, other = TopicPartition(name, 0), TopicPartition(name, 1)
+
+    async def scenario() -> None:
+        async with Admin(broker.bootstrap) as admin:
+            await admin.create_topics([NewTopic(name, 2)])
+        async with Producer(broker.bootstrap) as producer:
+            rows = pa.table({"value": [b"v"] * 20, "to": [0, 1] * 10})
+            assert await (await producer.send_arrow(name, rows, partition="to")) == 20
+        consumer = Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="none", fetch_max_wait_ms=60_000)
+        async with asyncio.timeout(30), consumer:
+            for place, start, end in ((one, 0, 10), (other, 0, 4), (one, 3, 10), (other, 4, 10)):
+                consumer.assign([place])
+                consumer.seek(place, start, until=end)
+                offsets: list[int] = []
+                while await consumer.position(place) < end:
+                    taken = await consumer.getmany_arrow(timeout_ms=1000, columns=["offset"], until={place: end})
+                    offsets += [offset for batch in taken.get(place, ()) for offset in batch["offset"].to_pylist()]
+                assert offsets == list(range(start, end))
+                consumer.unsubscribe()
+            consumer.assign([one])
+            consumer.seek(one, 10)
+            assert await consumer.getmany(timeout_ms=200) == {}  # a fetch waits now
+            consumer.unsubscribe()
+            consumer.assign([other])
+            consumer.seek(other, 9)
+            assert (await consumer.getone()).offset == 9
+
+    asyncio.run(scenario())

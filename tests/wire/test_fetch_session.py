@@ -1,0 +1,65 @@
+"""Fetch sessions of whoever fetches: what a request must name, and what becomes of the session."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.errors import ErrorCode
+from ottla.wire.fetch_session import EPOCH_MAX, OUTSIDE, FetchSession
+
+
+@pytest.fixture
+def session() -> FetchSession[str, int]:
+    opened: FetchSession[str, int] = FetchSession()
+    assert opened.update("a", 1)
+    assert opened.update("b", 1)
+    assert opened.next() == (0, 0, {})
+    opened.answered(ErrorCode.none, 7)
+    return opened
+
+
+def test_only_what_changed_is_named_again(session):
+    assert not session.update("a", 1)
+    assert session.update("a", 2)
+    assert session.next() == (7, 1, {})
+    session.resend("a")
+    assert session.update("a", 2)
+    assert not session.update("a", 2)
+
+
+def test_what_is_forgotten_is_told_once_and_may_come_back(session):
+    session.forget("a")
+    session.forget("never told")
+    assert session.next() == (7, 1, {"a": 1})
+    assert session.next() == (7, 2, {})
+    session.forget("b")
+    assert session.update("b", 1)
+    assert session.next() == (7, 3, {})
+
+
+@pytest.mark.parametrize(
+    ("code", "session_id", "named"),
+    [
+        (ErrorCode.none, 0, 0),
+        (ErrorCode.fetch_session_id_not_found, 0, 0),
+        (ErrorCode.invalid_fetch_session_epoch, 0, 7),
+        (ErrorCode.fetch_session_topic_id_error, 7, 7),
+    ],
+)
+def test_a_session_that_is_lost_is_opened_anew_and_closed_where_it_may_exist(session, code, session_id, named):
+    session.answered(code, session_id)
+    assert session.update("a", 1)
+    assert session.next() == (named, 0, {})
+
+
+def test_epochs_begin_again_at_one(session):
+    session.epoch = EPOCH_MAX
+    assert session.next()[1] == EPOCH_MAX
+    assert session.next()[1] == 1
+
+
+def test_outside_a_session_no_epoch_counts():
+    alone: FetchSession[str, int] = FetchSession(enabled=False)
+    assert alone.next() == (0, OUTSIDE, {})
+    alone.answered(ErrorCode.none, 5)
+    assert alone.next() == (0, OUTSIDE, {})
