@@ -85,7 +85,7 @@ soak-spark: $(VENV)/.installed-spark
 MINUTES ?= 60
 
 soak: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.rounds --minutes $(MINUTES)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

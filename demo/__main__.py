@@ -21,7 +21,7 @@ from ottla.cluster.ensemble import end_with
 from ottla.errors import Fault
 from ottla.local.cluster import LocalCluster
 from ottla.local.control import ControlServer
-from ottla.local.process import BrokerProcess, State
+from ottla.local.processes import BrokerProcess
 from ottla.local.session import Session, megabytes
 from ottla.local.sight import NOBODY, Sight, Watcher
 
@@ -43,11 +43,10 @@ class Demo:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(broker.address for broker in self.cluster.brokers.values())
+        return self.cluster.bootstrap_all
 
     async def sight(self) -> Sight:
-        serving = [each.address for each in self.cluster.brokers.values() if each.state is State.READY]
-        return await self.watcher.look(serving) or Sight()
+        return await self.watcher.look(each.bootstrap for each in self.cluster.serving()) or Sight()
 
     async def play(self) -> None:
         await self.start()
@@ -71,7 +70,7 @@ class Demo:
             broker.launch()
         for broker in self.cluster.brokers.values():
             await broker.until_ready()
-            started = f"ready in {broker.ready_seconds:.2f} s on {broker.address}"
+            started = f"ready in {broker.ready_seconds:.2f} s on {broker.bootstrap}"
             print(f"  {broker} {started}, {megabytes(broker)} of memory", flush=True)
         await show_until(
             self.sight,
@@ -87,7 +86,7 @@ class Demo:
 
     def create_topic(self) -> None:
         create = ["topics", "create", TOPIC, "--partitions", str(PARTITIONS)]
-        create += ["--bootstrap-server", self.cluster.brokers[1].address]
+        create += ["--bootstrap-server", self.cluster.brokers[1].bootstrap]
         print(f"  $ ottla {' '.join(create)}", flush=True)
         subprocess.run([sys.executable, "-m", "ottla", *create], check=True, stdout=subprocess.DEVNULL)
 
@@ -234,7 +233,7 @@ class Demo:
         """Still running, for whoever wants to try something."""
         ottla = Path(sys.executable).parent / "ottla"
         here = self.cluster.directory
-        first = self.cluster.brokers[1].address
+        first = self.cluster.brokers[1].bootstrap
         server = "" if first.endswith(f":{PORT}") else f" -b {first}"
         print(f"\nStill running on {first.replace('127.0.0.1', 'localhost')}, try:")
         print(f"  {ottla} topics describe {TOPIC}{server}")

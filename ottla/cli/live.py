@@ -26,7 +26,7 @@ from rich.text import Text
 from ottla.cli.keys import raw_keys
 from ottla.local.detail import UNKNOWN, Detail, Group, Offsets
 from ottla.local.playground import GROUP, RECORDS, TOPIC
-from ottla.local.process import State
+from ottla.local.processes import State
 from ottla.local.session import killed_words, megabytes
 from ottla.local.sight import NOBODY, Replicas, Sight
 
@@ -126,7 +126,7 @@ class LiveView:
             row = (
                 "›" if broker.id == self._selected else "",
                 str(broker.id),
-                broker.address,
+                broker.bootstrap,
                 str(broker.pid or "-"),
                 megabytes(broker),
                 Text(state.value, STATE_COLOURS.get(state, "dim")),

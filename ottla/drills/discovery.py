@@ -29,7 +29,7 @@ async def bootstrap(stage: Stage) -> None:
         "all of them name the same topics, partitions and leaders",
     )
     for broker_id in HOLDERS:
-        address = stage.cluster[broker_id].address
+        address = stage.cluster[broker_id].bootstrap
         async with Producer(address) as producer:
             given = [await producer.send_and_wait(TOPIC, b"found", partition=n) for n in range(3)]
         for each in given:
@@ -40,7 +40,7 @@ async def bootstrap(stage: Stage) -> None:
             f"its leader",
         )
         await stage.draw()
-    async with Consumer(bootstrap_servers=stage.cluster[3].address, auto_offset_reset="earliest") as consumer:
+    async with Consumer(bootstrap_servers=stage.cluster[3].bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(TOPIC, n) for n in range(3)])
         got = await read_on(consumer, 9)
     stage.check(len(got) == 9, "a consumer that knows only broker 3 reads all of them", len(got))

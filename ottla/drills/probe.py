@@ -13,7 +13,6 @@ from ottla.client.connection import Connection
 from ottla.client.errors import ClientError
 from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
-from ottla.local.process import State
 from ottla.local.sight import NOBODY, Replicas, Sight, seen
 from ottla.wire.batch import HEADER_BYTES, batches, read_header
 from ottla.wire.records import Record, build_batch, iterate
@@ -71,7 +70,7 @@ class Probe:
         return {(await self.sight_of(broker_id)).brokers for broker_id in self.serving()}
 
     def serving(self) -> list[int]:
-        return [broker.id for broker in self._cluster.brokers.values() if broker.state is State.READY]
+        return [broker.id for broker in self._cluster.serving()]
 
     async def replicas(self, topic: str, partition: int = 0) -> Replicas:
         sight = await self.sight()
@@ -181,7 +180,7 @@ class Probe:
             acks=0,
             topic_data=[produce.TopicProduceData(topic_id=self._topic_ids[topic], name=topic, partition_data=[data])],
         )
-        connection = await _open(self._cluster[broker_id].address)
+        connection = await _open(self._cluster[broker_id].bootstrap)
         connection.send(request, None)
         await connection.close()
 
@@ -264,7 +263,7 @@ class Probe:
         return ErrorCode(result.error_code) if result.error_code else result
 
     async def _call_broker(self, broker_id: int, request: Message, answer: type[R]) -> R:
-        connection = await _open(self._cluster[broker_id].address)
+        connection = await _open(self._cluster[broker_id].bootstrap)
         try:
             return await connection.call(request, answer, timeout_s=self.answer_seconds)
         finally:

@@ -12,7 +12,7 @@ from ottla.drills import pictures
 from ottla.drills.probe import Acknowledged, Probe, count_on_disk, values_on_disk
 from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
-from ottla.local.process import BrokerProcess, State
+from ottla.local.processes import BrokerProcess, State
 from ottla.local.sight import Replicas, Sight
 
 T = TypeVar("T")

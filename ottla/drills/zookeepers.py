@@ -11,7 +11,7 @@ from ottla.cluster.store import Store
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.drills.stage import PATIENCE_SECONDS, Stage
 from ottla.drills.steady import Writing
-from ottla.local.process import State
+from ottla.local.processes import State
 from ottla.runtime.real import RealRuntime
 
 TOPIC: Final = "orders"

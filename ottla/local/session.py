@@ -15,7 +15,7 @@ from ottla.local.cluster import LocalCluster
 from ottla.local.control import Answer
 from ottla.local.detail import Asker, Detail, Group, Offsets, Partition, without_the_dead
 from ottla.local.playground import Playground
-from ottla.local.process import STOP_SECONDS, BrokerProcess, State
+from ottla.local.processes import STOP_SECONDS, BrokerProcess, State
 from ottla.local.sight import NOBODY, Sight, Watcher, differences
 
 LOOK_SECONDS: Final = 0.2
@@ -37,7 +37,7 @@ class Session:
         self._told = told
         self._drawn = drawn
         self._watcher = Watcher()
-        self._asker = Asker(lambda id_, request, answer: self._watcher.call(cluster[id_].address, request, answer))
+        self._asker = Asker(lambda id_, request, answer: self._watcher.call(cluster[id_].bootstrap, request, answer))
         self._looked = False
         self._states: dict[int, State] = {}
         self._unclean: set[int] = set()
@@ -63,7 +63,7 @@ class Session:
     def _all_started(self) -> bool:
         """Every broker serves and is known to the others, but for those that somebody has killed or paused already."""
         starting = [each for each in self.cluster.brokers.values() if each.state in (State.STARTING, State.FAILED)]
-        serving = {each.id for each in self.cluster.brokers.values() if each.state is State.READY}
+        serving = {each.id for each in self.cluster.serving()}
         return not [broker for broker in starting if not broker.check_start()] and serving <= set(self.sight.brokers)
 
     async def _look_until(self, holds: Callable[[], bool]) -> None:
@@ -78,7 +78,7 @@ class Session:
     async def _look(self) -> None:
         for broker in self.cluster.brokers.values():
             self._note_state(broker)
-        serving = {each.id: each.address for each in self.cluster.brokers.values() if each.state is State.READY}
+        serving = {each.id: each.bootstrap for each in self.cluster.serving()}
         found = await self._watcher.look(serving.values()) if serving else None
         running = [each.id for each in self.cluster.brokers.values() if each.running]
         sight = without_the_dead(found or self.sight, running)
@@ -106,15 +106,15 @@ class Session:
             self._unclean.discard(broker.id)
         line = f"{broker} {_words(now)}"
         if now is State.READY and before is not State.PAUSED:
-            line += f" on {broker.address} after {broker.ready_seconds:.2f} s, {megabytes(broker)}, pid {broker.pid}"
+            line += f" on {broker.bootstrap} after {broker.ready_seconds:.2f} s, {megabytes(broker)}, pid {broker.pid}"
         elif now is State.FAILED:
             line += f"; the end of its log ({broker.log}):\n{broker.last_words()}"
         self._told(line)
 
     async def _stop_all(self) -> None:
-        self.cluster.tell_to_stop()
+        self.cluster.request_stop()
         deadline = time.monotonic() + STOP_SECONDS
-        while not self.cluster.ended(deadline):
+        while not self.cluster.have_ended(deadline):
             await asyncio.sleep(LOOK_SECONDS / 10)
             self._drawn()
 
@@ -192,7 +192,7 @@ class Session:
             "brokers": [
                 {
                     "id": broker.id,
-                    "address": broker.address,
+                    "address": broker.bootstrap,
                     "pid": broker.pid,
                     "memory_bytes": broker.resident_bytes(),
                     "state": broker.state.value,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from ottla.local.history import History, Kind
 from ottla.sim.cluster import SimCluster
-from ottla.sim.history import History, Kind
 
 LOOK_SECONDS: Final = 0.1
 

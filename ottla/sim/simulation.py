@@ -15,13 +15,14 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final
 
+from ottla.local.history import History, Kind, Value, Violation
 from ottla.sim.cluster import DATA, SimCluster
 from ottla.sim.damage import SCRUB_PASSES
 from ottla.sim.faults import AT_REST, Faults
-from ottla.sim.history import History, Kind, Value, Violation
 from ottla.sim.invariants import Invariants
 from ottla.sim.loop import Livelock
 from ottla.sim.operator import Operator
@@ -107,7 +108,7 @@ class Simulation:
         self.world = World(seed, show, detail=detail)
         random = self.world.chance("plan")
         self.seconds = minutes * 60
-        self.history = History(self.world.trace, self._reign)
+        self.history = History(partial(self.world.trace.line, "checker"), self._leader_epoch)
         self.world.store.prompt = random.random() < 0.3
         self.replicas = min(3, brokers)
         transactional = seed % 2 == 1
@@ -189,7 +190,7 @@ class Simulation:
             list(world.trace.last),
         )
 
-    def _reign(self, partition: int) -> int:
+    def _leader_epoch(self, partition: int) -> int:
         return self.cluster.leader_epoch(TOPIC, partition)
 
     def _broken(self) -> bool:

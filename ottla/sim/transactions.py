@@ -20,9 +20,9 @@ from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.group_offsets import OffsetAndMetadata
 from ottla.client.producer import Producer
+from ottla.local.exactly_once import ACCOUNTS, NOBODY, OPENING, Entry, Ledger, Note, compare_copy
+from ottla.local.history import History, Kind
 from ottla.sim.cluster import SimCluster
-from ottla.sim.exactness import ACCOUNTS, NOBODY, OPENING, Entry, Ledger, Note, compare_copy
-from ottla.sim.history import History, Kind
 from ottla.sim.runtime import SimRuntime
 from ottla.sim.workload import TOPIC, Client, create_topic
 

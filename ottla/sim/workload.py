@@ -24,8 +24,8 @@ from ottla.client.positions import EARLIEST, LATEST, ConsumerSettings
 from ottla.client.producer import Producer
 from ottla.client.routing import Routing, RoutingSettings
 from ottla.errors import ErrorCode
+from ottla.local.history import End, History, Value
 from ottla.sim.cluster import PORT, SimCluster
-from ottla.sim.history import End, History, Value
 from ottla.sim.runtime import SimRuntime
 from ottla.wire.schema.create_topics import (
     CreatableTopic,

@@ -14,11 +14,12 @@ from ottla.broker import broker as real
 from ottla.broker.status import Status
 from ottla.config import load_broker_config
 from ottla.errors import BadFrame, Fault
+from ottla.local.proxy import Verdict
 from ottla.net.server import Connection, Pending, Reply, Serve, Server
 from ottla.net.streaming import Streamed
 from ottla.runtime.real import RealRuntime
 from ottla.testing.disk import UnsyncedDisk
-from ottla.testing.faults import Faults, Verdict
+from ottla.testing.faults import Faults
 from ottla.testing.started import Started
 
 HOST: Final = "127.0.0.1"

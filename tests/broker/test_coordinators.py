@@ -24,7 +24,7 @@ from ottla.wire.schema.offset_commit import (
     OffsetCommitResponse,
 )
 from ottla.wire.schema.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
-from tests.broker.clustered import Client, brokers, run, until
+from tests.harness.in_process import Client, brokers, run, until
 
 SETTINGS = {"offsets_topic_num_partitions": "1", "offsets_topic_replication_factor": "1"}
 ANOTHER_BROKER = 2

@@ -6,7 +6,7 @@ from ottla.broker.departed import LINGER_SECONDS, Departed
 from ottla.cluster.image import NO_BROKER, Broker
 from ottla.cluster.requests import TopicSpec
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
-from tests.broker.clustered import Client, brokers, run, start_broker, stop_broker, until
+from tests.harness.in_process import Client, brokers, run, start_broker, stop_broker, until
 
 ONE, TWO = (Broker(each, each, (), None) for each in (1, 2))
 

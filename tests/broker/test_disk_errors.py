@@ -13,8 +13,8 @@ from ottla.client.producer import Producer
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import Refused, StorageFault
 from ottla.replication.partition import ACKS_ALL
-from tests.broker.clustered import brokers, run, until
-from tests.broker.full_disk import FULL, fill_disk
+from tests.harness.full_disk import FULL, fill_disk
+from tests.harness.in_process import brokers, run, until
 from tests.replication.test_partition import NOW_MS, batch
 
 

@@ -10,7 +10,7 @@ from ottla.broker.broker import Broker
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, TopicSpec
 from ottla.errors import ErrorCode
 from ottla.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tests.broker.clustered import Client, brokers, run, start_broker, stop_broker, until
+from tests.harness.in_process import Client, brokers, run, start_broker, stop_broker, until
 
 MIN_LAG, MAX_LAG = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
 

@@ -17,7 +17,7 @@ from ottla.wire.schema.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from ottla.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tests.broker.clustered import Client, brokers, run, start_broker, stop_broker, until
+from tests.harness.in_process import Client, brokers, run, start_broker, stop_broker, until
 
 
 def creation(*names: str, timeout_ms: int = 10_000) -> CreateTopicsRequest:

@@ -6,7 +6,7 @@ from ottla.cluster.requests import TopicSpec
 from ottla.errors import StorageFault
 from ottla.replication.partition import ACKS_ALL
 from ottla.replication.replicas import CHECKPOINTS
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run, until
 from tests.replication.test_partition import NOW_MS, batch
 
 

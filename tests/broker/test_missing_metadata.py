@@ -6,7 +6,7 @@ import sqlite3
 
 from ottla.cluster.requests import TopicSpec
 from ottla.replication.partition import ACKS_ALL
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run, until
 from tests.replication.test_partition import NOW_MS, batch
 
 

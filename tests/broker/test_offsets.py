@@ -21,9 +21,9 @@ from ottla.wire.schema.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tests.broker.clustered import Client, brokers, run, until
-from tests.broker.full_disk import refuse_checkpoints
 from tests.broker.test_traffic import METRICS, page
+from tests.harness.full_disk import refuse_checkpoints
+from tests.harness.in_process import Client, brokers, run, until
 from tests.replication.test_partition import batch
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3

@@ -12,7 +12,7 @@ from ottla.config.load import load_broker_config
 from ottla.errors import StorageFault
 from ottla.runtime.disk import RealDisk
 from ottla.runtime.real import RealRuntime
-from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
+from tests.harness.in_process import brokers, run, start_broker, stop_broker, until
 
 PATIENCE_S = 10.0
 

@@ -18,7 +18,7 @@ from ottla.wire.schema.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tests.broker.clustered import until
+from tests.harness.in_process import until
 
 SILENT, WILLING = 2, 3
 TICKET, WHAT = Prepared("x", 7, 0), Markers(True, (("t", 0),), 0)

@@ -25,7 +25,7 @@ from ottla.wire.schema.describe_cluster import DescribeClusterRequest, DescribeC
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
 from ottla.wire.schema.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.wire.schema.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from tests.broker.clustered import Client, brokers, endpoint_of, run, start_broker, stop_broker, until
+from tests.harness.in_process import Client, brokers, endpoint_of, run, start_broker, stop_broker, until
 
 DENIED = ErrorCode.cluster_authorization_failed
 HELLO = ApiVersionsRequest(client_software_name="test", client_software_version="1")

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.cluster.requests import Reassignment, TopicSpec
 from ottla.replication.partition import ACKS_ALL
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run, until
 from tests.log.batches import stored
 from tests.replication.test_partition import batch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ottla.broker import scrubber
 from ottla.cluster.requests import TopicSpec
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run, until
 from tests.replication.test_partition import batch
 
 

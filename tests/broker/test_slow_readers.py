@@ -20,7 +20,7 @@ from ottla.replication.partition import ACKS_ALL
 from ottla.wire import messages
 from ottla.wire.frame import framed, parse_response_header, request_header
 from ottla.wire.schema import fetch as wire
-from tests.broker.clustered import Client, brokers, endpoint_of, run, until
+from tests.harness.in_process import Client, brokers, endpoint_of, run, until
 from tests.replication.test_partition import batch
 
 PARTITIONS = 16

@@ -18,7 +18,7 @@ from ottla.wire.schema.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tests.broker.clustered import Client, brokers, run, until
+from tests.harness.in_process import Client, brokers, run, until
 
 METRICS = {"ottla_metrics_port": "0"}
 

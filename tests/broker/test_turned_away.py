@@ -18,7 +18,7 @@ from ottla.wire.schema.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
 )
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tests.broker.clustered import Client, brokers, run, until
+from tests.harness.in_process import Client, brokers, run, until
 
 SETTINGS = {"transaction_state_log_replication_factor": "1", "transaction_state_log_min_isr": "1"}
 

@@ -14,7 +14,7 @@ from ottla.client.embedded import TopicPartition
 from ottla.client.producer import Producer
 from tests.client.clients import run, until
 from tests.conftest import EXTERNAL
-from tests.interop.three_brokers import Brokers
+from tests.harness.cluster import Brokers
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own")
 
@@ -56,7 +56,7 @@ def test_a_leader_that_dies_costs_no_record_and_no_order(brokers: Brokers, proto
                 sent.append(await producer.send("t", b"%d" % number, partition=number % PARTITIONS))
                 if number == RECORDS // 2:
                     await asyncio.gather(*sent)
-                    await asyncio.to_thread(brokers.all[brokers.leader("t")].kill)
+                    await asyncio.to_thread(brokers[brokers.leader("t")].kill)
                 if number % 10 == 0:
                     await asyncio.sleep(0.001)
             places = [metadata.offset for metadata in await asyncio.gather(*sent)]

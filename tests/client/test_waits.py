@@ -27,7 +27,7 @@ from ottla.wire.schema.fetch import FetchRequest
 from ottla.wire.schema.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.wire.schema.metadata import MetadataRequest
-from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
+from tests.harness.in_process import brokers, run, start_broker, stop_broker, until
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 

@@ -16,7 +16,7 @@ from ottla.cluster.store import COMMIT_BYTES_MAX, Create, Node, SessionLost, Ses
 from ottla.cluster.zookeeper_options import Credentials, ZooKeeperOptions
 from ottla.errors import Fault
 from tests.cluster.helpers import cluster_on, registration, run, states, until
-from tests.ensembles import ensemble, zookeeper_jars
+from tests.harness.zookeeper import ensemble, zookeeper_jars
 
 pytest.importorskip("kazoo", reason="kazoo is not installed: pip install 'ottla[zookeeper]'")
 

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from ottla.local.waiting import wait_for
 from tests.conftest import Served
+from tests.harness.cluster import Brokers
 from tests.interop.clients import CLIENTS, Client
-from tests.interop.three_brokers import Brokers
-from tests.serving import wait_for
 
 MakeTopic = Callable[..., str]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import EXTERNAL, ExternalBroker, Served
+from tests.harness.brokers import WatchedBroker
 from tests.interop.groups import Group, Member, Process
-from tests.serving import BrokerProcess
 
 # Sessions short enough to wait for their end, and no waiting for members that may still come.
 GROUP_SETTINGS = {
@@ -34,10 +34,10 @@ def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     if EXTERNAL:
         yield ExternalBroker(EXTERNAL)
         return
-    process = BrokerProcess(tmp_path_factory.mktemp("group-broker"), *as_arguments(GROUP_SETTINGS)).start()
+    process = WatchedBroker(tmp_path_factory.mktemp("group-broker"), *as_arguments(GROUP_SETTINGS)).start()
     yield process
     assert process.stop() == 0, "the broker did not stop cleanly"
-    assert not process.complaints(), "the broker logged:\n" + process.stderr_text()
+    assert not process.complaints(), "the broker logged:\n" + process.log_text()
 
 
 @pytest.fixture

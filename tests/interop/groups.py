@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ottla.local.waiting import wait_for
 from tests.conftest import Served
 from tests.interop.clients import Confluent, Record
-from tests.serving import wait_for
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 NAMES = ("confluent-kafka", "kafka-python", "aiokafka")

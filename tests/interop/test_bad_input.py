@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
+from tests.harness.brokers import WatchedBroker
 from tests.interop.conftest import create_topic
 from tests.interop.raw import (
     Connection,
@@ -23,7 +25,6 @@ from tests.interop.raw import (
     produce_fields,
     record,
 )
-from tests.serving import BrokerProcess, wait_for
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="what Ottla promises; Apache Kafka differs in places")
 
@@ -37,7 +38,7 @@ MEMORY_GROWTH_BYTES_MAX = 64 << 20
 @pytest.fixture(autouse=True)
 def others_are_served(broker):
     """After every test: another connection is answered in time, and memory has not run away."""
-    assert isinstance(broker, BrokerProcess)
+    assert isinstance(broker, WatchedBroker)
     before = broker.resident_bytes()
     yield
     with Connection(broker, timeout_s=OTHERS_SERVED_WITHIN_S) as bystander:
@@ -110,7 +111,7 @@ def test_two_thousand_pipelined_requests_are_answered_in_order(connection):
 
 def test_a_client_that_never_reads_is_held_back_not_buffered(broker, connection, topic):
     produce(connection, topic, batch([b"x" * 500_000]))
-    assert isinstance(broker, BrokerProcess)
+    assert isinstance(broker, WatchedBroker)
     with Connection(broker, timeout_s=2) as mute:
         before = broker.resident_bytes()
         try:
@@ -324,7 +325,7 @@ def test_a_forged_replica_id_moves_nothing(connection, topic):
 
 
 def test_a_thousand_connections_leave_no_descriptor_behind(broker):
-    assert isinstance(broker, BrokerProcess)
+    assert isinstance(broker, WatchedBroker)
     with Connection(broker) as connection:
         connection.call("api_versions", 0)
     before = broker.open_descriptors()

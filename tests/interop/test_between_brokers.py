@@ -12,10 +12,11 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.errors import ErrorCode
+from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
+from tests.harness.brokers import WatchedBroker
 from tests.interop.clients import kafka_python_admin
 from tests.interop.raw import Connection
-from tests.serving import BrokerProcess, wait_for
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own")
 
@@ -37,7 +38,7 @@ class Brokers:
 
     def __init__(self, directory: Path) -> None:
         self.all = [
-            BrokerProcess(
+            WatchedBroker(
                 directory / f"broker-{number}",
                 "--id", str(number), "--store", f"embedded:{directory}/store.db",
                 "--set", f"broker.rack=rack-{number}", *SETTINGS,
@@ -52,7 +53,7 @@ class Brokers:
             wait_for(lambda: len(cluster_of(broker)["brokers"]) == 3, "three brokers")  # noqa: B023
         return self
 
-    def __getitem__(self, number: int) -> BrokerProcess:
+    def __getitem__(self, number: int) -> WatchedBroker:
         return self.all[number - 1]
 
     def close(self) -> None:
@@ -82,16 +83,16 @@ def mortals(tmp_path: Path) -> Iterator[Brokers]:
         started.close()
 
 
-def call(broker: BrokerProcess, api: str, version: int, **fields: Any) -> dict[str, Any]:
+def call(broker: WatchedBroker, api: str, version: int, **fields: Any) -> dict[str, Any]:
     with Connection(broker, timeout_s=40) as connection:
         return connection.call(api, version, **fields)
 
 
-def cluster_of(broker: BrokerProcess) -> dict[str, Any]:
+def cluster_of(broker: WatchedBroker) -> dict[str, Any]:
     return call(broker, "describe_cluster", 1, endpoint_type=1)
 
 
-def topic_of(broker: BrokerProcess, name: str) -> dict[str, Any]:
+def topic_of(broker: WatchedBroker, name: str) -> dict[str, Any]:
     """A topic as this broker tells it, without making it."""
     wanted = [{"name": name, "topic_id": None}]
     answer = call(broker, "metadata", 12, topics=wanted, allow_auto_topic_creation=False)
@@ -100,7 +101,7 @@ def topic_of(broker: BrokerProcess, name: str) -> dict[str, Any]:
     return topic
 
 
-def create(broker: BrokerProcess, name: str, partitions: int = 1, replicas: int = 1, **options: Any) -> int:
+def create(broker: WatchedBroker, name: str, partitions: int = 1, replicas: int = 1, **options: Any) -> int:
     topic = {"name": name, "num_partitions": partitions, "replication_factor": replicas, "assignments": []}
     placed = options.pop("assignments", None)
     if placed is not None:
@@ -112,7 +113,7 @@ def create(broker: BrokerProcess, name: str, partitions: int = 1, replicas: int 
     return code
 
 
-def config_of(broker: BrokerProcess, kind: int, name: str, key: str) -> tuple[int, str | None]:
+def config_of(broker: WatchedBroker, kind: int, name: str, key: str) -> tuple[int, str | None]:
     resources = [{"resource_type": kind, "resource_name": name, "configuration_keys": [key]}]
     (result,) = call(broker, "describe_configs", 4, resources=resources)["results"]
     return result["error_code"], next((row["value"] for row in result["configs"]), None)
@@ -268,7 +269,7 @@ class TestWhoIsWho:
     def test_each_listener_tells_its_own_addresses(self, tmp_path):
         listeners = "listeners=PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0"
         started = [
-            BrokerProcess(
+            WatchedBroker(
                 tmp_path / f"broker-{number}",
                 "--id", str(number), "--store", f"embedded:{tmp_path}/store.db", "--set", listeners,
                 "--set", "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
@@ -290,7 +291,7 @@ class TestWhoIsWho:
                 broker.close()
 
 
-def coordinators(broker: BrokerProcess) -> dict[str, tuple[int, int, int]]:
+def coordinators(broker: WatchedBroker) -> dict[str, tuple[int, int, int]]:
     """Node, port and error for some groups, as this broker tells them."""
     keys = [f"group-{number}" for number in range(20)]
     answers = call(broker, "find_coordinator", 4, coordinator_keys=keys)["coordinators"]
@@ -305,9 +306,9 @@ def by_id(cluster: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(cluster["brokers"], key=lambda row: int(row["broker_id"]))
 
 
-def ports_of(broker: BrokerProcess) -> tuple[int, int]:
+def ports_of(broker: WatchedBroker) -> tuple[int, int]:
     """From the line that says it is ready."""
-    first, second = broker.stdout_path.read_text().split(" ready on ")[1].strip().split(", ")
+    first, second = broker.printed().decode().split(" ready on ")[1].strip().split(", ")
     return int(first.rpartition(":")[2]), int(second.rpartition(":")[2])
 
 
@@ -364,7 +365,7 @@ class TestWhenABrokerIsGone:
             "--store", f"embedded:{tmp_path}/store.db",
             "--set", "offsets.topic.num.partitions=2", "--set", "offsets.topic.replication.factor=1",
         )  # fmt: skip
-        one, two = (BrokerProcess(tmp_path / number, "--id", number, *arguments) for number in ("1", "2"))
+        one, two = (WatchedBroker(tmp_path / number, "--id", number, *arguments) for number in ("1", "2"))
         try:
             one.start()
             two.start()

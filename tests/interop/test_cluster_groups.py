@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.interop.three_brokers import Brokers, produce
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
+from tests.harness.cluster import Brokers, produce
 
 NOT_YET = {
     confluent_kafka.KafkaError.NOT_COORDINATOR,
@@ -72,12 +72,12 @@ def test_a_group_goes_on_when_its_coordinator_dies(brokers, protocol):
         read_until(100)
         consumer.commit(asynchronous=False)
         dead = coordinator_of(brokers, "g")
-        brokers.all[dead].kill()
+        brokers[dead].kill()
         produce(brokers.bootstrap, topic, *values[100:200])
         read_until(200)
         wait_for(lambda: committed(consumer, topic), "a commit at the new coordinator", 60)
         assert coordinator_of(brokers, "g") != dead
-        brokers.all[dead].start()
+        brokers[dead].start()
         brokers.in_sync(topic, 3)
         produce(brokers.bootstrap, topic, *values[200:])
         read_until(300)
@@ -130,10 +130,10 @@ def test_no_acknowledged_commit_is_lost_whoever_dies(brokers):
             wait_for(partial(commits, writer, topic, offset), "a commit", 40)
             last = offset
         dead = coordinator_of(brokers, "c")
-        brokers.all[dead].kill()
+        brokers[dead].kill()
         writer.close()
         reader = client()
         assert wait_for(partial(position, reader, topic), "an answer", 40) == last, f"round {round_}"
         reader.close()
-        brokers.all[dead].start()
+        brokers[dead].start()
         brokers.in_sync("__consumer_offsets", 3)

@@ -15,7 +15,9 @@ import confluent_kafka
 import pytest
 
 from bench.maven import CACHE, kafka_version
-from tests.compacted import (
+from ottla.local.waiting import wait_for
+from tests.harness.brokers import WatchedBroker
+from tests.harness.compacted import (
     EAGER,
     SEGMENT_BYTES,
     children,
@@ -29,7 +31,6 @@ from tests.compacted import (
 from tests.interop.clients import CLIENTS, CODECS, Confluent, Record
 from tests.interop.raw import Connection, batch, produce, record
 from tests.interop.test_idempotence import new_producer_id
-from tests.serving import BrokerProcess, wait_for
 
 CONFLUENT = Confluent()
 NOW_MS = 1_750_000_000_000
@@ -98,7 +99,7 @@ def test_a_tombstone_is_seen_before_it_goes(compacting):
     assert read_all(compacting, topic)[0].offset == 1
 
 
-def send(broker: BrokerProcess, topic: str, producer_id: int, sequence: int) -> tuple[int, int]:
+def send(broker: WatchedBroker, topic: str, producer_id: int, sequence: int) -> tuple[int, int]:
     """One record of an idempotent producer; the error and the offset."""
     data = batch(
         [b"v"], records=record(0, b"v", key=b"k"), producer_id=producer_id, producer_epoch=0, base_sequence=sequence
@@ -134,7 +135,7 @@ def test_a_producer_goes_on_where_it_was_after_its_records_were_compacted(compac
 class Writer:
     """Writes ever newer versions of some keys, and remembers what was acknowledged."""
 
-    def __init__(self, broker: BrokerProcess, topic: str, keys: int) -> None:
+    def __init__(self, broker: WatchedBroker, topic: str, keys: int) -> None:
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": broker.bootstrap,
@@ -179,7 +180,7 @@ class Writer:
         self._thread.join()
 
 
-def check(broker: BrokerProcess, topic: str, writer: Writer) -> int:
+def check(broker: WatchedBroker, topic: str, writer: Writer) -> int:
     """Nothing that was acknowledged is lost or has moved; returns how many records there are."""
     found = read_all(broker, topic)
     newest: dict[bytes | None, int] = {}
@@ -203,9 +204,9 @@ def test_nothing_is_lost_when_broker_and_cleaner_are_killed_under_load(compactin
     writer = Writer(compacting, topic, keys=200)
     try:
         for number in range(6):
-            before = compacting.stderr_text().count("compacted up to")
+            before = compacting.log_text().count("compacted up to")
             deadline = time.monotonic() + 0.5 + chance.random()
-            while time.monotonic() < deadline or compacting.stderr_text().count("compacted up to") == before:
+            while time.monotonic() < deadline or compacting.log_text().count("compacted up to") == before:
                 for child in children(compacting.pid):
                     # After the deadline one may come through, however slow the machine is.
                     if number % 2 and time.monotonic() < deadline and chance.random() < 0.05:

@@ -8,10 +8,10 @@ import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from ottla.config.inert_settings import has_no_effect
+from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
 from tests.interop.clients import kafka_python_admin
 from tests.interop.raw import Connection
-from tests.serving import wait_for
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND = 0, 1, 2
@@ -183,11 +183,11 @@ class TestLoggers:
             said = "the level of logger"
 
             def change(level: str) -> str:
-                since = len(broker.stderr_text())
+                since = len(broker.log_text())
                 edit = ("ottla.broker", SET, level)
                 assert alter(connection, resource(BROKER_LOGGER, me(connection), edit)) == [(NONE, "")]
                 connection.call("api_versions", 0)
-                return broker.stderr_text()[since:]
+                return broker.log_text()[since:]
 
             assert said in change("INFO")
             assert said not in change("ERROR"), "this logger says nothing of that kind any more"

@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 
+from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL, Served, StartBroker
 from tests.interop.member import NO_ERROR, RawMember
 from tests.interop.raw import Connection, batch, produce, record
-from tests.serving import wait_for
 
 pytest_plugins = ["tests.interop.group_fixtures"]
 

@@ -17,12 +17,12 @@ from ottla.cli.main import cli
 from ottla.cluster.ensemble import Ensemble
 from ottla.errors import Fault
 from ottla.local.cluster import LocalCluster
-from ottla.local.process import BrokerProcess
+from ottla.local.processes import BrokerProcess
+from ottla.local.waiting import wait_for
 from ottla.log.manifest import FILE_NAME
 from ottla.wire.batch import batches
 from tests.conftest import EXTERNAL
-from tests.ensembles import ensemble
-from tests.serving import wait_for
+from tests.harness.zookeeper import ensemble
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own")
 

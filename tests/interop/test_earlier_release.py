@@ -20,9 +20,10 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ottla.cli.main import cli
+from ottla.local.waiting import wait_for
 from ottla.log.manifest import FILE_NAME
 from tests.conftest import EXTERNAL
-from tests.serving import BrokerProcess, wait_for
+from tests.harness.brokers import WatchedBroker
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs a broker process of its own")
 
@@ -50,8 +51,8 @@ PASSED_OVER_BY_0_1_0 = {"ottla-scrub-checkpoint"}
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path)
+def process(tmp_path: Path) -> Iterator[WatchedBroker]:
+    process = WatchedBroker(tmp_path)
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(RECORDED.read_text()))) as recorded:
         recorded.extractall(process.data, filter="data")
     yield process
@@ -63,7 +64,7 @@ def verify(data: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
-def held(process: BrokerProcess) -> dict[tuple[str, int], list[bytes]]:
+def held(process: WatchedBroker) -> dict[tuple[str, int], list[bytes]]:
     """What a reader of committed records sees of every partition."""
     consumer = Consumer(
         {
@@ -100,7 +101,7 @@ def test_a_directory_of_0_1_0_opens_and_goes_back(process):
     producer.produce("plain", b"new", partition=0, on_delivery=lambda error, message: offsets.append(message.offset()))
     assert producer.flush(30) == 0
     assert offsets == [COUNT]
-    assert not [line for line in process.stderr_text().splitlines() if "WARNING" in line or "ERROR" in line]
+    assert not [line for line in process.log_text().splitlines() if "WARNING" in line or "ERROR" in line]
     assert process.stop() == 0
     verify(process.data)
     for path in process.data.iterdir():
@@ -127,4 +128,4 @@ def test_what_0_1_0_did_after_this_release_counts(process):
     verify(process.data)
     process.start()
     assert held(process) == {**HELD, ("plain", 1): HELD["plain", 1][1:]}
-    assert "is damaged" not in process.stderr_text()
+    assert "is damaged" not in process.log_text()

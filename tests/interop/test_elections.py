@@ -10,10 +10,10 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from ottla.errors import ErrorCode
+from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
+from tests.harness.cluster import Brokers, produce, read
 from tests.interop.clients import kafka_python_admin
-from tests.interop.three_brokers import Brokers, produce, read
-from tests.serving import wait_for
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own"),
@@ -51,10 +51,10 @@ def elect(admin: KafkaAdminClient, kind: int, partitions: dict[str, list[int]]) 
 def test_the_preferred_replica_leads_again_when_asked_to(brokers, admin):
     topic = topic_led_by(brokers, admin, 2)
     assert elect(admin, PREFERRED, {"t": [0]}) == {("t", 0): "election_not_needed"}
-    assert brokers.all[2].stop() == 0
+    assert brokers[2].stop() == 0
     wait_for(lambda: brokers.leader(topic) != 2, "another leader")
     assert elect(admin, PREFERRED, {"t": [0]}) == {("t", 0): "preferred_leader_not_available"}
-    brokers.all[2].start()
+    brokers[2].start()
     brokers.in_sync(topic, 3)
     assert elect(admin, PREFERRED, {"t": [0]}) == {("t", 0): "none"}
     wait_for(lambda: brokers.leader(topic) == 2, "the preferred leader")  # others hear of it a little later
@@ -66,26 +66,26 @@ def test_a_replica_that_is_not_in_sync_leads_only_when_asked_to(brokers, admin):
     topic = topic_led_by(brokers, admin, 1, min_insync_replicas="1")
     assert elect(admin, UNCLEAN, {"t": [0]}) == {("t", 0): "election_not_needed"}
     produce(brokers.bootstrap, topic, "a")
-    brokers.all[3].kill()
-    brokers.all[2].kill()
+    brokers[3].kill()
+    brokers[2].kill()
     brokers.in_sync(topic, 1)
-    assert produce(brokers.all[1].bootstrap, topic, "b") == [1]
-    brokers.all[1].kill()
-    brokers.all[2].start()
+    assert produce(brokers[1].bootstrap, topic, "b") == [1]
+    brokers[1].kill()
+    brokers[2].start()
     wait_for(lambda: brokers.partition(topic).leader == -1, "nobody leads")
-    with kafka_python_admin(brokers.all[2].bootstrap) as survivor:  # the other does not let go of brokers it knew
+    with kafka_python_admin(brokers[2].bootstrap) as survivor:  # the other does not let go of brokers it knew
         assert elect(survivor, UNCLEAN, {"t": [0]}) == {("t", 0): "none"}
     assert brokers.leader(topic) == 2
-    assert read(brokers.all[2].bootstrap, topic, 1) == ["a"]
+    assert read(brokers[2].bootstrap, topic, 1) == ["a"]
 
 
 def test_leadership_goes_back_by_itself(tmp_path):
     brokers = Brokers(tmp_path, **{"leader.imbalance.check.interval.seconds": "1"})
     with closing(brokers), kafka_python_admin(brokers.bootstrap) as admin:
         topic = topic_led_by(brokers, admin, 3)
-        brokers.all[3].kill()
+        brokers[3].kill()
         wait_for(lambda: brokers.leader(topic) != 3, "another leader")
-        brokers.all[3].start()
+        brokers[3].start()
         wait_for(lambda: brokers.leader(topic) == 3, "the preferred leader", 30)
 
 

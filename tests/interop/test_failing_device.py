@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conftest import EXTERNAL
-from tests.interop.three_brokers import read
-from tests.serving import BrokerProcess, wait_for
+from tests.harness.brokers import WatchedBroker
+from tests.harness.cluster import read
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs a broker process of its own")
 
@@ -38,7 +38,7 @@ def write(producer: Producer, value: str) -> list[KafkaError | None]:
 
 def test_a_broker_whose_device_fails_ends_and_has_what_it_promised(tmp_path: Path):
     broken = tmp_path / "broken"
-    broker = BrokerProcess(tmp_path / "broker", command=(sys.executable, "-c", PROGRAM, str(broken))).start()
+    broker = WatchedBroker(tmp_path / "broker", program=(sys.executable, "-c", PROGRAM, str(broken))).start()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic("t", 1, 1, config={"flush.messages": "1"})])["t"].result(10)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 3_000})
@@ -46,9 +46,9 @@ def test_a_broker_whose_device_fails_ends_and_has_what_it_promised(tmp_path: Pat
     broken.touch()
     (error,) = write(producer, "not promised")
     assert error is not None, "acknowledged, though the device had failed"
-    assert wait_for(lambda: broker.process and broker.process.poll(), "the broker to end") == 1
-    assert "may not be on the device" in broker.stderr_text()
-    again = BrokerProcess(tmp_path / "broker").start()
+    assert broker.wait() == 1
+    assert "may not be on the device" in broker.log_text()
+    again = WatchedBroker(tmp_path / "broker").start()
     try:
         assert read(again.bootstrap, "t", 1)[:1] == ["kept"]
     finally:

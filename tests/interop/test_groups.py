@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from ottla.local.waiting import wait_for
 from tests.interop.groups import NAMES, produce
-from tests.serving import wait_for
 
 pytest_plugins = ["tests.interop.group_fixtures"]
 

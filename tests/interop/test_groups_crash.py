@@ -12,18 +12,19 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from ottla.local.waiting import wait_for
 from tests.conftest import StartBroker
+from tests.harness.brokers import WatchedBroker
 from tests.interop.clients import Confluent, Record
 from tests.interop.member import NO_ERROR, RawMember
 from tests.interop.raw import Closed, Connection
-from tests.serving import BrokerProcess, wait_for
 
 QUICK = ("--set", "group.initial.rebalance.delay.ms=300")
 LOADING, NOT_AVAILABLE, ILLEGAL_GENERATION, REBALANCING = 14, 15, 22, 27
 KILLS = 4
 
 
-def make_topic(broker: BrokerProcess, name: str, partitions: int = 1) -> None:
+def make_topic(broker: WatchedBroker, name: str, partitions: int = 1) -> None:
     with Connection(broker) as connection:
         answer = connection.call(
             "create_topics",
@@ -36,7 +37,7 @@ def make_topic(broker: BrokerProcess, name: str, partitions: int = 1) -> None:
         assert found["error_code"] == NO_ERROR
 
 
-def fetched(broker: BrokerProcess, group_id: str, topic: str) -> tuple[int, str | None]:
+def fetched(broker: WatchedBroker, group_id: str, topic: str) -> tuple[int, str | None]:
     """Offset and note, as soon as the coordinator has loaded them."""
 
     def fetch() -> dict[str, Any] | None:
@@ -92,10 +93,10 @@ def test_no_acknowledged_commit_is_lost(start_broker: StartBroker):
 
 
 @pytest.fixture
-def make_members() -> Iterator[Callable[[BrokerProcess, int], list[RawMember]]]:
+def make_members() -> Iterator[Callable[[WatchedBroker, int], list[RawMember]]]:
     made: list[RawMember] = []
 
-    def make(broker: BrokerProcess, count: int) -> list[RawMember]:
+    def make(broker: WatchedBroker, count: int) -> list[RawMember]:
         members = [RawMember(broker, "g") for _ in range(count)]
         made.extend(members)
         return members
@@ -199,7 +200,7 @@ def flip_last_bit(path: Path) -> None:
     path.write_bytes(data)
 
 
-def code_of_fetch(broker: BrokerProcess, group_id: str) -> int:
+def code_of_fetch(broker: WatchedBroker, group_id: str) -> int:
     def fetch() -> tuple[int] | None:
         with Connection(broker) as connection:
             answer = connection.call("offset_fetch", 7, group_id=group_id, topics=None, require_stable=False)
@@ -266,7 +267,7 @@ def test_consumers_read_everything_though_the_broker_is_killed_again_and_again(s
     assert fetched_all(broker, "g", "t", 6) == [total // 6] * 6
 
 
-def fetched_all(broker: BrokerProcess, group_id: str, topic: str, partitions: int) -> list[int]:
+def fetched_all(broker: WatchedBroker, group_id: str, topic: str, partitions: int) -> list[int]:
     with Connection(broker) as connection:
         topics = [{"name": topic, "partition_indexes": list(range(partitions))}]
         answer = connection.call("offset_fetch", 7, group_id=group_id, topics=topics, require_stable=False)

@@ -9,8 +9,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import NewPartitions
 
+from ottla.local.waiting import wait_for
 from tests.interop.groups import NAMES, Group, produce
-from tests.serving import wait_for
 
 pytest_plugins = ["tests.interop.group_fixtures"]
 

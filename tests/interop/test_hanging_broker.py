@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.local.cluster import LocalCluster
+from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
-from tests.serving import wait_for
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own")
 
@@ -32,7 +32,7 @@ class Topic:
     """One partition on three brokers, written and watched."""
 
     def __init__(self, cluster: LocalCluster) -> None:
-        everybody = ",".join(broker.address for broker in cluster.brokers.values())
+        everybody = cluster.bootstrap_all
         self.settings = {"bootstrap.servers": everybody, "log_level": 0, "reconnect.backoff.max.ms": 500}
         self.admin = AdminClient({**self.settings, "socket.timeout.ms": 2000})
         self.admin.create_topics([NewTopic(TOPIC, 1, 3)])[TOPIC].result(30)

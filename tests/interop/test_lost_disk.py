@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.cli.main import cli
 from ottla.local.cluster import LocalCluster
+from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
-from tests.serving import wait_for
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own")
 
@@ -26,7 +26,7 @@ class Kept:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
-        everybody = ",".join(broker.address for broker in cluster.brokers.values())
+        everybody = cluster.bootstrap_all
         self.settings = {"bootstrap.servers": everybody, "log_level": 0, "reconnect.backoff.max.ms": 500}
         self.admin = AdminClient(self.settings)
         self.admin.create_topics([NewTopic(TOPIC, 3, 3)])[TOPIC].result(30)
@@ -101,7 +101,7 @@ def test_a_damaged_copy_is_found_and_replaced_as_the_advice_says(kept):
 
     assert "leave the files as they are" in found.output
     assert "ottla.scrub.interval.ms" in found.output
-    hurry = ["configs", "set", "broker", "all", "ottla.scrub.interval.ms=3000", "-b", kept.cluster[1].address]
+    hurry = ["configs", "set", "broker", "all", "ottla.scrub.interval.ms=3000", "-b", kept.cluster[1].bootstrap]
     assert CliRunner().invoke(cli, hurry).exit_code == 0
     broker.start()
     wait_for(lambda: logs(broker.data) == logs(kept.cluster[1].data), "the damaged batch to be copied anew", 60)

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.local.cluster import LocalCluster
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
 
 SAMPLE = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (-?[0-9.e+-]+)$")
 LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')

@@ -12,8 +12,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
-from tests.serving import BrokerProcess, wait_for
+from tests.harness.brokers import WatchedBroker
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs two brokers of its own")
 
@@ -27,7 +28,7 @@ FIRST_MS = 1_700_000_000_000
 @pytest.fixture
 def sides(tmp_path):
     """The old side with a topic whose first records are gone, and the new side with an empty one."""
-    old, new = (BrokerProcess(tmp_path / name).start() for name in ("old", "new"))
+    old, new = (WatchedBroker(tmp_path / name).start() for name in ("old", "new"))
     try:
         admins = [AdminClient({"bootstrap.servers": side.bootstrap, "log_level": 0}) for side in (old, new)]
         for admin in admins:

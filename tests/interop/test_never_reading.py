@@ -16,9 +16,10 @@ from confluent_kafka.admin import AdminClient
 from kio.index import load_entity_schema
 from kio.static.constants import EntityType
 
+from ottla.local.waiting import wait_for
+from tests.harness.brokers import WatchedBroker
 from tests.interop.conftest import create_topic
 from tests.interop.raw import Connection, batch, encode_request, fetch, fetch_fields, produce
-from tests.serving import BrokerProcess, wait_for
 
 CLIENTS = 1_000
 PARTITIONS = 16
@@ -61,19 +62,19 @@ def p99_s(connection: Connection) -> dict[str, float]:
     return {name: sorted(each)[int(len(each) * 0.99)] for name, each in took.items()}
 
 
-def rests(broker: BrokerProcess) -> bool:
+def rests(broker: WatchedBroker) -> bool:
     """Whether it has done next to nothing for a moment."""
     began = cpu_s(broker)
     time.sleep(0.5)
     return cpu_s(broker) - began < 0.05
 
 
-def cpu_s(broker: BrokerProcess) -> float:
+def cpu_s(broker: WatchedBroker) -> float:
     tasks = Path(f"/proc/{broker.pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
-def never_reading(broker: BrokerProcess, request: bytes) -> socket.socket:
+def never_reading(broker: WatchedBroker, request: bytes) -> socket.socket:
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.settimeout(30)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from tests.compacted import EAGER, segments, wait_until_cleaned
-from tests.serving import BrokerProcess
+from tests.harness.brokers import WatchedBroker
+from tests.harness.compacted import EAGER, segments, wait_until_cleaned
 
 OFFSETS = "__consumer_offsets"
 PARTITIONS = 50
@@ -18,11 +18,11 @@ def places(offset: int) -> list[TopicPartition]:
     return [TopicPartition("t", index, offset) for index in range(PARTITIONS)]
 
 
-def member(broker: BrokerProcess) -> Consumer:
+def member(broker: WatchedBroker) -> Consumer:
     return Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False})
 
 
-def committed(broker: BrokerProcess) -> set[int]:
+def committed(broker: WatchedBroker) -> set[int]:
     consumer = member(broker)
     try:
         return {place.offset for place in consumer.committed(places(0), 20)}

@@ -12,13 +12,13 @@ from confluent_kafka import TopicPartition
 
 from ottla.cli.main import cli
 from ottla.local.cluster import LocalCluster
-from ottla.local.process import BrokerProcess
+from ottla.local.processes import BrokerProcess
+from ottla.local.waiting import wait_for
 from ottla.log.manifest import FILE_NAME
 from ottla.wire.batch import batches
 from tests.conftest import EXTERNAL
 from tests.interop import test_damage
 from tests.interop.test_damage import COUNT, TOPIC, Kept, logs, remove, starts
-from tests.serving import wait_for
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own")
 

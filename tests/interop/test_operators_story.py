@@ -17,8 +17,8 @@ from ottla.client.admin import NewTopic
 from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.local.cluster import LocalCluster
-from tests.ensembles import ensemble
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
+from tests.harness.zookeeper import ensemble
 
 pytestmark = [
     pytest.mark.long,

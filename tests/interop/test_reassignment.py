@@ -10,9 +10,9 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka import TopicPartition as Tp
 from kafka.admin import KafkaAdminClient
 
+from ottla.local.waiting import wait_for
+from tests.harness.cluster import Brokers, produce, read
 from tests.interop.clients import kafka_python_admin
-from tests.interop.three_brokers import Brokers, produce, read
-from tests.serving import wait_for
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_partition_moves_with_all_it_has_and_its_old_files_go(brokers, mover):
     assert [type(each) for each in produce(brokers.bootstrap, "t", *values[500:])] == [int] * 500
     settle(brokers, "t", target)
     assert read(brokers.bootstrap, "t", 1000) == values
-    wait_for(lambda: not (brokers.all[there].data / "t-0").exists(), "the old replica's files to go")
+    wait_for(lambda: not (brokers[there].data / "t-0").exists(), "the old replica's files to go")
     assert not mover.list_partition_reassignments()
 
 
@@ -57,7 +57,7 @@ def test_a_partition_takes_more_replicas_and_gives_them_up_again(brokers, mover)
     produce(brokers.bootstrap, "t", "a", "b")
     mover.alter_partition_reassignments({Tp("t", 0): [there, *(n for n in (1, 2, 3) if n != there)]})
     settle(brokers, "t", [1, 2, 3])
-    brokers.all[there].kill()
+    brokers[there].kill()
     assert produce(brokers.bootstrap, "t", "c") == [2]
     assert read(brokers.bootstrap, "t", 3) == ["a", "b", "c"]
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import confluent_kafka
 
-from tests.interop.three_brokers import Brokers, produce, read
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
+from tests.harness.cluster import Brokers, produce, read
 
 
 def test_a_record_acknowledged_by_all_is_in_every_log(brokers):
     topic = brokers.topic()
     assert produce(brokers.bootstrap, topic, "a", "b", "c") == [0, 1, 2]
-    logs = [broker.data / f"{topic}-0" / "00000000000000000000.log" for broker in brokers.all.values()]
+    logs = [broker.data / f"{topic}-0" / "00000000000000000000.log" for broker in brokers.brokers.values()]
     wait_for(lambda: len({log.read_bytes() for log in logs}) == 1, "the same bytes everywhere")
     assert logs[0].stat().st_size > 0
 
@@ -24,18 +24,18 @@ def test_the_leader_dies_and_another_takes_over_with_everything(brokers):
     values = [str(n) for n in range(500)]
     produce(brokers.bootstrap, topic, *values[:250])
     dead = brokers.leader(topic)
-    brokers.all[dead].kill()
+    brokers[dead].kill()
     assert [type(each) for each in produce(brokers.bootstrap, topic, *values[250:])] == [int] * 250
     assert brokers.leader(topic) != dead
     assert read(brokers.bootstrap, topic, 500) == values
-    brokers.all[dead].start()
+    brokers[dead].start()
     brokers.in_sync(topic, 3)
 
 
 def test_below_the_minimum_in_sync_acks_all_is_refused_and_acks_one_is_not(brokers):
     topic = brokers.topic(min_insync_replicas="2")
     for follower in brokers.followers(topic):
-        brokers.all[follower].kill()
+        brokers[follower].kill()
     brokers.in_sync(topic, 1)
     (refused,) = produce(brokers.bootstrap, topic, "a", retries=0)
     assert refused.code() == confluent_kafka.KafkaError.NOT_ENOUGH_REPLICAS
@@ -45,10 +45,10 @@ def test_below_the_minimum_in_sync_acks_all_is_refused_and_acks_one_is_not(broke
 def test_a_follower_that_stands_still_leaves_the_in_sync_set_and_comes_back(brokers):
     topic = brokers.topic(min_insync_replicas="2")
     slow = brokers.followers(topic)[0]
-    brokers.all[slow].pause()
+    brokers[slow].pause()
     assert produce(brokers.bootstrap, topic, "a", "b") == [0, 1]  # when it has been left out
     brokers.in_sync(topic, 2)
-    brokers.all[slow].resume()
+    brokers[slow].resume()
     brokers.in_sync(topic, 3)
 
 
@@ -61,13 +61,13 @@ def test_a_clean_stop_hands_over_first_and_no_error_reaches_a_producer(brokers):
         for n in range(200):
             producer.produce(topic, str(n), partition=0, on_delivery=told)
             producer.poll(0.001)
-        assert brokers.all[number].stop() == 0
+        assert brokers[number].stop() == 0
         for n in range(200):
             producer.produce(topic, str(n), partition=0, on_delivery=told)
         assert producer.flush(30) == 0
         assert outcome == [None] * 400
         assert brokers.leader(topic) != number
-        brokers.all[number].start()
+        brokers[number].start()
         brokers.in_sync(topic, 3)
 
 

@@ -11,21 +11,21 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.harness.brokers import WatchedBroker
 from tests.interop.clients import CODECS, Confluent, Record
 from tests.interop.conftest import create_topic
 from tests.interop.raw import Connection, batch, fetch, produce
 from tests.interop.test_idempotence import IdempotentProducer, new_producer_id
 from tests.interop.test_versions import topic_id_of
-from tests.serving import BrokerProcess
 
 CONFLUENT = Confluent()
 
 
-def topic_on(broker: BrokerProcess, name: str = "kept", partitions: int = 1, **config: Any) -> str:
+def topic_on(broker: WatchedBroker, name: str = "kept", partitions: int = 1, **config: Any) -> str:
     return create_topic(AdminClient({"bootstrap.servers": broker.bootstrap}), name, partitions, **config)
 
 
-def all_bytes(broker: BrokerProcess, topic: str) -> bytes:
+def all_bytes(broker: WatchedBroker, topic: str) -> bytes:
     """Everything in partition 0, as it lies in the log."""
     data, offset = b"", 0
     with Connection(broker) as connection:
@@ -38,12 +38,12 @@ def all_bytes(broker: BrokerProcess, topic: str) -> bytes:
             offset = answer["high_watermark"]
 
 
-def kill_and_restart(broker: BrokerProcess) -> None:
+def kill_and_restart(broker: WatchedBroker) -> None:
     broker.kill()
     broker.start()
 
 
-def stop_and_restart(broker: BrokerProcess) -> None:
+def stop_and_restart(broker: WatchedBroker) -> None:
     assert broker.stop() == 0
     broker.start()
 
@@ -224,12 +224,11 @@ def test_nothing_acknowledged_is_lost_doubled_or_reordered_over_repeated_kills(s
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_broker_cleanly(start_broker, number):
     broker = start_broker()
-    assert broker.process is not None
     topic_on(broker)
     with Connection(broker) as connection:
         connection.call("api_versions", 0)
-        broker.process.send_signal(number)
-        assert broker.process.wait(15) == 0
+        broker.send_signal(number)
+        assert broker.wait(15) == 0
 
 
 def test_files_named_like_a_partition_are_left_alone(start_broker):

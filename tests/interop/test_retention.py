@@ -7,9 +7,9 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from ottla.local.waiting import wait_for
 from tests.interop.clients import CLIENTS, Confluent, Record
 from tests.interop.conftest import create_topic
-from tests.serving import wait_for
 
 CONFLUENT = Confluent()
 SEGMENT_BYTES = 1_048_576

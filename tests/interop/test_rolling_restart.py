@@ -15,9 +15,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
-from tests.ensembles import ensemble
-from tests.serving import BrokerProcess, wait_for
+from tests.harness.brokers import WatchedBroker
+from tests.harness.zookeeper import ensemble
 
 pytestmark = [
     pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own"),
@@ -135,7 +136,7 @@ def test_a_rolling_restart_into_the_next_version_is_noticed_by_no_client(tmp_pat
     old = previous_version(tmp_path / "old")
     chosen = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
     brokers = [
-        BrokerProcess(tmp_path / f"broker-{number}", "--id", str(number), "--store", store, *chosen, command=old)
+        WatchedBroker(tmp_path / f"broker-{number}", "--id", str(number), "--store", store, *chosen, program=old)
         for number in (1, 2, 3)
     ]
     loads: list[Load] = []
@@ -152,7 +153,7 @@ def test_a_rolling_restart_into_the_next_version_is_noticed_by_no_client(tmp_pat
         wait_for(lambda: len(load.read) > RATE, "the load to run", 30)
         for broker in brokers:
             assert broker.stop() == 0
-            broker.command = (sys.executable, "-m", "ottla")
+            broker.program = (sys.executable, "-m", "ottla")
             broker.start()
             wait_for(lambda: in_sync(admin), "all replicas in sync again", 60)
             enough = len(load.acknowledged) + RATE

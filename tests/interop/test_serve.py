@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
+from tests.harness.brokers import WatchedBroker
 from tests.interop.raw import Connection, batch, produce
-from tests.serving import READY, BrokerProcess, wait_for
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="about Ottla's own command line")
 
@@ -34,8 +35,7 @@ def serve(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comp
 def test_exactly_one_line_is_printed_when_it_serves(start_broker):
     broker = start_broker("--id", "7")
     assert broker.stop() == 0
-    printed = broker.stdout_path.read_text()
-    assert READY.fullmatch(printed.strip())
+    printed = broker.printed().decode()
     assert printed == f"ottla: broker 7 ready on {broker.bootstrap}\n"
 
 
@@ -148,11 +148,11 @@ group.initial.rebalance.delay.ms=0
 def test_a_stock_server_properties_file_is_understood(tmp_path):
     file = tmp_path / "server.properties"
     file.write_text(STOCK_SERVER_PROPERTIES.format(data=tmp_path / "data"))
-    process = BrokerProcess(tmp_path / "broker", "--config", str(file), port=None)
+    process = WatchedBroker(tmp_path / "broker", "--config", str(file), port=None)
     process.data = tmp_path / "data"
     process.start()
     try:
-        assert "broker 3 ready" in process.stdout_path.read_text()
+        assert "broker 3 ready" in process.printed().decode()
         with Connection(process) as connection:
             topics = connection.call("metadata", 9, topics=[{"name": "auto"}], allow_auto_topic_creation=True)
         assert topics["brokers"][0]["node_id"] == 3
@@ -191,7 +191,7 @@ def test_listening_beyond_loopback_prints_one_warning(start_broker):
         port=None,
     )
     broker.stop()
-    warnings = [line for line in broker.stderr_text().splitlines() if "WARNING" in line]
+    warnings = [line for line in broker.log_text().splitlines() if "WARNING" in line]
     assert len(warnings) == 1
     assert "without authentication" in warnings[0]
 
@@ -200,11 +200,11 @@ def test_with_json_every_line_is_json_the_ready_line_and_the_last_included(start
     broker = start_broker("--log-format", "json", "--id", "5")
     second = serve("--log-format", "json", "--id", "5", "--port", "0", "--data", str(broker.data))
     broker.stop()
-    lines = broker.stderr_text().splitlines()
+    lines = broker.log_text().splitlines()
     assert lines, "the broker logs its start and its stop"
     for line in lines:
         assert isinstance(json.loads(line), dict)
-    ready = json.loads(broker.stdout_path.read_text())
+    ready = json.loads(broker.printed().decode())
     assert (ready["broker"], ready["ready"]) == (5, [broker.bootstrap])
     assert set(ready) == {"broker", "ready", *json.loads(lines[0])}, "it has what every line has"
     assert (ready["level"], ready["message"]) == ("INFO", f"broker 5 ready on {broker.bootstrap}")
@@ -222,11 +222,11 @@ def test_the_log_tells_of_the_start_of_what_was_recovered_and_of_the_stop(start_
     with Connection(broker) as connection:
         connection.call("metadata", 9, topics=[{"name": "told"}], allow_auto_topic_creation=True)
         wait_for(lambda: produce(connection, "told", batch())["error_code"] == 0, "the new topic")
-    wait_for(lambda: "topic told created" in broker.stderr_text(), "the line that tells of it")
+    wait_for(lambda: "topic told created" in broker.log_text(), "the line that tells of it")
     broker.kill()
     broker.start()
     assert broker.stop() == 0
-    lines = broker.stderr_text().splitlines()
+    lines = broker.log_text().splitlines()
     assert all(re.match(r"\S+Z \[broker 4\] [A-Z]+ ottla", line) for line in lines), lines
     assert lines[-1].endswith("broker 4 has stopped, its logs are closed cleanly")
     said = [line.split(" ", 5)[5] for line in lines]
@@ -260,8 +260,8 @@ def test_debug_adds_connections_and_changes(start_broker):
     with Connection(broker) as connection:
         connection.call("api_versions", 0)
     broker.stop()
-    assert "DEBUG ottla.net connection from 127.0.0.1 on PLAINTEXT" in broker.stderr_text()
-    assert "DEBUG ottla.cluster.view change 0: BrokerRegistered(" in broker.stderr_text()
+    assert "DEBUG ottla.net connection from 127.0.0.1 on PLAINTEXT" in broker.log_text()
+    assert "DEBUG ottla.cluster.view change 0: BrokerRegistered(" in broker.log_text()
 
 
 def test_start_up_is_quick_and_memory_small(start_broker):

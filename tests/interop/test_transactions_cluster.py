@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from ottla.local.processes import BrokerProcess
+from ottla.local.waiting import wait_for
+from tests.harness.cluster import Brokers
 from tests.interop.raw import Closed, Connection
 from tests.interop.test_transactions_raw import NONE, Raw
-from tests.interop.three_brokers import Brokers
 from tests.interop.transactional import ConfluentTransactional, read, read_until
-from tests.serving import BrokerProcess, wait_for
 
 FEW = {
     "transaction.state.log.num.partitions": "3",
@@ -73,11 +74,11 @@ class Lines:
         if node_id < 0:
             raise Trouble("nobody")
         if node_id not in self._open:
-            self._open[node_id] = Connection(self._brokers.all[node_id], timeout_s=8)
+            self._open[node_id] = Connection(self._brokers[node_id], timeout_s=8)
         return self._open[node_id]
 
     def anybody(self) -> Connection:
-        alive = [number for number, broker in self._brokers.all.items() if broker.process is not None]
+        alive = [number for number, broker in self._brokers.brokers.items() if broker.running]
         return self.to(random.choice(alive))
 
     def coordinator(self, key: str, key_type: int) -> Connection:
@@ -118,12 +119,12 @@ def test_a_transaction_outlives_its_coordinator(brokers: Brokers):
                 producer.send(name, b"%d" % number, partition=partition)
             with Lines(brokers) as lines:
                 found = lines.anybody().call("find_coordinator", 3, key="x", key_type=TRANSACTION)["node_id"]
-            brokers.all[found].kill()
+            brokers[found].kill()
             producer.commit()
             for partition in range(3):
                 expected = [b"%d" % each for each in range(number + 1)]
                 read_until(brokers.bootstrap, name, expected, partition=partition)
-            brokers.all[found].start()
+            brokers[found].start()
             brokers.in_sync(name, 3)
             brokers.in_sync("__transaction_state", 3)
     finally:
@@ -200,9 +201,8 @@ def _has_copied(copiers: list[Copier], count: int) -> bool:
 
 
 def killed(brokers: Brokers, number: int) -> BrokerProcess:
-    broker = brokers.all[number]
+    broker = brokers[number]
     broker.kill()
-    broker.process = None
     return broker
 
 

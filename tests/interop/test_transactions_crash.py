@@ -22,6 +22,7 @@ from ottla.coordinator.transaction_records import (
     encode_key,
     encode_value,
 )
+from ottla.local.waiting import wait_for
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.runtime.disk import RealDisk
@@ -29,19 +30,19 @@ from ottla.wire import marker as markers
 from ottla.wire.marker import Marker
 from ottla.wire.records import iterate
 from tests.conftest import StartBroker
+from tests.harness.brokers import WatchedBroker
 from tests.interop.clients import Confluent
 from tests.interop.conftest import create_topic
 from tests.interop.raw import Closed, Connection
 from tests.interop.test_transactions_raw import NONE, Raw
 from tests.interop.transactional import read, read_until
-from tests.serving import BrokerProcess, wait_for
 
 FEW = ("--set", "transaction.state.log.num.partitions=1", "--set", "offsets.topic.num.partitions=1")
 STATE_LOG = "__transaction_state-0"
 
 
 @pytest.fixture
-def broker(start_broker: StartBroker) -> BrokerProcess:
+def broker(start_broker: StartBroker) -> WatchedBroker:
     broker = start_broker(*FEW)
     with Connection(broker) as connection:
         for key_type in (0, 1):
@@ -51,19 +52,19 @@ def broker(start_broker: StartBroker) -> BrokerProcess:
 
 
 @pytest.fixture
-def producer(broker: BrokerProcess) -> Iterator[Raw]:
+def producer(broker: WatchedBroker) -> Iterator[Raw]:
     producer = Raw(Connection(broker))
     assert producer.init() == NONE
     yield producer
     producer.connection.socket.close()
 
 
-def restarted(broker: BrokerProcess, producer: Raw) -> None:
+def restarted(broker: WatchedBroker, producer: Raw) -> None:
     broker.kill()
     started(broker, producer)
 
 
-def started(broker: BrokerProcess, producer: Raw) -> None:
+def started(broker: WatchedBroker, producer: Raw) -> None:
     broker.start()
     producer.connection.socket.close()
     producer.connection = Connection(broker)
@@ -71,7 +72,7 @@ def started(broker: BrokerProcess, producer: Raw) -> None:
     wait_for(lambda: listed() == NONE, "the coordinator to load")
 
 
-def forge(broker: BrokerProcess, directory: str, change: Callable[[PartitionLog], None]) -> None:
+def forge(broker: WatchedBroker, directory: str, change: Callable[[PartitionLog], None]) -> None:
     """Change a log while no broker runs on it: as one left it that died a moment later than it did."""
     path = str(broker.data / directory)
     log = PartitionLog.open(RealDisk(), path, LogConfig(), now_ms=0)
@@ -110,7 +111,7 @@ def marked(producer: Raw, *, committed: bool) -> Callable[[PartitionLog], None]:
     return change
 
 
-def test_before_a_transaction_nothing_is_lost(broker: BrokerProcess, producer: Raw):
+def test_before_a_transaction_nothing_is_lost(broker: WatchedBroker, producer: Raw):
     producer_id, epoch = producer.producer_id, producer.epoch
     restarted(broker, producer)
     assert producer.init() == NONE
@@ -118,7 +119,7 @@ def test_before_a_transaction_nothing_is_lost(broker: BrokerProcess, producer: R
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_open_transaction_goes_on(broker: BrokerProcess, producer: Raw, committed: bool):
+def test_an_open_transaction_goes_on(broker: WatchedBroker, producer: Raw, committed: bool):
     assert producer.send("t", b"before") == NONE
     restarted(broker, producer)
     assert producer.state() == "Ongoing"
@@ -133,7 +134,7 @@ def test_an_open_transaction_goes_on(broker: BrokerProcess, producer: Raw, commi
 @pytest.mark.parametrize("marked_already", [0, 1, 2])
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_prepared_transaction_is_finished_by_whoever_comes_next(
-    broker: BrokerProcess, producer: Raw, committed: bool, marked_already: int
+    broker: WatchedBroker, producer: Raw, committed: bool, marked_already: int
 ):
     for partition in range(2):
         assert producer.send("t", b"%d" % partition, partition=partition) == NONE
@@ -150,7 +151,7 @@ def test_a_prepared_transaction_is_finished_by_whoever_comes_next(
         assert Confluent().bounds(broker.bootstrap, "t", partition) == (0, 2)  # one record, one marker
 
 
-def test_offsets_of_a_prepared_transaction_come_to_count(broker: BrokerProcess, producer: Raw):
+def test_offsets_of_a_prepared_transaction_come_to_count(broker: WatchedBroker, producer: Raw):
     assert producer.commit_offset("g", "t", 42) == NONE
     broker.kill()
     forge(broker, STATE_LOG, prepared(producer.id, State.PREPARE_COMMIT))
@@ -163,7 +164,7 @@ def test_offsets_of_a_prepared_transaction_come_to_count(broker: BrokerProcess, 
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_acknowledged_end_outlives_a_kill_right_behind_it(broker: BrokerProcess, producer: Raw, committed: bool):
+def test_an_acknowledged_end_outlives_a_kill_right_behind_it(broker: WatchedBroker, producer: Raw, committed: bool):
     expected = []
     for number in range(4):
         assert producer.send("t", b"%d" % number) == NONE
@@ -174,7 +175,7 @@ def test_an_acknowledged_end_outlives_a_kill_right_behind_it(broker: BrokerProce
         read_until(broker.bootstrap, "t", expected)
 
 
-def test_a_transaction_whose_producer_died_with_the_broker_is_aborted_in_time(broker: BrokerProcess, producer: Raw):
+def test_a_transaction_whose_producer_died_with_the_broker_is_aborted_in_time(broker: WatchedBroker, producer: Raw):
     assert producer.init(timeout_ms=2000) == NONE
     assert producer.send("t", b"orphan") == NONE
     restarted(broker, producer)
@@ -186,7 +187,7 @@ class Copier(threading.Thread):
     """Copies numbers to a partition, some in each transaction together with how far it has come; begins anew whenever
     something goes wrong. Now and then it aborts."""
 
-    def __init__(self, broker: BrokerProcess, partition: int, count: int, *, second: bool) -> None:
+    def __init__(self, broker: WatchedBroker, partition: int, count: int, *, second: bool) -> None:
         super().__init__(daemon=True)
         self.broker = broker
         self.partition = partition

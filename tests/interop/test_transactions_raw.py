@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from ottla.local.waiting import wait_for
 from tests.conftest import Served
 from tests.interop.raw import Connection, batch, fetch_fields
 from tests.interop.transactional import read, read_until
-from tests.serving import wait_for
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 NONE, INVALID_EPOCH, INVALID_STATE, CONCURRENT, INVALID_RECORD = 0, 47, 48, 51, 87

@@ -14,9 +14,10 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.cli.main import cli
+from ottla.local.waiting import wait_for
 from ottla.log.manifest import FILE_NAME
 from tests.conftest import EXTERNAL
-from tests.serving import BrokerProcess, wait_for
+from tests.harness.brokers import WatchedBroker
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(EXTERNAL), reason="needs a broker process of its own")]
 
@@ -43,7 +44,7 @@ def verify(path: Path) -> dict[str, Any]:
 class Load:
     """Writes until it is told to stop."""
 
-    def __init__(self, process: BrokerProcess) -> None:
+    def __init__(self, process: WatchedBroker) -> None:
         self._settings = {"bootstrap.servers": process.bootstrap, "linger.ms": 0, "log_level": 0}
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=each) for each in (self._write, self._decide)]
@@ -86,7 +87,7 @@ class Load:
 
 @pytest.fixture
 def process(tmp_path):
-    started = BrokerProcess(tmp_path, *(word for each in SETTINGS for word in ("--set", each))).start()
+    started = WatchedBroker(tmp_path, *(word for each in SETTINGS for word in ("--set", each))).start()
     yield started
     started.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 from ottla.client.errors import ClientError
 from ottla.local.cluster import LocalCluster
 from ottla.local.detail import UNKNOWN, Asker, Detail, Group, GroupMember, Offsets, without_the_dead
-from ottla.local.process import State
+from ottla.local.processes import State
 from ottla.local.session import Session, killed_words
 from ottla.local.sight import NOBODY, Replicas, Sight
 from ottla.wire.schema.describe_topic_partitions import (

@@ -17,7 +17,7 @@ from ottla.wire import messages
 from ottla.wire.fetch import PartitionFetched
 from ottla.wire.replica_fetch import VERSION
 from ottla.wire.schema.fetch import FetchResponse
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run, until
 from tests.replication.test_partition import NOW_MS, batch, leading, partition
 
 __all__ = ["partition"]

@@ -7,7 +7,7 @@ import pytest
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, Reassignment, TopicSpec
 from ottla.replication.throttle import UNLIMITED, Throttle
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run, until
 from tests.replication.test_partition import batch
 
 

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from ottla.cli.simulate import HASH_SEED, command
+from ottla.local.history import Kind
 from ottla.log import damage
 from ottla.log.producers import Producers
 from ottla.log.scrub import SegmentScrub
 from ottla.replication.partition import Partition
-from ottla.sim.history import Kind
 from ottla.sim.simulation import simulate
 
 

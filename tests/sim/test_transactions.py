@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ottla.coordinator.transactions import Transactions
+from ottla.local.history import Kind
 from ottla.log import compaction
 from ottla.log.cleaned_transactions import AbortedTransaction
 from ottla.log.transactions import Transactions as OpenTransactions
-from ottla.sim.history import Kind
 from ottla.sim.simulation import simulate
 
 COMPACTED_BANK = (173, *range(101, 301, 2))

@@ -12,47 +12,18 @@ from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.rounds.history import History
-from tests.rounds.load import QUIET, RECONNECT, TOPIC
+from ottla.local.history import History, Kind, Value
+from tests.soak.load import QUIET, RECONNECT, TOPIC
 
-GROUP = "rounds-group"
+GROUP = "soak-group"
 COMMIT_SECONDS = 0.3
 SESSION_MS = 6_000
 
 
-class Group:
-    """What all members together have seen and committed."""
-
-    def __init__(self, partitions: int) -> None:
-        self.lock = threading.Lock()
-        self.commits = 0
-        self.committed = [0] * partitions
-        self.seen: list[bytearray] = [bytearray() for _ in range(partitions)]
-
-    def see(self, partition: int, offset: int) -> None:
-        with self.lock:
-            seen = self.seen[partition]
-            if offset >= len(seen):
-                seen.extend(bytes(offset + 1 - len(seen)))
-            seen[offset] = 1
-
-    def seen_count(self) -> int:
-        with self.lock:
-            return sum(seen.count(1) for seen in self.seen)
-
-    def commit(self, offsets: dict[int, int]) -> None:
-        with self.lock:
-            self.commits += 1
-            for partition, offset in offsets.items():
-                self.committed[partition] = max(self.committed[partition], offset)
-
-
 class Member(threading.Thread):
-    def __init__(self, number: int, bootstrap: str, group: Group, history: History) -> None:
-        super().__init__(name=f"member {number}", daemon=True)
+    def __init__(self, number: int, bootstrap: str, history: History) -> None:
+        super().__init__(name=f"member-{number}", daemon=True)
         self.ended = threading.Event()
-        self._number = number
-        self._group = group
         self._history = history
         self._due: dict[int, int] = {}
         """Partitions just assigned, and how far the group had committed them: nothing before that may come."""
@@ -88,21 +59,16 @@ class Member(threading.Thread):
         error = message.error()
         if error is not None:
             if error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
-                self._history.fail(f"{self.name}: {error}")
+                self._history.failed(f"{self.name}: {error}")
             return
         partition, offset = message.partition(), message.offset()
-        committed = self._due.pop(partition, None)
-        if committed is not None:
-            with self._group.lock:
-                end = len(self._group.seen[partition])
-            if not committed <= offset <= end:
-                self._history.fail(
-                    f"{self.name}: partition {partition} begins at {offset}; committed is {committed}, seen up to {end}"
-                )
-        elif offset != self._positions.get(partition, offset):
-            self._history.fail(f"{self.name}: partition {partition} went to {offset}, not {self._positions[partition]}")
+        known = self._due.pop(partition, None)
+        if known is not None:
+            self._history.member_begins(GROUP, self.name, partition, offset, known)
+        elif offset != (expected := self._positions.get(partition, offset)):
+            self._history.violated(Kind.SKIPPED, f"{self.name}: partition {partition} went to {offset}, not {expected}")
         self._positions[partition] = offset + 1
-        self._group.see(partition, offset)
+        self._history.group_read(GROUP, self.name, partition, offset, Value.decode(message.value()))
 
     def _commit(self) -> None:
         offsets = dict(self._positions)
@@ -114,11 +80,12 @@ class Member(threading.Thread):
             )
         except KafkaException:
             return  # a coordinator that moves, or a generation that has ended: the next one will do
-        self._group.commit({each.partition: each.offset for each in told or () if each.error is None})
+        for each in told or ():
+            if each.error is None:
+                self._history.commit_acknowledged(GROUP, each.partition, each.offset)
 
     def _assigned(self, _: Consumer, places: Sequence[TopicPartition]) -> None:
-        with self._group.lock:
-            self._due = {place.partition: self._group.committed[place.partition] for place in places}
+        self._due = {place.partition: self._history.commit_known(GROUP, place.partition) for place in places}
         self._positions = {}
 
     def _revoked(self, _: Consumer, __: Sequence[TopicPartition]) -> None:

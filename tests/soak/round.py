@@ -19,15 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from ottla.blocking.thread import LoopThread
 from ottla.local.cluster import LocalCluster
+from ottla.local.history import Findings, History, Kind
+from ottla.local.proxy import ClusterProxies
 from ottla.wire.batch import batches
-from tests.rounds import exactly_once, faults
-from tests.rounds.exactly_once import ExactlyOnce, Figures
-from tests.rounds.history import Findings, History
-from tests.rounds.links import POSSIBLE, Links
-from tests.rounds.load import TOPIC, Reader, Writer, read_log
-from tests.rounds.sharing import Group, Member
-from tests.rounds.transactional import BANK
+from tests.soak import exactly_once, faults
+from tests.soak.exactly_once import ExactlyOnce, Figures
+from tests.soak.load import READER, TOPIC, Reader, Writer, read_log
+from tests.soak.sharing import GROUP, Member
+from tests.soak.transactional import BANK
 
 PARTITIONS = 6
 WRITERS = 2
@@ -36,6 +37,7 @@ LIVENESS_SECONDS = 60.0
 CATCH_UP_SECONDS = 30.0
 SESSION_S = 4.0
 MEMBERS = 2
+VIOLATIONS_SHOWN = 15
 TOPICS = {TOPIC: PARTITIONS, **exactly_once.TOPICS}
 
 SETTINGS = {
@@ -63,22 +65,18 @@ class Report:
     commits: int = 0
     findings: Findings = field(default_factory=Findings)
     transactions: Figures = field(default_factory=Figures)
-    failures: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
     failovers_s: list[float] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
-        return self.findings.clean and not self.failures and self.acknowledged > 0
+        return not self.violations and self.acknowledged > 0
 
     def lines(self) -> list[str]:
-        found = self.findings
         told = [f"{self.store}, seed {self.seed}: {sum(self.injected.values())} faults"]
         told[0] += "".join(f" · {name.replace('_', ' ')} {times}" for name, times in sorted(self.injected.items()))
-        told.append(
-            f"  acknowledged {self.acknowledged:,} · read along {self.read:,} · lost {found.lost} · "
-            f"duplicated {found.duplicated} · reordered {found.reordered} · inconsistent {found.inconsistent}"
-        )
-        told.append(f"  a group of {MEMBERS} saw {self.shared:,} of them and committed {self.commits:,} times")
+        told.append(f"  acknowledged {self.acknowledged:,} · read along {self.read:,} · {self.findings}")
+        told.append(f"  a group of {MEMBERS} saw {self.shared:,} of them and committed {self.commits:,} offsets")
         told.append(f"  {self.transactions.line()}")
         if self.failovers_s:
             middle = sorted(self.failovers_s)[len(self.failovers_s) // 2]
@@ -86,7 +84,7 @@ class Report:
                 f"  from kill -9 of a leader until every partition was written to again: {max(self.failovers_s):.2f} s "
                 f"at worst, {middle:.2f} s in the middle of {len(self.failovers_s)}"
             )
-        told += [f"  {each}" for each in (*self.findings.examples, *self.failures[:10])]
+        told += [f"  {each}" for each in self.violations[:VIOLATIONS_SHOWN]]
         return told
 
 
@@ -97,10 +95,10 @@ class Round:
         self.cluster = cluster
         self.random = Random(seed)
         self.history = History()
-        self.group = Group(PARTITIONS)
         self.transactions = ExactlyOnce(cluster.directory, self.history, self.random)
         self.report = Report(seed, "ZooKeeper" if cluster.ensemble else "embedded store")
-        self.links = Links(cluster) if POSSIBLE else None
+        self._thread = LoopThread("proxies")
+        self.proxies = ClusterProxies(cluster, self._thread, clients=False)
         self._said = said
         self._began = time.monotonic()
 
@@ -112,11 +110,11 @@ class Round:
         self.cluster.start()
         for topic, partitions in TOPICS.items():
             self._create(topic, partitions, exactly_once.COMPACTED if topic == BANK else {})
-        bootstrap = ",".join(broker.address for broker in self.cluster.brokers.values())
+        bootstrap = self.cluster.bootstrap_all
         writers = [Writer(n, bootstrap, PARTITIONS, RATE // WRITERS, self.history) for n in range(WRITERS)]
         reader = Reader(bootstrap, PARTITIONS, self.history)
-        members = [Member(n, bootstrap, self.group, self.history) for n in range(MEMBERS)]
-        arena = faults.Arena(self.cluster, writers, self.transactions, self.random, SESSION_S, self.links)
+        members = [Member(n, bootstrap, self.history) for n in range(MEMBERS)]
+        arena = faults.Arena(self.cluster, writers, self.transactions, self.random, SESSION_S, self.proxies)
         for thread in (*writers, reader, *members):
             thread.start()
         self.transactions.start(bootstrap)
@@ -145,14 +143,12 @@ class Round:
             assert time.monotonic() < deadline, done.stderr
 
     def _safety(self, arena: faults.Arena, seconds: float, chosen: Sequence[faults.Fault]) -> None:
-        possible = list(chosen or faults.OF_BROKERS)
-        if self.links is not None and not chosen:
-            possible += faults.OF_LINKS
+        possible = list(chosen or faults.OF_BROKERS + faults.OF_NETWORK)
         if self.cluster.ensemble is not None and not chosen:
             possible += faults.OF_ZOOKEEPER
         bag: list[faults.Fault] = []
         ending = time.monotonic() + seconds
-        while time.monotonic() < ending and not self.history.failures:
+        while time.monotonic() < ending and not self.history.violations:
             if not bag:  # each once before any comes again
                 bag = self.random.sample(possible, len(possible))
             fault = bag.pop()
@@ -168,7 +164,9 @@ class Round:
         peace = time.monotonic()
         deadline = peace + LIVENESS_SECONDS
         copied = self.transactions.progressed()
-        while not self.history.failures and not (arena.whole() and arena.acknowledged_since(peace + 0.5) and copied()):
+        while not (arena.whole() and arena.acknowledged_since(peace + 0.5) and copied()):
+            if self.history.violations:
+                return
             if time.monotonic() > deadline:
                 sight = arena.sight()
                 behind = {
@@ -177,7 +175,7 @@ class Round:
                     if set(state.in_sync) != set(state.replicas)
                 }
                 what = behind or "no writes, or no copies"
-                self.history.fail(f"not well {LIVENESS_SECONDS:g} s after the last fault: {what}")
+                self.history.violated(Kind.STUCK, f"not well {LIVENESS_SECONDS:g} s after the last fault: {what}")
                 return
             time.sleep(0.05)
         self.say(f"all replicas in sync and all partitions written to after {time.monotonic() - peace:.2f} s")
@@ -185,8 +183,8 @@ class Round:
     def _catch_up(self, reader: Reader, members: list[Member]) -> None:
         """Until whoever reads along has seen all there is, and then no longer."""
         history, deadline = self.history, time.monotonic() + CATCH_UP_SECONDS
-        while min(history.read_count(), self.group.seen_count()) < history.acknowledged:
-            if time.monotonic() > deadline or history.failures:
+        while min(history.read_count(READER), history.read_count(GROUP)) < history.counts["acknowledged"]:
+            if time.monotonic() > deadline or history.violations:
                 break
             time.sleep(0.1)
         readers: list[Reader | Member] = [reader, *members]
@@ -197,25 +195,26 @@ class Round:
 
     def _verdict(self, bootstrap: str) -> None:
         report, history = self.report, self.history
-        report.findings = history.compare(read_log(bootstrap, PARTITIONS))
+        history.conclude(read_log(bootstrap, PARTITIONS))
         report.transactions = self.transactions.verdict()
-        report.acknowledged, report.read = history.acknowledged, history.read_count()
+        report.acknowledged, report.read = history.counts["acknowledged"], history.read_count(READER)
         if report.read < report.acknowledged:
-            history.fail(f"the reader saw {report.read} of {report.acknowledged} acknowledged records in time")
-        report.shared = self.group.seen_count()
+            history.violated(Kind.STUCK, f"the reader saw {report.read} of {report.acknowledged} acknowledged records")
+        report.shared = history.read_count(GROUP)
         if report.shared < report.acknowledged:
-            history.fail(f"the group saw {report.shared} of {report.acknowledged} acknowledged records in time")
-        report.commits = self.group.commits
+            history.violated(Kind.STUCK, f"the group saw {report.shared} of {report.acknowledged} acknowledged records")
+        report.commits = history.counts["offsets committed"]
         self.cluster.stop()
-        if self.links is not None:
-            self.links.close()
+        self.proxies.close()
+        self._thread.close()
         same = {topic: partitions for topic, partitions in TOPICS.items() if topic != BANK}
         for name in [f"{topic}-{n}" for topic, partitions in same.items() for n in range(partitions)]:
             logs = {each.id: _log_on_disk(each.data / name) for each in self.cluster.brokers.values()}
             if len({tuple(log) for log in logs.values()}) > 1:
                 told = {broker: f"{len(log)} batches" for broker, log in logs.items()}
-                history.fail(f"the replicas of {name} differ: {_parting(logs)} ({told})")
-        report.failures = history.failures
+                history.violated(Kind.DIVERGED, f"the replicas of {name} differ: {_divergence(logs)} ({told})")
+        report.findings = history.findings()
+        report.violations = [f"{each.kind.value}: {each.text}" for each in history.violations]
 
 
 def _log_on_disk(directory: Path) -> list[tuple[int, int, int]]:
@@ -226,7 +225,7 @@ def _log_on_disk(directory: Path) -> list[tuple[int, int, int]]:
     return found
 
 
-def _parting(logs: dict[int, list[tuple[int, int, int]]]) -> str:
+def _divergence(logs: dict[int, list[tuple[int, int, int]]]) -> str:
     """Where the logs cease to be the same."""
     for place in range(max(map(len, logs.values()))):
         at = {broker: log[place] if place < len(log) else None for broker, log in logs.items()}

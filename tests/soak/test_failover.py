@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla.cluster.ensemble import Ensemble
 from ottla.local.cluster import LocalCluster
-from tests.ensembles import zookeeper_jars
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
+from tests.harness.zookeeper import zookeeper_jars
 
 PARTITIONS = 6
 RECORD_BYTES = 10_000

@@ -1,8 +1,8 @@
-"""What stands between the brokers of a test's cluster and everybody who talks to them, each other included.
+"""Proxies before the brokers of a local cluster: the network between them, in our hands.
 
-Each broker is known to clients and to other brokers by the address of its proxy. Who speaks is told by the first
-request on a connection: brokers call themselves `broker-N`. Where the network is cut, connections stand and nothing
-comes through; when it is healed, it does, as with TCP. Requests of clients meet the faults that a test has injected.
+Each broker is known to others by the address of its proxy: to other brokers alone, or to clients as well. Who speaks is
+told by the first request on a connection: brokers call themselves `broker-N`. Where the network is cut, connections
+stand and nothing comes through; when it is healed, it does, as with TCP. Requests of clients may be intercepted.
 Answers come in the order of the requests, so one that is made here waits until those before it have come.
 """
 
@@ -11,51 +11,138 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
+from ottla.blocking.thread import LoopThread
+from ottla.cluster.ensemble import HOST, free_ports
 from ottla.errors import BadFrame
-from ottla.testing.faults import Faults, Verdict
+from ottla.local.cluster import LocalCluster
 from ottla.wire.frame import parse_request_header
 
-HOST: Final = "127.0.0.1"
 CLIENTS: Final = 0
 """Who is no broker."""
+PEERS: Final = "PEERS"
+"""The listener between brokers, where clients have one of their own that no proxy stands before."""
 LENGTH_BYTES: Final = 4
 FRAME_BYTES_MAX: Final = 1 << 30
 _BROKER: Final = re.compile(r"broker-(\d+)")
 
+Pair = tuple[int, int]
+"""From whom, to whom."""
+
+
+class Verdict(NamedTuple):
+    """What is to be done with a request."""
+
+    delay_s: float = 0.0
+    disconnect: bool = False
+    answer: bytes | None = None
+    """A whole frame, instead of the broker's."""
+    rewrite: Callable[[bytes], bytes] | None = None
+    """What becomes of the broker's own answer."""
+
+
+Intercept = Callable[[memoryview], Verdict | None]
+"""Takes a client's request without its length; None: it passes."""
+
 
 class Network:
-    """Who hears whom. Belongs to the proxies' loop."""
+    """Who hears whom, each direction by itself. Belongs to the proxies' loop."""
 
     def __init__(self) -> None:
-        self._cut: set[frozenset[int]] = set()
-        self._changed = asyncio.Event()
+        self._cut: set[Pair] = set()
+        self._delay_s: dict[Pair, float] = {}
+        self._healed = asyncio.Event()
 
-    def cut(self, pairs: set[frozenset[int]]) -> None:
-        self._cut |= pairs
+    def cut(self, pairs: Iterable[Pair]) -> None:
+        self._cut |= set(pairs)
+
+    def delay(self, pairs: Iterable[Pair], seconds: float) -> None:
+        self._delay_s |= dict.fromkeys(pairs, seconds)
 
     def heal(self) -> None:
         self._cut.clear()
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._delay_s.clear()
+        self._healed.set()
+        self._healed = asyncio.Event()
 
-    async def open(self, one: int, other: int) -> None:
-        """Until they hear each other."""
-        while frozenset((one, other)) in self._cut:
-            await self._changed.wait()
+    async def passage(self, pair: Pair) -> None:
+        """Until a frame may pass."""
+        if delay_s := self._delay_s.get(pair):
+            await asyncio.sleep(delay_s)
+        while pair in self._cut:
+            await self._healed.wait()
+
+
+class ClusterProxies:
+    """A proxy before each broker of a cluster that has not been started, on the loop of a thread."""
+
+    def __init__(
+        self, cluster: LocalCluster, thread: LoopThread, *, clients: bool, intercept: Intercept = lambda frame: None
+    ) -> None:
+        """`clients`: whether they too are told the proxies' addresses."""
+        self.ports: dict[int, int] = {}
+        self._thread = thread
+        self._proxies: list[Proxy] = []
+        thread.run(self._open(cluster, clients, intercept))
+
+    async def _open(self, cluster: LocalCluster, clients: bool, intercept: Intercept) -> None:
+        self._network = Network()
+        for broker in cluster.brokers.values():
+            behind = broker.port if clients else free_ports(1)[0]
+            proxy = Proxy(broker.id, behind, self._network, intercept)
+            self._proxies.append(proxy)
+            await proxy.start()
+            self.ports[broker.id] = proxy.port
+            listener = "PLAINTEXT" if clients else PEERS
+            broker.settings |= {
+                "advertised.listeners": f"{listener}://{HOST}:{proxy.port}",
+                "inter.broker.listener.name": listener,
+            }
+            if not clients:
+                broker.settings |= {
+                    "listeners": f"PLAINTEXT://{HOST}:{broker.port},{PEERS}://{HOST}:{behind}",
+                    "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,{PEERS}:PLAINTEXT",
+                }
+
+    def close(self) -> None:
+        self._thread.run(self._close())
+
+    async def _close(self) -> None:
+        for proxy in self._proxies:
+            await proxy.close()
+
+    def cut(self, pairs: Iterable[Pair]) -> None:
+        """What goes this way is held back."""
+        self._in_loop(lambda: self._network.cut(pairs))
+
+    def delay(self, pairs: Iterable[Pair], seconds: float) -> None:
+        self._in_loop(lambda: self._network.delay(pairs, seconds))
+
+    def heal(self) -> None:
+        self._in_loop(self._network.heal)
+
+    def _in_loop(self, act: Callable[[], None]) -> None:
+        async def acted() -> None:
+            act()
+
+        self._thread.run(acted())
+
+
+def both_ways(one: int, others: Iterable[int]) -> list[Pair]:
+    return [pair for other in others for pair in ((one, other), (other, one))]
 
 
 class Proxy:
     """Before one broker."""
 
-    def __init__(self, broker_id: int, target: Callable[[], int], network: Network, faults: Faults) -> None:
+    def __init__(self, broker_id: int, target: int, network: Network, intercept: Intercept) -> None:
         self.broker_id = broker_id
         self.port = 0
         self._target = target
         self._network = network
-        self._faults = faults
+        self._intercept = intercept
         self._server: asyncio.Server
         self._links: set[asyncio.Task[None]] = set()
 
@@ -77,8 +164,8 @@ class Proxy:
         broker_writer: asyncio.StreamWriter | None = None
         try:
             first = await _frame(reader)
-            broker_reader, broker_writer = await asyncio.open_connection(HOST, self._target())
-            link = _Link(self._network, self._faults, _source(first), self.broker_id, writer, broker_writer)
+            broker_reader, broker_writer = await asyncio.open_connection(HOST, self._target)
+            link = _Link(self._network, self._intercept, _source(first), self.broker_id, writer, broker_writer)
             there = asyncio.create_task(link.requests(first, reader))
             back = asyncio.create_task(link.answers(broker_reader))
             try:
@@ -102,14 +189,14 @@ class _Link:
     def __init__(
         self,
         network: Network,
-        faults: Faults,
+        intercept: Intercept,
         source: int,
         target: int,
         client: asyncio.StreamWriter,
         broker: asyncio.StreamWriter,
     ) -> None:
         self._network = network
-        self._faults = faults
+        self._intercept = intercept
         self._source = source
         self._target = target
         self._client = client
@@ -119,7 +206,7 @@ class _Link:
 
     async def requests(self, frame: bytes, reader: asyncio.StreamReader) -> None:
         while True:
-            await self._network.open(self._source, self._target)
+            await self._network.passage((self._source, self._target))
             if not await self._pass_on(frame):
                 return
             frame = await _frame(reader)
@@ -127,7 +214,7 @@ class _Link:
     async def _pass_on(self, frame: bytes) -> bool:
         """False: the connection is to end."""
         body = memoryview(frame)[LENGTH_BYTES:]
-        verdict = self._faults.meet(body) if self._source == CLIENTS else None
+        verdict = self._intercept(body) if self._source == CLIENTS else None
         if verdict is not None and verdict.delay_s:
             await asyncio.sleep(verdict.delay_s)
         if verdict is not None and verdict.disconnect:
@@ -145,7 +232,7 @@ class _Link:
     async def answers(self, reader: asyncio.StreamReader) -> None:
         while True:
             frame = await _frame(reader)
-            await self._network.open(self._source, self._target)
+            await self._network.passage((self._target, self._source))
             correlation_id = int.from_bytes(frame[LENGTH_BYTES : LENGTH_BYTES + 4], "big", signed=True)
             while self._owed:
                 owed_id, answer, verdict = self._owed.popleft()

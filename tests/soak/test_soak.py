@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.ensembles import zookeeper_jars
+from tests.harness.zookeeper import zookeeper_jars
 
 SECONDS = 90
 LIMIT = 300
@@ -48,6 +48,6 @@ def test_nothing_acknowledged_is_lost_doubled_or_reordered_on_either_store():
 
 
 def start(store, seed, environment):
-    command = [sys.executable, "-m", "tests.rounds", "--store", store, "--seed", seed]
+    command = [sys.executable, "-m", "tests.soak", "--store", store, "--seed", seed]
     command += ["--minutes", str(SECONDS / 60), "--seconds", str(SECONDS)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -21,11 +21,11 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ottla.broker.coordinators import java_hash
 from ottla.client.admin import Admin
-from ottla.sim.exactness import ACCOUNTS, NOBODY, OPENING, TOTAL, CopyFindings, Entry, Ledger, compare_copy
-from tests.rounds.history import History
-from tests.rounds.load import MESSAGE_TIMEOUT_MS, QUIET, READ_SECONDS, RECONNECT
-from tests.rounds.programs import Program
-from tests.rounds.transactional import (
+from ottla.local.exactly_once import ACCOUNTS, NOBODY, OPENING, TOTAL, CopyFindings, Entry, Ledger, compare_copy
+from ottla.local.history import History
+from tests.soak.load import MESSAGE_TIMEOUT_MS, QUIET, READ_SECONDS, RECONNECT
+from tests.soak.programs import Program
+from tests.soak.transactional import (
     BANK,
     BANK_PARTITIONS,
     SOURCE,
@@ -113,7 +113,7 @@ class Feeder(threading.Thread):
             number += 1
             self._producer.poll(0)
         if left := self._producer.flush(READ_SECONDS):
-            self._history.fail(f"feeder: {left} records were not acknowledged at the end")
+            self._history.failed(f"feeder: {left} records were not acknowledged at the end")
 
 
 class Auditor(threading.Thread):
@@ -135,7 +135,7 @@ class Auditor(threading.Thread):
                 for message in consumer.consume(100, 0.1):
                     self._see(message)
                 if self.ledger.problems:
-                    self._history.fail(f"auditor: {self.ledger.problems[0]}")
+                    self._history.failed(f"auditor: {self.ledger.problems[0]}")
                     return
         finally:
             consumer.close()
@@ -144,11 +144,11 @@ class Auditor(threading.Thread):
         error = message.error()
         if error is not None:
             if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) or error.fatal():
-                self._history.fail(f"auditor: {error}")
+                self._history.failed(f"auditor: {error}")
             return
         partition, offset = message.partition(), message.offset()
         if offset < self._positions[partition]:
-            self._history.fail(f"auditor: partition {partition} goes back to {offset}")
+            self._history.failed(f"auditor: partition {partition} goes back to {offset}")
         self._positions[partition] = offset + 1
         self.ledger.read(message.value())
 
@@ -157,7 +157,7 @@ def reader_of_committed(bootstrap: str) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "rounds-auditor",
+            "group.id": "soak-auditor",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -200,16 +200,16 @@ class ExactlyOnce:
 
     def _add(self, name: str, command: Callable[[int], list[str]], heard: Callable[[list[str]], None]) -> None:
         log = self._directory / f"{name}.log"
-        program = Program(name, command, log, heard, self._history.fail)
+        program = Program(name, command, log, heard, self._history.failed)
         self.programs.append(program)
         program.start()
 
     def _copier(self, number: int) -> Callable[[int], list[str]]:
-        command = ["tests.rounds.transactional", "copier", COPIERS[number], self._bootstrap, f"copier-{number}"]
+        command = ["tests.soak.transactional", "copier", COPIERS[number], self._bootstrap, f"copier-{number}"]
         return lambda life: [*command, str(number)]
 
     def _teller(self, number: int) -> Callable[[int], list[str]]:
-        command = ["tests.rounds.transactional", "teller", TELLERS[number], self._bootstrap]
+        command = ["tests.soak.transactional", "teller", TELLERS[number], self._bootstrap]
         return lambda life: [*command, f"teller-{number}.{life}"]
 
     # What the programs say, each from the thread that listens to it.
@@ -239,7 +239,7 @@ class ExactlyOnce:
         if words[0] == "aborted":
             self.figures.aborted += 1
         elif words[0] == "failed:":
-            self._history.fail(" ".join(words[1:]))
+            self._history.failed(" ".join(words[1:]))
 
     # Faults.
 
@@ -292,9 +292,9 @@ class ExactlyOnce:
 
     def _wait(self, done: Callable[[], bool], seconds: float, why: Callable[[], str]) -> None:
         deadline = time.monotonic() + seconds
-        while not self._history.failures and not done():
+        while not self._history.violations and not done():
             if time.monotonic() > deadline:
-                self._history.fail(f"after {seconds:g} s: {why()}")
+                self._history.failed(f"after {seconds:g} s: {why()}")
                 return
             time.sleep(0.1)
 
@@ -327,19 +327,19 @@ class ExactlyOnce:
         figures.copied = sum(map(len, copies))
         if not figures.copy.clean:
             for example in figures.copy.examples:
-                history.fail(example)
+                history.failed(example)
         books = Ledger()
         for values in _values(self._bootstrap, BANK, BANK_PARTITIONS):
             for value in values:
                 books.read(value)
         for problem in books.conclude(self._transfers):
-            history.fail(f"bank: {problem}")
+            history.failed(f"bank: {problem}")
         for gone in sorted(self._auditor.ledger.seen - books.seen):
-            history.fail(f"bank: the auditor read {gone}, and it is not there in the end")
+            history.failed(f"bank: the auditor read {gone}, and it is not there in the end")
         figures.transfers = books.transfers
         figures.bank_sums = {books.sum, self._auditor.ledger.sum}
         if not figures.copied or not figures.transfers:
-            history.fail(f"hardly a round: {figures.line()}")
+            history.failed(f"hardly a round: {figures.line()}")
         return figures
 
 

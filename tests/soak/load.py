@@ -7,13 +7,13 @@ import time
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.rounds.history import History, Log, parse
+from ottla.local.history import NO_OFFSET, History, Value
 
 TOPIC = "orders"
-PADDING = b"x" * 80
+VALUE_BYTES = 100
 MESSAGE_TIMEOUT_MS = 300_000
+READER = "reader"
 QUIET = 0
-UNKNOWN = -1
 READ_SECONDS = 60.0
 RECONNECT = {
     "reconnect.backoff.ms": 20,
@@ -29,8 +29,7 @@ class Writer(threading.Thread):
     """Writes numbered records at a steady rate, whatever happens to the brokers."""
 
     def __init__(self, number: int, bootstrap: str, partitions: int, rate: int, history: History) -> None:
-        super().__init__(name=f"writer {number}", daemon=True)
-        self.number = number
+        super().__init__(name=f"writer-{number}", daemon=True)
         self.partitions = partitions
         self.rate = rate
         self.history = history
@@ -58,7 +57,7 @@ class Writer(threading.Thread):
         try:
             self._write()
         except KafkaException as error:  # a producer that cannot go on
-            self.history.fail(f"writer {self.number}: {error}")
+            self.history.failed(f"{self.name}: {error}")
 
     def _write(self) -> None:
         sent, started = 0, time.monotonic()
@@ -70,14 +69,16 @@ class Writer(threading.Thread):
             self._producer.poll(0.02)
         left = self._producer.flush(READ_SECONDS)
         if left:
-            self.history.fail(f"writer {self.number}: {left} records were not acknowledged at the end")
+            self.history.failed(f"{self.name}: {left} records were not acknowledged at the end")
 
     def _send(self, number: int) -> None:
-        partition, count = number % self.partitions, number // self.partitions
-        value = b"%d:%d:%b" % (self.number, count, PADDING)
+        value = Value(self.name, number % self.partitions, number // self.partitions)
+        self.history.sent(value)
         while not self.ended.is_set():
             try:
-                self._producer.produce(TOPIC, value, partition=partition, on_delivery=self._delivered)
+                self._producer.produce(
+                    TOPIC, value.encode(VALUE_BYTES), partition=value.partition, on_delivery=self._delivered
+                )
             except BufferError:
                 self._producer.poll(0.1)
             else:
@@ -85,17 +86,17 @@ class Writer(threading.Thread):
 
     def _delivered(self, error: KafkaError | None, message) -> None:
         if error is not None:
-            self.history.fail(f"writer {self.number}: {error}")
+            self.history.failed(f"{self.name}: {error}")
             return
         partition, now = message.partition(), time.monotonic()
         self.silence_s[partition] = max(self.silence_s[partition], now - self.last_acknowledged[partition])
         self.last_acknowledged[partition] = now
         offset = message.offset()  # not known when the broker said that it had the record already
-        self.history.acknowledge(partition, UNKNOWN if offset is None else offset, parse(message.value()))
+        self.history.acknowledged(Value.decode(message.value()), NO_OFFSET if offset is None else offset)
 
     def _error(self, error: KafkaError) -> None:
         if error.fatal():
-            self.history.fail(f"writer {self.number}: fatal: {error}")
+            self.history.failed(f"{self.name}: fatal: {error}")
             self.ended.set()
 
 
@@ -103,16 +104,16 @@ class Reader(threading.Thread):
     """Reads along from the start, by assignment: what it saw must be what the log has in the end."""
 
     def __init__(self, bootstrap: str, partitions: int, history: History) -> None:
-        super().__init__(name="reader", daemon=True)
+        super().__init__(name=READER, daemon=True)
         self.ended = threading.Event()
-        self.positions = [0] * partitions
+        self._partitions = partitions
         self._servers = bootstrap
         self._history = history
 
     def run(self) -> None:
-        consumer = _consumer(self._servers, "rounds-reader")
+        consumer = _consumer(self._servers, "soak-reader")
         try:
-            consumer.assign([TopicPartition(TOPIC, n, OFFSET_BEGINNING) for n in range(len(self.positions))])
+            consumer.assign([TopicPartition(TOPIC, n, OFFSET_BEGINNING) for n in range(self._partitions)])
             while not self.ended.is_set():
                 for message in consumer.consume(1000, 0.1):
                     self._see(message)
@@ -123,13 +124,9 @@ class Reader(threading.Thread):
         error = message.error()
         if error is not None:
             if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) or error.fatal():
-                self._history.fail(f"reader: {error}")
+                self._history.failed(f"reader: {error}")
             return
-        partition, offset = message.partition(), message.offset()
-        if offset != self.positions[partition]:
-            self._history.fail(f"reader: partition {partition} went from {self.positions[partition]} to {offset}")
-        self.positions[partition] = offset + 1
-        self._history.read(partition, offset, parse(message.value()))
+        self._history.read(self.name, message.partition(), message.offset(), Value.decode(message.value()))
 
 
 def _consumer(bootstrap: str, group: str) -> Consumer:
@@ -147,10 +144,10 @@ def _consumer(bootstrap: str, group: str) -> Consumer:
     )
 
 
-def read_log(bootstrap: str, partitions: int) -> Log:
+def read_log(bootstrap: str, partitions: int) -> dict[int, list[tuple[int, Value]]]:
     """Everything in the topic, partition by partition, in the order of the log."""
-    consumer = _consumer(bootstrap, "rounds-check")
-    log: Log = {n: [] for n in range(partitions)}
+    consumer = _consumer(bootstrap, "soak-check")
+    log: dict[int, list[tuple[int, Value]]] = {n: [] for n in range(partitions)}
     try:
         places = [TopicPartition(TOPIC, n, 0) for n in range(partitions)]
         ends = {place.partition: consumer.get_watermark_offsets(place, READ_SECONDS)[1] for place in places}
@@ -162,7 +159,7 @@ def read_log(bootstrap: str, partitions: int) -> Log:
             for message in consumer.consume(10_000, 0.2):
                 if message.error() is not None:
                     raise KafkaException(message.error())
-                log[message.partition()].append((message.offset(), parse(message.value())))
+                log[message.partition()].append((message.offset(), Value.decode(message.value())))
         return log
     finally:
         consumer.close()

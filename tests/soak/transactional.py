@@ -1,7 +1,7 @@
 """Programs with transactions, each a process of its own that is killed like any other: copiers and tellers.
 
-    python -m tests.rounds.transactional copier confluent 127.0.0.1:9092 copier-3 3
-    python -m tests.rounds.transactional teller ottla 127.0.0.1:9092 teller-1.7
+    python -m tests.soak.transactional copier confluent 127.0.0.1:9092 copier-3 3
+    python -m tests.soak.transactional teller ottla 127.0.0.1:9092 teller-1.7
 
 What they did they say, a line each: `position 17`, `committed 4 21`, `aborted`, `committed teller-1.7.3`. A program
 that can do no more (somebody else has its transactional id, a transaction took too long) leaves, and is started again.
@@ -27,8 +27,8 @@ from ottla.client.embedded import TopicPartition
 from ottla.client.errors import ClientError
 from ottla.client.group_offsets import OffsetAndMetadata
 from ottla.client.producer import Producer
-from ottla.sim.exactness import ACCOUNTS, Entry, Note
-from tests.rounds.load import RECONNECT
+from ottla.local.exactly_once import ACCOUNTS, Entry, Note
+from tests.soak.load import RECONNECT
 
 SOURCE, TARGET, BANK = "source", "target", "bank"
 BANK_PARTITIONS = 3

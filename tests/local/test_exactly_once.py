@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.sim.exactness import ACCOUNTS, NOBODY, OPENING, TOTAL, Entry, Ledger, Note, compare_copy
+from ottla.local.exactly_once import ACCOUNTS, NOBODY, OPENING, TOTAL, Entry, Ledger, Note, compare_copy
 
 ORIGINAL = [[b"0:0", b"0:1", b"0:2"], [b"1:0"]]
 

@@ -9,40 +9,44 @@ import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.serving import BrokerProcess, wait_for
+from ottla.local.cluster import LocalCluster
+from ottla.local.waiting import wait_for
 
 SETTINGS = {
     "replica.lag.time.max.ms": "1500",
     "offsets.topic.replication.factor": "3",
     "replica.fetch.backoff.ms": "200",
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
 }
 
 
-class Brokers:
-    """Brokers 1, 2, 3 of one cluster."""
+class Brokers(LocalCluster):
+    """Brokers 1, 2, 3 of one cluster, of which the first is the controller, and what an admin client sees of them."""
 
     def __init__(self, directory: Path, racks: str = "", **settings: str) -> None:
-        self.all: dict[int, BrokerProcess] = {}
-        try:
-            for number in (1, 2, 3):
-                self._start(number, directory, racks, {**SETTINGS, **settings})
-        except BaseException:
-            self.close()
-            raise
-        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        """`racks`: one letter for each broker."""
+        super().__init__(directory, 3, settings={**SETTINGS, **settings})
+        for broker, rack in zip(self.brokers.values(), racks, strict=False):
+            broker.settings["broker.rack"] = rack
+        self.start_controller()
+        self.start()
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap_all})
 
-    def _start(self, number: int, directory: Path, racks: str, settings: dict[str, str]) -> None:
-        sets = [f"{name}={value}" for name, value in settings.items()]
-        sets += [f"broker.rack={racks[number - 1]}"] if racks else []  # one letter each
-        broker = self.all[number] = BrokerProcess(
-            directory / f"broker-{number}", "--id", str(number), "--store", f"embedded:{directory}/store.db",
-            *(word for each in sets for word in ("--set", each)),
-        )  # fmt: skip
-        broker.start()
+    def start_controller(self) -> None:
+        try:
+            self[1].start()
+        except BaseException:
+            self.kill()
+            raise
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(broker.bootstrap for broker in self.all.values())
+        return self.bootstrap_all
+
+    def close(self) -> None:
+        """Nobody will want its data."""
+        self.kill()
 
     def topic(self, name: str = "t", partitions: int = 1, **configs: str) -> str:
         config = {key.replace("_", "."): value for key, value in configs.items()}
@@ -70,11 +74,6 @@ class Brokers:
 
     def followers(self, topic: str) -> list[int]:
         return [number for number in (1, 2, 3) if number != self.leader(topic)]
-
-    def close(self) -> None:
-        for broker in self.all.values():
-            if broker.process is not None:
-                broker.kill()
 
 
 def produce(bootstrap: str, topic: str, *values: str, timeout_s: float = 30, **config: Any) -> list[Any]:

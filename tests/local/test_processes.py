@@ -14,8 +14,8 @@ import pytest
 from ottla.cluster.ensemble import HOST
 from ottla.errors import Fault
 from ottla.local.cluster import LocalCluster, settings_for
-from ottla.local.process import State
-from tests.serving import wait_for
+from ottla.local.processes import State
+from ottla.local.waiting import wait_for
 
 
 @pytest.fixture

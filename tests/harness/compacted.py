@@ -8,9 +8,10 @@ from pathlib import Path
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
+from ottla.local.waiting import wait_for
+from tests.harness.brokers import WatchedBroker
 from tests.interop.clients import Confluent, Record
 from tests.interop.conftest import create_topic
-from tests.serving import BrokerProcess, wait_for
 
 CONFLUENT = Confluent()
 SEGMENT_BYTES = 50_000
@@ -19,7 +20,7 @@ EAGER = ("--set", "log.cleaner.backoff.ms=50", "--set", "log.segment.delete.dela
 """A broker that looks for something to compact all the time."""
 
 
-def compacted_topic(broker: BrokerProcess, name: str = "compacted", partitions: int = 1, **config: object) -> str:
+def compacted_topic(broker: WatchedBroker, name: str = "compacted", partitions: int = 1, **config: object) -> str:
     settings: dict[str, object] = {
         "cleanup_policy": "compact",
         "internal_segment_bytes": SEGMENT_BYTES,
@@ -29,11 +30,11 @@ def compacted_topic(broker: BrokerProcess, name: str = "compacted", partitions: 
     return create_topic(AdminClient({"bootstrap.servers": broker.bootstrap}), name, partitions, **settings)
 
 
-def put(broker: BrokerProcess, topic: str, pairs: list[tuple[bytes, bytes | None]], **options) -> list[int]:
+def put(broker: WatchedBroker, topic: str, pairs: list[tuple[bytes, bytes | None]], **options) -> list[int]:
     return CONFLUENT.produce(broker.bootstrap, topic, [Record(value, key) for key, value in pairs], **options)
 
 
-def seal(broker: BrokerProcess, topic: str) -> None:
+def seal(broker: WatchedBroker, topic: str) -> None:
     """Write enough that everything before lies in a sealed segment."""
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
     for at in range(4):
@@ -41,7 +42,7 @@ def seal(broker: BrokerProcess, topic: str) -> None:
         assert producer.flush(30) == 0
 
 
-def read_all(broker: BrokerProcess, topic: str, partition: int = 0, start: int = 0) -> list[Record]:
+def read_all(broker: WatchedBroker, topic: str, partition: int = 0, start: int = 0) -> list[Record]:
     """Every record there is, up to the end of the partition."""
     consumer = CONFLUENT.consumer(broker.bootstrap, **{"enable.partition.eof": True})
     consumer.assign([confluent_kafka.TopicPartition(topic, partition, start)])
@@ -58,7 +59,7 @@ def read_all(broker: BrokerProcess, topic: str, partition: int = 0, start: int =
         consumer.close()
 
 
-def segments(broker: BrokerProcess, topic: str, partition: int = 0) -> dict[str, int]:
+def segments(broker: WatchedBroker, topic: str, partition: int = 0) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for path in sorted((broker.data / f"{topic}-{partition}").glob("*.log")):
         with suppress(FileNotFoundError):  # it was deleted since it was listed
@@ -66,7 +67,7 @@ def segments(broker: BrokerProcess, topic: str, partition: int = 0) -> dict[str,
     return sizes
 
 
-def cleaned_up_to(broker: BrokerProcess, topic: str, partition: int = 0) -> int:
+def cleaned_up_to(broker: WatchedBroker, topic: str, partition: int = 0) -> int:
     """What the cleaner's checkpoint says."""
     path = broker.data / "cleaner-offset-checkpoint"
     for line in path.read_text().splitlines()[2:] if path.exists() else ():
@@ -75,7 +76,7 @@ def cleaned_up_to(broker: BrokerProcess, topic: str, partition: int = 0) -> int:
     return 0
 
 
-def wait_until_cleaned(broker: BrokerProcess, topic: str, offset: int, partition: int = 0) -> None:
+def wait_until_cleaned(broker: WatchedBroker, topic: str, offset: int, partition: int = 0) -> None:
     wait_for(lambda: cleaned_up_to(broker, topic, partition) >= offset, f"{topic} to be compacted up to {offset}", 60)
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from random import Random
 
 from ottla.local.cluster import LocalCluster
-from ottla.local.process import BrokerProcess, State
+from ottla.local.processes import BrokerProcess, State
+from ottla.local.proxy import ClusterProxies, Pair, both_ways
 from ottla.local.sight import NOBODY, Sight, Watcher
-from tests.rounds.exactly_once import ExactlyOnce
-from tests.rounds.links import Links, Pair
-from tests.rounds.load import TOPIC, Writer
+from tests.soak.exactly_once import ExactlyOnce
+from tests.soak.load import TOPIC, Writer
 
 KNOWN_SECONDS = 20.0
 
@@ -31,10 +31,10 @@ class Arena:
         transactions: ExactlyOnce,
         random: Random,
         session_s: float,
-        links: Links | None = None,
+        proxies: ClusterProxies,
     ) -> None:
         self.cluster = cluster
-        self.links = links
+        self.proxies = proxies
         self.writers = writers
         self.transactions = transactions
         self.random = random
@@ -55,7 +55,7 @@ class Arena:
         async def look() -> Sight | None:
             watcher = Watcher()
             try:
-                return await watcher.look(each.address for each in self.brokers if each.state is State.READY)
+                return await watcher.look(each.bootstrap for each in self.cluster.serving())
             finally:
                 await watcher.close()
 
@@ -96,8 +96,7 @@ class Arena:
 
 def heal(arena: Arena) -> None:
     """Everything runs again, and serves."""
-    if arena.links is not None:
-        arena.links.heal()
+    arena.proxies.heal()
     if arena.cluster.ensemble is not None:
         arena.cluster.ensemble.start()
     for broker in arena.brokers:
@@ -107,8 +106,7 @@ def heal(arena: Arena) -> None:
             broker.launch()
     arena.transactions.heal()
     for broker in arena.brokers:
-        while not broker.check_start():
-            time.sleep(0.01)
+        broker.wait_until_ready()
 
 
 def kill_leader(arena: Arena) -> None:
@@ -213,50 +211,44 @@ def rolling_restart(arena: Arena) -> None:
         broker.start()
 
 
-def _between(arena: Arena, broker: BrokerProcess) -> list[Pair]:
+def _around(arena: Arena, broker: BrokerProcess) -> list[Pair]:
     """Both ways between this broker and all others."""
-    others = [each.id for each in arena.brokers if each is not broker]
-    return [pair for other in others for pair in ((broker.id, other), (other, broker.id))]
+    return both_ways(broker.id, [each.id for each in arena.brokers if each is not broker])
 
 
 def cut_off_a_broker(arena: Arena) -> None:
     """Clients and the store still reach it: it must not acknowledge what it alone has."""
-    assert arena.links is not None
     broker = arena.random.choice([arena.leader(), arena.controller()])
-    arena.links.cut(_between(arena, broker))
+    arena.proxies.cut(_around(arena, broker))
     arena.rest(0.5, 8)
 
 
 def cut_one_way(arena: Arena) -> None:
-    assert arena.links is not None
     one, other = arena.random.sample(arena.brokers, 2)
-    arena.links.cut([(one.id, other.id)])
+    arena.proxies.cut([(one.id, other.id)])
     arena.rest(0.5, 8)
 
 
 def cut_a_bridge(arena: Arena) -> None:
     """Two brokers do not hear of each other; the third hears of both."""
-    assert arena.links is not None
     one, other = arena.random.sample(arena.brokers, 2)
-    arena.links.cut([(one.id, other.id), (other.id, one.id)])
+    arena.proxies.cut(both_ways(one.id, [other.id]))
     arena.rest(0.5, 8)
 
 
 def slow_links(arena: Arena) -> None:
-    assert arena.links is not None
     broker = arena.random.choice(arena.brokers)
-    arena.links.slow(_between(arena, broker), arena.random.uniform(0.02, 0.5))
+    arena.proxies.delay(_around(arena, broker), arena.random.uniform(0.02, 0.5))
     arena.rest(1, 5)
 
 
 def cut_and_kill(arena: Arena) -> None:
     """A leader that could not be followed dies; whoever takes over has all that was acknowledged."""
-    assert arena.links is not None
     broker = arena.leader()
-    arena.links.cut(_between(arena, broker))
+    arena.proxies.cut(_around(arena, broker))
     arena.rest(0.2, 5)
     broker.kill()
-    arena.links.heal()
+    arena.proxies.heal()
     arena.rest(0, 3)
 
 
@@ -345,7 +337,7 @@ OF_BROKERS: tuple[Fault, ...] = (
     kill_coordinator,
     kill_coordinator_and_copiers,
 )
-OF_LINKS: tuple[Fault, ...] = (cut_off_a_broker, cut_one_way, cut_a_bridge, slow_links, cut_and_kill)
+OF_NETWORK: tuple[Fault, ...] = (cut_off_a_broker, cut_one_way, cut_a_bridge, slow_links, cut_and_kill)
 OF_ZOOKEEPER: tuple[Fault, ...] = (
     kill_a_zookeeper,
     kill_the_leading_zookeeper,
