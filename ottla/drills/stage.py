@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from ottla.drills import pictures
 from ottla.drills.probe import Acknowledged, Probe, count_on_disk, values_on_disk
@@ -14,6 +14,7 @@ from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
 from ottla.local.processes import BrokerProcess, State
 from ottla.local.sight import Replicas, Sight
+from ottla.local.waiting import NotInTime, until
 
 T = TypeVar("T")
 Said = Callable[[str], None]
@@ -82,17 +83,14 @@ class Stage:
         self, expected: str, look: Callable[[], Awaitable[T]], holds: Callable[[T], bool], within: float = 0
     ) -> T:
         """Look until it holds, say how long that took, and draw."""
-        begun = time.monotonic()
-        deadline = begun + (within or PATIENCE_SECONDS)
-        while True:
-            value = await look()
-            if holds(value):
-                self._said(f"  ✓ {expected} (after {time.monotonic() - begun:.2f} s)")
-                await self.draw()
-                return value
-            if time.monotonic() > deadline:
-                raise Differs(f"expected within {deadline - begun:g} s: {expected}; seen: {value}")
-            await asyncio.sleep(LOOK_SECONDS)
+        begun, limit = time.monotonic(), within or PATIENCE_SECONDS
+        try:
+            value = await until(look, expected, limit, holds=holds)
+        except NotInTime as late:
+            raise Differs(f"expected within {limit:g} s: {expected}; seen: {late.seen}") from None
+        self._said(f"  ✓ {expected} (after {time.monotonic() - begun:.2f} s)")
+        await self.draw()
+        return value
 
     # Pictures.
 
@@ -233,11 +231,9 @@ class Stage:
     async def write(self, topic: str, count: int, partition: int = 0) -> None:
         """Records that must be taken: each attempt may meet an election, but not for long."""
         values = self.next_values(count)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while isinstance(outcome := await self.probe.write(topic, values, partition), ErrorCode):
-            if time.monotonic() > deadline:
-                raise Differs(f"expected: a write to {topic}-{partition} is taken; seen: {outcome.name}")
-            await asyncio.sleep(LOOK_SECONDS)
+        outcome = await self._without_error(
+            lambda: self.probe.write(topic, values, partition), f"a write to {topic}-{partition} is taken"
+        )
         self.promise(topic, partition, values, outcome)
         given = f"offsets {outcome.base_offset} to {outcome.end - 1}" if count > 1 else f"offset {outcome.base_offset}"
         self._said(f"  ✓ {records(count)} written to {topic}-{partition}, acks=all: {given}")
@@ -294,14 +290,17 @@ class Stage:
         return len(set(before) - set(self.on_disk(broker_id, topic, partition)))
 
     async def read(self, topic: str, partition: int = 0) -> list[str]:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            found = await self.probe.read(topic, partition)
-            if isinstance(found, list):
-                return found
-            if time.monotonic() > deadline:
-                raise Differs(f"expected: {topic}-{partition} can be read; seen: {found.name}")
-            await asyncio.sleep(LOOK_SECONDS)
+        return await self._without_error(
+            lambda: self.probe.read(topic, partition), f"{topic}-{partition} can be read"
+        )
+
+    async def _without_error(self, ask: Callable[[], Awaitable[T | ErrorCode]], expected: str) -> T:
+        """Ask until the answer is no error."""
+        try:
+            answer = await until(ask, expected, PATIENCE_SECONDS, holds=lambda told: not isinstance(told, ErrorCode))
+        except NotInTime as late:
+            raise Differs(f"expected: {expected}; seen: {late.seen}") from None
+        return cast("T", answer)
 
     def on_disk(self, broker_id: int, topic: str, partition: int = 0) -> list[str]:
         return values_on_disk(self.cluster, broker_id, topic, partition)

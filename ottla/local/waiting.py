@@ -42,7 +42,7 @@ async def until(
 async def until(
     look: Callable[[], Any],
     what: str = "a condition",
-    timeout_s: float = 30.0,
+    timeout_s: float = 60.0,
     *,
     holds: Callable[[Any], object] = bool,
 ) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import combinations
@@ -18,11 +16,11 @@ from ottla.cluster.ensemble import HOST
 from ottla.local.cluster import LocalCluster
 from ottla.local.processes import BrokerProcess
 from ottla.local.proxy import CLIENTS, ClusterProxies, both_ways
+from ottla.local.waiting import NotInTime, until, wait_for
 from ottla.testing.access import TIMEOUT_S, Topic
 from ottla.testing.started import Started
 from ottla.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-LOOK_SECONDS: Final = 0.02
 SESSION_MS: Final = 3000
 """How soon a broker that hangs is taken for dead."""
 SETTINGS: Final = {
@@ -92,25 +90,27 @@ class Cluster(Started):
             except ClientError:
                 continue  # it has gone meanwhile
             try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    while (await connection.call(request, MetadataResponse)).topics[0].error_code:  # noqa: ASYNC110
-                        await asyncio.sleep(LOOK_SECONDS)
-            except (ClientError, TimeoutError):
+                await until(
+                    lambda: connection.call(request, MetadataResponse),  # noqa: B023 (awaited here)
+                    f"{broker} to know {topic}",
+                    TIMEOUT_S,
+                    holds=lambda answer: not answer.topics[0].error_code,
+                )
+            except (ClientError, NotInTime):
                 continue
             finally:
                 await connection.close()
 
     def leader(self, topic: str, partition: int = 0, timeout: float = TIMEOUT_S) -> int:
         """Who leads, as soon as somebody does."""
-        deadline = time.monotonic() + timeout
         with Admin(self.bootstrap_servers) as admin:
-            while time.monotonic() < deadline:
+
+            def living_leader() -> int:
                 described = admin.describe_topics([str(topic)])[str(topic)]
                 found = next(each.leader for each in described.partitions if each.partition == partition)
-                if found in self.alive:
-                    return found
-                time.sleep(LOOK_SECONDS)
-        raise AssertionError(f"nobody leads {topic}-{partition} within {timeout:g} s")
+                return found if found in self.alive else 0
+
+            return wait_for(living_leader, f"a leader of {topic}-{partition}", timeout)
 
     def _process(self, broker_id: int) -> BrokerProcess:
         return self._local[broker_id]

@@ -10,9 +10,10 @@ import pytest
 from ottla.broker.fetch_sessions import Fetching, FetchSessions
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode, Refused
+from ottla.local.waiting import until
 from ottla.wire.fetch import FetchPartition, FetchRequest, Topic
 from ottla.wire.schema import fetch as wire
-from tests.harness.in_process import Client, brokers, run, until
+from tests.harness.in_process import Client, brokers, run
 from tests.replication.test_partition import partition
 
 __all__ = ["partition"]

@@ -9,9 +9,9 @@ import pytest
 
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.requests import TopicSpec
-from ottla.local.waiting import wait_for
+from ottla.local.waiting import until, wait_for
 from tests.harness.brokers import WatchedBroker
-from tests.harness.in_process import run, start_broker, stop_broker, until
+from tests.harness.in_process import run, start_broker, stop_broker
 
 
 def end_session(directory, session: int) -> None:

@@ -10,9 +10,10 @@ from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicSpec
 from ottla.config.load import load_broker_config
 from ottla.errors import StorageFault
+from ottla.local.waiting import until
 from ottla.runtime.disk import RealDisk
 from ottla.runtime.real import RealRuntime
-from tests.harness.in_process import brokers, run, start_broker, stop_broker, until
+from tests.harness.in_process import brokers, run, start_broker, stop_broker
 
 PATIENCE_S = 10.0
 

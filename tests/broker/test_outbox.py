@@ -10,6 +10,7 @@ import pytest
 
 from ottla.broker.transactions import _Outbox
 from ottla.coordinator.transactions import Markers, Prepared
+from ottla.local.waiting import until
 from ottla.net.peer import PeerLost
 from ottla.wire.schema.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
@@ -18,7 +19,6 @@ from ottla.wire.schema.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tests.harness.in_process import until
 
 SILENT, WILLING = 2, 3
 TICKET, WHAT = Prepared("x", 7, 0), Markers(True, (("t", 0),), 0)

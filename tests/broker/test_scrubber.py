@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ottla.broker import scrubber
 from ottla.cluster.requests import TopicSpec
-from tests.harness.in_process import brokers, run, until
+from ottla.local.waiting import until
+from tests.harness.in_process import brokers, run
 from tests.replication.test_partition import batch
 
 

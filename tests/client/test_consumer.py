@@ -15,7 +15,8 @@ from ottla.client.errors import BadSetting, ClientError, CommitFailed
 from ottla.client.positions import OffsetOutOfRange
 from ottla.client.producer import Producer
 from ottla.client.subscription import RebalanceListener
-from tests.client.clients import create, read, run, until, write
+from ottla.local.waiting import until
+from tests.client.clients import create, read, run, write
 from tests.conftest import Served, StartBroker
 
 PROTOCOLS = ["classic", "consumer"]

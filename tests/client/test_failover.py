@@ -12,7 +12,8 @@ from ottla.client.admin import Admin, NewTopic
 from ottla.client.consumer import Consumer
 from ottla.client.embedded import TopicPartition
 from ottla.client.producer import Producer
-from tests.client.clients import run, until
+from ottla.local.waiting import until
+from tests.client.clients import run
 from tests.conftest import EXTERNAL
 from tests.harness.cluster import Brokers
 

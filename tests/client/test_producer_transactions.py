@@ -13,7 +13,8 @@ from ottla.client.embedded import TopicPartition
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.producer import Producer
 from ottla.errors import ErrorCode
-from tests.client.clients import create, read, run, until
+from ottla.local.waiting import until
+from tests.client.clients import create, read, run
 from tests.conftest import Served
 
 

@@ -22,12 +22,13 @@ from ottla.client.routing import Broker as Node
 from ottla.client.waits import AGAIN_SECONDS, FORGOTTEN_SECONDS, PATIENCE_SECONDS, Unanswered, Waits
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
+from ottla.local.waiting import until
 from ottla.testing import Broker
 from ottla.wire.schema.fetch import FetchRequest
 from ottla.wire.schema.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.wire.schema.metadata import MetadataRequest
-from tests.harness.in_process import brokers, run, start_broker, stop_broker, until
+from tests.harness.in_process import brokers, run, start_broker, stop_broker
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 

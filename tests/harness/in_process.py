@@ -12,6 +12,7 @@ from typing import TypeVar
 from ottla.broker.broker import Broker
 from ottla.cluster.image import Endpoint
 from ottla.config.load import load_broker_config
+from ottla.local.waiting import until
 from ottla.runtime.real import RealRuntime
 from ottla.wire import messages
 from ottla.wire.frame import framed, parse_response_header, request_header
@@ -28,12 +29,6 @@ def run(act: Callable[[], Awaitable[None]]) -> None:
             await act()
 
     asyncio.run(main())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what tells nobody; the test's deadline is the limit."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
 
 
 async def start_broker(directory: Path, broker_id: int, **settings: str) -> Broker:

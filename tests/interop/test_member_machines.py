@@ -15,8 +15,9 @@ from ottla.client.consumer_membership import ConsumerMember, State
 from ottla.client.member import MemberSettings
 from ottla.client.membership import ClassicMember
 from ottla.errors import ErrorCode
+from ottla.local.waiting import until
 from tests.interop.conftest import create_topic
-from tests.interop.member_shell import Shell, settle, shells, until
+from tests.interop.member_shell import Shell, settle, shells
 
 pytest_plugins = ["tests.interop.group_fixtures"]
 

@@ -10,7 +10,8 @@ import pytest
 from ottla.client.consumer import Consumer
 from ottla.client.embedded import TopicPartition
 from ottla.client.producer import Producer
-from tests.client.clients import read, run, until
+from ottla.local.waiting import until
+from tests.client.clients import read, run
 from tests.interop.clients import CODECS, Client, Confluent, Record
 from tests.interop.test_produce_consume import RECORDS
 
