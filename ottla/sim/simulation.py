@@ -26,6 +26,7 @@ from ottla.sim.faults import AT_REST, Faults
 from ottla.sim.invariants import Invariants
 from ottla.sim.loop import Livelock
 from ottla.sim.operator import Operator
+from ottla.sim.planted import NOTHING, Planted
 from ottla.sim.transactions import BANK, COPIERS, COPY, Exactness
 from ottla.sim.transactions import SETTINGS as TRANSACTION_SETTINGS
 from ottla.sim.workload import TOPIC, Client, Member, Protocol, Reader, Surveyor, Writer, create_topic
@@ -68,10 +69,11 @@ def simulate(
     only: Collection[str] | None = None,
     show: Callable[[str], object] | None = None,
     detail: bool = False,
+    planted: Planted = NOTHING,
 ) -> Outcome:
     """`only` names the kinds of faults; without it the seed chooses. `show` gets the trace line by line; with `detail`
     what brokers log about their ordinary business is in it, too."""
-    simulation = Simulation(seed, minutes, brokers, show, only=only, detail=detail)
+    simulation = Simulation(seed, minutes, brokers, show, only=only, detail=detail, planted=planted)
     gc.collect()
     gc.freeze()  # what was there before need not be looked at again and again
     with _logged(simulation.world):
@@ -104,6 +106,7 @@ class Simulation:
         *,
         only: Collection[str] | None = None,
         detail: bool = False,
+        planted: Planted = NOTHING,
     ) -> None:
         self.world = World(seed, show, detail=detail)
         random = self.world.chance("plan")
@@ -114,7 +117,7 @@ class Simulation:
         transactional = seed % 2 == 1
         partitions = random.randint(1, 4)
         self.partitions = COPIERS if transactional else partitions
-        self.cluster = SimCluster(self.world, brokers, self._settings(random))
+        self.cluster = SimCluster(self.world, brokers, self._settings(random), planted)
         self.clients: list[Client] = [
             Writer(self.cluster, self.history, f"writer-{number}", self.partitions, random)
             for number in range(random.randint(1, 3))

@@ -13,6 +13,7 @@ from ottla.broker.broker import Broker
 from ottla.cluster.image import Endpoint
 from ottla.config.load import load_broker_config
 from ottla.local.waiting import until
+from ottla.runtime.disk import RealDisk
 from ottla.runtime.real import RealRuntime
 from ottla.wire import messages
 from ottla.wire.frame import framed, parse_response_header, request_header
@@ -31,7 +32,7 @@ def run(act: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-async def start_broker(directory: Path, broker_id: int, **settings: str) -> Broker:
+async def start_broker(directory: Path, broker_id: int, disk: RealDisk | None = None, /, **settings: str) -> Broker:
     flags = {
         "broker.id": str(broker_id),
         "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -40,7 +41,9 @@ async def start_broker(directory: Path, broker_id: int, **settings: str) -> Brok
         "controlled.shutdown.enable": "false",
         **{name.replace("_", "."): value for name, value in settings.items()},
     }
-    broker = Broker(load_broker_config(flags=flags), RealRuntime())
+    runtime = RealRuntime()
+    runtime.disk = disk or runtime.disk
+    broker = Broker(load_broker_config(flags=flags), runtime)
     await broker.start()
     return broker
 

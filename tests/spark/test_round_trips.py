@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,13 +15,18 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from ottla import blocking
-from ottla.client import connection
+from ottla.blocking.thread import LoopThread
+from ottla.cluster.ensemble import HOST
+from ottla.local.cluster import LocalCluster
+from ottla.local.proxy import ClusterProxies
 from ottla.spark import clients, exactly_once, workers
 from ottla.spark.exactly_once import Identity, NotRepeatable, Part
 from ottla.spark.fencing import DECISIONS_PREFIX
 from ottla.spark.options import WriteOptions
 from ottla.spark.sink import OttlaStreamWriter, OttlaWriter, Plan
 from ottla.spark.source import OttlaDataSource
+from ottla.wire.apis import APIS
+from tests.conftest import ExternalBroker, Served
 from tests.spark.conftest import Create
 from tests.spark.test_fencing import plan_of, rows
 from tests.spark.test_prefetch import reader_of
@@ -30,22 +35,36 @@ from tests.spark.test_sink import numbers, once
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture
-def asked(monkeypatch) -> Callable[[], list[str]]:
-    """What has been asked since the last call, by the names of the requests. A new connection asks for ApiVersions."""
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory) -> Iterator[tuple[Served, list[str]]]:
+    """A broker behind a proxy, and the names of all requests that have passed."""
     seen: list[str] = []
-    write = connection.Connection._write
+    thread = LoopThread("proxy")
+    with LocalCluster(tmp_path_factory.mktemp("watched"), 1) as cluster:
+        note = lambda frame: seen.append(APIS[int.from_bytes(frame[:2], "big")].name)  # noqa: E731
+        proxies = ClusterProxies(cluster, thread, clients=True, intercept=note)
+        cluster.start()
+        yield ExternalBroker(f"{HOST}:{proxies.ports[1]}"), seen
+    proxies.close()
+    thread.close()
 
-    def seen_and_written(self: Any, request: Any, *rest: Any) -> None:
-        seen.append(type(request).__name__.removesuffix("Request"))
-        write(self, request, *rest)
+
+@pytest.fixture
+def broker(watched: tuple[Served, list[str]]) -> Served:
+    return watched[0]
+
+
+@pytest.fixture
+def asked(watched: tuple[Served, list[str]]) -> Callable[[], list[str]]:
+    """What has been asked since the last call, by the names of the requests. A new connection asks for ApiVersions."""
+    seen = watched[1]
+    seen.clear()
 
     def taken() -> list[str]:
         was = seen.copy()
         seen.clear()
         return was
 
-    monkeypatch.setattr(connection.Connection, "_write", seen_and_written)
     return taken
 
 
