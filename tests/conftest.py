@@ -106,14 +106,31 @@ def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
     return lambda: f"{stem}-{uuid.uuid4().hex[:8]}"
 
 
-LONG = (
-    "tests/soak/",
+LONGEST = (
+    "tests/soak/test_soak.py",
     "tests/cli/test_drill.py",
-    "tests/sim/",
     "tests/spark/",
+    "tests/sim/test_simulation.py",
+    "tests/soak/",
+    "tests/behaviour/test_transaction_crash.py",
+    "tests/cli/test_dev.py",
+    "tests/cluster/",
+    "tests/behaviour/test_restart.py",
+    "tests/interop/test_groups_sharing.py",
+    "tests/behaviour/test_serve_process.py",
+    "tests/behaviour/test_replication.py",
+    "tests/sim/",
+    "tests/client/",
+    "tests/behaviour/test_cluster_requests.py",
+    "tests/behaviour/test_elections.py",
     "tests/interop/test_transactions",
+    "tests/interop/test_consumer_protocol.py",
+    "tests/interop/test_groups",
+    "tests/interop/",
+    "tests/cli/",
+    "tests/broker/",
 )
-"""What takes minutes goes first, in this order: whoever of the processes came to it last would keep all waiting. Needs
+"""What takes longest goes first, in this order: whichever process came to it last would keep all waiting. Needs
 `--no-loadscope-reorder`."""
 SHARING_SPARK = (
     "tests/spark/test_avro.py",
@@ -126,7 +143,7 @@ SHARING_SPARK = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
-        return next((rank for rank, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG))
+        return next((rank for rank, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST))
 
     items.sort(key=rank)
 

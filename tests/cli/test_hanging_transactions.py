@@ -9,7 +9,7 @@ import pytest
 from ottla.blocking import Admin, Consumer, Producer
 from tests.cli.commands import Ottla
 from tests.harness.brokers import WatchedBroker
-from tests.interop.raw import Connection, batch, produce_fields
+from tests.harness.raw import Connection, batch, produce_fields
 
 TRANSACTIONAL = 0x10
 

@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient
 
 from ottla.local.waiting import wait_for
 from tests.harness.brokers import WatchedBroker
+from tests.harness.topics import create_topic
 from tests.interop.clients import Confluent, Record
-from tests.interop.conftest import create_topic
 
 CONFLUENT = Confluent()
 SEGMENT_BYTES = 50_000

@@ -17,7 +17,7 @@ import pytest
 from ottla.cluster.ensemble import Ensemble, find_jars, find_java
 from ottla.errors import Fault
 
-CACHE = Path(__file__).resolve().parent.parent / ".bench" / "zookeeper"
+CACHE = Path(__file__).resolve().parents[2] / ".bench" / "zookeeper"
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
 WANTED = (
     ("org.apache.zookeeper", "zookeeper", "3.9.5"),

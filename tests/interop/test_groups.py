@@ -7,9 +7,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from ottla.local.waiting import wait_for
-from tests.interop.groups import NAMES, produce
+from tests.harness.groups import NAMES, produce
 
-pytest_plugins = ["tests.interop.group_fixtures"]
+pytest_plugins = ["tests.harness.group_fixtures"]
 
 
 @pytest.fixture

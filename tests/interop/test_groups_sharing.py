@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from ottla.local.waiting import wait_for
-from tests.interop.groups import NAMES, Group, produce
+from tests.harness.groups import NAMES, Group, produce
 
-pytest_plugins = ["tests.interop.group_fixtures"]
+pytest_plugins = ["tests.harness.group_fixtures"]
 
 
 @pytest.fixture

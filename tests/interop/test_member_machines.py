@@ -16,10 +16,10 @@ from ottla.client.member import MemberSettings
 from ottla.client.membership import ClassicMember
 from ottla.errors import ErrorCode
 from ottla.local.waiting import until
-from tests.interop.conftest import create_topic
+from tests.harness.topics import create_topic
 from tests.interop.member_shell import Shell, settle, shells
 
-pytest_plugins = ["tests.interop.group_fixtures"]
+pytest_plugins = ["tests.harness.group_fixtures"]
 
 FAST = {"session_timeout_ms": 1_500, "heartbeat_interval_ms": 100, "retry_backoff_ms": 50}
 

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ottla.local.waiting import wait_for
 from tests.conftest import Served
+from tests.harness.topics import MakeTopic
 from tests.interop.clients import Confluent
-from tests.interop.conftest import MakeTopic
 from tests.interop.transactional import (
     TRANSACTIONAL,
     ConfluentTransactional,

@@ -18,7 +18,9 @@ from ottla.sim.planted import NOTHING, Planted
 from ottla.sim.simulation import simulate
 
 
-@pytest.mark.parametrize("seed", range(1, 51))
+@pytest.mark.parametrize(
+    "seed", [*range(1, 31), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(31, 51))]
+)
 def test_no_fault_makes_clients_see_what_cannot_be(seed):
     outcome = simulate(seed, 0.5)
     assert (outcome.violations, outcome.failures) == ([], [])

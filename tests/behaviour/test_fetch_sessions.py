@@ -7,8 +7,8 @@ from typing import Any
 import kafka
 import pytest
 
+from tests.harness.raw import Connection, batch, produce
 from tests.interop.clients import CLIENTS, Client, KafkaPython, Record
-from tests.interop.raw import Connection, batch, produce
 
 PARTITIONS = 10
 SESSION_NOT_FOUND, INVALID_SESSION_EPOCH = 70, 71

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.local.waiting import wait_for
 from tests.conftest import Served
-from tests.interop.raw import Connection, batch, fetch_fields
+from tests.harness.raw import Connection, batch, fetch_fields
 from tests.interop.transactional import read, read_until
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20

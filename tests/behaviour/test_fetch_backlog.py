@@ -13,7 +13,7 @@ import pytest
 from ottla.client.consumer import Consumer
 from ottla.client.embedded import TopicPartition
 from tests.client.clients import run
-from tests.interop.raw import Connection, batch, produce
+from tests.harness.raw import Connection, batch, produce
 
 PARTITIONS = 24
 BATCHES = 6

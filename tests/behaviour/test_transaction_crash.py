@@ -29,12 +29,12 @@ from ottla.runtime.disk import RealDisk
 from ottla.wire import marker as markers
 from ottla.wire.marker import Marker
 from ottla.wire.records import iterate
+from tests.behaviour.test_transaction_protocol import NONE, Raw
 from tests.conftest import StartBroker
 from tests.harness.brokers import WatchedBroker
+from tests.harness.raw import Closed, Connection
+from tests.harness.topics import create_topic
 from tests.interop.clients import Confluent
-from tests.interop.conftest import create_topic
-from tests.interop.raw import Closed, Connection
-from tests.interop.test_transactions_raw import NONE, Raw
 from tests.interop.transactional import read, read_until
 
 FEW = ("--set", "transaction.state.log.num.partitions=1", "--set", "offsets.topic.num.partitions=1")
@@ -262,7 +262,9 @@ def _has_copied(copiers: list[Copier], count: int) -> bool:
     return sum(copier.copied for copier in copiers) > count
 
 
-@pytest.mark.parametrize("second", [False, True], ids=["first version", "second version"])
+@pytest.mark.parametrize(
+    "second", [pytest.param(False, id="first version", marks=pytest.mark.long), pytest.param(True, id="second version")]
+)
 def test_a_transactional_copy_is_exact_though_the_broker_is_killed_again_and_again(
     start_broker: StartBroker, second: bool
 ):

@@ -11,12 +11,12 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.behaviour.test_api_versions import topic_id_of
+from tests.behaviour.test_idempotence import IdempotentProducer, new_producer_id
 from tests.harness.brokers import WatchedBroker
+from tests.harness.raw import Connection, batch, fetch, produce
+from tests.harness.topics import create_topic
 from tests.interop.clients import CODECS, Confluent, Record
-from tests.interop.conftest import create_topic
-from tests.interop.raw import Connection, batch, fetch, produce
-from tests.interop.test_idempotence import IdempotentProducer, new_producer_id
-from tests.interop.test_versions import topic_id_of
 
 CONFLUENT = Confluent()
 

@@ -78,7 +78,7 @@ class Process:
         self.log = log
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.interop.consumer_process", json.dumps(specs)],
+                [sys.executable, "-m", "tests.harness.consumer_process", json.dumps(specs)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

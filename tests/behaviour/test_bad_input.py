@@ -14,8 +14,7 @@ from confluent_kafka.admin import AdminClient
 from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
 from tests.harness.brokers import WatchedBroker
-from tests.interop.conftest import create_topic
-from tests.interop.raw import (
+from tests.harness.raw import (
     Connection,
     batch,
     fetch,
@@ -25,6 +24,7 @@ from tests.interop.raw import (
     produce_fields,
     record,
 )
+from tests.harness.topics import create_topic
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="what Ottla promises; Apache Kafka differs in places")
 

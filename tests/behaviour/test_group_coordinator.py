@@ -11,10 +11,10 @@ import pytest
 
 from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL, Served, StartBroker
+from tests.harness.raw import Connection, batch, produce, record
 from tests.interop.member import NO_ERROR, RawMember
-from tests.interop.raw import Connection, batch, produce, record
 
-pytest_plugins = ["tests.interop.group_fixtures"]
+pytest_plugins = ["tests.harness.group_fixtures"]
 
 NO_TOPIC, METADATA_TOO_LARGE, NOT_AVAILABLE, INCONSISTENT_PROTOCOL, INVALID_GROUP_ID = 3, 12, 15, 23, 24
 INVALID_TOPIC, UNKNOWN_MEMBER, INVALID_SESSION_TIMEOUT, INVALID_REQUEST = 17, 25, 26, 42

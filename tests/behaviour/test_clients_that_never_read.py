@@ -18,8 +18,8 @@ from kio.static.constants import EntityType
 
 from ottla.local.waiting import wait_for
 from tests.harness.brokers import WatchedBroker
-from tests.interop.conftest import create_topic
-from tests.interop.raw import Connection, batch, encode_request, fetch, fetch_fields, produce
+from tests.harness.raw import Connection, batch, encode_request, fetch, fetch_fields, produce
+from tests.harness.topics import create_topic
 
 CLIENTS = 1_000
 PARTITIONS = 16

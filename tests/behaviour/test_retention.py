@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from ottla.local.waiting import wait_for
+from tests.harness.topics import create_topic
 from tests.interop.clients import CLIENTS, Confluent, Record
-from tests.interop.conftest import create_topic
 
 CONFLUENT = Confluent()
 SEGMENT_BYTES = 1_048_576

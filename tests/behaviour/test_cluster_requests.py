@@ -15,8 +15,8 @@ from ottla.errors import ErrorCode
 from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
 from tests.harness.brokers import WatchedBroker
+from tests.harness.raw import Connection
 from tests.interop.clients import kafka_python_admin
-from tests.interop.raw import Connection
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own")
 
@@ -47,8 +47,11 @@ class Brokers:
         ]  # fmt: skip
 
     def start(self) -> Brokers:
+        self.all[0].start()
+        for broker in self.all[1:]:
+            broker.launch()
         for broker in self.all:
-            broker.start()
+            broker.wait_until_ready()
         for broker in self.all:
             wait_for(lambda: len(cluster_of(broker)["brokers"]) == 3, "three brokers")  # noqa: B023
         return self

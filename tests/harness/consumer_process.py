@@ -1,4 +1,4 @@
-"""Group consumers in a process of their own, which a test can kill: `python -m tests.interop.consumer_process SPECS`.
+"""Group consumers in a process of their own, which a test can kill: `python -m tests.harness.consumer_process SPECS`.
 
 SPECS is a JSON list, one object for each consumer the process hosts (see `Spec`). What happens to them is printed
 as JSON lines; commands come as JSON lines: {"name": …, "do": "stop"} or "commit". All three clients do the same.

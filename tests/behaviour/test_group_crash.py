@@ -15,9 +15,9 @@ import pytest
 from ottla.local.waiting import wait_for
 from tests.conftest import StartBroker
 from tests.harness.brokers import WatchedBroker
+from tests.harness.raw import Closed, Connection
 from tests.interop.clients import Confluent, Record
 from tests.interop.member import NO_ERROR, RawMember
-from tests.interop.raw import Closed, Connection
 
 QUICK = ("--set", "group.initial.rebalance.delay.ms=300")
 LOADING, NOT_AVAILABLE, ILLEGAL_GENERATION, REBALANCING = 14, 15, 22, 27

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import EXTERNAL, ExternalBroker, Served
 from tests.harness.brokers import WatchedBroker
-from tests.interop.groups import Group, Member, Process
+from tests.harness.groups import Group, Member, Process
 
 # Sessions short enough to wait for their end, and no waiting for members that may still come.
 GROUP_SETTINGS = {

@@ -16,6 +16,7 @@ import pytest
 
 from bench.maven import CACHE, kafka_version
 from ottla.local.waiting import wait_for
+from tests.behaviour.test_idempotence import new_producer_id
 from tests.harness.brokers import WatchedBroker
 from tests.harness.compacted import (
     EAGER,
@@ -28,9 +29,8 @@ from tests.harness.compacted import (
     segments,
     wait_until_cleaned,
 )
+from tests.harness.raw import Connection, batch, produce, record
 from tests.interop.clients import CLIENTS, CODECS, Confluent, Record
-from tests.interop.raw import Connection, batch, produce, record
-from tests.interop.test_idempotence import new_producer_id
 
 CONFLUENT = Confluent()
 NOW_MS = 1_750_000_000_000
@@ -194,6 +194,7 @@ def check(broker: WatchedBroker, topic: str, writer: Writer) -> int:
     return len(found)
 
 
+@pytest.mark.long
 @pytest.mark.broker_may_log("the process of .* was killed .*; it will be tried again")
 @pytest.mark.broker_may_log("was cut at")
 def test_nothing_is_lost_when_broker_and_cleaner_are_killed_under_load(compacting):

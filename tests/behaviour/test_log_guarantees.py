@@ -8,8 +8,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.harness.raw import Connection, fetch
 from tests.interop.clients import CLIENTS, EARLIEST, Client, Confluent, Record, take, untimed
-from tests.interop.raw import Connection, fetch
 
 CONFLUENT = Confluent()
 

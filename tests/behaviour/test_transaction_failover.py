@@ -14,9 +14,9 @@ import pytest
 
 from ottla.local.processes import BrokerProcess
 from ottla.local.waiting import wait_for
+from tests.behaviour.test_transaction_protocol import NONE, Raw
 from tests.harness.cluster import Brokers
-from tests.interop.raw import Closed, Connection
-from tests.interop.test_transactions_raw import NONE, Raw
+from tests.harness.raw import Closed, Connection
 from tests.interop.transactional import ConfluentTransactional, read, read_until
 
 FEW = {

@@ -15,7 +15,7 @@ import pytest
 from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
 from tests.harness.brokers import WatchedBroker
-from tests.interop.raw import Connection, batch, produce
+from tests.harness.raw import Connection, batch, produce
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="about Ottla's own command line")
 

@@ -9,8 +9,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.conftest import EXTERNAL
+from tests.harness.raw import Connection
 from tests.interop.clients import kafka_python_admin
-from tests.interop.raw import Connection
 
 NONE, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION, INVALID_REQUEST = 0, 3, 35, 42
 SECURITY_DISABLED, LOG_DIR_NOT_FOUND, RESOURCE_NOT_FOUND, DUPLICATE_RESOURCE = 54, 57, 91, 92

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.raw import Connection, batch, fetch, produce
+from tests.harness.raw import Connection, batch, fetch, produce
 
 NOT_LEADER_OR_FOLLOWER, OUT_OF_ORDER_SEQUENCE, INVALID_PRODUCER_EPOCH = 6, 45, 47
 SEQUENCE_MAX = 2**31 - 1

@@ -10,8 +10,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from ottla.config.inert_settings import has_no_effect
 from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL
+from tests.harness.raw import Connection
 from tests.interop.clients import kafka_python_admin
-from tests.interop.raw import Connection
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND = 0, 1, 2

@@ -16,13 +16,13 @@ from ottla.local.processes import BrokerProcess
 from ottla.local.waiting import wait_for
 from ottla.log.manifest import FILE_NAME
 from ottla.wire.batch import batches
+from tests.behaviour import test_damaged_files
+from tests.behaviour.test_damaged_files import COUNT, TOPIC, Kept, logs, remove, starts
 from tests.conftest import EXTERNAL
-from tests.interop import test_damage
-from tests.interop.test_damage import COUNT, TOPIC, Kept, logs, remove, starts
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own")
 
-store = test_damage.store
+store = test_damaged_files.store
 
 
 def cut_batches(path: Path, count: int) -> None:
@@ -91,6 +91,7 @@ def test_an_older_copy_of_the_last_leaders_files_wins_over_nobody(tmp_path, stor
         assert kept.write(1) == 40
 
 
+@pytest.mark.long
 def test_an_older_copy_of_a_partition_without_another_replica_is_named(tmp_path):
     with LocalCluster(tmp_path / "brokers", 1) as cluster:
         cluster.start()
@@ -128,6 +129,7 @@ def test_a_last_leader_with_an_empty_disk_deletes_nothing_of_a_log_that_starts_l
         assert kept.write(1) == COUNT
 
 
+@pytest.mark.long
 def test_what_others_have_of_a_lost_log_is_used_and_only_the_rest_is_missing(tmp_path):
     """Also after the loss is accepted, and then nobody misses it any more."""
     with LocalCluster(tmp_path / "brokers", 3) as cluster:
@@ -159,6 +161,7 @@ def test_what_others_have_of_a_lost_log_is_used_and_only_the_rest_is_missing(tmp
         assert kept.read(0, 21)[0] == [*kept.written[:20], kept.written[25]]
 
 
+@pytest.mark.long
 def test_a_first_segment_that_is_lost_with_its_manifest_and_the_mark_is_deleted_nowhere(tmp_path):
     with LocalCluster(tmp_path / "brokers", 3) as cluster:
         cluster.start()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import EXTERNAL, Served
-from tests.interop.raw import Connection, batch, fetch_fields, header_v1, produce_fields
+from tests.harness.raw import Connection, batch, fetch_fields, header_v1, produce_fields
 
 UNSUPPORTED_VERSION = 35
 

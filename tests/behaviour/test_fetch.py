@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from tests.interop.raw import Connection, batch, fetch, fetch_fields, produce
+from tests.harness.raw import Connection, batch, fetch, fetch_fields, produce
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION = 1, 3
 FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID = 74, 75, 100
