@@ -17,15 +17,15 @@ async def bootstrap(stage: Stage) -> None:
     await stage.probe.create(TOPIC, [(1,), (2,), (3,)])
     stage.show_topics(TOPIC)
     await stage.made(TOPIC, 3)
-    sights = [await stage.probe.sight_of(broker_id) for broker_id in HOLDERS]
-    for broker_id, sight in zip(HOLDERS, sights, strict=True):
+    snapshots = [await stage.probe.snapshot_of(broker_id) for broker_id in HOLDERS]
+    for broker_id, snapshot in zip(HOLDERS, snapshots, strict=True):
         stage.check(
-            sight.brokers == HOLDERS,
-            f"broker {broker_id}, asked for metadata, names all brokers: {', '.join(map(str, sight.brokers))}",
-            sight.brokers,
+            snapshot.brokers == HOLDERS,
+            f"broker {broker_id}, asked for metadata, names all brokers: {', '.join(map(str, snapshot.brokers))}",
+            snapshot.brokers,
         )
     stage.check(
-        all(sight.partitions == sights[0].partitions for sight in sights),
+        all(snapshot.partitions == snapshots[0].partitions for snapshot in snapshots),
         "all of them name the same topics, partitions and leaders",
     )
     for broker_id in HOLDERS:

@@ -1,5 +1,5 @@
-"""The stage of a drill: a cluster to break, words and pictures for what is done, and checks that end it when something
-differs."""
+"""Stage of a drill: a cluster to break, narration and pictures of every step, and checks that end the drill when
+something differs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ottla.drills.probe import Acknowledged, Probe, count_on_disk, values_on_dis
 from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
 from ottla.local.processes import BrokerProcess, State
-from ottla.local.sight import Replicas, Sight
+from ottla.local.snapshot import ClusterSnapshot, Replicas
 from ottla.local.waiting import NotInTime, until
 
 T = TypeVar("T")
@@ -126,8 +126,8 @@ class Stage:
 
     async def _replicas_now(self, topic: str, partition: int) -> tuple[list[str], bool]:
         """The picture, and whether it shows all that can be known."""
-        sight = await self.probe.sight()
-        state = sight.partitions.get((topic, partition))
+        snapshot = await self.probe.snapshot()
+        state = snapshot.partitions.get((topic, partition))
         if state is None:
             return [], True
         copies = [
@@ -144,8 +144,8 @@ class Stage:
         return pictures.replicas(f"{topic}-{partition}", copies, high), high is not None or not led
 
     async def _matrix_picture(self, topics: Sequence[str]) -> list[str]:
-        sight = await self.probe.sight()
-        shown = {key: state for key, state in sight.partitions.items() if key[0] in topics}
+        snapshot = await self.probe.snapshot()
+        shown = {key: state for key, state in snapshot.partitions.items() if key[0] in topics}
         if not shown:
             return []
         brokers = list(self.cluster.brokers)
@@ -317,19 +317,19 @@ class Stage:
             lambda found: all(each == found[0] for each in found),
         )
 
-    async def made(self, topic: str, partitions: int) -> Sight:
+    async def made(self, topic: str, partitions: int) -> ClusterSnapshot:
         """Every broker that serves knows the topic, and each of its partitions has a leader."""
 
-        async def sights() -> list[Sight]:
-            return [await self.probe.sight_of(broker_id) for broker_id in self.probe.serving()]
+        async def snapshots() -> list[ClusterSnapshot]:
+            return [await self.probe.snapshot_of(broker_id) for broker_id in self.probe.serving()]
 
-        def led(sight: Sight) -> int:
-            return sum(state.leader >= 0 for (name, _), state in sight.partitions.items() if name == topic)
+        def led(snapshot: ClusterSnapshot) -> int:
+            return sum(state.leader >= 0 for (name, _), state in snapshot.partitions.items() if name == topic)
 
         found = await self.until(
             f"topic {topic} is created: all brokers know it, {partitions} of {partitions} partitions have a leader",
-            sights,
-            lambda found: bool(found) and all(led(sight) == partitions for sight in found),
+            snapshots,
+            lambda found: bool(found) and all(led(snapshot) == partitions for snapshot in found),
         )
         return found[0]
 

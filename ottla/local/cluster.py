@@ -62,8 +62,8 @@ class LocalCluster:
         self.brokers: dict[int, BrokerProcess] = {}
         self.replaced_ports: dict[int, int] = {}
         """Broker to the port it should have had, had that been free."""
-        for place, broker_id in enumerate(ids):
-            wanted = port + place if port else 0
+        for index, broker_id in enumerate(ids):
+            wanted = port + index if port else 0
             if wanted and not is_free(wanted):
                 self.replaced_ports[broker_id] = wanted
                 wanted = 0

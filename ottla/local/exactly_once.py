@@ -1,9 +1,8 @@
-"""The verdict over transactions, from what a reader of committed records sees: a copy that is its original, and a bank
-whose money only ever moves.
+"""Exactly-once checker: compares a transactional copy with its original, and checks the sum of a bank.
 
-A transfer is two records, one for each account, in one transaction. Markers reach partitions one after the other, so a
-reader may see one half before the other; but then the other comes, and what is on all accounts together with what such
-halves still owe is always the same.
+It judges by what a read_committed consumer sees. A transfer is two records, one for each account, in one transaction.
+Transaction markers reach partitions one after the other, so a consumer may see one record before the other. The sum of
+all accounts and of the transfers that are half seen is always the same.
 """
 
 from __future__ import annotations

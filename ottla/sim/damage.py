@@ -1,4 +1,4 @@
-"""Files of a simulated broker that change behind its back."""
+"""Damaged files of a simulated broker: removed, emptied, cut, extended, or with a flipped bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody who keeps the controller busy: topics come and go, replicas move, leaders are elected on request."""
+"""Operator of a simulated cluster: creates and deletes topics, reassigns replicas, requests leader elections."""
 
 from __future__ import annotations
 

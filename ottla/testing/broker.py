@@ -1,6 +1,6 @@
-"""A whole broker in this process: a real one, on its own loop in a thread, with a directory that goes with it.
+"""Test broker in this process: a real broker on a loop in a thread, with a directory that is removed with it.
 
-What clients send it passes through `faults` first; otherwise it is what `ottla serve` runs. Groups begin at once, and
+Requests of clients pass through `faults` first; otherwise it is what `ottla serve` runs. Groups start at once, and
 internal topics have one partition: tests have few groups, and little time.
 """
 

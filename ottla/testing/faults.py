@@ -1,4 +1,5 @@
-"""Faults on demand: requests that fail, or take long, as a test says. Between the network and the broker; pure."""
+"""Injected faults: client requests that fail, or are answered late, as a test says. Pure; a broker or a proxy asks it
+for every request."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ class Spec:
         line = json.dumps({"name": self.name, "event": event, "value": value})
         os.write(1, line.encode() + b"\n")
 
-    def tell_places(self, event: str, places: Iterable[Any]) -> None:
-        self.tell(event, sorted([place.topic, place.partition] for place in places))
+    def tell_partitions(self, event: str, tps: Iterable[Any]) -> None:
+        self.tell(event, sorted([tp.topic, tp.partition] for tp in tps))
 
     def process(self, topic: str, partition: int, offset: int, value: bytes) -> None:
         self.tell("record", [topic, partition, offset, value.decode()])
@@ -90,9 +90,9 @@ def run_confluent(spec: Spec) -> None:
     consumer = ck.Consumer(settings)
     consumer.subscribe(
         spec.topics,
-        on_assign=lambda _, places: spec.tell_places("assigned", places),
-        on_revoke=lambda _, places: spec.tell_places("revoked", places),
-        on_lost=lambda _, places: spec.tell_places("lost", places),
+        on_assign=lambda _, tps: spec.tell_partitions("assigned", tps),
+        on_revoke=lambda _, tps: spec.tell_partitions("revoked", tps),
+        on_lost=lambda _, tps: spec.tell_partitions("lost", tps),
     )
     spec.tell("started")
     while (command := spec.command()) != "stop":
@@ -105,11 +105,11 @@ def run_confluent(spec: Spec) -> None:
         if message.error():
             spec.tell("error", str(message.error()))
             continue
-        place = message.topic(), message.partition(), message.offset()
+        tp = message.topic(), message.partition(), message.offset()
         if spec.commit == "before":
             consumer.commit(message=message, asynchronous=False)
             spec.crash_if_told()
-        spec.process(*place, message.value())
+        spec.process(*tp, message.value())
         if spec.commit == "after":
             spec.crash_if_told()
             consumer.commit(message=message, asynchronous=False)
@@ -135,13 +135,13 @@ def run_kafka_python(spec: Spec) -> None:
 
     class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_assigned(self, assigned):
-            spec.tell_places("assigned", assigned)
+            spec.tell_partitions("assigned", assigned)
 
         def on_partitions_revoked(self, revoked):
-            spec.tell_places("revoked", revoked)
+            spec.tell_partitions("revoked", revoked)
 
         def on_partitions_lost(self, lost):
-            spec.tell_places("lost", lost)
+            spec.tell_partitions("lost", lost)
 
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=spec.bootstrap,
@@ -165,8 +165,8 @@ def run_kafka_python(spec: Spec) -> None:
         # A shorter poll that ends in the middle of a rebalance can leave this client stuck in it, on any broker.
         for messages in consumer.poll(500, max_records=1).values():
             for message in messages:
-                place = kafka.TopicPartition(message.topic, message.partition)
-                upto = {place: kafka.OffsetAndMetadata(message.offset + 1, "", -1)}
+                tp = kafka.TopicPartition(message.topic, message.partition)
+                upto = {tp: kafka.OffsetAndMetadata(message.offset + 1, "", -1)}
                 if spec.commit == "before":
                     consumer.commit(upto)
                     spec.crash_if_told()
@@ -188,10 +188,10 @@ async def run_aiokafka(spec: Spec) -> None:
 
     class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         async def on_partitions_assigned(self, assigned):
-            spec.tell_places("assigned", assigned)
+            spec.tell_partitions("assigned", assigned)
 
         async def on_partitions_revoked(self, revoked):
-            spec.tell_places("revoked", revoked)
+            spec.tell_partitions("revoked", revoked)
 
     consumer = aiokafka.AIOKafkaConsumer(
         bootstrap_servers=spec.bootstrap,
@@ -213,9 +213,9 @@ async def run_aiokafka(spec: Spec) -> None:
         if command == "commit":
             await consumer.commit()
             spec.tell("committed")
-        for place, messages in (await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=1)).items():
+        for tp, messages in (await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=1)).items():
             for message in messages:
-                upto = {place: message.offset + 1}
+                upto = {tp: message.offset + 1}
                 if spec.commit == "before":
                     await consumer.commit(upto)
                     spec.crash_if_told()

@@ -20,7 +20,7 @@ from ottla.local.cluster import LocalCluster
 from ottla.local.history import Findings
 from tests.harness.zookeeper import zookeeper_jars
 from tests.soak import faults
-from tests.soak.exactly_once import Figures
+from tests.soak.exactly_once import TransactionStats
 from tests.soak.round import SETTINGS, Report, Round
 
 ROUND_SECONDS = 240.0
@@ -95,7 +95,7 @@ def conclude(reports: list[Report]) -> int:
         print(f"  {times:>5} × {name.replace('_', ' ')}")
     found = reduce(Findings.plus, (report.findings for report in reports))
     print(f"acknowledged {sum(report.acknowledged for report in reports):,} · {found}")
-    print(Figures.of([report.transactions for report in reports]).line())
+    print(TransactionStats.of([report.transactions for report in reports]).line())
     failed = [report for report in reports if not report.passed]
     for report in failed:
         print(f"failed: {report.store}, seed {report.seed}")

@@ -1,8 +1,8 @@
-"""Transactions in a round, beside its other load: copiers and tellers, who feeds them, and who reads what they commit.
+"""Transactions of a soak round: copiers, tellers of a bank, a feeder, and an auditor that reads what they commit.
 
 Five copiers copy a source, a partition each, to a target, with their offsets in the transaction; two tellers move money
-between accounts. A copier keeps its transactional id through all its lives, and so ends what it left behind; a teller
-takes a new one every time, and the coordinator has to end what it left behind when its time is over.
+between accounts. A copier keeps its transactional id when it is started again, so its next InitProducerId ends what it
+left open. A teller takes a new id every time, so the coordinator must abort what it left open after the timeout.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COMPACTED = {"cleanup.policy": "compact", "segment.ms": "15000", "min.cleanable.
 
 
 @dataclass
-class Figures:
+class TransactionStats:
     """What a round tells of its transactions."""
 
     committed: int = 0
@@ -74,9 +74,9 @@ class Figures:
         )
 
     @classmethod
-    def of(cls, all_figures: list[Figures]) -> Figures:
+    def of(cls, all_stats: list[TransactionStats]) -> TransactionStats:
         total = cls()
-        for each in all_figures:
+        for each in all_stats:
             total.committed += each.committed
             total.aborted += each.aborted
             total.copied += each.copied
@@ -174,7 +174,7 @@ class ExactlyOnce:
     """The transactions of one round."""
 
     def __init__(self, directory: Path, history: History, random: Random) -> None:
-        self.figures = Figures()
+        self.stats = TransactionStats()
         self._directory = directory
         self._history = history
         self._random = random
@@ -220,7 +220,7 @@ class ExactlyOnce:
                 if words[0] == "position":
                     self._positions[number] = max(self._positions[number], int(words[1]))
                 elif words[0] == "committed":
-                    self.figures.committed += 1
+                    self.stats.committed += 1
                     self._positions[number] = max(self._positions[number], int(words[2]))
                 else:
                     self._said(words)
@@ -230,14 +230,14 @@ class ExactlyOnce:
     def _teller_said(self, words: list[str]) -> None:
         with self._lock:
             if words[0] == "committed":
-                self.figures.committed += 1
+                self.stats.committed += 1
                 self._transfers.add(words[1])
             else:
                 self._said(words)
 
     def _said(self, words: list[str]) -> None:
         if words[0] == "aborted":
-            self.figures.aborted += 1
+            self.stats.aborted += 1
         elif words[0] == "failed:":
             self._history.failed(" ".join(words[1:]))
 
@@ -315,18 +315,18 @@ class ExactlyOnce:
                 partitions = sorted(admin.list_topics(topic, READ_SECONDS).topics[topic].partitions)
                 asked = {TopicPartition(topic, n): OffsetSpec.latest() for n in partitions}
                 told = admin.list_offsets(asked, isolation_level=isolation, request_timeout=READ_SECONDS)
-                return [told[place].result().offset for place in sorted(told, key=lambda place: place.partition)]
+                return [told[tp].result().offset for tp in sorted(told, key=lambda tp: tp.partition)]
             except KafkaException:
                 if time.monotonic() > deadline:
                     raise
 
-    def verdict(self) -> Figures:
-        figures, history = self.figures, self._history
+    def verdict(self) -> TransactionStats:
+        stats, history = self.stats, self._history
         copies = _values(self._bootstrap, TARGET, len(COPIERS))
-        figures.copy = compare_copy(_values(self._bootstrap, SOURCE, len(COPIERS)), copies)
-        figures.copied = sum(map(len, copies))
-        if not figures.copy.clean:
-            for example in figures.copy.examples:
+        stats.copy = compare_copy(_values(self._bootstrap, SOURCE, len(COPIERS)), copies)
+        stats.copied = sum(map(len, copies))
+        if not stats.copy.clean:
+            for example in stats.copy.examples:
                 history.failed(example)
         books = Ledger()
         for values in _values(self._bootstrap, BANK, BANK_PARTITIONS):
@@ -336,11 +336,11 @@ class ExactlyOnce:
             history.failed(f"bank: {problem}")
         for gone in sorted(self._auditor.ledger.seen - books.seen):
             history.failed(f"bank: the auditor read {gone}, and it is not there in the end")
-        figures.transfers = books.transfers
-        figures.bank_sums = {books.sum, self._auditor.ledger.sum}
-        if not figures.copied or not figures.transfers:
-            history.failed(f"hardly a round: {figures.line()}")
-        return figures
+        stats.transfers = books.transfers
+        stats.bank_sums = {books.sum, self._auditor.ledger.sum}
+        if not stats.copied or not stats.transfers:
+            history.failed(f"hardly a round: {stats.line()}")
+        return stats
 
 
 def _open_accounts(bootstrap: str) -> None:

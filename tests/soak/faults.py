@@ -1,4 +1,4 @@
-"""What is done to a running cluster: each fault happens, lasts a while, and is healed before the next one begins.
+"""Faults of a soak round: each happens, lasts a while, and is healed before the next one begins.
 
 Healed means that everything runs again, not that replicas have caught up: the next fault may meet a cluster that is
 still recovering from the last one.
@@ -14,7 +14,7 @@ from random import Random
 from ottla.local.cluster import LocalCluster
 from ottla.local.processes import BrokerProcess, State
 from ottla.local.proxy import ClusterProxies, Pair, both_ways
-from ottla.local.sight import NOBODY, Sight, Watcher
+from ottla.local.snapshot import NOBODY, ClusterSnapshot, Watcher
 from tests.soak.exactly_once import ExactlyOnce
 from tests.soak.load import TOPIC, Writer
 
@@ -49,40 +49,40 @@ class Arena:
     def rest(self, low: float, high: float) -> None:
         time.sleep(self.random.uniform(low, high))
 
-    def sight(self) -> Sight:
+    def snapshot(self) -> ClusterSnapshot:
         """How the cluster looks to whoever answers first."""
 
-        async def look() -> Sight | None:
+        async def look() -> ClusterSnapshot | None:
             watcher = Watcher()
             try:
                 return await watcher.look(each.bootstrap for each in self.cluster.serving())
             finally:
                 await watcher.close()
 
-        return asyncio.run(look()) or Sight()
+        return asyncio.run(look()) or ClusterSnapshot()
 
     def whole(self) -> bool:
         """Whether every partition of every topic has a leader and all its replicas in sync."""
-        sight = self.sight()
-        return bool(sight.partitions) and all(
-            state.leader != NOBODY and set(state.in_sync) == set(state.replicas) for state in sight.partitions.values()
+        states = self.snapshot().partitions.values()
+        return bool(states) and all(
+            state.leader != NOBODY and set(state.in_sync) == set(state.replicas) for state in states
         )
 
     def leader(self) -> BrokerProcess:
         """Of some partition."""
         leaders = sorted(
-            {state.leader for (topic, _), state in self.sight().partitions.items() if topic == TOPIC} - {NOBODY}
+            {state.leader for (topic, _), state in self.snapshot().partitions.items() if topic == TOPIC} - {NOBODY}
         )
         running = [self.cluster[each] for each in leaders if self.cluster[each].running]
         return self.random.choice(running or self.brokers)
 
     def controller(self) -> BrokerProcess:
-        controller = self.sight().controller
+        controller = self.snapshot().controller
         return self.cluster[controller] if controller in self.cluster.brokers else self.random.choice(self.brokers)
 
     def coordinator(self) -> BrokerProcess:
         """Of the transactions of some copier."""
-        shard = self.sight().partitions.get(("__transaction_state", self.transactions.state_partition()))
+        shard = self.snapshot().partitions.get(("__transaction_state", self.transactions.state_partition()))
         led = shard is not None and shard.leader in self.cluster.brokers
         return self.cluster[shard.leader] if shard is not None and led else self.random.choice(self.brokers)
 

@@ -149,9 +149,9 @@ def read_log(bootstrap: str, partitions: int) -> dict[int, list[tuple[int, Value
     consumer = _consumer(bootstrap, "soak-check")
     log: dict[int, list[tuple[int, Value]]] = {n: [] for n in range(partitions)}
     try:
-        places = [TopicPartition(TOPIC, n, 0) for n in range(partitions)]
-        ends = {place.partition: consumer.get_watermark_offsets(place, READ_SECONDS)[1] for place in places}
-        consumer.assign(places)
+        tps = [TopicPartition(TOPIC, n, 0) for n in range(partitions)]
+        ends = {tp.partition: consumer.get_watermark_offsets(tp, READ_SECONDS)[1] for tp in tps}
+        consumer.assign(tps)
         deadline = time.monotonic() + READ_SECONDS
         while any((log[n][-1][0] + 1 if log[n] else 0) < end for n, end in ends.items()):
             if time.monotonic() > deadline:

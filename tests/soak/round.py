@@ -25,7 +25,7 @@ from ottla.local.history import Findings, History, Kind
 from ottla.local.proxy import ClusterProxies
 from ottla.wire.batch import batches
 from tests.soak import exactly_once, faults
-from tests.soak.exactly_once import ExactlyOnce, Figures
+from tests.soak.exactly_once import ExactlyOnce, TransactionStats
 from tests.soak.load import READER, TOPIC, Reader, Writer, read_log
 from tests.soak.sharing import GROUP, Member
 from tests.soak.transactional import BANK
@@ -64,7 +64,7 @@ class Report:
     shared: int = 0
     commits: int = 0
     findings: Findings = field(default_factory=Findings)
-    transactions: Figures = field(default_factory=Figures)
+    transactions: TransactionStats = field(default_factory=TransactionStats)
     violations: list[str] = field(default_factory=list)
     failovers_s: list[float] = field(default_factory=list)
 
@@ -168,10 +168,10 @@ class Round:
             if self.history.violations:
                 return
             if time.monotonic() > deadline:
-                sight = arena.sight()
+                snapshot = arena.snapshot()
                 behind = {
                     f"{topic}-{index}": tuple(state)
-                    for (topic, index), state in sight.partitions.items()
+                    for (topic, index), state in snapshot.partitions.items()
                     if set(state.in_sync) != set(state.replicas)
                 }
                 what = behind or "no writes, or no copies"
@@ -227,8 +227,8 @@ def _log_on_disk(directory: Path) -> list[tuple[int, int, int]]:
 
 def _divergence(logs: dict[int, list[tuple[int, int, int]]]) -> str:
     """Where the logs cease to be the same."""
-    for place in range(max(map(len, logs.values()))):
-        at = {broker: log[place] if place < len(log) else None for broker, log in logs.items()}
+    for index in range(max(map(len, logs.values()))):
+        at = {broker: log[index] if index < len(log) else None for broker, log in logs.items()}
         if len(set(at.values())) > 1:
-            return f"batch {place}, (base offset, epoch, checksum) by broker: {at}"
+            return f"batch {index}, (base offset, epoch, checksum) by broker: {at}"
     return "nowhere"

@@ -1,7 +1,7 @@
-"""A group under load: its members share the topic and commit, while coordinators come and go.
+"""Consumer group of a soak round: its members share the topic and commit, while coordinators fail over.
 
-What was committed and acknowledged must not be read again, and nothing may be passed over: the first record that a
-member gets of a partition lies at or behind the last commit, and not beyond what the group has seen.
+An acknowledged commit must not be read again, and nothing may be skipped: the first record that a member gets of a
+partition is at or behind the last committed offset, and not beyond what the group has read.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Member(threading.Thread):
             return
         try:
             told = self._consumer.commit(
-                offsets=[TopicPartition(TOPIC, *place) for place in offsets.items()], asynchronous=False
+                offsets=[TopicPartition(TOPIC, *tp) for tp in offsets.items()], asynchronous=False
             )
         except KafkaException:
             return  # a coordinator that moves, or a generation that has ended: the next one will do
@@ -84,8 +84,8 @@ class Member(threading.Thread):
             if each.error is None:
                 self._history.commit_acknowledged(GROUP, each.partition, each.offset)
 
-    def _assigned(self, _: Consumer, places: Sequence[TopicPartition]) -> None:
-        self._due = {place.partition: self._history.commit_known(GROUP, place.partition) for place in places}
+    def _assigned(self, _: Consumer, tps: Sequence[TopicPartition]) -> None:
+        self._due = {tp.partition: self._history.commit_known(GROUP, tp.partition) for tp in tps}
         self._positions = {}
 
     def _revoked(self, _: Consumer, __: Sequence[TopicPartition]) -> None:

@@ -149,8 +149,8 @@ class Confluent:
         self._producer.poll(0)
 
     async def send_offset(self, partition: int, offset: int) -> None:
-        places = [confluent_kafka.TopicPartition(SOURCE, partition, offset)]
-        self._insist(self._producer.send_offsets_to_transaction, places, self._consumer.consumer_group_metadata())
+        tps = [confluent_kafka.TopicPartition(SOURCE, partition, offset)]
+        self._insist(self._producer.send_offsets_to_transaction, tps, self._consumer.consumer_group_metadata())
 
     async def commit(self) -> None:
         self._insist(self._producer.commit_transaction)
@@ -161,11 +161,11 @@ class Confluent:
     async def committed(self, partition: int) -> int:
         for _ in range(int(START_SECONDS / PATIENCE_S)):
             try:
-                (place,) = self._consumer.committed([confluent_kafka.TopicPartition(SOURCE, partition)], PATIENCE_S)
+                (tp,) = self._consumer.committed([confluent_kafka.TopicPartition(SOURCE, partition)], PATIENCE_S)
             except KafkaException:
                 continue
-            if place.error is None:
-                return max(place.offset, 0)
+            if tp.error is None:
+                return max(tp.offset, 0)
         raise Useless("the group's coordinator does not answer")
 
     async def seek(self, partition: int, offset: int) -> None:
@@ -247,10 +247,10 @@ class Ottla:
             raise Useless(str(error)) from error
 
     async def seek(self, partition: int, offset: int) -> None:
-        place = TopicPartition(SOURCE, partition)
-        if place not in self._consumer.assignment():
-            self._consumer.assign([place])
-        self._consumer.seek(place, offset)
+        tp = TopicPartition(SOURCE, partition)
+        if tp not in self._consumer.assignment():
+            self._consumer.assign([tp])
+        self._consumer.seek(tp, offset)
 
     async def read(self, records_max: int) -> Records:
         try:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.local.sight import NOBODY, Replicas, Sight, differences
+from ottla.local.snapshot import NOBODY, ClusterSnapshot, Replicas, differences
 
 ALL = (1, 2, 3)
 
 
-def sight(controller=1, internal=(), **partitions):
-    return Sight(controller, ALL, {(name, 0): state for name, state in partitions.items()}, frozenset(internal))
+def snapshot(controller=1, internal=(), **partitions):
+    states = {(name, 0): state for name, state in partitions.items()}
+    return ClusterSnapshot(controller, ALL, states, frozenset(internal))
 
 
 BEFORE = Replicas(1, ALL, ALL)
@@ -28,17 +29,17 @@ BEFORE = Replicas(1, ALL, ALL)
     ],
 )
 def test_a_partition_that_changed_is_told_in_one_line(after, told):
-    assert list(differences(sight(orders=BEFORE), sight(orders=after))) == told
+    assert list(differences(snapshot(orders=BEFORE), snapshot(orders=after))) == told
 
 
 def test_topics_and_controllers_come_and_go():
-    assert list(differences(sight(1), sight(2, orders=BEFORE))) == [
+    assert list(differences(snapshot(1), snapshot(2, orders=BEFORE))) == [
         "broker 2 is the controller",
         "topic orders was created",
     ]
-    assert list(differences(sight(1, orders=BEFORE), sight(NOBODY))) == ["topic orders was deleted"]
+    assert list(differences(snapshot(1, orders=BEFORE), snapshot(NOBODY))) == ["topic orders was deleted"]
 
 
 def test_partitions_of_internal_topics_are_passed_over():
-    after = sight(internal=["offsets"], offsets=Replicas(2, ALL, (2,)))
-    assert list(differences(sight(internal=["offsets"], offsets=BEFORE), after)) == []
+    after = snapshot(internal=["offsets"], offsets=Replicas(2, ALL, (2,)))
+    assert list(differences(snapshot(internal=["offsets"], offsets=BEFORE), after)) == []

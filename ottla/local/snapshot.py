@@ -1,5 +1,5 @@
-"""What a cluster looks like from outside: asked of its brokers as any client may, compared, told in words. Pure but for
-the asking."""
+"""Cluster snapshot: controller, brokers and partitions as Metadata shows them, and how two snapshots differ, in words.
+Pure except for the request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Replicas(NamedTuple):
     leader_epoch: int = -1
 
 
-class Sight(NamedTuple):
+class ClusterSnapshot(NamedTuple):
     """The cluster at one moment, as one broker tells it."""
 
     controller: int = NOBODY
@@ -39,8 +39,8 @@ class Sight(NamedTuple):
     topic_ids: dict[bytes, str] = {}  # noqa: RUF012 (never written to)
 
 
-def differences(old: Sight, new: Sight) -> Iterator[str]:
-    """What happened between two sights, a line each; internal topics only in sum."""
+def differences(old: ClusterSnapshot, new: ClusterSnapshot) -> Iterator[str]:
+    """What happened between two snapshots, a line each; internal topics only in sum."""
     if new.controller not in (old.controller, NOBODY):
         yield f"broker {new.controller} is the controller"
     made = [topic for topic in _topics(new) if topic not in _topics(old)]
@@ -57,8 +57,8 @@ def differences(old: Sight, new: Sight) -> Iterator[str]:
             yield f"{topic}-{index}: {', '.join(changes)}"
 
 
-def _topics(sight: Sight) -> dict[str, None]:
-    return dict.fromkeys(topic for topic, _ in sight.partitions)
+def _topics(snapshot: ClusterSnapshot) -> dict[str, None]:
+    return dict.fromkeys(topic for topic, _ in snapshot.partitions)
 
 
 def _changes(old: Replicas, new: Replicas) -> Iterator[str]:
@@ -81,7 +81,7 @@ class Watcher:
     def __init__(self) -> None:
         self._connections: dict[str, Connection] = {}
 
-    async def look(self, addresses: Iterable[str]) -> Sight | None:
+    async def look(self, addresses: Iterable[str]) -> ClusterSnapshot | None:
         """What the first that answers sees; None when nobody does."""
         for address in sorted(addresses, key=lambda each: each not in self._connections):
             try:
@@ -100,9 +100,9 @@ class Watcher:
             await self._forget(address)
             raise
 
-    async def _ask(self, address: str) -> Sight:
+    async def _ask(self, address: str) -> ClusterSnapshot:
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-        return seen(await self._call(address, request, MetadataResponse))
+        return snapshot_from(await self._call(address, request, MetadataResponse))
 
     async def _call(self, address: str, request: Message, answer: type[R]) -> R:
         connection = self._connections.get(address)
@@ -125,9 +125,9 @@ class Watcher:
             await self._forget(address)
 
 
-def seen(answer: MetadataResponse) -> Sight:
+def snapshot_from(answer: MetadataResponse) -> ClusterSnapshot:
     topics = sorted((topic for topic in answer.topics if topic.name), key=lambda topic: topic.name or "")
-    return Sight(
+    return ClusterSnapshot(
         controller=answer.controller_id,
         brokers=tuple(sorted(broker.node_id for broker in answer.brokers)),
         partitions={
