@@ -66,7 +66,7 @@ demo-spark: $(VENV)/.installed-spark
 # Hundreds of brokers are started: none of them should compile everything anew.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed-spark
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder
 
 test-long: export PYTHONDONTWRITEBYTECODE =
 test-long: $(VENV)/.installed-spark
@@ -85,7 +85,7 @@ soak-spark: $(VENV)/.installed-spark
 MINUTES ?= 60
 
 soak: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.rounds --minutes $(MINUTES)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -108,7 +108,7 @@ def _start_up(peer: Peer, settings: Settings) -> dict[str, float]:
         create_topic(peer.port, "first", 1)
         with Connection(peer.port) as connection:
             load.check_produced(connection.call(frame), frames.produce_error_at("first"))
-        acknowledged = time.monotonic() - peer.exec_at
+        acknowledged = time.monotonic() - peer.launched_at
         return {"ready_s": peer.ready_seconds, "first_ack_s": acknowledged}
 
 

@@ -37,8 +37,8 @@ def _clients(peer: Peer, settings: Settings) -> dict[str, float]:
         for name, (produce, consume) in CLIENTS.items():
             topics.append(topic := fresh_topic(peer, PARTITIONS))
             for what, work, job in (
-                ("produce", produce, Job(peer.bootstrap_servers, topic, value, 0)),
-                ("consume", consume, Job(peer.bootstrap_servers, full, value, records)),
+                ("produce", produce, Job(peer.bootstrap, topic, value, 0)),
+                ("consume", consume, Job(peer.bootstrap, full, value, records)),
             ):
                 outcome = run([worker(work, job)], seconds, peer.cpu_seconds)
                 found[f"{what}_{label}_{name}"] = outcome.tallies[0].records / outcome.elapsed

@@ -51,7 +51,7 @@ def _replicated(peer: Peer, settings: Settings) -> dict[str, float]:
 def _failover(trio: Trio, topic: str, victim: int) -> float:
     """kill -9 of a broker; until a record is acknowledged by all in sync on every partition that it led."""
     orphans = {partition for partition, leader in trio.leaders(topic).items() if leader.broker == victim}
-    trio.members[victim].kill_now()
+    trio.members[victim].kill()
     began = time.monotonic()
     record = frames.batch(SMALL_RECORD, 1)
     error_at = frames.produce_error_at(topic)
@@ -108,7 +108,7 @@ def _many(peer: Peer, settings: Settings) -> dict[str, float]:
             found[f"idle_{size}_cores"] = (trio.cpu_seconds() - cpu) / IDLE_S
             found[f"failover_{size}_s"] = _failover(trio, "bench", leaders[0].broker)
             member = trio.members[leaders[0].broker]
-            member.restart()
+            member.start()
             found[f"start_{size}_s"] = member.ready_seconds
     return found
 

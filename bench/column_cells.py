@@ -18,7 +18,7 @@ def _columns(peer: Peer, settings: Settings) -> dict[str, float]:
     for label, (size, part) in SIZES.items():
         rows = max(settings.history // part // TABLE_ROWS, 1) * TABLE_ROWS
         topics = [fresh_topic(peer, PARTITIONS) for _ in range(3)]
-        job, other = (Job(peer.bootstrap_servers, topic, topics[2], size, rows) for topic in topics[:2])
+        job, other = (Job(peer.bootstrap, topic, topics[2], size, rows) for topic in topics[:2])
         for name, worker in (
             ("send", column_load.send(job)),
             ("take", column_load.take(job)),

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from bench import frames
-from bench.peers import HOST
+from ottla.cluster.ensemble import HOST
 
 ANSWER_BYTES_MAX = frames.PARTITION_BYTES_MAX + (1 << 16)
 TOPIC_TIMEOUT_S = 30.0

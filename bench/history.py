@@ -76,9 +76,10 @@ def measure(peer: Peer, settings: Settings) -> dict[str, float]:
         began = time.monotonic()
         last = fill(peer.port, groups, settings.history)
         filled = time.monotonic() - began
-        peer.kill_and_restart()
+        peer.kill()
+        peer.start()
         offset, longest = watch(peer.port, groups[-1])
-        served = time.monotonic() - peer.exec_at
+        served = time.monotonic() - peer.launched_at
         if offset != last:
             raise Broken(f"offset {last} was committed, {offset} is served after the restart")
         return {

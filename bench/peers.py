@@ -3,21 +3,16 @@
 Each peer is one process with its own data directory and loopback port:
 
     with ApacheKafka() as kafka:
-        client = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        client = Producer({"bootstrap.servers": kafka.bootstrap})
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
-import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -25,20 +20,15 @@ from typing import Self
 
 import ottla
 from bench.maven import CACHE, kafka_jars, kafka_version
-from ottla.cluster.ensemble import free_ports
+from ottla.cluster.ensemble import HOST, free_ports
+from ottla.errors import Fault
+from ottla.local.processes import BrokerProcess, ServerProcess
 
-HOST = "127.0.0.1"
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # ApiVersions v0 with correlation id 1 and no client id: any broker answers it once it serves.
 API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff".replace(" ", ""))
-READY_TIMEOUT_S = 300.0
-STOP_TIMEOUT_S = 30.0
-POLL_S = 0.002
-
-
-class NotReady(Exception):
-    """The broker ended or kept silent instead of serving."""
+STOP_SECONDS = 30.0
 
 
 def free_port() -> int:
@@ -55,22 +45,24 @@ def answers(port: int, timeout: float = 5.0) -> bool:
         return False
 
 
-class Peer(ABC):
-    """One broker process, from exec to exit."""
+class Peer(ServerProcess):
+    """One broker process with its data, from exec to exit."""
 
+    READY_SECONDS = 300.0
     name: str
     # What lets a killed broker come back at once instead of waiting until its last session has expired.
     to_restart: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, *, data: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(Path())
         self.settings = dict(settings or {})
         self.port = 0
-        self.exec_at = 0.0
-        self.ready_seconds = 0.0
-        self._given_data = data
-        self._process: subprocess.Popen[bytes] | None = None
-        self._command: list[str] = []
         self.directory = Path()
+        self._parent = data or CACHE / "run"
+        self._command: list[str] = []
+
+    def __str__(self) -> str:
+        return self.name
 
     @abstractmethod
     def version(self) -> str: ...
@@ -80,129 +72,42 @@ class Peer(ABC):
         """Make the data directory ready and give the command to run; not part of the start-up time."""
 
     @property
-    def bootstrap_servers(self) -> str:
+    def bootstrap(self) -> str:
         return f"{HOST}:{self.port}"
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the peer has not been started"
-        return self._process.pid
+    def launch(self) -> None:
+        """In a new directory, or again on what is left of the data."""
+        if not self._command:
+            self._parent.mkdir(parents=True, exist_ok=True)
+            self.directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=self._parent))
+            self.log = self.directory / "broker.log"
+            self.port = free_port()
+            self._command = self._prepare()
+        super().launch()
 
-    @property
-    def log_path(self) -> Path:
-        return self.directory / "broker.log"
+    def command(self) -> list[str]:
+        return self._command
 
-    def start(self) -> Self:
-        self.begin()
-        return self.await_ready()
+    def serves(self) -> bool:
+        return answers(self.port)
 
-    def begin(self) -> None:
-        """Execute it, and do not wait."""
-        parent = self._given_data or CACHE / "run"
-        parent.mkdir(parents=True, exist_ok=True)
-        self.directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=parent))
-        self.port = free_port()
-        self._command = self._prepare()
-        self._run()
-
-    def kill_and_restart(self) -> Self:
-        """kill -9, and the same command on what is left of the data."""
-        assert self._process is not None, "the peer has not been started"
-        self._process.kill()
-        self._process.wait()
-        self.log_path.unlink()
-        self._run()
-        return self.await_ready()
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def kill_now(self) -> None:
-        """kill -9."""
-        assert self._process is not None, "the peer has not been started"
-        self._process.kill()
-        self._process.wait()
-
-    def restart(self) -> Self:
-        """The same command on what is left of the data."""
-        self._run()
-        return self.await_ready()
-
-    def kill(self) -> None:
+    def remove(self) -> None:
         """kill -9, and remove its data."""
-        if self.running:
-            self.kill_now()
+        self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _run(self) -> None:
-        with self.log_path.open("wb") as log:
-            self.exec_at = time.monotonic()
-            self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=REPOSITORY
-            )
-
-    def await_ready(self) -> Self:
-        try:
-            self._wait_until_ready()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def _wait_until_ready(self) -> None:
-        assert self._process is not None
-        while not answers(self.port):
-            if self._process.poll() is not None:
-                raise NotReady(f"{self.name} exited with {self._process.returncode}:\n{self.log_tail()}")
-            if time.monotonic() - self.exec_at > READY_TIMEOUT_S:
-                raise NotReady(f"{self.name} does not answer on port {self.port}:\n{self.log_tail()}")
-            time.sleep(POLL_S)
-        self.ready_seconds = time.monotonic() - self.exec_at
-
-    def stop(self) -> None:
-        """Stop the process and remove its data."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGCONT)
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def freeze(self) -> None:
-        """Take the process off the cores but keep it warm."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-    def log_tail(self, lines: int = 20) -> str:
-        with contextlib.suppress(FileNotFoundError):
-            return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
-        return ""
-
-    def cpu_seconds(self) -> float:
-        """User and system time of all threads since exec (proc(5): fields 14 and 15 of stat)."""
-        stat = Path(f"/proc/{self.pid}/stat").read_text()
-        fields = stat[stat.rindex(")") + 2 :].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def resident_bytes(self) -> int:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024
-        raise NotReady(f"{self.name} is gone:\n{self.log_tail()}")
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.remove()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self.stop(STOP_SECONDS)
+        self.remove()
 
 
 class Ottla(Peer):
@@ -214,18 +119,8 @@ class Ottla(Peer):
         return ottla.__version__
 
     def _prepare(self) -> list[str]:
-        data = self.directory / "data"
-        command = [sys.executable, "-m", "ottla", "serve", "--port", str(self.port), "--data", str(data)]
         settings = {"log.segment.delete.delay.ms": "500"} | self.settings
-        return [*command, *(f"--set={name}={value}" for name, value in settings.items())]
-
-    def _wait_until_ready(self) -> None:
-        super()._wait_until_ready()
-        deadline = time.monotonic() + 5
-        while f"ready on {self.bootstrap_servers}" not in self.log_tail():
-            if time.monotonic() > deadline:
-                raise NotReady(f"ottla serves but printed no ready line:\n{self.log_tail()}")
-            time.sleep(POLL_S)
+        return BrokerProcess(self.directory / "data", port=self.port, settings=settings).command()
 
 
 # What kafka-server-start.sh and kafka-run-class.sh pass by default, less the JMX agent and the GC log.
@@ -313,6 +208,6 @@ class ApacheKafka(Peer):
         formatting = [*java, *storage, "-c", str(properties)]
         done = subprocess.run(formatting, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise NotReady(f"the storage of {self.name} could not be formatted:\n{done.stdout}{done.stderr}")
+            raise Fault(f"the storage of {self.name} could not be formatted:\n{done.stdout}{done.stderr}")
         heap = [f"-Xmx{self.heap}", f"-Xms{self.heap}"]
         return [java[0], *heap, *JVM_FLAGS, *java[1:], "kafka.Kafka", str(properties)]

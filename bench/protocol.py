@@ -117,11 +117,11 @@ def measure(cell: Cell, peer: Peer, results: Results, progress: Progress) -> Non
 
 @contextmanager
 def thawed(peer: Peer) -> Iterator[Peer]:
-    peer.thaw()
+    peer.resume()
     try:
         yield peer
     finally:
-        peer.freeze()
+        peer.pause()
 
 
 def warm(peer: Peer, cells: list[Cell], settings: Settings, progress: Progress) -> None:
@@ -161,7 +161,7 @@ def run(cells: list[Cell], names: list[str], results: Results, path: Path, progr
         for name in names:
             peer = stack.enter_context(PEERS[name]())
             warm(peer, loading, settings, progress)
-            peer.freeze()
+            peer.pause()
             peers.append(peer)
         for round_ in range(settings.runs):
             progress.say(f"round {round_ + 1} of {settings.runs}")

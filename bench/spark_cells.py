@@ -27,12 +27,12 @@ def _spark(peer: Peer, settings: Settings) -> dict[str, float]:
     rows = settings.history * ROWS_PER_HISTORY
     topic, sink = fresh_topic(peer, PARTITIONS), fresh_topic(peer, PARTITIONS)
     table = pa.table({"key": [b"%d" % row for row in range(50_000)], "value": [bytes(100)] * 50_000})
-    with blocking.Producer(peer.bootstrap_servers) as producer:
+    with blocking.Producer(peer.bootstrap) as producer:
         for _ in range(rows // 50_000):
             producer.send_arrow(topic, table, key="key")
     found: dict[str, float] = {}
     for kind in ("plain", "pipeline"):  # a session each, and a process for it
-        command = [sys.executable, "-m", "bench.spark_load", kind, peer.bootstrap_servers, topic, sink, str(rows)]
+        command = [sys.executable, "-m", "bench.spark_load", kind, peer.bootstrap, topic, sink, str(rows)]
         done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=True)
         found |= json.loads(done.stdout.splitlines()[-1])
     drop(peer, topic, sink)

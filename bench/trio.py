@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,10 @@ from typing import NamedTuple, Self
 from bench import frames
 from bench.connection import Broken, Connection
 from bench.maven import CACHE
-from bench.peers import HOST, SERVER_PROPERTIES, ApacheKafka, NotReady, Ottla, Peer, free_port
+from bench.peers import SERVER_PROPERTIES, ApacheKafka, Ottla, Peer, free_port
+from ottla.cluster.ensemble import HOST
+from ottla.errors import Fault
+from ottla.local.processes import BrokerProcess
 
 BROKERS = (1, 2, 3)
 METADATA = 3
@@ -32,12 +34,8 @@ class _OttlaMember(Ottla):
         self._store = store
 
     def _prepare(self) -> list[str]:
-        data = self.directory / "data"
-        return [
-            sys.executable, "-m", "ottla", "serve", "--id", str(self._number), "--port", str(self.port),
-            "--data", str(data), "--store", f"embedded:{self._store}",
-            *(f"--set={name}={value}" for name, value in self.settings.items()),
-        ]  # fmt: skip
+        arguments = ("--id", str(self._number), "--store", f"embedded:{self._store}")
+        return BrokerProcess(self.directory / "data", *arguments, port=self.port, settings=self.settings).command()
 
 
 class _KafkaMember(ApacheKafka):
@@ -91,9 +89,9 @@ class Trio:
         try:
             self.members = self._made()
             for member in self.members.values():  # a quorum comes about only when the others start, too
-                member.begin()
+                member.launch()
             for member in self.members.values():
-                member.await_ready()
+                member.wait_until_ready()
             self._await_brokers()
         except BaseException:
             self.stop()
@@ -114,12 +112,12 @@ class Trio:
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         while any(len(self._metadata(number, None)[0]) < len(BROKERS) for number in BROKERS):
             if time.monotonic() > deadline:
-                raise NotReady(f"the brokers of {self.name} do not find each other")
+                raise Fault(f"the brokers of {self.name} do not find each other")
             time.sleep(0.02)
 
     def stop(self) -> None:
         for member in self.members.values():
-            member.kill()
+            member.remove()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def __exit__(

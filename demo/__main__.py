@@ -21,9 +21,9 @@ from ottla.cluster.ensemble import end_with
 from ottla.errors import Fault
 from ottla.local.cluster import LocalCluster
 from ottla.local.control import ControlServer
-from ottla.local.process import BrokerProcess, State
+from ottla.local.processes import BrokerProcess
 from ottla.local.session import Session, megabytes
-from ottla.local.sight import NOBODY, Sight, Watcher
+from ottla.local.snapshot import NOBODY, ClusterSnapshot, Watcher
 
 PORT = 9092
 GROUP = "kitchen"
@@ -43,11 +43,10 @@ class Demo:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(broker.address for broker in self.cluster.brokers.values())
+        return self.cluster.bootstrap_all
 
-    async def sight(self) -> Sight:
-        serving = [each.address for each in self.cluster.brokers.values() if each.state is State.READY]
-        return await self.watcher.look(serving) or Sight()
+    async def snapshot(self) -> ClusterSnapshot:
+        return await self.watcher.look(each.bootstrap for each in self.cluster.serving()) or ClusterSnapshot()
 
     async def play(self) -> None:
         await self.start()
@@ -71,12 +70,12 @@ class Demo:
             broker.launch()
         for broker in self.cluster.brokers.values():
             await broker.until_ready()
-            started = f"ready in {broker.ready_seconds:.2f} s on {broker.address}"
+            started = f"ready in {broker.ready_seconds:.2f} s on {broker.bootstrap}"
             print(f"  {broker} {started}, {megabytes(broker)} of memory", flush=True)
         await show_until(
-            self.sight,
-            lambda sight: len(sight.brokers) == 3,
-            lambda sight, _: f"{len(sight.brokers)} brokers know each other; broker {sight.controller} is controller",
+            self.snapshot,
+            lambda snapshot: len(snapshot.brokers) == 3,
+            lambda now, _: f"{len(now.brokers)} brokers know each other; broker {now.controller} is controller",
         )
         self.create_topic()
         print(
@@ -87,7 +86,7 @@ class Demo:
 
     def create_topic(self) -> None:
         create = ["topics", "create", TOPIC, "--partitions", str(PARTITIONS)]
-        create += ["--bootstrap-server", self.cluster.brokers[1].address]
+        create += ["--bootstrap-server", self.cluster.brokers[1].bootstrap]
         print(f"  $ ottla {' '.join(create)}", flush=True)
         subprocess.run([sys.executable, "-m", "ottla", *create], check=True, stdout=subprocess.DEVNULL)
 
@@ -109,16 +108,16 @@ class Demo:
 
     async def kill_a_leader(self) -> tuple[BrokerProcess, float]:
         """kill -9 of whoever leads partition 0, and the clock until somebody else does."""
-        sight = await self.sight()
-        leader = self.cluster[sight.partitions[TOPIC, 0].leader]
-        led = [n for n in range(PARTITIONS) if sight.partitions[TOPIC, n].leader == leader.id]
+        snapshot = await self.snapshot()
+        leader = self.cluster[snapshot.partitions[TOPIC, 0].leader]
+        led = [n for n in range(PARTITIONS) if snapshot.partitions[TOPIC, n].leader == leader.id]
         print(f"kill -9 {leader.pid}: {leader}, which leads partitions {', '.join(map(str, led))}.", flush=True)
         leader.kill()
         killed = time.monotonic()
         _, seconds = await show_until(
-            self.sight,
-            lambda sight: {_leader(sight, n) for n in led}.isdisjoint((leader.id, NOBODY)),
-            lambda sight, passed: f"{passed:.2f} s: {_leaders(sight, led)}",
+            self.snapshot,
+            lambda snapshot: {_leader(snapshot, n) for n in led}.isdisjoint((leader.id, NOBODY)),
+            lambda snapshot, passed: f"{passed:.2f} s: {_leaders(snapshot, led)}",
         )
         writer = self._writing()
 
@@ -153,13 +152,14 @@ class Demo:
         await killed.until_ready()
         print(f"{killed} is started again: ready in {killed.ready_seconds:.2f} s.", flush=True)
 
-        def in_sync(sight: Sight) -> int:
-            return sum(killed.id in state.in_sync for (topic, _), state in sight.partitions.items() if topic == TOPIC)
+        def in_sync(snapshot: ClusterSnapshot) -> int:
+            states = [state for (topic, _), state in snapshot.partitions.items() if topic == TOPIC]
+            return sum(killed.id in state.in_sync for state in states)
 
         await show_until(
-            self.sight,
-            lambda sight: in_sync(sight) == PARTITIONS,
-            lambda sight, passed: f"{passed:.2f} s: in sync with {in_sync(sight)} of {PARTITIONS} partitions",
+            self.snapshot,
+            lambda snapshot: in_sync(snapshot) == PARTITIONS,
+            lambda snapshot, passed: f"{passed:.2f} s: in sync with {in_sync(snapshot)} of {PARTITIONS} partitions",
         )
 
     # A group.
@@ -224,7 +224,7 @@ class Demo:
         except ClientError:
             return {}
         return {
-            member.client_id: ", ".join(str(place.partition) for place in sorted(member.partitions))
+            member.client_id: ", ".join(str(tp.partition) for tp in sorted(member.partitions))
             for member in described.members
         }
 
@@ -234,7 +234,7 @@ class Demo:
         """Still running, for whoever wants to try something."""
         ottla = Path(sys.executable).parent / "ottla"
         here = self.cluster.directory
-        first = self.cluster.brokers[1].address
+        first = self.cluster.brokers[1].bootstrap
         server = "" if first.endswith(f":{PORT}") else f" -b {first}"
         print(f"\nStill running on {first.replace('127.0.0.1', 'localhost')}, try:")
         print(f"  {ottla} topics describe {TOPIC}{server}")
@@ -266,13 +266,13 @@ class Demo:
         return self.writer
 
 
-def _leader(sight: Sight, partition: int) -> int:
-    state = sight.partitions.get((TOPIC, partition))
+def _leader(snapshot: ClusterSnapshot, partition: int) -> int:
+    state = snapshot.partitions.get((TOPIC, partition))
     return NOBODY if state is None else state.leader
 
 
-def _leaders(sight: Sight, partitions: list[int]) -> str:
-    leaders = {n: _leader(sight, n) for n in partitions}
+def _leaders(snapshot: ClusterSnapshot, partitions: list[int]) -> str:
+    leaders = {n: _leader(snapshot, n) for n in partitions}
     names = {n: "nobody" if leader == NOBODY else f"broker {leader}" for n, leader in leaders.items()}
     return ", ".join(f"{name} leads partition {n}" for n, name in names.items())
 

@@ -77,9 +77,9 @@ def read_back(bootstrap: str) -> list[list[int]]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "count", "enable.auto.commit": False})
     stored: list[list[int]] = [[] for _ in range(PARTITIONS)]
     try:
-        places = [TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)]
-        ends = [consumer.get_watermark_offsets(place, TIMEOUT_S)[1] for place in places]
-        consumer.assign(places)
+        tps = [TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)]
+        ends = [consumer.get_watermark_offsets(tp, TIMEOUT_S)[1] for tp in tps]
+        consumer.assign(tps)
         deadline = time.monotonic() + TIMEOUT_S
         while [len(numbers) for numbers in stored] != ends:
             if time.monotonic() > deadline:

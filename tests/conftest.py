@@ -16,10 +16,10 @@ from typing import Protocol
 
 import pytest
 
-from tests.serving import BrokerProcess
+from tests.harness.brokers import WatchedBroker
 
 EXTERNAL = os.environ.get("OTTLA_TEST_BOOTSTRAP", "")
-StartBroker = Callable[..., BrokerProcess]
+StartBroker = Callable[..., WatchedBroker]
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -59,20 +59,20 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     if EXTERNAL:
         yield ExternalBroker(EXTERNAL)
         return
-    process = BrokerProcess(tmp_path_factory.mktemp("broker")).start()
+    process = WatchedBroker(tmp_path_factory.mktemp("broker")).start()
     yield process
-    since = len(process.stderr_text())
+    since = len(process.log_text())
     assert process.stop() == 0, "the broker did not stop cleanly"
-    assert not process.complaints(since), "the broker logged while it stopped:\n" + process.stderr_text()[since:]
+    assert not process.complaints(since), "the broker logged while it stopped:\n" + process.log_text()[since:]
 
 
 @pytest.fixture
 def broker(shared_broker: Served, request: pytest.FixtureRequest) -> Iterator[Served]:
     """The session's broker. Whatever it logs beyond INFO during the test must have been announced."""
-    if not isinstance(shared_broker, BrokerProcess):
+    if not isinstance(shared_broker, WatchedBroker):
         yield shared_broker
         return
-    since = len(shared_broker.stderr_text())
+    since = len(shared_broker.log_text())
     yield shared_broker
     announced = [mark.args[0] for mark in request.node.iter_markers("broker_may_log")]
     complaints = shared_broker.complaints(since, announced)
@@ -84,10 +84,10 @@ def start_broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Sta
     """Start brokers that this test owns, and may kill: `start_broker("--set", "name=value")`."""
     if EXTERNAL:
         pytest.skip("needs a broker process of its own")
-    started: list[BrokerProcess] = []
+    started: list[WatchedBroker] = []
 
-    def start(*arguments: str, port: int | None = 0) -> BrokerProcess:
-        process = BrokerProcess(tmp_path / f"broker-{len(started)}", *arguments, port=port)
+    def start(*arguments: str, port: int | None = 0) -> WatchedBroker:
+        process = WatchedBroker(tmp_path / f"broker-{len(started)}", *arguments, port=port)
         started.append(process)
         return process.start()
 
@@ -106,14 +106,31 @@ def fresh_name(request: pytest.FixtureRequest) -> Callable[[], str]:
     return lambda: f"{stem}-{uuid.uuid4().hex[:8]}"
 
 
-LONG = (
-    "tests/rounds/",
+LONGEST = (
+    "tests/soak/test_soak.py",
     "tests/cli/test_drill.py",
-    "tests/sim/",
     "tests/spark/",
+    "tests/sim/test_simulation.py",
+    "tests/soak/",
+    "tests/behaviour/test_transaction_crash.py",
+    "tests/cli/test_dev.py",
+    "tests/cluster/",
+    "tests/behaviour/test_restart.py",
+    "tests/interop/test_groups_sharing.py",
+    "tests/behaviour/test_serve_process.py",
+    "tests/behaviour/test_replication.py",
+    "tests/sim/",
+    "tests/client/",
+    "tests/behaviour/test_cluster_requests.py",
+    "tests/behaviour/test_elections.py",
     "tests/interop/test_transactions",
+    "tests/interop/test_consumer_protocol.py",
+    "tests/interop/test_groups",
+    "tests/interop/",
+    "tests/cli/",
+    "tests/broker/",
 )
-"""What takes minutes goes first, in this order: whoever of the processes came to it last would keep all waiting. Needs
+"""What takes longest goes first, in this order: whichever process came to it last would keep all waiting. Needs
 `--no-loadscope-reorder`."""
 SHARING_SPARK = (
     "tests/spark/test_avro.py",
@@ -126,7 +143,7 @@ SHARING_SPARK = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
-        return next((rank for rank, start in enumerate(LONG) if item.nodeid.startswith(start)), len(LONG))
+        return next((rank for rank, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST))
 
     items.sort(key=rank)
 

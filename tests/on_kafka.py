@@ -39,10 +39,10 @@ class OnlyWithBroker:
 def main(arguments: list[str]) -> int:
     try:
         with ApacheKafka(heap="512m", settings=PATIENCE) as kafka:
-            print(f"Apache Kafka {kafka.version()} on {kafka.bootstrap_servers}", flush=True)
+            print(f"Apache Kafka {kafka.version()} on {kafka.bootstrap}", flush=True)
             # Read when the first conftest.py is imported, so before pytest begins.
-            os.environ["OTTLA_TEST_BOOTSTRAP"] = kafka.bootstrap_servers
-            option = f"--ottla-bootstrap={kafka.bootstrap_servers}"
+            os.environ["OTTLA_TEST_BOOTSTRAP"] = kafka.bootstrap
+            option = f"--ottla-bootstrap={kafka.bootstrap}"
             where = [] if any(not each.startswith("-") for each in arguments) else DIRECTORIES
             return pytest.main(["-q", option, *where, *arguments], plugins=[OnlyWithBroker()])
     except Unavailable as missing:

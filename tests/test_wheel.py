@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import BrokerProcess
+from tests.harness.brokers import WatchedBroker
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONSTRAINTS = REPOSITORY / "constraints.txt"
@@ -73,7 +73,7 @@ def test_the_install_brings_only_what_the_broker_needs(installed):
 
 def test_an_installed_broker_serves_and_topics_are_made_and_listed(installed, tmp_path):
     ottla = str(installed / "ottla")
-    broker = BrokerProcess(tmp_path, command=(ottla,)).start()
+    broker = WatchedBroker(tmp_path, program=(ottla,)).start()
     try:
         server = ("--bootstrap-server", broker.bootstrap)
         run(ottla, "topics", "create", "first", "--partitions", "3", *server)

@@ -210,7 +210,7 @@ def _welcome(session: Session, directory: DataDirectory, told: Callable[[str], N
     told(f"the cluster serves; clients start from {cluster.bootstrap}")
     kept = "kept" if directory.kept else "removed at the end, --data DIR keeps it"
     told(f"data and logs are in {directory.path} ({kept})")
-    server = "" if cluster.brokers[1].port == 9092 else f" -b {cluster.brokers[1].address}"
+    server = "" if cluster.brokers[1].port == 9092 else f" -b {cluster.brokers[1].bootstrap}"
     where = f" --data {directory.path}" if directory.kept else ""
     second = min(2, len(cluster.brokers))
     told(f"try in another terminal: ottla topics create orders --partitions 3{server}; ottla dev{where} kill {second}")

@@ -26,9 +26,9 @@ from rich.text import Text
 from ottla.cli.keys import raw_keys
 from ottla.local.detail import UNKNOWN, Detail, Group, Offsets
 from ottla.local.playground import GROUP, RECORDS, TOPIC
-from ottla.local.process import State
+from ottla.local.processes import State
 from ottla.local.session import killed_words, megabytes
-from ottla.local.sight import NOBODY, Replicas, Sight
+from ottla.local.snapshot import NOBODY, ClusterSnapshot, Replicas
 
 if TYPE_CHECKING:
     from ottla.local.session import Session
@@ -105,7 +105,7 @@ class LiveView:
         parts: list[RenderableType] = [self._brokers(session)]
         room = max(ROWS_MIN, self.console.height - len(session.cluster.brokers) - LINES_BESIDE)
         reading = sum(2 + len(group.partitions()) for group in session.detail.groups)
-        if session.sight.partitions:
+        if session.snapshot.partitions:
             parts.append(self._partitions(session, max(ROWS_MIN, room - reading)))
         parts += [groups(session.detail, max(ROWS_MIN, room // 2))] if session.detail.groups else []
         width = self.console.width
@@ -114,8 +114,8 @@ class LiveView:
         return Stacked(*parts)
 
     def _brokers(self, session: Session) -> Table:
-        led = Counter(state.leader for state in session.sight.partitions.values())
-        held = Counter(broker for state in session.sight.partitions.values() for broker in state.replicas)
+        led = Counter(state.leader for state in session.snapshot.partitions.values())
+        held = Counter(broker for state in session.snapshot.partitions.values() for broker in state.replicas)
         columns = {
             name: Column(name, name in ("pid", "memory", "leads", "replicas"))
             for name in ("", "broker", "address", "pid", "memory", "state", "leads", "replicas", "role")
@@ -126,13 +126,13 @@ class LiveView:
             row = (
                 "›" if broker.id == self._selected else "",
                 str(broker.id),
-                broker.address,
+                broker.bootstrap,
                 str(broker.pid or "-"),
                 megabytes(broker),
                 Text(state.value, STATE_COLOURS.get(state, "dim")),
                 str(led[broker.id]),
                 str(held[broker.id]),
-                Text("controller", "dim") if session.sight.controller == broker.id else "",
+                Text("controller", "dim") if session.snapshot.controller == broker.id else "",
             )
             for column, value in zip(columns.values(), row, strict=True):
                 column.cells.append(value)
@@ -140,13 +140,13 @@ class LiveView:
         return drawn(columns.values())
 
     def _partitions(self, session: Session, room: int) -> RenderableType:
-        sight, detail, brokers = session.sight, session.detail, list(session.cluster.brokers)
+        snapshot, detail, brokers = session.snapshot, session.detail, list(session.cluster.brokers)
         running = {broker.id for broker in session.cluster.brokers.values() if broker.running}
         columns = {"partition": Column("partition")}
         columns |= {f"broker {broker_id}": Column(f"broker {broker_id}") for broker_id in brokers}
         for name in ("log start", "high watermark", "log end", "records/s"):
             columns[name] = Column(name, right=True)
-        shown = {key: state for key, state in sight.partitions.items() if key[0] not in sight.internal}
+        shown = {key: state for key, state in snapshot.partitions.items() if key[0] not in snapshot.internal}
         for key, state in list(shown.items())[:room]:
             offsets = detail.offsets.get(key, Offsets())
             high = Text("nobody leads", "bold red") if state.leader == NOBODY else number(offsets.high_watermark)
@@ -162,7 +162,7 @@ class LiveView:
                 column.cells.append(value)
         hidden = give_up(columns, GIVEN_UP_OF_PARTITIONS, self.console.width)
         below = [f"and {len(shown) - room} partitions more"] if len(shown) > room else []
-        below += [f"{topic}: {words}" for topic, words in folded(sight).items()]
+        below += [f"{topic}: {words}" for topic, words in folded(snapshot).items()]
         below += [f"a wider window shows {' and '.join(hidden)} too"] if hidden else []
         if any(session.may_lead(key) for key in shown):
             below.append(ELIGIBLE_WHY)
@@ -224,11 +224,11 @@ def keys_line(label: str, keys: Sequence[str], width: int) -> Text:
     return text
 
 
-def folded(sight: Sight) -> dict[str, str]:
+def folded(snapshot: ClusterSnapshot) -> dict[str, str]:
     """Internal topics, each in one line."""
     lines = {}
-    for topic in sorted(sight.internal):
-        states = [state for key, state in sight.partitions.items() if key[0] == topic]
+    for topic in sorted(snapshot.internal):
+        states = [state for key, state in snapshot.partitions.items() if key[0] == topic]
         whole = sum(state.leader != NOBODY and len(state.in_sync) == len(state.replicas) for state in states)
         lines[topic] = f"{len(states)} partitions, {whole} of them fully in sync"
     return lines

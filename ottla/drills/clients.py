@@ -1,5 +1,5 @@
-"""What producers and consumers notice when brokers fail, come back, or are added: Ottla's own clients, as anybody uses
-them, with nothing set for the occasion."""
+"""Drills of clients: what producers and consumers notice when brokers fail, come back, or are added. They are Ottla's
+own clients with default settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from ottla.drills.stage import Stage
 from ottla.drills.steady import Reading, Writing
-from ottla.local.sight import Replicas, Sight
+from ottla.local.snapshot import ClusterSnapshot, Replicas
 
 TOPIC: Final = "orders"
 SAFE: Final = {"min.insync.replicas": "2"}
@@ -106,13 +106,13 @@ async def add_a_broker(stage: Stage) -> None:
         share = partitions * 3 // 4
         await stage.until(
             f"every broker has its fair share, {share} replicas, all in sync",
-            stage.probe.sight,
-            lambda sight: all(_held(sight, broker_id) == share for broker_id in (1, 2, 3, 4)) and _whole(sight),
+            stage.probe.snapshot,
+            lambda now: all(_held(now, broker_id) == share for broker_id in (1, 2, 3, 4)) and _whole(now),
         )
         await stage.until(
             f"and every broker leads {partitions // 4} partitions",
-            stage.probe.sight,
-            lambda sight: all(_led(sight, broker_id) == partitions // 4 for broker_id in (1, 2, 3, 4)),
+            stage.probe.snapshot,
+            lambda snapshot: all(_led(snapshot, broker_id) == partitions // 4 for broker_id in (1, 2, 3, 4)),
         )
         await writing.more(500)
         await writing.stop()
@@ -122,32 +122,32 @@ async def add_a_broker(stage: Stage) -> None:
         await stage.nothing_lost(TOPIC, partition)
 
 
-def _orders(sight: Sight) -> list[Replicas]:
-    return [state for (topic, _), state in sight.partitions.items() if topic == TOPIC]
+def _orders(snapshot: ClusterSnapshot) -> list[Replicas]:
+    return [state for (topic, _), state in snapshot.partitions.items() if topic == TOPIC]
 
 
-def _held(sight: Sight, broker_id: int) -> int:
-    return sum(broker_id in state.replicas for state in _orders(sight))
+def _held(snapshot: ClusterSnapshot, broker_id: int) -> int:
+    return sum(broker_id in state.replicas for state in _orders(snapshot))
 
 
-def _led(sight: Sight, broker_id: int) -> int:
-    return sum(broker_id == state.leader for state in _orders(sight))
+def _led(snapshot: ClusterSnapshot, broker_id: int) -> int:
+    return sum(broker_id == state.leader for state in _orders(snapshot))
 
 
-def _whole(sight: Sight) -> bool:
-    return all(set(state.in_sync) == set(state.replicas) for state in _orders(sight))
+def _whole(snapshot: ClusterSnapshot) -> bool:
+    return all(set(state.in_sync) == set(state.replicas) for state in _orders(snapshot))
 
 
 async def replicas_spread(stage: Stage) -> None:
     brokers = (101, 102, 103, 104)
     stage.show_topics("spread")
     await stage.probe.create("spread", partitions=4, copies=2)
-    sight = await stage.until(
+    snapshot = await stage.until(
         "topic spread, 4 partitions with replication factor 2, is created",
-        stage.probe.sight,
-        lambda sight: sum(topic == "spread" for topic, _ in sight.partitions) == 4,
+        stage.probe.snapshot,
+        lambda snapshot: sum(topic == "spread" for topic, _ in snapshot.partitions) == 4,
     )
-    states = [state for (topic, _), state in sight.partitions.items() if topic == "spread"]
+    states = [state for (topic, _), state in snapshot.partitions.items() if topic == "spread"]
     led = {broker_id: sum(state.leader == broker_id for state in states) for broker_id in brokers}
     held = {broker_id: sum(broker_id in state.replicas for state in states) for broker_id in brokers}
     followed = {broker_id: held[broker_id] - led[broker_id] for broker_id in brokers}

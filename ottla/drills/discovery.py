@@ -17,19 +17,19 @@ async def bootstrap(stage: Stage) -> None:
     await stage.probe.create(TOPIC, [(1,), (2,), (3,)])
     stage.show_topics(TOPIC)
     await stage.made(TOPIC, 3)
-    sights = [await stage.probe.sight_of(broker_id) for broker_id in HOLDERS]
-    for broker_id, sight in zip(HOLDERS, sights, strict=True):
+    snapshots = [await stage.probe.snapshot_of(broker_id) for broker_id in HOLDERS]
+    for broker_id, snapshot in zip(HOLDERS, snapshots, strict=True):
         stage.check(
-            sight.brokers == HOLDERS,
-            f"broker {broker_id}, asked for metadata, names all brokers: {', '.join(map(str, sight.brokers))}",
-            sight.brokers,
+            snapshot.brokers == HOLDERS,
+            f"broker {broker_id}, asked for metadata, names all brokers: {', '.join(map(str, snapshot.brokers))}",
+            snapshot.brokers,
         )
     stage.check(
-        all(sight.partitions == sights[0].partitions for sight in sights),
+        all(snapshot.partitions == snapshots[0].partitions for snapshot in snapshots),
         "all of them name the same topics, partitions and leaders",
     )
     for broker_id in HOLDERS:
-        address = stage.cluster[broker_id].address
+        address = stage.cluster[broker_id].bootstrap
         async with Producer(address) as producer:
             given = [await producer.send_and_wait(TOPIC, b"found", partition=n) for n in range(3)]
         for each in given:
@@ -40,7 +40,7 @@ async def bootstrap(stage: Stage) -> None:
             f"its leader",
         )
         await stage.draw()
-    async with Consumer(bootstrap_servers=stage.cluster[3].address, auto_offset_reset="earliest") as consumer:
+    async with Consumer(bootstrap_servers=stage.cluster[3].bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(TOPIC, n) for n in range(3)])
         got = await read_on(consumer, 9)
     stage.check(len(got) == 9, "a consumer that knows only broker 3 reads all of them", len(got))

@@ -328,8 +328,8 @@ async def consumer_offsets(stage: Stage) -> None:
 
 async def _offsets_partition(stage: Stage, group: str) -> int:
     """Where a group's offsets are, as Kafka computes it: Java's hash of its id, modulo the partitions."""
-    sight = await stage.probe.sight()
-    count = sum(topic == OFFSETS_TOPIC for topic, _ in sight.partitions)
+    snapshot = await stage.probe.snapshot()
+    count = sum(topic == OFFSETS_TOPIC for topic, _ in snapshot.partitions)
     value = 0
     for character in group:
         value = (value * 31 + ord(character)) & 0xFFFFFFFF

@@ -1,5 +1,4 @@
-"""Single questions to a cluster, each asked once and answered as it is: a drill wants to see the refusal that a
-producer would try its way around."""
+"""Probe: single requests without retries, so that a drill sees the error that a producer would hide."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ from ottla.client.core.connection import Connection
 from ottla.client.errors import ClientError
 from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
-from ottla.local.process import State
-from ottla.local.sight import NOBODY, Replicas, Sight, seen
+from ottla.local.snapshot import NOBODY, ClusterSnapshot, Replicas, snapshot_from
 from ottla.wire.batch import HEADER_BYTES, batches, read_header
 from ottla.wire.records import Record, build_batch, iterate
 from ottla.wire.schema import alter_partition_reassignments as reassign
@@ -51,31 +49,31 @@ class Probe:
         """How long a broker has for an answer, and four fifths of it for an acknowledgement."""
         self._topic_ids: dict[str, bytes] = {}
 
-    async def sight(self) -> Sight:
+    async def snapshot(self) -> ClusterSnapshot:
         """The cluster as the first broker that answers tells it."""
         for broker_id in self.serving():
             try:
-                return await self.sight_of(broker_id)
+                return await self.snapshot_of(broker_id)
             except ClientError:
                 continue
-        return Sight()
+        return ClusterSnapshot()
 
-    async def sight_of(self, broker_id: int) -> Sight:
+    async def snapshot_of(self, broker_id: int) -> ClusterSnapshot:
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         answer = await self._call_broker(broker_id, request, MetadataResponse)
         self._topic_ids = {topic.name or "": topic.topic_id for topic in answer.topics}
-        return seen(answer)
+        return snapshot_from(answer)
 
     async def everybody_knows(self) -> set[tuple[int, ...]]:
         """The registered brokers, as each broker that serves has them: one answer when all agree."""
-        return {(await self.sight_of(broker_id)).brokers for broker_id in self.serving()}
+        return {(await self.snapshot_of(broker_id)).brokers for broker_id in self.serving()}
 
     def serving(self) -> list[int]:
-        return [broker.id for broker in self._cluster.brokers.values() if broker.state is State.READY]
+        return [broker.id for broker in self._cluster.serving()]
 
     async def replicas(self, topic: str, partition: int = 0) -> Replicas:
-        sight = await self.sight()
-        return sight.partitions.get((topic, partition), Replicas(NOBODY, (), ()))
+        snapshot = await self.snapshot()
+        return snapshot.partitions.get((topic, partition), Replicas(NOBODY, (), ()))
 
     async def create(
         self,
@@ -130,7 +128,7 @@ class Probe:
         """Ask whoever is the controller, and again while controllers or the store change: so it may be done twice."""
         deadline = time.monotonic() + CONTROLLER_SECONDS
         while True:
-            controller = (await self.sight()).controller
+            controller = (await self.snapshot()).controller
             try:
                 if controller in self.serving():
                     told = await self._call_broker(controller, request, answer)
@@ -181,7 +179,7 @@ class Probe:
             acks=0,
             topic_data=[produce.TopicProduceData(topic_id=self._topic_ids[topic], name=topic, partition_data=[data])],
         )
-        connection = await _open(self._cluster[broker_id].address)
+        connection = await _open(self._cluster[broker_id].bootstrap)
         connection.send(request, None)
         await connection.close()
 
@@ -264,7 +262,7 @@ class Probe:
         return ErrorCode(result.error_code) if result.error_code else result
 
     async def _call_broker(self, broker_id: int, request: Message, answer: type[R]) -> R:
-        connection = await _open(self._cluster[broker_id].address)
+        connection = await _open(self._cluster[broker_id].bootstrap)
         try:
             return await connection.call(request, answer, timeout_s=self.answer_seconds)
         finally:

@@ -1,5 +1,5 @@
-"""How drills are played: each on a cluster in a directory of its own, or on that of the drill before it if that is the
-same and still whole. Nothing is left behind."""
+"""Runs drills, each on a cluster in a directory of its own. A drill reuses the cluster of the one before when it has
+the same settings and nothing is broken. Directories are removed at the end."""
 
 from __future__ import annotations
 

@@ -1,19 +1,20 @@
-"""The stage of a drill: a cluster to break, words and pictures for what is done, and checks that end it when something
-differs."""
+"""Stage of a drill: a cluster to break, narration and pictures of every step, and checks that end the drill when
+something differs."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from ottla.drills import pictures
 from ottla.drills.probe import Acknowledged, Probe, count_on_disk, values_on_disk
 from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
-from ottla.local.process import BrokerProcess, State
-from ottla.local.sight import Replicas, Sight
+from ottla.local.processes import BrokerProcess, State
+from ottla.local.snapshot import ClusterSnapshot, Replicas
+from ottla.local.waiting import NotInTime, until
 
 T = TypeVar("T")
 Said = Callable[[str], None]
@@ -82,17 +83,14 @@ class Stage:
         self, expected: str, look: Callable[[], Awaitable[T]], holds: Callable[[T], bool], within: float = 0
     ) -> T:
         """Look until it holds, say how long that took, and draw."""
-        begun = time.monotonic()
-        deadline = begun + (within or PATIENCE_SECONDS)
-        while True:
-            value = await look()
-            if holds(value):
-                self._said(f"  ✓ {expected} (after {time.monotonic() - begun:.2f} s)")
-                await self.draw()
-                return value
-            if time.monotonic() > deadline:
-                raise Differs(f"expected within {deadline - begun:g} s: {expected}; seen: {value}")
-            await asyncio.sleep(LOOK_SECONDS)
+        begun, limit = time.monotonic(), within or PATIENCE_SECONDS
+        try:
+            value = await until(look, expected, limit, holds=holds)
+        except NotInTime as late:
+            raise Differs(f"expected within {limit:g} s: {expected}; seen: {late.seen}") from None
+        self._said(f"  ✓ {expected} (after {time.monotonic() - begun:.2f} s)")
+        await self.draw()
+        return value
 
     # Pictures.
 
@@ -128,8 +126,8 @@ class Stage:
 
     async def _replicas_now(self, topic: str, partition: int) -> tuple[list[str], bool]:
         """The picture, and whether it shows all that can be known."""
-        sight = await self.probe.sight()
-        state = sight.partitions.get((topic, partition))
+        snapshot = await self.probe.snapshot()
+        state = snapshot.partitions.get((topic, partition))
         if state is None:
             return [], True
         copies = [
@@ -146,8 +144,8 @@ class Stage:
         return pictures.replicas(f"{topic}-{partition}", copies, high), high is not None or not led
 
     async def _matrix_picture(self, topics: Sequence[str]) -> list[str]:
-        sight = await self.probe.sight()
-        shown = {key: state for key, state in sight.partitions.items() if key[0] in topics}
+        snapshot = await self.probe.snapshot()
+        shown = {key: state for key, state in snapshot.partitions.items() if key[0] in topics}
         if not shown:
             return []
         brokers = list(self.cluster.brokers)
@@ -233,11 +231,9 @@ class Stage:
     async def write(self, topic: str, count: int, partition: int = 0) -> None:
         """Records that must be taken: each attempt may meet an election, but not for long."""
         values = self.next_values(count)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while isinstance(outcome := await self.probe.write(topic, values, partition), ErrorCode):
-            if time.monotonic() > deadline:
-                raise Differs(f"expected: a write to {topic}-{partition} is taken; seen: {outcome.name}")
-            await asyncio.sleep(LOOK_SECONDS)
+        outcome = await self._without_error(
+            lambda: self.probe.write(topic, values, partition), f"a write to {topic}-{partition} is taken"
+        )
         self.promise(topic, partition, values, outcome)
         given = f"offsets {outcome.base_offset} to {outcome.end - 1}" if count > 1 else f"offset {outcome.base_offset}"
         self._said(f"  ✓ {records(count)} written to {topic}-{partition}, acks=all: {given}")
@@ -294,14 +290,17 @@ class Stage:
         return len(set(before) - set(self.on_disk(broker_id, topic, partition)))
 
     async def read(self, topic: str, partition: int = 0) -> list[str]:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            found = await self.probe.read(topic, partition)
-            if isinstance(found, list):
-                return found
-            if time.monotonic() > deadline:
-                raise Differs(f"expected: {topic}-{partition} can be read; seen: {found.name}")
-            await asyncio.sleep(LOOK_SECONDS)
+        return await self._without_error(
+            lambda: self.probe.read(topic, partition), f"{topic}-{partition} can be read"
+        )
+
+    async def _without_error(self, ask: Callable[[], Awaitable[T | ErrorCode]], expected: str) -> T:
+        """Ask until the answer is no error."""
+        try:
+            answer = await until(ask, expected, PATIENCE_SECONDS, holds=lambda told: not isinstance(told, ErrorCode))
+        except NotInTime as late:
+            raise Differs(f"expected: {expected}; seen: {late.seen}") from None
+        return cast("T", answer)
 
     def on_disk(self, broker_id: int, topic: str, partition: int = 0) -> list[str]:
         return values_on_disk(self.cluster, broker_id, topic, partition)
@@ -318,19 +317,19 @@ class Stage:
             lambda found: all(each == found[0] for each in found),
         )
 
-    async def made(self, topic: str, partitions: int) -> Sight:
+    async def made(self, topic: str, partitions: int) -> ClusterSnapshot:
         """Every broker that serves knows the topic, and each of its partitions has a leader."""
 
-        async def sights() -> list[Sight]:
-            return [await self.probe.sight_of(broker_id) for broker_id in self.probe.serving()]
+        async def snapshots() -> list[ClusterSnapshot]:
+            return [await self.probe.snapshot_of(broker_id) for broker_id in self.probe.serving()]
 
-        def led(sight: Sight) -> int:
-            return sum(state.leader >= 0 for (name, _), state in sight.partitions.items() if name == topic)
+        def led(snapshot: ClusterSnapshot) -> int:
+            return sum(state.leader >= 0 for (name, _), state in snapshot.partitions.items() if name == topic)
 
         found = await self.until(
             f"topic {topic} is created: all brokers know it, {partitions} of {partitions} partitions have a leader",
-            sights,
-            lambda found: bool(found) and all(led(sight) == partitions for sight in found),
+            snapshots,
+            lambda found: bool(found) and all(led(snapshot) == partitions for snapshot in found),
         )
         return found[0]
 

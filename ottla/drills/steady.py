@@ -1,4 +1,4 @@
-"""Clients that go on whatever happens: one that writes numbered records at a steady rate, one that reads along."""
+"""Steady clients of a drill: a producer of numbered records at a constant rate, and a consumer that reads along."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ class Reading:
                 self.failures.append(str(error))
                 await asyncio.sleep(TICK_SECONDS)
                 continue
-            for place, records in found.items():
+            for tp, records in found.items():
                 for record in records:
-                    due = self._next.get(place.partition, 0)
+                    due = self._next.get(tp.partition, 0)
                     if record.offset != due:
-                        self.disorder.append(f"partition {place.partition}: offset {record.offset} instead of {due}")
-                    self._next[place.partition] = record.offset + 1
-                    self.seen.setdefault(place.partition, []).append(record.value.decode())
+                        self.disorder.append(f"partition {tp.partition}: offset {record.offset} instead of {due}")
+                    self._next[tp.partition] = record.offset + 1
+                    self.seen.setdefault(tp.partition, []).append(record.value.decode())
 
     async def seen_count(self) -> int:
         return sum(map(len, self.seen.values()))

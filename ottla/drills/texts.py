@@ -1,4 +1,4 @@
-"""The course texts that the drills show, and how a drill names the sentence it shows."""
+"""Course texts that the drills show, and the sentence that a drill quotes."""
 
 from __future__ import annotations
 

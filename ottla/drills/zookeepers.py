@@ -11,7 +11,7 @@ from ottla.cluster.store import Store
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.drills.stage import PATIENCE_SECONDS, Stage
 from ottla.drills.steady import Writing
-from ottla.local.process import State
+from ottla.local.processes import State
 from ottla.runtime.real import RealRuntime
 
 TOPIC: Final = "orders"
@@ -114,12 +114,12 @@ async def six_brokers_three_zookeepers(stage: Stage) -> None:
     modes = sorted(server.mode() for server in ensemble.servers)
     stage.check(modes == ["follower", "follower", "leader"], "of three ZooKeepers one leads, and two follow", modes)
     await stage.probe.create(TOPIC, partitions=6, copies=3, configs=SAFE)
-    sight = await stage.until(
+    snapshot = await stage.until(
         f"topic {TOPIC}, 6 partitions with replication factor 3, is created",
-        stage.probe.sight,
-        lambda sight: sum(topic == TOPIC for topic, _ in sight.partitions) == 6,
+        stage.probe.snapshot,
+        lambda snapshot: sum(topic == TOPIC for topic, _ in snapshot.partitions) == 6,
     )
-    states = [state for (topic, _), state in sight.partitions.items() if topic == TOPIC]
+    states = [state for (topic, _), state in snapshot.partitions.items() if topic == TOPIC]
     leaders = sorted(state.leader for state in states)
     stage.check(leaders == [1, 2, 3, 4, 5, 6], "each of six brokers leads one partition", leaders)
     async with Writing(stage, TOPIC, 6) as writing:
@@ -134,8 +134,8 @@ async def six_brokers_three_zookeepers(stage: Stage) -> None:
         await stage.kill(6)
         await stage.until(
             "the partition that broker 6 led has another leader",
-            stage.probe.sight,
-            lambda sight: all(s.leader not in (6, -1) for (topic, _), s in sight.partitions.items() if topic == TOPIC),
+            stage.probe.snapshot,
+            lambda now: all(s.leader not in (6, -1) for (topic, _), s in now.partitions.items() if topic == TOPIC),
         )
         await writing.more(600)
         await writing.stop()
@@ -150,10 +150,10 @@ async def _ensemble_picture(stage: Stage, ensemble: Ensemble) -> list[str]:
         f"[ZooKeeper :{server.port} {server.mode() or 'no quorum' if server.running else 'killed'}]"
         for server in ensemble.servers
     )
-    sight = await stage.probe.sight()
+    snapshot = await stage.probe.snapshot()
     brokers = []
     for broker in stage.cluster.brokers.values():
-        led = [f"{topic}-{n}" for (topic, n), state in sight.partitions.items() if state.leader == broker.id]
+        led = [f"{topic}-{n}" for (topic, n), state in snapshot.partitions.items() if state.leader == broker.id]
         shown = [name for name in led if name.startswith(f"{TOPIC}-")]
         word = f"leads {', '.join(shown) or 'nothing'}" if broker.state is State.READY else broker.state.value
         brokers.append(f"broker {broker.id}: {word}")

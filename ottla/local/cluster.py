@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from ottla.cluster.ensemble import HOST, Ensemble, free_ports
 from ottla.errors import Fault
-from ottla.local.process import LOOK_SECONDS, STOP_SECONDS, BrokerProcess, State
+from ottla.local.processes import LOOK_SECONDS, STOP_SECONDS, BrokerProcess, State
 
 REPLICAS: Final = 3
 """As many copies as Kafka keeps of its internal topics, where there are brokers for them."""
@@ -62,8 +62,8 @@ class LocalCluster:
         self.brokers: dict[int, BrokerProcess] = {}
         self.replaced_ports: dict[int, int] = {}
         """Broker to the port it should have had, had that been free."""
-        for place, broker_id in enumerate(ids):
-            wanted = port + place if port else 0
+        for index, broker_id in enumerate(ids):
+            wanted = port + index if port else 0
             if wanted and not is_free(wanted):
                 self.replaced_ports[broker_id] = wanted
                 wanted = 0
@@ -78,15 +78,28 @@ class LocalCluster:
     @property
     def bootstrap(self) -> str:
         """Addresses of the brokers that serve, or of all when none does."""
-        brokers = self.brokers.values()
-        serving = [broker.address for broker in brokers if broker.state is State.READY]
-        return ",".join(serving or [broker.address for broker in brokers if broker.port])
+        chosen = self.serving() or [broker for broker in self.brokers.values() if broker.port]
+        return ",".join(broker.bootstrap for broker in chosen)
+
+    @property
+    def bootstrap_all(self) -> str:
+        """Addresses of all brokers, whether they run or not."""
+        return ",".join(broker.bootstrap for broker in self.brokers.values())
+
+    def serving(self) -> list[BrokerProcess]:
+        return [broker for broker in self.brokers.values() if broker.state is State.READY]
 
     def add(self, broker_id: int, *, port: int = 0, settings: Mapping[str, str] | None = None) -> BrokerProcess:
         """One more broker, which is not started by this. It keeps its port, 0: any, whenever it is started again."""
         assert broker_id not in self.brokers
         own = self.settings | dict(settings or {})
-        broker = BrokerProcess(broker_id, self.directory, self.store, port=port or free_ports(1)[0], settings=own)
+        broker = BrokerProcess(
+            self.directory / f"broker-{broker_id}",
+            *("--id", str(broker_id), "--store", self.store),
+            broker_id=broker_id,
+            port=port or free_ports(1)[0],
+            settings=own,
+        )
         self.brokers[broker_id] = broker
         return broker
 
@@ -104,27 +117,26 @@ class LocalCluster:
                 if not broker.running:
                     broker.launch()
             for broker in self.brokers.values():
-                while not broker.check_start():
-                    time.sleep(LOOK_SECONDS)
+                broker.wait_until_ready()
         except BaseException:
             self.kill()
             raise
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Stop all brokers, and ZooKeeper after them; whoever does not end in time is killed."""
-        self.tell_to_stop()
+        self.request_stop()
         deadline = time.monotonic() + seconds
-        while not self.ended(deadline):
+        while not self.have_ended(deadline):
             time.sleep(LOOK_SECONDS)
         if self.ensemble is not None:
             self.ensemble.stop()
 
-    def tell_to_stop(self) -> None:
+    def request_stop(self) -> None:
         for broker in self.brokers.values():
-            broker.tell_to_stop()
+            broker.request_stop()
 
-    def ended(self, deadline: float) -> bool:
-        return not [broker for broker in self.brokers.values() if not broker.ended(deadline)]
+    def have_ended(self, deadline: float) -> bool:
+        return not [broker for broker in self.brokers.values() if not broker.has_ended(deadline)]
 
     def kill(self) -> None:
         for broker in self.brokers.values():

@@ -1,7 +1,8 @@
-"""How another terminal reaches a running `ottla dev`: a Unix socket, and a file in the data directory that names it.
+"""Control socket of `ottla dev`: a Unix socket for commands from another terminal, and a file that names it.
 
 One JSON object on a line each way: {"do": "kill", "broker": 2} is answered with {"ok": true, "said": "..."}. The socket
-lies in the data directory, too, unless its path is too long for a socket; only its owner may connect.
+and the file `control.json` are in the data directory; a socket whose path would be too long is in /tmp. Only its owner
+may connect.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""More of a cluster than its metadata: offsets of partitions from their leaders, eligible leader replicas, consumer
-groups from their coordinators. Asked as any client may ask; who does not answer is left out."""
+"""Cluster details beyond metadata: offsets from partition leaders, eligible leader replicas, and consumer groups from
+their coordinators. They are requested like any client requests them; a broker that does not answer is left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from ottla.client.errors import ClientError
 from ottla.errors import BadFrame
-from ottla.local.sight import NOBODY, Sight
+from ottla.local.snapshot import NOBODY, ClusterSnapshot
 from ottla.wire.consumer_protocol import decode_assignment
 from ottla.wire.schema import list_offsets, offset_for_leader_epoch
 from ottla.wire.schema.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
@@ -90,27 +90,27 @@ class Asker:
         self._eligible: Mapping[Partition, tuple[int, ...]] = {}
         """As last told: with no broker alive nobody can be asked, and it stays as it was."""
 
-    async def look(self, sight: Sight, serving: Iterable[int], now: float) -> Detail:
+    async def look(self, snapshot: ClusterSnapshot, serving: Iterable[int], now: float) -> Detail:
         brokers = list(serving)
-        shown = [key for key in sight.partitions if key[0] not in sight.internal][:PARTITIONS_MAX]
+        shown = [key for key in snapshot.partitions if key[0] not in snapshot.internal][:PARTITIONS_MAX]
         by_leader: dict[int, list[Partition]] = {}
         for key in shown:
-            if (leader := sight.partitions[key].leader) in brokers:
+            if (leader := snapshot.partitions[key].leader) in brokers:
                 by_leader.setdefault(leader, []).append(key)
         answers = await asyncio.gather(
             *(
-                self._offsets(leader, {key: sight.partitions[key].leader_epoch for key in keys})
+                self._offsets(leader, {key: snapshot.partitions[key].leader_epoch for key in keys})
                 for leader, keys in by_leader.items()
             )
         )
         offsets = {key: each for answer in answers for key, each in answer.items()}
         short = sorted(
-            {key[0] for key in shown if len(sight.partitions[key].in_sync) < len(sight.partitions[key].replicas)}
+            {key[0] for key in shown if len(snapshot.partitions[key].in_sync) < len(snapshot.partitions[key].replicas)}
         )
         if brokers:
             told = await self._ask_eligible(brokers[0], short) if short else {}
             self._eligible = self._eligible if told is None else told
-        groups = await asyncio.gather(*(self._groups(each, sight.topic_ids) for each in brokers))
+        groups = await asyncio.gather(*(self._groups(each, snapshot.topic_ids) for each in brokers))
         found = {group.name: group for answer in groups for group in answer}
         return Detail(offsets, self._eligible, tuple(sorted(found.values())), self._rates(offsets, now))
 
@@ -254,13 +254,13 @@ class Asker:
         }
 
 
-def without_the_dead(sight: Sight, alive: Iterable[int]) -> Sight:
+def without_the_dead(snapshot: ClusterSnapshot, alive: Iterable[int]) -> ClusterSnapshot:
     """A broker whose process has ended leads nothing and controls nothing, whatever the others have heard of it yet."""
     living = set(alive)
-    return sight._replace(
-        controller=sight.controller if sight.controller in living else NOBODY,
+    return snapshot._replace(
+        controller=snapshot.controller if snapshot.controller in living else NOBODY,
         partitions={
             key: state if state.leader in living else state._replace(leader=NOBODY)
-            for key, state in sight.partitions.items()
+            for key, state in snapshot.partitions.items()
         },
     )

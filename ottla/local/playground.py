@@ -1,5 +1,5 @@
-"""A producer and consumers for whoever watches a local cluster: a key writes a few records, others start and stop
-members of a group. What becomes of it is told in lines; nobody waits for it."""
+"""Playground of `ottla dev`: one key writes a few records, others start and stop members of a consumer group. The
+outcome is reported as lines; no key press waits for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READ_MAX: Final = 5
 CLIENT_LOG: Final = logging.getLogger("ottla.client")
 TOO_FEW: Final = ErrorCode.not_enough_replicas.name.replace("_", " ")
 
-Told = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def _is_no_wait(record: logging.LogRecord) -> bool:
@@ -52,9 +52,9 @@ def _why(error: BaseException) -> str:
 class Playground:
     """Works on the topic `orders`, which it creates if it is not there."""
 
-    def __init__(self, cluster: LocalCluster, told: Told) -> None:
+    def __init__(self, cluster: LocalCluster, report: Report) -> None:
         self._cluster = cluster
-        self._told = told
+        self._report = report
         self._written = 0
         self._consuming: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,19 +69,19 @@ class Playground:
         CLIENT_LOG.addFilter(_is_no_wait)
         name = next((each for each in MEMBERS if each not in self._consuming), None)
         if name is None:
-            self._told(f"group {GROUP} has {len(MEMBERS)} consumers: no more are started from here")
+            self._report(f"group {GROUP} has {len(MEMBERS)} consumers: no more are started from here")
             return
         task = asyncio.get_running_loop().create_task(self._consume(name), name=f"consumer {name}")
         self._consuming[name] = task
-        self._told(f"consumer {name} joins group {GROUP}, topic {TOPIC}")
+        self._report(f"consumer {name} joins group {GROUP}, topic {TOPIC}")
 
     def stop_consumer_soon(self) -> None:
         if not self._consuming:
-            self._told(f"no consumer was started from here: g starts one in group {GROUP}")
+            self._report(f"no consumer was started from here: g starts one in group {GROUP}")
             return
         name, task = self._consuming.popitem()
         task.cancel()
-        self._told(f"consumer {name} leaves group {GROUP}")
+        self._report(f"consumer {name} leaves group {GROUP}")
 
     async def close(self) -> None:
         CLIENT_LOG.removeFilter(_is_no_wait)
@@ -102,7 +102,7 @@ class Playground:
     async def _write(self) -> None:
         first = self._written
         self._written += RECORDS
-        self._told(f"writing {RECORDS} records to {TOPIC}…")
+        self._report(f"writing {RECORDS} records to {TOPIC}…")
         try:
             await self._create()
             async with Producer(
@@ -115,13 +115,13 @@ class Playground:
                 sent = [await producer.send(TOPIC, b"order %d" % n) for n in range(first, first + RECORDS)]
                 outcomes = await asyncio.gather(*sent, return_exceptions=True)
         except ClientError as error:
-            self._told(f"{RECORDS} records for {TOPIC} were not written: {_why(error)}")
+            self._report(f"{RECORDS} records for {TOPIC} were not written: {_why(error)}")
             return
         failed = [each for each in outcomes if isinstance(each, BaseException)]
         if failed:
-            self._told(f"{len(failed)} of {RECORDS} records for {TOPIC} not acknowledged: {_why(failed[0])}")
+            self._report(f"{len(failed)} of {RECORDS} records for {TOPIC} not acknowledged: {_why(failed[0])}")
         else:
-            self._told(f"{RECORDS} records written to {TOPIC}, acks=all")
+            self._report(f"{RECORDS} records written to {TOPIC}, acks=all")
 
     async def _create(self) -> None:
         async with Admin(self._cluster.bootstrap, default_api_timeout_ms=DELIVERY_MS) as admin:
@@ -145,8 +145,8 @@ class Playground:
                     try:
                         await consumer.getmany(timeout_ms=POLL_MS, max_records=READ_MAX)
                     except ClientError as error:
-                        self._told(f"consumer {name}: {error}")
+                        self._report(f"consumer {name}: {error}")
                         await asyncio.sleep(POLL_MS / 1000)
         except ClientError as error:
-            self._told(f"consumer {name} could not start: {error}")
+            self._report(f"consumer {name} could not start: {error}")
             self._consuming.pop(name, None)

@@ -1,6 +1,6 @@
-"""A local cluster while somebody looks at it: commands come in, what happens comes out as lines.
+"""Session of `ottla dev`: runs a local cluster, takes commands, and reports what happens as lines.
 
-Nothing here draws: a view is told of every event, and asked to draw itself again after every look.
+It draws nothing: the view gets every event, and is asked to draw itself again after every poll of the cluster.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from ottla.local.cluster import LocalCluster
 from ottla.local.control import Answer
 from ottla.local.detail import Asker, Detail, Group, Offsets, Partition, without_the_dead
 from ottla.local.playground import Playground
-from ottla.local.process import STOP_SECONDS, BrokerProcess, State
-from ottla.local.sight import NOBODY, Sight, Watcher, differences
+from ottla.local.processes import STOP_SECONDS, BrokerProcess, State
+from ottla.local.snapshot import NOBODY, ClusterSnapshot, Watcher, differences
 
 LOOK_SECONDS: Final = 0.2
 MEGABYTE: Final = 1 << 20
 
-Told = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class Session:
     """Everything runs on one loop in the main thread, which the brokers live as long as."""
 
-    def __init__(self, cluster: LocalCluster, told: Told, drawn: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, cluster: LocalCluster, report: Report, drawn: Callable[[], None] = lambda: None) -> None:
         self.cluster = cluster
-        self.sight = Sight()
+        self.snapshot = ClusterSnapshot()
         self.detail = Detail()
-        self.playground = Playground(cluster, told)
+        self.playground = Playground(cluster, report)
         self.started = asyncio.Event()
         self.stop = asyncio.Event()
-        self._told = told
+        self._report = report
         self._drawn = drawn
         self._watcher = Watcher()
-        self._asker = Asker(lambda id_, request, answer: self._watcher.call(cluster[id_].address, request, answer))
+        self._asker = Asker(lambda id_, request, answer: self._watcher.call(cluster[id_].bootstrap, request, answer))
         self._looked = False
         self._states: dict[int, State] = {}
         self._unclean: set[int] = set()
@@ -63,8 +63,8 @@ class Session:
     def _all_started(self) -> bool:
         """Every broker serves and is known to the others, but for those that somebody has killed or paused already."""
         starting = [each for each in self.cluster.brokers.values() if each.state in (State.STARTING, State.FAILED)]
-        serving = {each.id for each in self.cluster.brokers.values() if each.state is State.READY}
-        return not [broker for broker in starting if not broker.check_start()] and serving <= set(self.sight.brokers)
+        serving = {each.id for each in self.cluster.serving()}
+        return not [broker for broker in starting if not broker.check_start()] and serving <= set(self.snapshot.brokers)
 
     async def _look_until(self, holds: Callable[[], bool]) -> None:
         while not self.stop.is_set() and not holds():
@@ -78,21 +78,21 @@ class Session:
     async def _look(self) -> None:
         for broker in self.cluster.brokers.values():
             self._note_state(broker)
-        serving = {each.id: each.address for each in self.cluster.brokers.values() if each.state is State.READY}
+        serving = {each.id: each.bootstrap for each in self.cluster.serving()}
         found = await self._watcher.look(serving.values()) if serving else None
         running = [each.id for each in self.cluster.brokers.values() if each.running]
-        sight = without_the_dead(found or self.sight, running)
+        snapshot = without_the_dead(found or self.snapshot, running)
         if found is not None or self._looked:
-            before = self.sight if self._looked else sight._replace(controller=NOBODY)  # what is there is no news
-            for line in differences(before, sight):
-                self._told(line)
+            before = self.snapshot if self._looked else snapshot._replace(controller=NOBODY)  # what is there is no news
+            for line in differences(before, snapshot):
+                self._report(line)
             self._looked = True
         else:
-            sight = self.sight
+            snapshot = self.snapshot
         detail = self.detail
         if self.started.is_set():
-            detail = await self._asker.look(sight, serving, time.monotonic())
-        self.sight, self.detail = sight, detail  # together: a picture of both is of one moment
+            detail = await self._asker.look(snapshot, serving, time.monotonic())
+        self.snapshot, self.detail = snapshot, detail  # together: a picture of both is of one moment
         self._drawn()
 
     def _note_state(self, broker: BrokerProcess) -> None:
@@ -106,15 +106,15 @@ class Session:
             self._unclean.discard(broker.id)
         line = f"{broker} {_words(now)}"
         if now is State.READY and before is not State.PAUSED:
-            line += f" on {broker.address} after {broker.ready_seconds:.2f} s, {megabytes(broker)}, pid {broker.pid}"
+            line += f" on {broker.bootstrap} after {broker.ready_seconds:.2f} s, {megabytes(broker)}, pid {broker.pid}"
         elif now is State.FAILED:
             line += f"; the end of its log ({broker.log}):\n{broker.last_words()}"
-        self._told(line)
+        self._report(line)
 
     async def _stop_all(self) -> None:
-        self.cluster.tell_to_stop()
+        self.cluster.request_stop()
         deadline = time.monotonic() + STOP_SECONDS
-        while not self.cluster.ended(deadline):
+        while not self.cluster.have_ended(deadline):
             await asyncio.sleep(LOOK_SECONDS / 10)
             self._drawn()
 
@@ -166,7 +166,7 @@ class Session:
         async def obey() -> None:
             answer = await self.commanded({"do": verb, "broker": broker_id})
             if not answer["ok"]:
-                self._told(str(answer["said"]))
+                self._report(str(answer["said"]))
 
         task = asyncio.get_running_loop().create_task(obey(), name=f"{verb} broker {broker_id}")
         self._tasks.add(task)
@@ -179,7 +179,7 @@ class Session:
 
     def will_not_lead(self) -> list[int]:
         """Brokers that were killed and hold replicas that are out of sync."""
-        shown = (state for key, state in self.sight.partitions.items() if key[0] not in self.sight.internal)
+        shown = (state for key, state in self.snapshot.partitions.items() if key[0] not in self.snapshot.internal)
         return sorted({each for state in shown for each in state.replicas if each not in state.in_sync} & self._unclean)
 
     def status(self) -> dict[str, Any]:
@@ -187,12 +187,12 @@ class Session:
         return {
             "bootstrap": self.cluster.bootstrap,
             "store": self.cluster.store,
-            "controller": self.sight.controller,
+            "controller": self.snapshot.controller,
             "will_not_lead": self.will_not_lead(),
             "brokers": [
                 {
                     "id": broker.id,
-                    "address": broker.address,
+                    "address": broker.bootstrap,
                     "pid": broker.pid,
                     "memory_bytes": broker.resident_bytes(),
                     "state": broker.state.value,
@@ -204,13 +204,13 @@ class Session:
                 {
                     "topic": topic,
                     "partition": index,
-                    "internal": topic in self.sight.internal,
+                    "internal": topic in self.snapshot.internal,
                     **state._asdict(),
                     "eligible": self.may_lead((topic, index)),
                     "offsets": self.detail.offsets.get((topic, index), Offsets())._asdict(),
                     "records_per_second": round(self.detail.rates.get((topic, index), 0.0), 1),
                 }
-                for (topic, index), state in self.sight.partitions.items()
+                for (topic, index), state in self.snapshot.partitions.items()
             ],
             "groups": [self._group_status(group) for group in self.detail.groups],
         }

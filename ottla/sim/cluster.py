@@ -11,6 +11,7 @@ from ottla.cluster import layout
 from ottla.cluster.image import Image
 from ottla.config.load import load_broker_config
 from ottla.errors import Fault
+from ottla.sim.planted import NOTHING, Planted
 from ottla.sim.runtime import SimRuntime
 from ottla.sim.world import World
 
@@ -162,9 +163,12 @@ class Node:
 class SimCluster:
     """The brokers of one world. `settings` are of all of them, and may be changed before one starts."""
 
-    def __init__(self, world: World, brokers: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, world: World, brokers: int, settings: Mapping[str, str], planted: Planted = NOTHING
+    ) -> None:
         self.world = world
-        self.settings = dict(settings)
+        self.planted = planted
+        self.settings = {**settings, **planted.broker}
         self.nodes = [Node(self, broker_id) for broker_id in range(1, brokers + 1)]
 
     @property

@@ -12,6 +12,7 @@ damages what is already durable. `cold` is the chance that a read without waitin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from random import Random
@@ -80,7 +81,9 @@ class SimFile:
             raise StorageFault(f"cannot write to {self.path}: No space left on device")
 
     def pread(self, length: int, offset: int) -> bytes:
-        return bytes(self._open().content[offset : offset + length])
+        data = bytes(self._open().content[offset : offset + length])
+        self._disk.bytes_read[self.path] += len(data)
+        return data
 
     def pread_nowait(self, length: int, offset: int) -> bytes | bytearray | None:
         if self._disk.random.random() < self._disk.cold:
@@ -147,6 +150,8 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.broken = False
         self.cold = 0.0
+        self.bytes_read: Counter[str] = Counter()
+        """Through handles, by path."""
         self.life = 0
         self._files: dict[str, _Inode] = {}
         self._durable_files: dict[str, _Inode] = {}

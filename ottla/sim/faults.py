@@ -234,7 +234,8 @@ class Faults:
         if node is None or not self.whole():
             return None
         assert node.broker is not None
-        flipped = flip_a_bit(self._world.machine(node.name).disk, node.broker.replicas, self._random)
+        disk, replicas = self._world.machine(node.name).disk, node.broker.replicas
+        flipped = flip_a_bit(disk, replicas, self._random, silent=self._cluster.planted.silent_rot)
         if flipped is None:
             return None
         self._say(f"{node.name}: {flipped}")

@@ -1,4 +1,4 @@
-"""Somebody who keeps the controller busy: topics come and go, replicas move, leaders are elected on request."""
+"""Operator of a simulated cluster: creates and deletes topics, reassigns replicas, requests leader elections."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from random import Random
 from ottla.client.core.driver import Driver
 from ottla.client.errors import ClientError
 from ottla.errors import ErrorCode
+from ottla.local.history import History
 from ottla.sim.cluster import SimCluster
-from ottla.sim.history import History
 from ottla.sim.runtime import SimRuntime
 from ottla.sim.workload import REQUEST_TIMEOUT_MS, TOPIC, Client, driver_of
 from ottla.wire.schema.alter_partition_reassignments import (

@@ -15,16 +15,18 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final
 
+from ottla.local.history import History, Kind, Value, Violation
 from ottla.sim.cluster import DATA, SimCluster
 from ottla.sim.damage import SCRUB_PASSES
 from ottla.sim.faults import AT_REST, Faults
-from ottla.sim.history import History, Kind, Value, Violation
 from ottla.sim.invariants import Invariants
 from ottla.sim.loop import Livelock
 from ottla.sim.operator import Operator
+from ottla.sim.planted import NOTHING, Planted
 from ottla.sim.transactions import BANK, COPIERS, COPY, Exactness
 from ottla.sim.transactions import SETTINGS as TRANSACTION_SETTINGS
 from ottla.sim.workload import TOPIC, Client, Member, Protocol, Reader, Surveyor, Writer, create_topic
@@ -67,10 +69,11 @@ def simulate(
     only: Collection[str] | None = None,
     show: Callable[[str], object] | None = None,
     detail: bool = False,
+    planted: Planted = NOTHING,
 ) -> Outcome:
     """`only` names the kinds of faults; without it the seed chooses. `show` gets the trace line by line; with `detail`
     what brokers log about their ordinary business is in it, too."""
-    simulation = Simulation(seed, minutes, brokers, show, only=only, detail=detail)
+    simulation = Simulation(seed, minutes, brokers, show, only=only, detail=detail, planted=planted)
     gc.collect()
     gc.freeze()  # what was there before need not be looked at again and again
     with _logged(simulation.world):
@@ -103,17 +106,18 @@ class Simulation:
         *,
         only: Collection[str] | None = None,
         detail: bool = False,
+        planted: Planted = NOTHING,
     ) -> None:
         self.world = World(seed, show, detail=detail)
         random = self.world.chance("plan")
         self.seconds = minutes * 60
-        self.history = History(self.world.trace, self._reign)
+        self.history = History(partial(self.world.trace.line, "checker"), self._leader_epoch)
         self.world.store.prompt = random.random() < 0.3
         self.replicas = min(3, brokers)
         transactional = seed % 2 == 1
         partitions = random.randint(1, 4)
         self.partitions = COPIERS if transactional else partitions
-        self.cluster = SimCluster(self.world, brokers, self._settings(random))
+        self.cluster = SimCluster(self.world, brokers, self._settings(random), planted)
         self.clients: list[Client] = [
             Writer(self.cluster, self.history, f"writer-{number}", self.partitions, random)
             for number in range(random.randint(1, 3))
@@ -189,7 +193,7 @@ class Simulation:
             list(world.trace.last),
         )
 
-    def _reign(self, partition: int) -> int:
+    def _leader_epoch(self, partition: int) -> int:
         return self.cluster.leader_epoch(TOPIC, partition)
 
     def _broken(self) -> bool:

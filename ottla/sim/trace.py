@@ -1,4 +1,4 @@
-"""What happened in a run, as lines to read, and all of it as one number: runs of one seed must agree on it."""
+"""Trace of a simulation: its events as lines, and a digest of all of them. Runs of one seed have the same digest."""
 
 from __future__ import annotations
 

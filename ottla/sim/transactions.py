@@ -19,9 +19,10 @@ from ottla.client.consuming.consumer_records import ConsumerRecord
 from ottla.client.errors import ClientError
 from ottla.client.producing.producer import Producer
 from ottla.client.values import OffsetAndMetadata, TopicPartition
+from ottla.local.exactly_once import ACCOUNTS, NOBODY, OPENING, Entry, Ledger, Note, compare_copy
+from ottla.local.history import History, Kind
 from ottla.sim.cluster import SimCluster
-from ottla.sim.exactness import ACCOUNTS, NOBODY, OPENING, Entry, Ledger, Note, compare_copy
-from ottla.sim.history import History, Kind
+from ottla.sim.planted import NOTHING
 from ottla.sim.runtime import SimRuntime
 from ottla.sim.workload import TOPIC, Client, create_topic
 
@@ -31,7 +32,7 @@ GROUP: Final = "copiers"
 COPIERS: Final = 5
 TELLERS: Final = 3
 BANK_PARTITIONS: Final = 2
-TRANSACTION_TIMEOUT_MS: Final = 8_000
+TRANSACTION_TIMEOUT_MS: Final = NOTHING.transaction_timeout_ms
 REQUEST_TIMEOUT_MS: Final = 5_000
 RECORDS_MAX: Final = 40
 ABORTED_SHARE: Final = 0.15
@@ -57,7 +58,7 @@ def _producer(runtime: SimRuntime, cluster: SimCluster, transactional_id: str) -
         cluster.bootstrap,
         runtime=runtime,
         transactional_id=transactional_id,
-        transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+        transaction_timeout_ms=cluster.planted.transaction_timeout_ms,
         request_timeout_ms=REQUEST_TIMEOUT_MS,
         delivery_timeout_ms=2 * TRANSACTION_TIMEOUT_MS,
         linger_ms=0,
@@ -69,7 +70,7 @@ def _consumer(runtime: SimRuntime, cluster: SimCluster) -> Consumer:
         bootstrap_servers=cluster.bootstrap,
         runtime=runtime,
         group_id=GROUP,
-        isolation_level="read_committed",
+        isolation_level=cluster.planted.isolation,
         enable_auto_commit=False,
         request_timeout_ms=REQUEST_TIMEOUT_MS,
         fetch_max_wait_ms=3_000,
@@ -119,18 +120,18 @@ class Transactor(Client):
 
 
 class Copier(Transactor):
-    def __init__(self, cluster: SimCluster, history: History, place: int, random: Random) -> None:
-        super().__init__(cluster, history, f"copier-{place}", place + 1, random)
-        self._place = TopicPartition(TOPIC, place)
+    def __init__(self, cluster: SimCluster, history: History, index: int, random: Random) -> None:
+        super().__init__(cluster, history, f"copier-{index}", index + 1, random)
+        self._tp = TopicPartition(TOPIC, index)
         self._position = 0
 
     @property
     def settled(self) -> bool:
-        return self._position >= self.history.end_known(self._place.partition).offset
+        return self._position >= self.history.end_known(self._tp.partition).offset
 
     @property
     def state(self) -> str:
-        return f"has copied {self._position} of {self.history.end_known(self._place.partition).offset}"
+        return f"has copied {self._position} of {self.history.end_known(self._tp.partition).offset}"
 
     async def _work(self, runtime: SimRuntime) -> None:
         producer = _producer(runtime, self.cluster, self.name)
@@ -138,11 +139,11 @@ class Copier(Transactor):
         try:
             await producer.start()
             await consumer.start()
-            consumer.assign([self._place])
+            consumer.assign([self._tp])
             await self._go_to_committed(consumer)
             while True:
                 taken = await consumer.getmany(timeout_ms=5_000, max_records=self._random.randint(1, RECORDS_MAX))
-                if records := taken.get(self._place):
+                if records := taken.get(self._tp):
                     if not await self._copy(producer, records):
                         await self._go_to_committed(consumer)
                     if not self.quiet:
@@ -153,11 +154,11 @@ class Copier(Transactor):
 
     async def _go_to_committed(self, consumer: Consumer) -> None:
         known = self._position
-        told = await consumer.committed(self._place) or 0
+        told = await consumer.committed(self._tp) or 0
         if told < known:
             self.history.violated(Kind.FORGOTTEN, f"{self.name} is at {told}, and had committed {known}")
         self._position = told
-        consumer.seek(self._place, told)
+        consumer.seek(self._tp, told)
 
     async def _copy(self, producer: Producer, records: Sequence[ConsumerRecord[Any, Any]]) -> bool:
         """Whether it is committed; otherwise it is aborted."""
@@ -167,8 +168,8 @@ class Copier(Transactor):
         await producer.begin_transaction()
         try:
             for record in records:
-                await _send(producer, COPY, self._place.partition, record.value)
-            await producer.send_offsets_to_transaction({self._place: OffsetAndMetadata(end)}, GROUP)
+                await _send(producer, COPY, self._tp.partition, record.value)
+            await producer.send_offsets_to_transaction({self._tp: OffsetAndMetadata(end)}, GROUP)
             if self._random.random() >= ABORTED_SHARE:
                 await self._end(producer, committed=True)
                 self._position = end
@@ -271,10 +272,10 @@ class Auditor(Client):
             except ClientError:
                 await asyncio.sleep(0.5)
         self._ledger = ledger = Ledger()
-        places = [TopicPartition(BANK, index) for index in range(BANK_PARTITIONS)]
-        consumer.assign(places)
-        for place in places:
-            consumer.seek(place, 0)
+        tps = [TopicPartition(BANK, index) for index in range(BANK_PARTITIONS)]
+        consumer.assign(tps)
+        for tp in tps:
+            consumer.seek(tp, 0)
         while True:
             try:
                 taken = await consumer.getmany(timeout_ms=5_000)
@@ -296,7 +297,7 @@ class Exactness:
         self._history = history
         self.bank = Bank()
         self.compacted = random.random() < 0.5
-        self.clients: list[Client] = [Copier(cluster, history, place, random) for place in range(COPIERS)]
+        self.clients: list[Client] = [Copier(cluster, history, index, random) for index in range(COPIERS)]
         self.clients += [Teller(cluster, history, f"teller-{number}", self.bank, random) for number in range(TELLERS)]
         self.clients.append(Auditor(cluster, history, self.bank))
 
@@ -319,15 +320,15 @@ class Exactness:
     async def conclude(self, runtime: SimRuntime, originals: Mapping[int, Iterable[bytes]]) -> None:
         """Nothing moves any more: judge the whole by what a reader of committed records sees."""
         history = self._history
-        copies = [await committed_values(runtime, self._cluster, COPY, place) for place in range(COPIERS)]
-        found = compare_copy([list(originals[place]) for place in range(COPIERS)], copies)
+        copies = [await committed_values(runtime, self._cluster, COPY, index) for index in range(COPIERS)]
+        found = compare_copy([list(originals[index]) for index in range(COPIERS)], copies)
         told = "; ".join(found.examples)
         for kind, count in zip((Kind.LOST, Kind.DUPLICATED, Kind.REORDERED, Kind.INVENTED), found[:4], strict=True):
             if count:
                 history.violated(kind, f"{count} times, {told}")
         ledger = Ledger()
-        for place in range(BANK_PARTITIONS):
-            for value in await committed_values(runtime, self._cluster, BANK, place):
+        for index in range(BANK_PARTITIONS):
+            for value in await committed_values(runtime, self._cluster, BANK, index):
                 ledger.read(value)
         for problem in ledger.conclude(self.bank.committed):
             history.violated(Kind.WRONG_SUM, problem)
@@ -335,13 +336,13 @@ class Exactness:
 
 
 async def committed_values(runtime: SimRuntime, cluster: SimCluster, topic: str, index: int) -> list[bytes]:
-    place = TopicPartition(topic, index)
+    tp = TopicPartition(topic, index)
     async with _consumer(runtime, cluster) as consumer:
-        consumer.assign([place])
-        consumer.seek(place, 0)
-        end = (await consumer.end_offsets([place]))[place]
+        consumer.assign([tp])
+        consumer.seek(tp, 0)
+        end = (await consumer.end_offsets([tp]))[tp]
         values: list[bytes] = []
-        while await consumer.position(place) < end:
+        while await consumer.position(tp) < end:
             for records in (await consumer.getmany(timeout_ms=500)).values():
                 values += [record.value for record in records]
         return values

@@ -1,7 +1,7 @@
-"""Clients of a simulated cluster, and what they note of it.
+"""Workload of a simulated cluster: its clients, which report to the history what they were told.
 
-Producers write in bursts, readers read everything and now and then again from the start, members of a group share it, a
-surveyor asks where the logs end. They are the programs that users have, `ottla.client`, on machines of their own.
+Producers write in bursts, readers read everything and sometimes start again, members of a group share the topic, a
+surveyor asks for end offsets. All of them are `ottla.client`, each on a simulated machine of its own.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ottla.client.errors import ClientError
 from ottla.client.producing.producer import Producer
 from ottla.client.values import EARLIEST, LATEST, RecordMetadata, TopicPartition
 from ottla.errors import ErrorCode
+from ottla.local.history import End, History, Value
 from ottla.sim.cluster import PORT, SimCluster
-from ottla.sim.history import End, History, Value
 from ottla.sim.runtime import SimRuntime
 from ottla.wire.schema.create_topics import (
     CreatableTopic,
@@ -133,9 +133,9 @@ class Writer(Client):
         while True:
             if not self.quiet:
                 for _ in range(self._random.randint(1, self._burst_max)):
-                    place = self._random.randrange(self.partitions)
-                    value = Value(identity, place, numbers[place])
-                    numbers[place] += 1
+                    partition = self._random.randrange(self.partitions)
+                    value = Value(identity, partition, numbers[partition])
+                    numbers[partition] += 1
                     await self._send(producer, value)
             await asyncio.sleep(self._random.expovariate(1 / self._pause_s))
 
@@ -145,7 +145,7 @@ class Writer(Client):
             producer = Producer(
                 self.cluster.bootstrap,
                 runtime=runtime,
-                config=self._options,
+                config={**self._options, **self.cluster.planted.producer},
                 partitioner="round_robin",
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
                 delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
@@ -197,23 +197,23 @@ class Reader(Client):
 
     async def live(self, runtime: SimRuntime) -> None:
         driver = driver_of(runtime, self.cluster)
-        places = [TopicPartition(TOPIC, index) for index in range(self.partitions)]
+        tps = [TopicPartition(TOPIC, index) for index in range(self.partitions)]
         fetcher = Fetcher(driver.metadata, self._settings)
         driver.attach(fetcher)
         identity = f"{self.name}.{self.lives}"
-        for place in places:
-            self.history.begins(identity, place.partition, 0)
-        fetcher.assign(places)
+        for tp in tps:
+            self.history.begins(identity, tp.partition, 0)
+        fetcher.assign(tps)
         driver.wake()
         again_at = self._next_again(runtime.now())
         while True:
             self._take(fetcher, identity)
             if runtime.now() >= again_at and not self.quiet:
                 again_at = self._next_again(runtime.now())
-                place = self._random.choice(places)
-                offset = self._random.randint(0, self.history.position(identity, place.partition))
-                self.history.begins(identity, place.partition, offset)
-                fetcher.seek(place, offset)
+                tp = self._random.choice(tps)
+                offset = self._random.randint(0, self.history.position(identity, tp.partition))
+                self.history.begins(identity, tp.partition, offset)
+                fetcher.seek(tp, offset)
             driver.wake()
             await driver.changed(runtime.now() + 1.0)
 
@@ -223,10 +223,10 @@ class Reader(Client):
     def _take(self, fetcher: Fetcher, identity: str) -> None:
         try:
             while taken := fetcher.take(100):
-                for place, records in taken.items():
+                for tp, records in taken.items():
                     for record in records:
                         assert record.value is not None
-                        self.history.read(identity, place.partition, record.offset, Value.decode(record.value))
+                        self.history.read(identity, tp.partition, record.offset, Value.decode(record.value))
         except ClientError as error:
             self.complaints += 1
             self.cluster.world.trace.line(self.name, f"complains: {error}")
@@ -242,11 +242,11 @@ class Reader(Client):
     @property
     def state(self) -> str:
         identity = f"{self.name}.{self.lives}"
-        places = (
+        read = (
             f"{index}: {self.history.position(identity, index)} of {self.history.end_known(index).offset}"
             for index in range(self.partitions)
         )
-        return "has read " + ", ".join(places)
+        return "has read " + ", ".join(read)
 
 
 class Surveyor(Client):
@@ -357,33 +357,33 @@ class Member(Client):
 
     async def _read(self, runtime: SimRuntime, consumer: Consumer) -> None:
         offsets: dict[TopicPartition, int] = {}
-        for place, records in (await consumer.getmany(timeout_ms=1_000)).items():
+        for tp, records in (await consumer.getmany(timeout_ms=1_000)).items():
             for record in records:
                 value = Value.decode(record.value)
-                self.history.group_read(self._group, self.name, place.partition, record.offset, value)
-                offsets[place] = record.offset + 1
+                self.history.group_read(self._group, self.name, tp.partition, record.offset, value)
+                offsets[tp] = record.offset + 1
         if offsets:
             await self._commit(runtime, consumer, offsets)
         if self._random.random() < 0.1:
-            place = TopicPartition(TOPIC, self._random.randrange(self.partitions))
-            known = self.history.commit_known(self._group, place.partition)
-            told = await consumer.committed(place)
-            self.history.commit_told(self._group, place.partition, told or 0, known)
+            tp = TopicPartition(TOPIC, self._random.randrange(self.partitions))
+            known = self.history.commit_known(self._group, tp.partition)
+            told = await consumer.committed(tp)
+            self.history.commit_told(self._group, tp.partition, told or 0, known)
 
     async def _commit(self, runtime: SimRuntime, consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
         began = runtime.now()
-        for place, offset in offsets.items():
-            self.history.commits(self._group, place.partition, offset)
+        for tp, offset in offsets.items():
+            self.history.commits(self._group, tp.partition, offset)
         try:
             await consumer.commit(offsets)
         except ClientError:
-            for place, offset in offsets.items():
-                self.history.commit_doubtful(self._group, place.partition, offset)
+            for tp, offset in offsets.items():
+                self.history.commit_doubtful(self._group, tp.partition, offset)
             raise
-        for place, offset in offsets.items():
+        for tp, offset in offsets.items():
             if runtime.now() - began > COMMIT_AT_ONCE_S:  # more than one attempt, and the first may still arrive
-                self.history.commit_doubtful(self._group, place.partition, offset)
-            self.history.commit_acknowledged(self._group, place.partition, offset)
+                self.history.commit_doubtful(self._group, tp.partition, offset)
+            self.history.commit_acknowledged(self._group, tp.partition, offset)
 
     @property
     def settled(self) -> bool:
@@ -394,11 +394,11 @@ class Member(Client):
 
     @property
     def state(self) -> str:
-        places = (
+        read = (
             f"{index}: {self.history.covered(self._group, index)} of {self.history.end_known(index).offset}"
             for index in range(self.partitions)
         )
-        return f"and its group {self._group} have read " + ", ".join(places)
+        return f"and its group {self._group} have read " + ", ".join(read)
 
 
 async def create_topic(

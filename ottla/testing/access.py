@@ -1,4 +1,4 @@
-"""What a test does with a broker, whichever it is: make topics, write, read, ask for the lag.
+"""Access to a cluster from a test: create topics, produce, consume, ask for the lag.
 
 Every call makes a client, uses it and closes it: nothing is left running between two lines of a test.
 """
@@ -136,7 +136,7 @@ class Access:
         """How many records a group has not read yet, in every partition of the topics that it reads or has committed
         for."""
         with Admin(self.bootstrap_servers) as admin:
-            return {place: each.lag for place, each in admin.group_lag(group).items()}
+            return {tp: each.lag for tp, each in admin.group_lag(group).items()}
 
     def forget_faults(self) -> None:
         """Nothing was injected."""

@@ -1,6 +1,6 @@
-"""A whole broker in this process: a real one, on its own loop in a thread, with a directory that goes with it.
+"""Test broker in this process: a real broker on a loop in a thread, with a directory that is removed with it.
 
-What clients send it passes through `faults` first; otherwise it is what `ottla serve` runs. Groups begin at once, and
+Requests of clients pass through `faults` first; otherwise it is what `ottla serve` runs. Groups start at once, and
 internal topics have one partition: tests have few groups, and little time.
 """
 
@@ -14,11 +14,12 @@ from ottla.blocking.thread import LoopThread
 from ottla.broker import broker as real
 from ottla.config import load_broker_config
 from ottla.errors import BadFrame, Fault
+from ottla.local.proxy import Verdict
 from ottla.net.server import Connection, Pending, Reply, Serve
 from ottla.net.streaming import Streamed
 from ottla.runtime.real import RealRuntime
 from ottla.testing.disk import UnsyncedDisk
-from ottla.testing.faults import Faults, Verdict
+from ottla.testing.faults import Faults
 from ottla.testing.started import Started
 
 HOST: Final = "127.0.0.1"

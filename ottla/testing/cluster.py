@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import combinations
@@ -14,14 +12,15 @@ from ottla.blocking import Admin
 from ottla.blocking.thread import LoopThread
 from ottla.client.core.connection import Connection
 from ottla.client.errors import ClientError
+from ottla.cluster.ensemble import HOST
 from ottla.local.cluster import LocalCluster
-from ottla.local.process import BrokerProcess, State
+from ottla.local.processes import BrokerProcess
+from ottla.local.proxy import CLIENTS, ClusterProxies, both_ways
+from ottla.local.waiting import NotInTime, until, wait_for
 from ottla.testing.access import TIMEOUT_S, Topic
-from ottla.testing.proxy import CLIENTS, HOST, Network, Proxy
 from ottla.testing.started import Started
 from ottla.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-LOOK_SECONDS: Final = 0.02
 SESSION_MS: Final = 3000
 """How soon a broker that hangs is taken for dead."""
 SETTINGS: Final = {
@@ -39,46 +38,27 @@ class Cluster(Started):
     def __init__(self, brokers: int = 3, config: Mapping[str, Any] | None = None) -> None:
         super().__init__(SETTINGS, config)
         self._count = brokers
-        self._network: Network
-        self._proxies: dict[int, Proxy] = {}
+        self._proxies: ClusterProxies
         self._local: LocalCluster
 
     def _begin(self, thread: LoopThread) -> None:
         self._local = LocalCluster(Path(self._directory), self._count, settings=self._settings)
-        thread.run(self._open_proxies())
-        for broker_id, proxy in self._proxies.items():
-            self._local.brokers[broker_id].settings |= {
-                "advertised.listeners": f"PLAINTEXT://{HOST}:{proxy.port}",
-                "inter.broker.listener.name": "PLAINTEXT",
-            }
+        self._proxies = ClusterProxies(self._local, thread, clients=True, intercept=self._faults.meet)
         self._local.start()
 
     def _end(self, thread: LoopThread) -> None:
         if hasattr(self, "_local"):
             self._local.kill()  # nobody will want its data
-        thread.run(self._close_proxies())
-
-    async def _open_proxies(self) -> None:
-        self._network = Network()
-        for broker in self._local.brokers.values():
-            proxy = Proxy(broker.id, lambda broker=broker: broker.port, self._network, self._faults)  # type: ignore[misc]
-            await proxy.start()
-            self._proxies[broker.id] = proxy
-
-    async def _close_proxies(self) -> None:
-        for proxy in self._proxies.values():
-            await proxy.close()
+        if hasattr(self, "_proxies"):
+            self._proxies.close()
 
     # What there is.
 
     @property
     def bootstrap_servers(self) -> str:
         """Of the brokers that serve, or of all when none does."""
-        chosen = self._serving() or list(self._local.brokers.values())
-        return ",".join(f"{HOST}:{self._proxies[broker.id].port}" for broker in chosen)
-
-    def _serving(self) -> list[BrokerProcess]:
-        return [broker for broker in self._local.brokers.values() if broker.state is State.READY]
+        chosen = self._local.serving() or list(self._local.brokers.values())
+        return ",".join(f"{HOST}:{self._proxies.ports[broker.id]}" for broker in chosen)
 
     @property
     def brokers(self) -> list[int]:
@@ -104,31 +84,33 @@ class Cluster(Started):
 
     async def _known_to_all(self, topic: str) -> None:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-        for broker in self._serving():
+        for broker in self._local.serving():
             try:
                 connection = await Connection.open(HOST, broker.port)
             except ClientError:
                 continue  # it has gone meanwhile
             try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    while (await connection.call(request, MetadataResponse)).topics[0].error_code:  # noqa: ASYNC110
-                        await asyncio.sleep(LOOK_SECONDS)
-            except (ClientError, TimeoutError):
+                await until(
+                    lambda: connection.call(request, MetadataResponse),  # noqa: B023 (awaited here)
+                    f"{broker} to know {topic}",
+                    TIMEOUT_S,
+                    holds=lambda answer: not answer.topics[0].error_code,
+                )
+            except (ClientError, NotInTime):
                 continue
             finally:
                 await connection.close()
 
     def leader(self, topic: str, partition: int = 0, timeout: float = TIMEOUT_S) -> int:
         """Who leads, as soon as somebody does."""
-        deadline = time.monotonic() + timeout
         with Admin(self.bootstrap_servers) as admin:
-            while time.monotonic() < deadline:
+
+            def living_leader() -> int:
                 described = admin.describe_topics([str(topic)])[str(topic)]
                 found = next(each.leader for each in described.partitions if each.partition == partition)
-                if found in self.alive:
-                    return found
-                time.sleep(LOOK_SECONDS)
-        raise AssertionError(f"nobody leads {topic}-{partition} within {timeout:g} s")
+                return found if found in self.alive else 0
+
+            return wait_for(living_leader, f"a leader of {topic}-{partition}", timeout)
 
     def _process(self, broker_id: int) -> BrokerProcess:
         return self._local[broker_id]
@@ -184,22 +166,11 @@ class Cluster(Started):
         for broker_id in named | set(clients or ()):
             self._process(broker_id)  # says so if there is no such broker
         rest = [broker_id for broker_id in self.brokers if broker_id not in named]
-        pairs = {
-            frozenset((one, other))
-            for these, those in combinations([*sides, rest], 2)
-            for one in these
-            for other in those
-        }
+        apart = [(one, those) for these, those in combinations([*sides, rest], 2) for one in these]
+        pairs = [pair for one, those in apart for pair in both_ways(one, those)]
         if clients is not None:
-            pairs |= {frozenset((CLIENTS, each)) for each in self.brokers if each not in clients}
-        self._in_loop(lambda: self._network.cut(pairs))
+            pairs += both_ways(CLIENTS, set(self.brokers) - set(clients))
+        self._proxies.cut(pairs)
 
     def heal_network(self) -> None:
-        self._in_loop(lambda: self._network.heal())
-
-    def _in_loop(self, act: Any) -> None:
-        async def acted() -> None:
-            act()
-
-        assert self._thread is not None
-        self._thread.run(acted())
+        self._proxies.heal()

@@ -1,4 +1,4 @@
-"""A disk for data that nobody will want after a power cut: nothing waits for the device."""
+"""Disk without fsync, for data that nobody needs after a power cut."""
 
 from __future__ import annotations
 

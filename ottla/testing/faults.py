@@ -1,18 +1,20 @@
-"""Faults on demand: requests that fail, or take long, as a test says. Between the network and the broker; pure."""
+"""Injected faults: client requests that fail, or are answered late, as a test says. Pure; a broker or a proxy asks it
+for every request."""
 
 from __future__ import annotations
 
 import re
 import threading
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from difflib import get_close_matches
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import ottla.broker.handlers  # noqa: F401 (registers what is served)
 from ottla.broker.dispatch import served_apis
 from ottla.errors import ErrorCode
+from ottla.local.proxy import Verdict
 from ottla.testing.refusals import needs_real_answer, refused, refused_in
 from ottla.wire.apis import APIS
 
@@ -22,17 +24,6 @@ DISCONNECT: Final = "disconnect"
 
 class UnusedFault(UserWarning):
     """A fault was injected, and no request met it: the test shows nothing about it."""
-
-
-class Verdict(NamedTuple):
-    """What is to be done with a request."""
-
-    delay_s: float = 0.0
-    disconnect: bool = False
-    answer: bytes | None = None
-    """A whole frame, instead of the broker's."""
-    rewrite: Callable[[bytes], bytes] | None = None
-    """What becomes of the broker's own answer."""
 
 
 class Fault:

@@ -1,4 +1,4 @@
-"""What brokers started here have in common: a directory and a loop in a thread, which go with them, and faults."""
+"""Base of test brokers and test clusters: a directory and a loop in a thread, removed at the end, and faults."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from ottla.client.consuming.consumer_records import NotDeserialized
 from ottla.client.consuming.subscription import RebalanceListener
 from ottla.client.errors import ClientError, TopicExists, UnknownTopic, Unreachable
 from ottla.client.values import TopicPartition
+from ottla.local.waiting import wait_for
 from tests.conftest import Served, StartBroker
-from tests.serving import wait_for
 
 BROKERS = ("ottla-offload", "ottla-store")
 """Threads of brokers that other tests share in this process; no client has such threads."""

@@ -10,8 +10,8 @@ import pytest
 from ottla.blocking import Admin, ConsumerPool, Producer
 from ottla.client.admin import NewTopic
 from ottla.client.errors import BadSetting
+from ottla.local.waiting import wait_for
 from tests.conftest import Served
-from tests.serving import wait_for
 
 PARTITIONS = 4
 RECORDS = 400

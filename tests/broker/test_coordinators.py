@@ -14,6 +14,7 @@ from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
 from ottla.coordinator.records import OffsetCommitKey, OffsetCommitValue
 from ottla.coordinator.runtime import Phase
 from ottla.errors import ErrorCode, StorageFault
+from ottla.local.waiting import until
 from ottla.replication.partition import Partition
 from ottla.wire.batch import CODECS, read_header
 from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -24,7 +25,7 @@ from ottla.wire.schema.offset_commit import (
     OffsetCommitResponse,
 )
 from ottla.wire.schema.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
-from tests.broker.clustered import Client, brokers, run, until
+from tests.harness.in_process import Client, brokers, run
 
 SETTINGS = {"offsets_topic_num_partitions": "1", "offsets_topic_replication_factor": "1"}
 ANOTHER_BROKER = 2
@@ -146,7 +147,7 @@ def test_offsets_of_a_topic_that_is_deleted_while_they_are_loaded_are_forgotten(
             move(broker, partition, broker.id)
             shard = broker.groups.shard(0)
             assert shard is not None
-            assert shard.phase is Phase.LOADING
+            assert {shard.phase} == {Phase.LOADING}
             topic = broker.image.topic("t")
             assert topic is not None
             broker.groups.image_changed(broker.image, broker.image, TopicDeleted(topic.id, "t", ()))

@@ -12,7 +12,7 @@ from ottla.wire.schema.describe_delegation_token import (
 )
 from ottla.wire.schema.expire_delegation_token import ExpireDelegationTokenRequest, ExpireDelegationTokenResponse
 from ottla.wire.schema.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
-from tests.broker.clustered import Client, brokers, run
+from tests.harness.in_process import Client, brokers, run
 
 NOT_ALLOWED = ErrorCode.delegation_token_request_not_allowed
 

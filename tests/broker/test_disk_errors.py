@@ -12,9 +12,10 @@ from ottla.client.errors import TimedOut
 from ottla.client.producing.producer import Producer
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import Refused, StorageFault
+from ottla.local.waiting import until
 from ottla.replication.partition import ACKS_ALL
-from tests.broker.clustered import brokers, run, until
-from tests.broker.full_disk import FULL, fill_disk
+from tests.harness.full_disk import FULL, fill_disk
+from tests.harness.in_process import brokers, run
 from tests.replication.test_partition import NOW_MS, batch
 
 

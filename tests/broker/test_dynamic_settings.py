@@ -9,8 +9,9 @@ import pytest
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, TopicSpec
 from ottla.errors import ErrorCode
+from ottla.local.waiting import until
 from ottla.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tests.broker.clustered import Client, brokers, run, start_broker, stop_broker, until
+from tests.harness.in_process import Client, brokers, run, start_broker, stop_broker
 
 MIN_LAG, MAX_LAG = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from tests.broker.clustered import run, start_broker, stop_broker
+from tests.harness.in_process import run, start_broker, stop_broker
 
 
 def test_paths_are_told_in_full_however_they_were_given(tmp_path, monkeypatch, caplog):

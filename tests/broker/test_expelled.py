@@ -8,7 +8,8 @@ import pytest
 
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode, Refused
-from tests.broker.clustered import brokers, run, until
+from ottla.local.waiting import until
+from tests.harness.in_process import brokers, run
 
 
 def test_a_broker_whose_session_has_ended_leads_nothing_until_it_is_registered_again(tmp_path):

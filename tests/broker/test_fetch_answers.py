@@ -22,7 +22,7 @@ from ottla.errors import ErrorCode
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.wire.batch import batches
 from ottla.wire.schema import fetch as wire
-from tests.broker.clustered import DEADLINE_S, Client, brokers
+from tests.harness.in_process import DEADLINE_S, Client, brokers
 from tests.replication.test_partition import batch
 
 VERSION = 12

@@ -9,6 +9,7 @@ from ottla.broker import topic_creation
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicResult, TopicSpec
 from ottla.errors import ErrorCode, Fault, Refused
+from ottla.local.waiting import until
 from ottla.wire.schema.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from ottla.wire.schema.incremental_alter_configs import (
     AlterableConfig,
@@ -17,7 +18,7 @@ from ottla.wire.schema.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from ottla.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tests.broker.clustered import Client, brokers, run, start_broker, stop_broker, until
+from tests.harness.in_process import Client, brokers, run, start_broker, stop_broker
 
 
 def creation(*names: str, timeout_ms: int = 10_000) -> CreateTopicsRequest:

@@ -8,7 +8,8 @@ import pytest
 
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, TopicSpec
 from ottla.errors import ErrorCode, Refused
-from tests.broker.clustered import brokers, run, until
+from ottla.local.waiting import until
+from tests.harness.in_process import brokers, run
 from tests.replication.test_partition import NOW_MS, batch
 
 POLICY = "cleanup.policy"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ottla.cluster.requests import Reassignment, TopicSpec
+from ottla.local.waiting import until
 from ottla.replication.partition import ACKS_ALL
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run
 from tests.log.batches import stored
 from tests.replication.test_partition import batch
 

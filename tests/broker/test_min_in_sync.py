@@ -12,8 +12,9 @@ from ottla.cluster.image import EMPTY
 from ottla.cluster.min_in_sync import missing_records
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, TopicSpec
 from ottla.errors import ErrorCode, Refused
+from ottla.local.waiting import until
 from ottla.replication.partition import ACKS_ALL
-from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
+from tests.harness.in_process import brokers, run, start_broker, stop_broker
 from tests.replication.test_partition import batch
 
 

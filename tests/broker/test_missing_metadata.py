@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 
 from ottla.cluster.requests import TopicSpec
+from ottla.local.waiting import until
 from ottla.replication.partition import ACKS_ALL
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run
 from tests.replication.test_partition import NOW_MS, batch
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.requests import TopicSpec
-from tests.broker.clustered import run, start_broker, stop_broker, until
-from tests.serving import BrokerProcess, wait_for
+from ottla.local.waiting import until, wait_for
+from tests.harness.brokers import WatchedBroker
+from tests.harness.in_process import run, start_broker, stop_broker
 
 
 def end_session(directory, session: int) -> None:
@@ -65,7 +66,7 @@ def test_a_process_that_finds_another_registered_as_its_broker_leads_nothing_and
 @contextmanager
 def served(directory, store, broker_id):
     settings = ("--set", "broker.session.timeout.ms=1000", "--set", "offsets.topic.replication.factor=1")
-    process = BrokerProcess(directory, "--store", f"embedded:{store}", "--id", str(broker_id), *settings).start()
+    process = WatchedBroker(directory, "--store", f"embedded:{store}", "--id", str(broker_id), *settings).start()
     try:
         yield process
     finally:
@@ -78,13 +79,11 @@ def test_a_process_that_was_stopped_until_another_took_its_id_says_so_and_ends(t
     with served(tmp_path / "1st", store, controls) as first, served(tmp_path / "2nd", store, 3 - controls) as second:
         old, other = (first, second) if controls == 1 else (second, first)
         old.pause()
-        wait_for(lambda: "stood still" in other.stderr_text(), "the session of the stopped process to end")
+        wait_for(lambda: "stood still" in other.log_text(), "the session of the stopped process to end")
         with served(tmp_path / "new", store, 1) as new:
             old.resume()
-            assert old.process is not None
-            assert old.process.wait(20) == 1
-            told = old.stderr_text()
+            assert old.wait(20) == 1
+            told = old.log_text()
             assert "another process is broker 1 of this cluster by now" in told
             assert "device" not in told
-            assert new.process is not None
             assert (new.stop(), other.stop()) == (0, 0)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ottla.cluster.requests import TopicSpec
+from ottla.local.waiting import until
 from ottla.replication.partition import ACKS_ALL
-from tests.broker.clustered import run, start_broker, stop_broker, until
+from tests.harness.in_process import run, start_broker, stop_broker
 from tests.replication.test_partition import batch
 
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"

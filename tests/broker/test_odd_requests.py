@@ -12,7 +12,7 @@ from ottla.wire.schema import delete_topics as delete
 from ottla.wire.schema import describe_configs as describe
 from ottla.wire.schema import describe_topic_partitions as pages
 from ottla.wire.schema import incremental_alter_configs as alter
-from tests.broker.clustered import Client, brokers, run
+from tests.harness.in_process import Client, brokers, run
 
 BROKER = 4
 

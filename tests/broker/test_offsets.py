@@ -8,6 +8,7 @@ from pathlib import Path
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
+from ottla.local.waiting import until
 from ottla.replication.partition import Partition
 from ottla.wire.schema.delete_records import (
     DeleteRecordsPartition,
@@ -21,9 +22,9 @@ from ottla.wire.schema.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tests.broker.clustered import Client, brokers, run, until
-from tests.broker.full_disk import refuse_checkpoints
 from tests.broker.test_traffic import METRICS, page
+from tests.harness.full_disk import refuse_checkpoints
+from tests.harness.in_process import Client, brokers, run
 from tests.replication.test_partition import batch
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3

@@ -9,10 +9,11 @@ from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicSpec
 from ottla.config.load import load_broker_config
 from ottla.errors import StorageFault
+from ottla.local.waiting import until
 from ottla.replication import replica_manager
 from ottla.runtime.disk import RealDisk
 from ottla.runtime.real import RealRuntime
-from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
+from tests.harness.in_process import run, start_broker, stop_broker
 
 PATIENCE_S = 10.0
 
@@ -79,22 +80,26 @@ def test_the_loop_goes_on_while_logs_are_opened_and_what_changes_meanwhile_is_ma
     run(test)
 
 
-def test_a_partition_whose_directory_could_not_be_read_for_a_moment_is_led_all_the_same(tmp_path, monkeypatch):
-    refusing = [True]
-    listdir = RealDisk.listdir
+class RefusingDisk(RealDisk):
+    """A disk that does not list one directory, for as long as a test says so."""
 
-    def refused(disk: RealDisk, path: str) -> list[str]:
-        if refusing and path.endswith("/t-0"):
+    refusing = True
+
+    def listdir(self, path: str) -> list[str]:
+        if self.refusing and path.endswith("/t-0"):
             raise StorageFault(f"cannot list {path}: Too many open files")
-        return listdir(disk, path)
+        return super().listdir(path)
 
+
+def test_a_partition_whose_directory_could_not_be_read_for_a_moment_is_led_all_the_same(tmp_path, monkeypatch):
     async def test():
-        async with brokers(tmp_path, 1) as (one,):
-            monkeypatch.setattr(RealDisk, "listdir", refused)
-            monkeypatch.setattr(replica_manager, "RETRY_SECONDS", 0.02)
-            await one.cluster.create_topics([TopicSpec("t", 2, 1)])
-            assert (one.replicas.get("t", 0), one.replicas.get("t", 1) is not None) == (None, True)
-            refusing.clear()
-            await until(lambda: (found := one.replicas.get("t", 0)) is not None and found.leads)
+        disk = RefusingDisk()
+        one = await start_broker(tmp_path, 1, disk)
+        monkeypatch.setattr(replica_manager, "RETRY_SECONDS", 0.02)
+        await one.cluster.create_topics([TopicSpec("t", 2, 1)])
+        assert (one.replicas.get("t", 0), one.replicas.get("t", 1) is not None) == (None, True)
+        disk.refusing = False
+        await until(lambda: (found := one.replicas.get("t", 0)) is not None and found.leads)
+        await stop_broker(one)
 
     run(test)

@@ -12,6 +12,7 @@ from ottla.broker.broker import Broker
 from ottla.broker.peers import Lane
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode, Refused
+from ottla.local.waiting import until
 from ottla.net import doors
 from ottla.net.authentication import MECHANISM, NONCE_BYTES, SECRET_BYTES, Connecting, Identity
 from ottla.net.outbound import Unreached, open_to_broker
@@ -25,7 +26,7 @@ from ottla.wire.schema.describe_cluster import DescribeClusterRequest, DescribeC
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
 from ottla.wire.schema.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from ottla.wire.schema.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from tests.broker.clustered import Client, brokers, endpoint_of, run, start_broker, stop_broker, until
+from tests.harness.in_process import Client, brokers, endpoint_of, run, start_broker, stop_broker
 
 DENIED = ErrorCode.cluster_authorization_failed
 HELLO = ApiVersionsRequest(client_software_name="test", client_software_version="1")

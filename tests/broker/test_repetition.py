@@ -11,7 +11,7 @@ from ottla.errors import ErrorCode
 from ottla.wire.schema import describe_configs as configs
 from ottla.wire.schema import find_coordinator as find
 from ottla.wire.schema import metadata
-from tests.broker.clustered import Client, brokers, run
+from tests.harness.in_process import Client, brokers, run
 
 TOPIC, BROKER = 2, 4
 

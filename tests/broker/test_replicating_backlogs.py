@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ottla.cluster.requests import Reassignment, TopicSpec
+from ottla.local.waiting import until
 from ottla.replication.partition import ACKS_ALL
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run
 from tests.log.batches import stored
 from tests.replication.test_partition import batch
 

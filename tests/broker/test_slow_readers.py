@@ -16,11 +16,12 @@ import pytest
 
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicSpec
+from ottla.local.waiting import until
 from ottla.replication.partition import ACKS_ALL
 from ottla.wire import messages
 from ottla.wire.frame import framed, parse_response_header, request_header
 from ottla.wire.schema import fetch as wire
-from tests.broker.clustered import Client, brokers, endpoint_of, run, until
+from tests.harness.in_process import Client, brokers, endpoint_of, run
 from tests.replication.test_partition import batch
 
 PARTITIONS = 16

@@ -12,13 +12,14 @@ from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import ClientError
 from ottla.client.producing.producer import Producer
 from ottla.cluster.requests import TopicSpec
+from ottla.local.waiting import until
 from ottla.wire.schema.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tests.broker.clustered import Client, brokers, run, until
+from tests.harness.in_process import Client, brokers, run
 
 METRICS = {"ottla_metrics_port": "0"}
 

@@ -10,11 +10,12 @@ import pytest
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import SyncFault
+from ottla.local.waiting import until
 from ottla.log.checkpoints import take_clean_shutdown
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.runtime.disk import RealDisk
 from ottla.runtime.real import RealRuntime
-from tests.broker.clustered import run, start_broker, stop_broker, until
+from tests.harness.in_process import run, start_broker, stop_broker
 from tests.replication.test_partition import NOW_MS, batch
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
+from ottla.local.waiting import until
 from ottla.wire.schema import delete_records, fetch, list_offsets, offset_for_leader_epoch, produce
-from tests.broker.clustered import Client, brokers, run, until
+from tests.harness.in_process import Client, brokers, run
 from tests.replication.test_partition import batch
 
 NO_HINT = (-1, -1)

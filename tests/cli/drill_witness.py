@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from kafka.record import MemoryRecords
 
 from ottla.drills.running import Player
-from ottla.local.process import State
+from ottla.local.processes import State
 
 PARTITION = re.compile(r"^ {6}(\S+)-(\d+)$")
 COPY = re.compile(r"^ {6}broker (\d+) +[█·]+ +(\d+) records  (.+)$")

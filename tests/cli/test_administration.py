@@ -15,8 +15,8 @@ from ottla.cli.spreading import spread
 from ottla.client.admin.topic_admin import Partition, Topic
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
+from ottla.local.waiting import wait_for
 from tests.cli.commands import Ottla
-from tests.serving import wait_for
 
 
 def test_settings_are_shown_changed_and_returned_to_their_defaults(ottla, topic):

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from ottla.local.waiting import wait_for
 from tests.cli.shell import REPOSITORY, Shell
-from tests.serving import wait_for
 
 LAB = REPOSITORY / "examples" / "lab1" / "lab.env"
 TYPED = ["This is message 1", "This is message 2", "This is message 3", "Message 4"]

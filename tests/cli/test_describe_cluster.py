@@ -11,8 +11,8 @@ from ottla.cli.describe_cluster import BrokerStatus, ClusterStatus, _named, _pri
 from ottla.client.admin import LogDir
 from ottla.client.core.requests import Broker
 from ottla.client.values import TopicPartition
+from ottla.local.waiting import wait_for
 from tests.cli.commands import Ottla
-from tests.serving import wait_for
 
 
 @pytest.mark.ottla(brokers=2, config={"broker.rack": "cellar"})

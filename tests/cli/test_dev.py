@@ -16,9 +16,9 @@ import pytest
 from ottla.blocking import Admin, Consumer, Producer
 from ottla.client.admin import NewTopic
 from ottla.cluster.ensemble import HOST
+from ottla.local.waiting import wait_for
 from tests.cli.terminal import Terminal
-from tests.ensembles import zookeeper_jars
-from tests.serving import wait_for
+from tests.harness.zookeeper import zookeeper_jars
 
 pytestmark = pytest.mark.timeout(120)
 OTTLA = (sys.executable, "-m", "ottla")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from ottla.cli.main import cli
 from tests.cli.shell import Shell
-from tests.serving import BrokerProcess
+from tests.harness.brokers import WatchedBroker
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ADDRESS = "127.0.0.1:9092"
@@ -22,7 +22,7 @@ ADDRESS = "127.0.0.1:9092"
 @pytest.fixture
 def shell(tmp_path):
     """On a broker of its own: the examples begin where there is nothing."""
-    broker = BrokerProcess(tmp_path / "broker", "--set", "group.initial.rebalance.delay.ms=0").start()
+    broker = WatchedBroker(tmp_path / "broker", "--set", "group.initial.rebalance.delay.ms=0").start()
     with Shell(tmp_path, broker.bootstrap) as shell:
         yield shell
     assert broker.stop() == 0

@@ -21,7 +21,7 @@ from ottla.drills.texts import Quote
 from ottla.errors import Fault
 from tests.cli.drill_witness import Witness
 from tests.cli.terminal import Terminal
-from tests.ensembles import zookeeper_jars
+from tests.harness.zookeeper import zookeeper_jars
 
 pytestmark = pytest.mark.timeout(120)
 

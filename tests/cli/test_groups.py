@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.blocking import Consumer
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
 
 
 @pytest.fixture

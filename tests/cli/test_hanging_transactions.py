@@ -8,8 +8,8 @@ import pytest
 
 from ottla.blocking import Admin, Consumer, Producer
 from tests.cli.commands import Ottla
-from tests.interop.raw import Connection, batch, produce_fields
-from tests.serving import BrokerProcess
+from tests.harness.brokers import WatchedBroker
+from tests.harness.raw import Connection, batch, produce_fields
 
 TRANSACTIONAL = 0x10
 
@@ -17,12 +17,12 @@ TRANSACTIONAL = 0x10
 @pytest.fixture
 def broker(tmp_path: Path):
     """It takes what a producer of old would send whose request came too late: nobody checks that it may."""
-    broker = BrokerProcess(tmp_path / "broker", "--set", "transaction.partition.verification.enable=false").start()
+    broker = WatchedBroker(tmp_path / "broker", "--set", "transaction.partition.verification.enable=false").start()
     yield broker
     broker.close()
 
 
-def leave_hanging(broker: BrokerProcess, topic: str) -> int:
+def leave_hanging(broker: WatchedBroker, topic: str) -> int:
     """The producer whose transaction is open in the topic, while its coordinator knows of none."""
     with Producer(broker.bootstrap, transactional_id="late") as producer, producer.transaction():
         producer.send(topic, b"in time")
@@ -42,7 +42,7 @@ def leave_hanging(broker: BrokerProcess, topic: str) -> int:
     return known.producer_id
 
 
-def committed(broker: BrokerProcess, topic: str, count: int) -> list[bytes | None]:
+def committed(broker: WatchedBroker, topic: str, count: int) -> list[bytes | None]:
     consumer = Consumer(
         topic, bootstrap_servers=broker.bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
     )

@@ -9,7 +9,7 @@ pytest.importorskip("rich")
 from rich.console import Console
 
 from ottla.cli.live import BROKER_KEYS, ELIGIBLE_WHY, Column, cell, drawn, give_up, keys_line, note
-from ottla.local.sight import Replicas
+from ottla.local.snapshot import Replicas
 
 
 def brokers():

@@ -19,7 +19,7 @@ from ottla.log.log_config import LogConfig
 from ottla.log.manifest import FILE_NAME
 from ottla.log.partition_log import PartitionLog
 from ottla.runtime.disk import RealDisk
-from tests.serving import BrokerProcess
+from tests.harness.brokers import WatchedBroker
 
 TOPIC = "scrubbed"
 DECIDED = "decided"
@@ -43,7 +43,7 @@ def abort_some(bootstrap: str) -> None:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """A data directory with several segments, closed cleanly."""
-    process = BrokerProcess(tmp_path_factory.mktemp("written"), "--set", "log.segment.bytes=1048576").start()
+    process = WatchedBroker(tmp_path_factory.mktemp("written"), "--set", "log.segment.bytes=1048576").start()
     try:
         producer = Producer({"bootstrap.servers": process.bootstrap, "enable.idempotence": True, "linger.ms": 0})
         for number in range(600):

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from ottla.cli.main import cli
 from ottla.log.manifest import FILE_NAME as MANIFEST
-from tests.serving import BrokerProcess
+from tests.harness.brokers import WatchedBroker
 
 KEPT, GONE = "kept", "gone"
 
@@ -24,7 +24,7 @@ def remove(*arguments: object, answer: str | None = None) -> Result:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped broker's directory with a stray: a partition of a topic that its cluster does not know."""
-    process = BrokerProcess(tmp_path_factory.mktemp("written")).start()
+    process = WatchedBroker(tmp_path_factory.mktemp("written")).start()
     try:
         producer = Producer({"bootstrap.servers": process.bootstrap, "log_level": 0})
         producer.produce(KEPT, b"value", partition=0)
@@ -101,7 +101,7 @@ def test_nothing_is_removed_without_the_clusters_metadata(data):
     refused = remove(data, "--yes")
     assert refused.exit_code == 1
     assert "there is no store" in refused.output
-    other = BrokerProcess(data.parent / "other").start()
+    other = WatchedBroker(data.parent / "other").start()
     other.close()
     foreign = remove(data, "--yes", "--store", f"embedded:{other.data}/store.db")
     assert foreign.exit_code == 1

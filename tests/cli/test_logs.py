@@ -8,7 +8,7 @@ import re
 import pytest
 
 from ottla import logs
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import Shell
-from tests.serving import BrokerProcess
+from tests.harness.brokers import WatchedBroker
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = REPOSITORY / "docs" / "review.md"
@@ -23,7 +23,7 @@ ASKED = 16
 def shell(tmp_path_factory):
     """On a broker of its own: so the document can be read from the top, as it was written."""
     directory = tmp_path_factory.mktemp("review")
-    broker = BrokerProcess(directory / "broker", "--set", "group.initial.rebalance.delay.ms=0").start()
+    broker = WatchedBroker(directory / "broker", "--set", "group.initial.rebalance.delay.ms=0").start()
     with Shell(directory, broker.bootstrap) as shell:
         yield shell
     assert broker.stop() == 0

@@ -11,7 +11,7 @@ from ottla.cli.topics import _replicas_each
 from ottla.client.admin import Admin, NewTopic, ResourceKind
 from ottla.client.admin.topic_admin import Partition, Topic
 from ottla.client.errors import BadSetting, ClientError, UnknownTopic
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_records_are_deleted_once_that_is_said_twice(broker, succeed, topics, fr
     done = succeed("delete-records", name, "-p", "0", "--before-offset", "2", "--execute")
     assert [line.split() for line in done.splitlines()[1:]] == [["0", "0", "2", "2"], ["deleted:", "2", "records"]]
     assert "DELETED" in done
-    wait_for(lambda: f"{name}-0: records deleted before offset 2 (it started at 0)" in broker.stderr_text(), "the line")
+    wait_for(lambda: f"{name}-0: records deleted before offset 2 (it started at 0)" in broker.log_text(), "the line")
     [described] = json.loads(succeed("describe", name, "--json"))
     assert [part["log_start"] for part in described["partitions"]] == [2, 0]
     told = json.loads(succeed("delete-records", name, "--all", "--execute", "--json"))

@@ -15,8 +15,8 @@ import pytest
 from ottla.cluster import ensemble as ensembles
 from ottla.cluster.ensemble import HOST, find_jars, find_java
 from ottla.errors import Fault
-from tests.ensembles import zookeeper_jars
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
+from tests.harness.zookeeper import zookeeper_jars
 
 READY = re.compile(r"^ottla: zookeeper ready on (\S+)$", re.MULTILINE)
 

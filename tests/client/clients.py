@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from ottla.client.admin import Admin, NewTopic
@@ -57,15 +57,3 @@ async def read(consumer: Consumer, count: int) -> list[ConsumerRecord[Any, Any]]
         for taken in (await consumer.getmany(timeout_ms=1000)).values():
             records += taken
     return records
-
-
-async def until(condition: Callable[[], Any | Awaitable[Any]], what: str, timeout_s: float = 30.0) -> None:
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while True:
-        holds = condition()
-        if asyncio.iscoroutine(holds):
-            holds = await holds
-        if holds:
-            return
-        assert asyncio.get_running_loop().time() < deadline, f"waited {timeout_s:g} s in vain for {what}"
-        await asyncio.sleep(0.01)

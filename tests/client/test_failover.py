@@ -12,9 +12,10 @@ from ottla.client.admin import Admin, NewTopic
 from ottla.client.consuming.consumer import Consumer
 from ottla.client.producing.producer import Producer
 from ottla.client.values import TopicPartition
-from tests.client.clients import run, until
+from ottla.local.waiting import until
+from tests.client.clients import run
 from tests.conftest import EXTERNAL
-from tests.interop.three_brokers import Brokers
+from tests.harness.cluster import Brokers
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="needs broker processes of its own")
 
@@ -56,7 +57,7 @@ def test_a_leader_that_dies_costs_no_record_and_no_order(brokers: Brokers, proto
                 sent.append(await producer.send("t", b"%d" % number, partition=number % PARTITIONS))
                 if number == RECORDS // 2:
                     await asyncio.gather(*sent)
-                    await asyncio.to_thread(brokers.all[brokers.leader("t")].kill)
+                    await asyncio.to_thread(brokers[brokers.leader("t")].kill)
                 if number % 10 == 0:
                     await asyncio.sleep(0.001)
             places = [metadata.offset for metadata in await asyncio.gather(*sent)]

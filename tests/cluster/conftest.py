@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ottla.cluster.ensemble import Ensemble
-from tests.ensembles import ensemble
+from tests.harness.zookeeper import ensemble
 
 
 @pytest.fixture(scope="session")

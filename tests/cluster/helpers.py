@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,16 +32,6 @@ def run(act: Callable[[RealRuntime], Coroutine[object, object, T]]) -> T:
             await runtime.close()
 
     return asyncio.run(main())
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 10) -> None:
-    """Wait for a condition, with a limit."""
-    async with asyncio.timeout(seconds):
-        while True:
-            held = condition()
-            if await held if isinstance(held, Awaitable) else held:
-                return
-            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -16,7 +16,8 @@ from ottla.cluster.image import Image
 from ottla.cluster.requests import TopicSpec
 from ottla.cluster.store import Create, Delete, Op
 from ottla.errors import Fault
-from tests.cluster.helpers import cluster_on, registration, run, until
+from ottla.local.waiting import until
+from tests.cluster.helpers import cluster_on, registration, run
 from tests.cluster.test_controller_failover import brokers
 
 LOST = Fault("out of reach: it is not known whether this commit happened")

@@ -16,7 +16,8 @@ from ottla.cluster.image import Image
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, PartitionsSpec, Rules, TopicSpec
 from ottla.cluster.store import Create, Delete, Set
 from ottla.errors import ErrorCode, Fault, Refused
-from tests.cluster.helpers import cluster_on, registration, run, states, until
+from ottla.local.waiting import until
+from tests.cluster.helpers import cluster_on, registration, run, states
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from ottla.cluster.image import Image, Partition
 from ottla.cluster.requests import ElectionKind, InSyncProposal, Reassignment, Rules, TopicSpec
 from ottla.cluster.store import Delete, SessionLost
 from ottla.errors import ErrorCode, Fault, Refused
-from tests.cluster.helpers import cluster_on, registration, run, states, until
+from ottla.local.waiting import until
+from tests.cluster.helpers import cluster_on, registration, run, states
 
 MANY = 600
 """Partitions: several commits' worth of states."""
@@ -84,7 +85,7 @@ def test_a_topic_half_made_is_made_by_the_next_controller(store):
                 await one.create_topics([TopicSpec("t", MANY, 2)])
             await one.close()
             await until(lambda: two.is_controller or three.is_controller)
-            await until(lambda: all_led_by(two, 2, 3) and all_led_by(three, 2, 3), 30)
+            await until(lambda: all_led_by(two, 2, 3) and all_led_by(three, 2, 3), timeout_s=30)
             assert len(partitions(two)) == MANY
             assert await loaded(two) == two.image
 
@@ -101,7 +102,7 @@ def test_an_election_half_done_is_finished_by_the_next_controller(store):
             await until(lambda: not one.is_controller)
             await one.close()
             await until(lambda: two.is_controller)
-            await until(lambda: all((p.leader, p.in_sync) == (2, (2,)) for p in partitions(two)), 30)
+            await until(lambda: all((p.leader, p.in_sync) == (2, (2,)) for p in partitions(two)), timeout_s=30)
             assert all(1 in p.eligible for p in partitions(two)), "two left in sync were below the minimum when 1 went"
             assert await loaded(two) == two.image
 

@@ -19,7 +19,8 @@ from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.image import Image
 from ottla.cluster.store import Create, SessionLost, SessionState
 from ottla.errors import Fault, StorageFault
-from tests.cluster.helpers import cluster_on, run, until
+from ottla.local.waiting import until
+from tests.cluster.helpers import cluster_on, run
 
 
 def refused(path):

@@ -18,7 +18,8 @@ from ottla.cluster import layout
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.embedded_file import StoreFile
 from ottla.cluster.store import Create, SessionState
-from tests.cluster.helpers import cluster_on, registration, run, until
+from ottla.local.waiting import until
+from tests.cluster.helpers import cluster_on, registration, run
 
 LEASE = 1.0
 

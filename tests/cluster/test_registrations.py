@@ -15,7 +15,8 @@ from ottla.cluster.image import Broker, Endpoint
 from ottla.cluster.requests import TopicSpec
 from ottla.cluster.store import Delete
 from ottla.errors import Fault
-from tests.cluster.helpers import cluster_on, run, until
+from ottla.local.waiting import until
+from tests.cluster.helpers import cluster_on, run
 from tests.cluster.test_campaigns import hold_back, lose_the_answer
 from tests.cluster.test_controller_failover import TWO, brokers, partitions, proposals
 

@@ -8,7 +8,8 @@ import pytest
 
 from ottla.cluster.embedded import EmbeddedStore
 from ottla.cluster.store import Check, Conflict, Create, Delete, Node, SessionState, Set, Why, sequence_of
-from tests.cluster.helpers import run, until
+from ottla.local.waiting import until
+from tests.cluster.helpers import run
 
 
 async def zookeeper(address, runtime):

@@ -15,8 +15,9 @@ from ottla.cluster.requests import TopicSpec
 from ottla.cluster.store import COMMIT_BYTES_MAX, Create, Node, SessionLost, SessionState, Set
 from ottla.cluster.zookeeper_options import Credentials, ZooKeeperOptions
 from ottla.errors import Fault
-from tests.cluster.helpers import cluster_on, registration, run, states, until
-from tests.ensembles import ensemble, zookeeper_jars
+from ottla.local.waiting import until
+from tests.cluster.helpers import cluster_on, registration, run, states
+from tests.harness.zookeeper import ensemble, zookeeper_jars
 
 pytest.importorskip("kazoo", reason="kazoo is not installed: pip install 'ottla[zookeeper]'")
 
@@ -149,7 +150,7 @@ def test_while_zookeeper_is_away_nothing_is_read_or_written_and_the_session_surv
             assert not isinstance(caught.value, SessionLost)
         await asyncio.sleep(2 * SHORT.session_timeout_ms / 1000)  # the ensemble is away, so nobody ends the session
         await asyncio.to_thread(own_zookeeper.start)
-        await until(lambda: store.state is SessionState.connected, 20)
+        await until(lambda: store.state is SessionState.connected, timeout_s=20)
         assert told == [SessionState.suspended, SessionState.connected]
         await asyncio.wait_for(news.wait(), 10)
         assert await store.read("/mine") == Node("/mine", b"1", 0)

@@ -11,8 +11,10 @@ import time
 
 import pytest
 
-from tests.ensembles import ensemble
-from tests.serving import BrokerProcess, wait_for
+from ottla.errors import Fault
+from ottla.local.waiting import wait_for
+from tests.harness.brokers import WatchedBroker
+from tests.harness.zookeeper import ensemble
 
 pytest.importorskip("kazoo", reason="kazoo is not installed: pip install 'ottla[zookeeper]'")
 
@@ -115,7 +117,7 @@ def test_whoever_wants_a_topic_while_zookeeper_is_away_is_told_to_ask_again(star
     try:
         broker = start_broker(*on(f"zookeeper:{zookeeper.connect}/ottla"))
         zookeeper.servers[0].kill()
-        wait_for(lambda: "out of touch with ZooKeeper" in broker.stderr_text(), "the broker to notice")
+        wait_for(lambda: "out of touch with ZooKeeper" in broker.log_text(), "the broker to notice")
         create = [sys.executable, "-m", "ottla", "topics", "create", "orders", "-b", broker.bootstrap]
         done = subprocess.run(create, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, "Ask again" in done.stderr) == (os.EX_TEMPFAIL, True), done.stderr
@@ -138,11 +140,11 @@ def test_clients_are_served_while_zookeeper_is_away(start_broker, tmp_path):
         produce(broker.bootstrap, ["a"])
         assert consumed(broker.bootstrap, 1) == ["a"]  # and the offsets topic is made, which it cannot be meanwhile
         zookeeper.servers[0].kill()
-        wait_for(lambda: "out of touch with ZooKeeper" in broker.stderr_text(), "the broker to notice")
+        wait_for(lambda: "out of touch with ZooKeeper" in broker.log_text(), "the broker to notice")
         produce(broker.bootstrap, [f"away {n}" for n in range(50)])
         assert len(consumed(broker.bootstrap, 51)) == 51
         zookeeper.start()
-        wait_for(lambda: "in touch with ZooKeeper" in broker.stderr_text(), "the broker to come back", 30)
+        wait_for(lambda: "in touch with ZooKeeper" in broker.log_text(), "the broker to come back", 30)
         produce(broker.bootstrap, ["made after"], "another")
         assert consumed(broker.bootstrap, 1, "another") == ["made after"]
         assert broker.stop() == 0
@@ -186,6 +188,6 @@ def test_a_broker_without_kazoo_says_what_to_install(tmp_path):
 
 
 def test_a_broker_that_finds_no_zookeeper_says_so_and_ends(tmp_path):
-    broker = BrokerProcess(tmp_path, "--store", "zookeeper:127.0.0.1:1", "--set", "zookeeper.connection.timeout.ms=500")
-    with pytest.raises(AssertionError, match=r"no ZooKeeper answers at 127\.0\.0\.1:1"):
+    broker = WatchedBroker(tmp_path, "--store", "zookeeper:127.0.0.1:1", "--set", "zookeeper.connection.timeout.ms=500")
+    with pytest.raises(Fault, match=r"no ZooKeeper answers at 127\.0\.0\.1:1"):
         broker.start()

@@ -11,6 +11,7 @@ from ottla.cluster.image import Broker, Image, Partition, Topic
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.marker_queue import MarkerQueue
 from ottla.coordinator.transactions import Markers, Prepared
+from ottla.local.waiting import until
 from ottla.net.outbound import OutboundConnection, PeerLost
 from ottla.runtime.real import RealRuntime
 from ottla.wire.schema.write_txn_markers import (
@@ -20,7 +21,6 @@ from ottla.wire.schema.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tests.broker.clustered import until
 
 SILENT, WILLING = 2, 3
 TICKET, MARKERS = Prepared("x", 7, 0), Markers(True, (("t", 0),), 0)

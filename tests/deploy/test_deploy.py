@@ -19,7 +19,7 @@ import yaml
 
 from ottla.cli.serve import command as serve
 from ottla.config import BrokerConfig, load_broker_config
-from tests.serving import BrokerProcess
+from tests.harness.brokers import WatchedBroker
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -216,9 +216,9 @@ def test_the_stateful_set_selects_its_pods_and_runs_them_as_nobody_in_particular
 
 
 def test_the_probes_ask_for_pages_that_a_broker_has(tmp_path):
-    process = BrokerProcess(tmp_path, "--metrics-port", "0").start()
+    process = WatchedBroker(tmp_path, "--metrics-port", "0").start()
     try:
-        found = re.search(r"http://([^/]+)/metrics", process.stderr_text())
+        found = re.search(r"http://([^/]+)/metrics", process.log_text())
         assert found is not None
         import urllib.request
 

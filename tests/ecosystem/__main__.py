@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 import ottla
 from bench.maven import Unavailable
-from bench.peers import NotReady
 from bench.trio import Trio
+from ottla.errors import Fault
 from tests.ecosystem import needs
 from tests.ecosystem.ring import Failed, Ring, cluster
 
@@ -125,7 +125,7 @@ def main() -> int:
     except Unavailable as missing:
         print(f"Apache Kafka cannot be run here: {missing}", file=sys.stderr)
         return TEMPORARY
-    except NotReady as failure:
+    except Fault as failure:
         print(f"the brokers do not start: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -62,7 +62,7 @@ def run(ring: Ring) -> str:
               "transaction.state.log.num.partitions": "4", "num.partitions": str(PARTITIONS)}  # fmt: skip
     with ApacheKafka(heap=KAFKA_HEAP, settings=single) as there:
         ring.say(f"an Apache Kafka {needs.kafka()} is there to mirror to")
-        return _mirror(ring, there.bootstrap_servers)
+        return _mirror(ring, there.bootstrap)
 
 
 def _mirror(ring: Ring, there: str) -> str:

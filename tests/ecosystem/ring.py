@@ -137,7 +137,7 @@ class Ring:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(member.bootstrap_servers for member in self.brokers.members.values())
+        return ",".join(member.bootstrap for member in self.brokers.members.values())
 
     @property
     def admin(self) -> AdminClient:
@@ -193,12 +193,12 @@ class Ring:
     def kill_leader(self, topic: str, partition: int = 0) -> int:
         """kill -9 of the broker that leads the partition; its number."""
         number = self.brokers.leaders(topic)[partition].broker
-        self.brokers.members[number].kill_now()
+        self.brokers.members[number].kill()
         self.say(f"killed broker {number}, which led {topic}-{partition}")
         return number
 
     def restart(self, number: int) -> None:
-        self.brokers.members[number].restart()
+        self.brokers.members[number].start()
         self.say(f"broker {number} is back")
 
     # Topics.

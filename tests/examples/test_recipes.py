@@ -13,9 +13,9 @@ import pytest
 
 from examples import at_least_once, at_most_once, exactly_once, feed_http_service
 from ottla.client.consuming.consumer import Consumer
+from ottla.local.waiting import wait_for
 from tests.client.clients import create, run, write
 from tests.conftest import Served
-from tests.serving import wait_for
 
 RECORDS = 50
 FATAL = 17

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.conftest import Served
-from tests.interop.raw import Connection
+from tests.harness.raw import Connection
 
 JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH = 9, 5, 4, 5, 8, 8
 MEMBER_ID_REQUIRED = 79

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,6 +20,7 @@ from ottla.client.group.member import (
     NameTopics,
     Revoke,
 )
+from ottla.local.waiting import until
 from ottla.wire.messages import message_class
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
 from ottla.wire.tree import Message
@@ -158,13 +158,6 @@ async def shells(broker: Served) -> AsyncIterator[Callable[[Any], Shell]]:
     finally:
         for shell in started:
             await shell.vanish()
-
-
-async def until(condition: Callable[[], Any], what: str, timeout_s: float = SETTLED_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout_s:g} s in vain for {what}"
-        await asyncio.sleep(0.01)
 
 
 async def settle(members: Iterable[Any], shares: Iterable[int], timeout_s: float = SETTLED_S) -> None:

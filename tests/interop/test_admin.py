@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from ottla.local.waiting import wait_for
 from tests.interop.clients import CLIENTS, Confluent, Record, kafka_python_admin
-from tests.serving import wait_for
 
 CONFLUENT = Confluent()
 

@@ -13,13 +13,13 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType, TopicPartitio
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from ottla.errors import ErrorCode
+from ottla.local.waiting import wait_for
 from tests.conftest import EXTERNAL, Served, StartBroker
-from tests.interop.conftest import MakeTopic, create_topic
-from tests.interop.groups import Group, Member, produce
-from tests.interop.raw import Connection
-from tests.serving import wait_for
+from tests.harness.groups import Group, Member, produce
+from tests.harness.raw import Connection
+from tests.harness.topics import MakeTopic, create_topic
 
-pytest_plugins = ["tests.interop.group_fixtures"]
+pytest_plugins = ["tests.harness.group_fixtures"]
 
 MakeGroup = Callable[..., Group]
 SETTLE_S = 30.0

@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.interop.groups import NAMES, produce
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
+from tests.harness.groups import NAMES, produce
 
-pytest_plugins = ["tests.interop.group_fixtures"]
+pytest_plugins = ["tests.harness.group_fixtures"]
 
 
 @pytest.fixture

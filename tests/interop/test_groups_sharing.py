@@ -9,10 +9,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from tests.interop.groups import NAMES, Group, produce
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
+from tests.harness.groups import NAMES, Group, produce
 
-pytest_plugins = ["tests.interop.group_fixtures"]
+pytest_plugins = ["tests.harness.group_fixtures"]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.interop.conftest import create_topic
+from tests.harness.topics import create_topic
 
 JARS = Path(__file__).resolve().parents[2] / ".bench" / "kafka" / "jars"
 

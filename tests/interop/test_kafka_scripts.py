@@ -15,10 +15,10 @@ from functools import partial
 
 import pytest
 
+from ottla.local.waiting import wait_for
 from ottla.testing import Cluster
 from tests.interop.test_java import JARS
 from tests.interop.test_java import pytestmark as needs_java
-from tests.serving import wait_for
 
 # A command of Kafka's starts a Java virtual machine, which takes seconds on a busy machine; some tests start twenty.
 pytestmark = [needs_java, pytest.mark.timeout(400)]

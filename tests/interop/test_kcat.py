@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tests.interop.raw import Connection, fetch
+from tests.harness.raw import Connection, fetch
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 

@@ -15,10 +15,11 @@ from ottla.client.group.classic_member import ClassicMember
 from ottla.client.group.consumer_member import ConsumerMember, State
 from ottla.client.group.member import MemberSettings
 from ottla.errors import ErrorCode
-from tests.interop.conftest import create_topic
-from tests.interop.member_shell import Shell, settle, shells, until
+from ottla.local.waiting import until
+from tests.harness.topics import create_topic
+from tests.interop.member_shell import Shell, settle, shells
 
-pytest_plugins = ["tests.interop.group_fixtures"]
+pytest_plugins = ["tests.harness.group_fixtures"]
 
 FAST = {"session_timeout_ms": 1_500, "heartbeat_interval_ms": 100, "retry_backoff_ms": 50}
 

@@ -10,7 +10,8 @@ import pytest
 from ottla.client.consuming.consumer import Consumer
 from ottla.client.producing.producer import Producer
 from ottla.client.values import TopicPartition
-from tests.client.clients import read, run, until
+from ottla.local.waiting import until
+from tests.client.clients import read, run
 from tests.interop.clients import CODECS, Client, Confluent, Record
 from tests.interop.test_produce_consume import RECORDS
 

@@ -8,8 +8,8 @@ import time
 import pytest
 from confluent_kafka import TopicPartition
 
+from tests.harness.raw import Connection, fetch
 from tests.interop.clients import CLIENTS, CODECS, LATEST, Client, Confluent, Record, take, untimed
-from tests.interop.raw import Connection, fetch
 
 NOW_MS = 1_750_000_000_000
 RECORDS = [

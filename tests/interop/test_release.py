@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.behaviour.test_api_versions import advertised
 from tests.conftest import EXTERNAL
-from tests.interop.test_versions import advertised
 
 pytestmark = pytest.mark.skipif(bool(EXTERNAL), reason="Apache Kafka is what it looks like")
 

@@ -11,9 +11,10 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from ottla.local.waiting import wait_for
 from tests.conftest import Served
+from tests.harness.topics import MakeTopic
 from tests.interop.clients import Confluent
-from tests.interop.conftest import MakeTopic
 from tests.interop.transactional import (
     TRANSACTIONAL,
     ConfluentTransactional,
@@ -22,7 +23,6 @@ from tests.interop.transactional import (
     read,
     read_until,
 )
-from tests.serving import wait_for
 
 Begin = Callable[..., Transactional]
 

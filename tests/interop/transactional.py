@@ -15,8 +15,8 @@ import kafka.errors
 from aiokafka.errors import ProducerFenced
 from confluent_kafka import TopicPartition
 
+from ottla.local.waiting import wait_for
 from tests.interop.clients import Confluent
-from tests.serving import wait_for
 
 TIMEOUT_S = 15.0
 

@@ -9,9 +9,9 @@ from typing import Any
 from ottla.client.errors import ClientError
 from ottla.local.cluster import LocalCluster
 from ottla.local.detail import UNKNOWN, Asker, Detail, Group, GroupMember, Offsets, without_the_dead
-from ottla.local.process import State
+from ottla.local.processes import State
 from ottla.local.session import Session, killed_words
-from ottla.local.sight import NOBODY, Replicas, Sight
+from ottla.local.snapshot import NOBODY, ClusterSnapshot, Replicas
 from ottla.wire.schema.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
@@ -22,11 +22,12 @@ ORDERS = ("orders", 0)
 
 
 def test_a_dead_broker_leads_and_controls_nothing():
-    sight = Sight(2, (1, 2, 3), {ORDERS: Replicas(2, (1, 2, 3), (1, 2, 3)), ("orders", 1): Replicas(1, (1,), (1,))})
-    seen = without_the_dead(sight, [1, 3])
+    partitions = {ORDERS: Replicas(2, (1, 2, 3), (1, 2, 3)), ("orders", 1): Replicas(1, (1,), (1,))}
+    snapshot = ClusterSnapshot(2, (1, 2, 3), partitions)
+    seen = without_the_dead(snapshot, [1, 3])
     assert (seen.controller, seen.partitions[ORDERS].leader, seen.partitions["orders", 1].leader) == (NOBODY, NOBODY, 1)
     assert seen.partitions[ORDERS].in_sync == (1, 2, 3), "it stays in sync until the controller takes it out"
-    assert without_the_dead(sight, [1, 2, 3]) == sight
+    assert without_the_dead(snapshot, [1, 2, 3]) == snapshot
 
 
 def test_lag_counts_from_the_committed_offset_or_from_the_start_to_the_high_watermark():
@@ -51,8 +52,8 @@ def test_who_does_not_answer_is_left_out():
     async def nobody(broker_id: int, request: Any, answer: Any) -> Any:
         raise TimeoutError
 
-    sight = Sight(1, (1, 2), {ORDERS: Replicas(1, (1, 2), (1,))})
-    detail = asyncio.run(Asker(nobody).look(sight, [1, 2], 0.0))
+    snapshot = ClusterSnapshot(1, (1, 2), {ORDERS: Replicas(1, (1, 2), (1,))})
+    detail = asyncio.run(Asker(nobody).look(snapshot, [1, 2], 0.0))
     assert detail == Detail({ORDERS: Offsets()}, {}, (), {})
 
 
@@ -73,18 +74,18 @@ def test_eligible_leader_replicas_are_as_last_told_when_nobody_is_left_to_ask():
         return told
 
     asker = Asker(call)
-    alone = Sight(3, (3,), {ORDERS: Replicas(3, (1, 2, 3), (3,))})
+    alone = ClusterSnapshot(3, (3,), {ORDERS: Replicas(3, (1, 2, 3), (3,))})
     assert asyncio.run(asker.look(alone, [3], 0.0)).eligible == {ORDERS: (2,)}
     silent = True
     assert asyncio.run(asker.look(alone, [3], 1.0)).eligible == {ORDERS: (2,)}
     assert asyncio.run(asker.look(alone, [], 2.0)).eligible == {ORDERS: (2,)}
-    whole = Sight(3, (1, 2, 3), {ORDERS: Replicas(3, (1, 2, 3), (1, 2, 3))})
+    whole = ClusterSnapshot(3, (1, 2, 3), {ORDERS: Replicas(3, (1, 2, 3), (1, 2, 3))})
     assert asyncio.run(asker.look(whole, [3], 3.0)).eligible == {}
 
 
 def test_whoever_was_killed_is_not_among_those_that_may_lead(tmp_path):
     session = Session(LocalCluster(tmp_path, 3), lambda line: None)
-    session.sight = Sight(NOBODY, (), {ORDERS: Replicas(NOBODY, (1, 2, 3), (3,))})
+    session.snapshot = ClusterSnapshot(NOBODY, (), {ORDERS: Replicas(NOBODY, (1, 2, 3), (3,))})
     session.detail = Detail(eligible={ORDERS: (1, 2)})
     assert (session.may_lead(ORDERS), session.will_not_lead()) == ((1, 2), [])
     for broker_id, ending in ((1, State.STOPPED), (2, State.KILLED), (3, State.KILLED)):

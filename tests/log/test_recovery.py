@@ -43,14 +43,16 @@ def idempotent(log, count, **options):
 # -- clean
 
 
-def test_a_clean_log_is_taken_on_trust(disk, open_log, monkeypatch):
+def test_a_clean_log_is_taken_on_trust(disk, open_log):
     log = open_log(**SEGMENT)
     sent = idempotent(log, 9)
     producers, epochs = log.producers.encode(), log.epochs.entries
     log.close()
-    monkeypatch.setattr("ottla.log.recovery.whole", None)
+    disk.bytes_read.clear()
     log = open_log(clean=True, **SEGMENT)
     assert log.recovery.clean
+    read = {path: count for path, count in disk.bytes_read.items() if path.endswith(".log")}
+    assert sum(read.values()) < sum(len(batch) for batch in sent) / 2, "batches are not checked once more"
     assert (log.log_end, log.recovery_point) == (18, 18)
     assert (log.producers.encode(), log.epochs.entries) == (producers, epochs)
     assert stored(log) == sent

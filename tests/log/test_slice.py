@@ -92,14 +92,18 @@ def test_a_reader_at_the_tail_is_not_sent_what_is_appended_after_it_asked(open_l
     assert piece.load_nowait() == b"".join(sent)
 
 
-def test_a_reader_who_comes_back_for_more_is_served_without_looking_anything_up(disk, open_log, monkeypatch):
+def test_a_reader_who_comes_back_for_more_is_served_without_looking_anything_up(disk, open_log):
     log = open_log()
     fill(log, 50)
     log.read(10, 10_000, limit=50).load_nowait()
     more = fill(log, 2)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(log.active), "find", None)
-        assert log.read(50, 10_000, limit=52).load_nowait() == b"".join(more)
+    before = disk.bytes_read.copy()
+    piece = log.read(50, 10_000, limit=52)
+    assert disk.bytes_read == before
+    assert piece.load_nowait() == b"".join(more)
+    before = disk.bytes_read.copy()
+    log.read(30, 10_000, limit=52)
+    assert disk.bytes_read != before, "where another offset lies has to be looked up"
 
 
 def test_a_cold_read_is_placed_and_loaded_in_a_thread(disk, open_log):

@@ -7,9 +7,10 @@ from http import HTTPStatus
 
 import pytest
 
+from ottla.local.waiting import until
 from ottla.net import http
 from ottla.net.http import Asked, HttpServer, Page, parse_request
-from tests.cluster.helpers import run, until
+from tests.cluster.helpers import run
 
 
 @pytest.mark.parametrize(

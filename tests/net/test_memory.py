@@ -7,11 +7,12 @@ import struct
 
 import pytest
 
+from ottla.local.waiting import until
 from ottla.net import room
 from ottla.net import server as net
 from ottla.net.limits import Limits
 from ottla.net.server import Connection, Pending, Server
-from tests.net.test_server import closed, echo, frame, read_frame, serving, until
+from tests.net.test_server import closed, echo, frame, read_frame, serving
 
 
 @pytest.mark.parametrize("answer", [bytes(4_000_000), [b"head", bytearray(4_000_000)]], ids=["whole", "in pieces"])

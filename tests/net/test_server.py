@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ottla.errors import BadFrame
+from ottla.local.waiting import until
 from ottla.net import server as net
 from ottla.net.limits import Limits
 from ottla.net.server import Connection, Pending, Server
@@ -36,11 +37,6 @@ async def closed(reader: asyncio.StreamReader) -> bool:
         return await reader.read(1) == b""
     except ConnectionError:
         return True
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 (what is waited for tells nobody)
-        await asyncio.sleep(0.005)
 
 
 def serving(serve: net.Serve, test: Callable[[Server, int], Awaitable[None]], limits: Limits = NO_LIMITS) -> None:

@@ -8,13 +8,14 @@ import socket
 import pytest
 
 from ottla.errors import ErrorCode, Refused, StorageFault
+from ottla.local.waiting import until
 from ottla.net import response_memory
 from ottla.net import server as net
 from ottla.net.limits import Limits
 from ottla.net.response_memory import CHUNK_BYTES_MIN
 from ottla.net.server import Connection, Pending, Server
 from ottla.net.streaming import Streamed
-from tests.net.test_server import frame, read_frame, serving, until
+from tests.net.test_server import frame, read_frame, serving
 
 LARGE = 12_000_000
 PATTERN = bytes(range(251)) * (60_000_000 // 251)

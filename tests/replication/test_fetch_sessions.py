@@ -9,10 +9,11 @@ import pytest
 
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode, Refused
+from ottla.local.waiting import until
 from ottla.replication.fetch_sessions import CachedPartition, FetchSessionCache
 from ottla.wire.fetch import FetchPartition, FetchRequest, Topic
 from ottla.wire.schema import fetch as wire
-from tests.broker.clustered import Client, brokers, run, until
+from tests.harness.in_process import Client, brokers, run
 from tests.replication.test_partition import partition
 
 __all__ = ["partition"]

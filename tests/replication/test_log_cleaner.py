@@ -10,7 +10,9 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.compacted import (
+from ottla.local.waiting import wait_for
+from tests.harness.brokers import WatchedBroker
+from tests.harness.compacted import (
     EAGER,
     children,
     cleaned_up_to,
@@ -22,13 +24,12 @@ from tests.compacted import (
     segments,
     wait_until_cleaned,
 )
-from tests.serving import BrokerProcess, wait_for
 
 SLOW = (*EAGER, "--set", "log.cleaner.io.max.bytes.per.second=20000")
 """Half a minute for what the tests write: long enough to be met at work."""
 
 
-def set_config(broker: BrokerProcess, kind: ResourceType, resource: str, **settings: object) -> None:
+def set_config(broker: WatchedBroker, kind: ResourceType, resource: str, **settings: object) -> None:
     entries = [
         ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
         for name, value in settings.items()
@@ -38,7 +39,7 @@ def set_config(broker: BrokerProcess, kind: ResourceType, resource: str, **setti
     admin.incremental_alter_configs([changed])[changed].result(30)
 
 
-def write(broker: BrokerProcess, topic: str, rounds: int = 20, keys: int = 100) -> dict[bytes, bytes]:
+def write(broker: WatchedBroker, topic: str, rounds: int = 20, keys: int = 100) -> dict[bytes, bytes]:
     """Many versions of some keys, all but the last few sealed; the last version of each."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 2})
     for number in range(rounds):
@@ -49,12 +50,12 @@ def write(broker: BrokerProcess, topic: str, rounds: int = 20, keys: int = 100) 
     return {b"key %d" % key: b"version %d" % (rounds - 1) * 20 for key in range(keys)}
 
 
-def check(broker: BrokerProcess, topic: str, expected: dict[bytes, bytes]) -> None:
+def check(broker: WatchedBroker, topic: str, expected: dict[bytes, bytes]) -> None:
     last = {record.key: record.value for record in read_all(broker, topic)}
     assert {key: last.get(key) for key in expected} == expected
 
 
-def at_work(broker: BrokerProcess) -> int:
+def at_work(broker: WatchedBroker) -> int:
     """Wait for the cleaner's child; its process id."""
     return wait_for(lambda: children(broker.pid), "the cleaner to begin")[0]
 
@@ -86,7 +87,7 @@ def test_a_broker_can_be_told_not_to_compact(start_broker):
     write(broker, topic, rounds=5)
     assert broker.stop() == 0
     assert cleaned_up_to(broker, topic) == 0
-    assert "ottla.cleaner" not in broker.stderr_text()
+    assert "ottla.cleaner" not in broker.log_text()
 
 
 def test_compaction_can_be_switched_on_for_a_topic(start_broker):
@@ -211,7 +212,7 @@ def test_a_damaged_log_is_left_alone_and_others_go_on(start_broker):
     broker.start()
     wait_until_cleaned(broker, sound, 500)
     check(broker, sound, expected)
-    wait_for(lambda: "cannot be compacted" in broker.stderr_text(), "the warning")
+    wait_for(lambda: "cannot be compacted" in broker.log_text(), "the warning")
     assert victim.read_bytes() == data
     assert put(broker, damaged, [(b"a", b"still here")])
-    assert broker.stderr_text().count("damaged-0 cannot be compacted") == 1
+    assert broker.log_text().count("damaged-0 cannot be compacted") == 1

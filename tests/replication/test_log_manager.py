@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import StorageFault
+from ottla.local.waiting import until
 from ottla.replication.partition import ACKS_ALL
 from ottla.replication.replicas import CHECKPOINTS
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run
 from tests.replication.test_partition import NOW_MS, batch
 
 

@@ -323,15 +323,17 @@ def test_a_follower_with_records_of_a_reign_that_never_was_is_told_to_drop_them(
     assert p.high_watermark == 0
 
 
-def test_nothing_is_committed_behind_the_end_of_a_log_that_the_disk_refused_to_cut_all_the_way(partition, monkeypatch):
+def test_nothing_is_committed_behind_the_end_of_a_log_that_the_disk_refused_to_cut_all_the_way(partition):
     partition = partition()
     for value in b"abcd":
         partition.append(batch(bytes([value])), ACKS_ALL, NOW_MS)
     partition.become(leading((1, 2), epoch=1, leader=2))
-    with monkeypatch.context() as refusing:
-        refusing.setattr(RealDisk, "sync_dir", lambda disk, path: disk.open(path + "/not/there").sync())
-        with pytest.raises(StorageFault):
-            partition.follower.truncate(0, 2, NOW_MS)
+    disk = partition.log.disk
+    sync_dir = disk.sync_dir
+    disk.sync_dir = lambda path: disk.open(path + "/not/there").sync()
+    with pytest.raises(StorageFault):
+        partition.follower.truncate(0, 2, NOW_MS)
+    disk.sync_dir = sync_dir
     assert (partition.log.log_end, partition.high_watermark) == (2, 2)
     partition.become(leading((1, 2), epoch=2))
     partition.append(batch(b"e"), ACKS_ALL, NOW_MS)

@@ -9,6 +9,7 @@ import pytest
 
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import Fault, StorageFault
+from ottla.local.waiting import until
 from ottla.replication.partition import Partition
 from ottla.replication.replica_fetcher import Follower, Settings
 from ottla.replication.throttle import Throttle
@@ -17,7 +18,7 @@ from ottla.wire import messages
 from ottla.wire.fetch import PartitionFetched
 from ottla.wire.replica_fetch import VERSION
 from ottla.wire.schema.fetch import FetchResponse
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run
 from tests.replication.test_partition import NOW_MS, batch, leading, partition
 
 __all__ = ["partition"]

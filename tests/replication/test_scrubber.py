@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ottla.cluster.requests import TopicSpec
+from ottla.local.waiting import until
 from ottla.replication import scrubber
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run
 from tests.replication.test_partition import batch
 
 

@@ -10,6 +10,7 @@ from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicSpec
 from ottla.coordinator.runtime import Phase
 from ottla.errors import ErrorCode
+from ottla.local.waiting import until
 from ottla.wire.records import Record, build_batch
 from ottla.wire.schema import produce
 from ottla.wire.schema.add_partitions_to_txn import (
@@ -18,7 +19,7 @@ from ottla.wire.schema.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
 )
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tests.broker.clustered import Client, brokers, run, until
+from tests.harness.in_process import Client, brokers, run
 
 SETTINGS = {"transaction_state_log_replication_factor": "1", "transaction_state_log_min_isr": "1"}
 

@@ -6,8 +6,9 @@ import pytest
 
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, Reassignment, TopicSpec
+from ottla.local.waiting import until
 from ottla.replication.throttle import UNLIMITED, Throttle
-from tests.broker.clustered import brokers, run, until
+from tests.harness.in_process import brokers, run
 from tests.replication.test_partition import batch
 
 

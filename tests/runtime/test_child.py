@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from ottla.errors import ErrorCode, Refused, StorageFault
+from ottla.local.waiting import wait_for
 from ottla.runtime import ChildFailed, ChildKilled, ChildStarved, processes
 from ottla.runtime.child import RealChild
 from ottla.runtime.processes import run_in_child
-from tests.serving import wait_for
 
 WORK = "tests.runtime.works"
 

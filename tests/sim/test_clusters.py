@@ -8,8 +8,8 @@ import pytest
 
 from ottla.client.errors import ClientError
 from ottla.client.producing.producer import Producer
+from ottla.local.history import History
 from ottla.sim.cluster import SimCluster
-from ottla.sim.history import History
 from ottla.sim.store import STORE
 from ottla.sim.workload import TOPIC, Reader, create_topic
 from ottla.sim.world import World
@@ -143,7 +143,7 @@ def test_a_silent_follower_is_not_taken_back_because_it_once_had_enough(stage):
 
 def test_a_leader_that_lost_its_tail_serves_no_reader_before_the_cluster_has_decided_anew(stage):
     leader, controller = stage.leader, stage.controller
-    history = History(stage.world.trace)
+    history = History()
     reader = Reader(stage.cluster, history, "reader", 3, stage.world.chance("reader"), None)
     stage.write(20)
     reader.start()

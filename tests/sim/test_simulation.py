@@ -5,20 +5,22 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
 
 from ottla.cli.simulate import HASH_SEED, command
+from ottla.local.history import Kind
 from ottla.log import damage
-from ottla.log.producers import Producers
-from ottla.log.scrub import SegmentScrub
-from ottla.replication.partition import Partition
-from ottla.sim.history import Kind
+from ottla.sim import simulation
+from ottla.sim.planted import NOTHING, Planted
 from ottla.sim.simulation import simulate
 
 
-@pytest.mark.parametrize("seed", range(1, 51))
+@pytest.mark.parametrize(
+    "seed", [*range(1, 31), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(31, 51))]
+)
 def test_no_fault_makes_clients_see_what_cannot_be(seed):
     outcome = simulate(seed, 0.5)
     assert (outcome.violations, outcome.failures) == ([], [])
@@ -48,32 +50,29 @@ def test_one_seed_is_one_run_in_every_process():
     assert digests[0][1] == digests[1][1]
 
 
-def acknowledge_what_the_leader_has(self, size=0):
-    self._uncommitted_bytes += size
-    for watcher in self.append_listeners:
-        watcher.on_append(size)
-    if self.leads and self._enough and self.log.log_end > self.high_watermark:
-        self._commit(self.log.log_end)
+RETRIES_ARE_NEW = Planted(producer={"enable_idempotence": False, "acks": "all"})
+ACKNOWLEDGED_BY_THE_LEADER_ALONE = Planted(producer={"enable_idempotence": False, "acks": 1})
+DAMAGE_NO_CHECKSUM_SHOWS = Planted(silent_rot=True)
 
 
-def first_bad(*faults):
-    runs = (simulate(seed, 1, only=faults) for seed in range(2, 40, 2))  # without transactions, which break first
+def first_bad(*faults, planted=NOTHING):
+    seeds = range(2, 40, 2)  # without transactions, which break first
+    runs = (simulate(seed, 1, only=faults, planted=planted) for seed in seeds)
     return {violation.kind for violation in next(outcome for outcome in runs if not outcome.good).violations}
 
 
-def test_a_leader_that_acknowledges_before_its_followers_have_it_is_found_out(monkeypatch):
-    monkeypatch.setattr(Partition, "advance", acknowledge_what_the_leader_has)
-    assert first_bad("kill", "isolation") & {Kind.LOST, Kind.INCONSISTENT, Kind.BACKWARD, Kind.SHRUNK, Kind.MOVED}
+def test_records_that_only_the_leader_had_when_they_were_acknowledged_are_found_lost():
+    found = first_bad("kill", "isolation", planted=ACKNOWLEDGED_BY_THE_LEADER_ALONE)
+    assert found & {Kind.LOST, Kind.INCONSISTENT, Kind.BACKWARD, Kind.SHRUNK, Kind.MOVED}
 
 
-def test_a_log_that_takes_a_retry_for_something_new_is_found_out(monkeypatch):
-    monkeypatch.setattr(Producers, "check", lambda self, header: None)
-    assert Kind.DUPLICATED in first_bad("kill", "cut")
+def test_retries_that_a_log_takes_for_new_records_are_found_duplicated():
+    assert Kind.DUPLICATED in first_bad("kill", "cut", planted=RETRIES_ARE_NEW)
 
 
 def test_a_seed_that_fails_says_what_to_run(monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", HASH_SEED)
-    monkeypatch.setattr(Producers, "check", lambda self, header: None)
+    monkeypatch.setattr(simulation, "simulate", partial(simulate, planted=ACKNOWLEDGED_BY_THE_LEADER_ALONE))
     result = CliRunner().invoke(command, ["--seeds", "4", "--minutes", "0.5", "--fault", "kill"])
     assert result.exit_code == 1
     assert re.search(r"run it again: ottla simulate --seed \d --minutes 0.5 --brokers 3 --fault kill", result.output)
@@ -88,15 +87,8 @@ def test_files_that_are_damaged_at_rest_cost_nothing_beside_two_good_copies(seed
     assert sum(outcome.faults.values()) > 0
 
 
-def test_damage_that_no_scrub_looks_for_is_found_out(monkeypatch):
-    monkeypatch.setattr(SegmentScrub, "_checked", lambda self, position, header, crc: _taken_for_whole(self, header))
-    assert first_bad("bit rot") & {Kind.DIVERGED, Kind.STUCK, Kind.LOST}
-
-
-def _taken_for_whole(scrub, header):
-    scrub._position += header.size
-    scrub._next_offset = header.next_offset
-    return True
+def test_damage_that_no_checksum_shows_is_found_diverged():
+    assert Kind.DIVERGED in first_bad("bit rot", planted=DAMAGE_NO_CHECKSUM_SHOWS)
 
 
 def test_a_log_that_is_believed_after_a_clean_stop_is_found_out(monkeypatch):

@@ -35,8 +35,9 @@ import pyarrow.dataset as ds
 from ottla import blocking
 from ottla.client.admin import NewTopic
 from ottla.client.errors import ClientError
+from ottla.local.waiting import wait_for
 from ottla.spark.connectors.local_postgres import LocalPostgres
-from tests.serving import BrokerProcess, wait_for
+from tests.harness.brokers import WatchedBroker
 from tests.spark.conftest import REPOSITORY
 from tests.spark.standalone import Standalone
 from tests.spark.test_sink import committed, numbers
@@ -95,7 +96,7 @@ class Input:
 
 
 class Driver:
-    def __init__(self, broker: BrokerProcess, database: str, place: Path, master: str) -> None:
+    def __init__(self, broker: WatchedBroker, database: str, place: Path, master: str) -> None:
         self._command = [sys.executable, "-m", "tests.spark.soaking", broker.bootstrap, database, str(place), master]
         self._place = place
         self._log = place / "driver.log"
@@ -208,7 +209,7 @@ def soak(kills: int, seed: int, *, local: bool, directory: Path) -> bool:
     place = directory / "place"
     place.mkdir()
     with ExitStack() as stack:
-        broker = BrokerProcess(directory / "broker").start()
+        broker = WatchedBroker(directory / "broker").start()
         stack.callback(broker.close)
         database = stack.enter_context(LocalPostgres(directory / "postgres", settings={"fsync": "off"})).url
         with psycopg.connect(database, autocommit=True) as db:

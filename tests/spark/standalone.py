@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
 
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 MASTER = "org.apache.spark.deploy.master.Master"

@@ -19,7 +19,8 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 
 from ottla import blocking
 from ottla.client.admin import NewTopic
-from tests.serving import BrokerProcess, wait_for
+from ottla.local.waiting import wait_for
+from tests.harness.brokers import WatchedBroker
 from tests.spark.conftest import REPOSITORY
 from tests.spark.test_sink import fill, numbers, once
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.timeout(600)
 class Copy:
     """The driver, and what it left behind."""
 
-    def __init__(self, broker: BrokerProcess, directory: Path, master: str) -> None:
+    def __init__(self, broker: WatchedBroker, directory: Path, master: str) -> None:
         self.broker = broker
         self.checkpoint = directory / "checkpoint"
         self._master = master
@@ -75,7 +76,7 @@ class Copy:
 
 
 @pytest.fixture
-def copy(start_broker: Callable[..., BrokerProcess], tmp_path: Path):
+def copy(start_broker: Callable[..., WatchedBroker], tmp_path: Path):
     copies: list[Copy] = []
 
     def copy(master: str = "local[2,4]") -> Copy:

@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from ottla import blocking
 from ottla.client.admin import NewTopic
+from ottla.local.processes import BrokerProcess
 from ottla.spark import clients, exactly_once
 from ottla.spark.exactly_once import Identity
 from ottla.spark.options import WriteOptions, read_options
 from ottla.spark.sink import Plan
 from ottla.spark.source import OttlaStreamReader
-from tests.interop.three_brokers import Brokers
-from tests.serving import BrokerProcess
+from tests.harness.cluster import Brokers
 from tests.spark.test_sink import fill, numbers, once
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
@@ -158,7 +158,7 @@ def test_one_of_three_brokers_may_be_away_at_every_moment(fresh: bool, tmp_path:
     try:
         for topic, partitions in (("source", 1), ("sink", 3)):
             brokers.topic(topic, partitions, min_insync_replicas="2")
-        run_all(brokers.bootstrap, lambda number: brokers.all[number % 3 + 1], monkeypatch, fresh=fresh)
+        run_all(brokers.bootstrap, lambda number: brokers[number % 3 + 1], monkeypatch, fresh=fresh)
     finally:
         forget_connections()
         brokers.close()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,8 +15,10 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from ottla import blocking
-from ottla.runtime import real
-from ottla.runtime.real import RealRuntime
+from ottla.blocking.thread import LoopThread
+from ottla.cluster.ensemble import HOST
+from ottla.local.cluster import LocalCluster
+from ottla.local.proxy import ClusterProxies
 from ottla.spark import clients, exactly_once, workers
 from ottla.spark.exactly_once import Identity, NotRepeatable, Part
 from ottla.spark.fencing import DECISIONS_PREFIX
@@ -25,6 +26,7 @@ from ottla.spark.options import WriteOptions
 from ottla.spark.sink import OttlaStreamWriter, OttlaWriter, Plan
 from ottla.spark.source import OttlaDataSource
 from ottla.wire.apis import APIS
+from tests.conftest import ExternalBroker, Served
 from tests.spark.conftest import Create
 from tests.spark.test_fencing import plan_of, rows
 from tests.spark.test_prefetch import reader_of
@@ -33,52 +35,36 @@ from tests.spark.test_sink import numbers, once
 pytestmark = pytest.mark.timeout(120)
 
 
-class Watched(asyncio.BufferedProtocol):
-    """A connection of which every request is noted when it is written."""
-
-    def __init__(self, made: Any, seen: list[str]) -> None:
-        self._made, self._seen = made, seen
-        self._transport: Any = None
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-        self._made.connection_made(self)
-
-    def connection_lost(self, failure: Exception | None) -> None:
-        self._made.connection_lost(failure)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._made.get_buffer(sizehint)
-
-    def buffer_updated(self, count: int) -> None:
-        self._made.buffer_updated(count)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        self._seen.append(APIS[int.from_bytes(data[4:6], "big")].name)
-        self._transport.write(data)
-
-    def writelines(self, parts: Any) -> None:
-        self.write(b"".join(parts))
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory) -> Iterator[tuple[Served, list[str]]]:
+    """A broker behind a proxy, and the names of all requests that have passed."""
+    seen: list[str] = []
+    thread = LoopThread("proxy")
+    with LocalCluster(tmp_path_factory.mktemp("watched"), 1) as cluster:
+        note = lambda frame: seen.append(APIS[int.from_bytes(frame[:2], "big")].name)  # noqa: E731
+        proxies = ClusterProxies(cluster, thread, clients=True, intercept=note)
+        cluster.start()
+        yield ExternalBroker(f"{HOST}:{proxies.ports[1]}"), seen
+    proxies.close()
+    thread.close()
 
 
 @pytest.fixture
-def asked(monkeypatch) -> Callable[[], list[str]]:
-    """What has been asked since the last call, by the names of the requests. A new connection asks for ApiVersions."""
-    seen: list[str] = []
+def broker(watched: tuple[Served, list[str]]) -> Served:
+    return watched[0]
 
-    class Watching(RealRuntime):
-        async def connect(self, protocol: Any, host: str, port: int) -> Any:
-            return await super().connect(lambda: Watched(protocol(), seen), host, port)
+
+@pytest.fixture
+def asked(watched: tuple[Served, list[str]]) -> Callable[[], list[str]]:
+    """What has been asked since the last call, by the names of the requests. A new connection asks for ApiVersions."""
+    seen = watched[1]
+    seen.clear()
 
     def taken() -> list[str]:
         was = seen.copy()
         seen.clear()
         return was
 
-    monkeypatch.setattr(real, "RealRuntime", Watching)
     return taken
 
 

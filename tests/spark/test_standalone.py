@@ -14,7 +14,8 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 
 from ottla import blocking
 from ottla.client.admin import NewTopic
-from tests.serving import BrokerProcess, wait_for
+from ottla.local.waiting import wait_for
+from tests.harness.brokers import WatchedBroker
 from tests.spark.conftest import REPOSITORY
 from tests.spark.copying import ROWS_PER_BATCH
 from tests.spark.standalone import Standalone
@@ -47,7 +48,7 @@ sinks:
 class Run(Copy):
     """`ottla pipeline run` as it is typed."""
 
-    def __init__(self, broker: BrokerProcess, directory: Path, master: str) -> None:
+    def __init__(self, broker: WatchedBroker, directory: Path, master: str) -> None:
         super().__init__(broker, directory, master)
         place = directory / "data"
         self.checkpoint = place / "checkpoints" / "sink"
@@ -62,7 +63,7 @@ class Run(Copy):
 
 
 def test_a_pipeline_on_a_cluster_whose_executor_is_killed_copies_every_record_once(
-    start_broker: Callable[..., BrokerProcess], tmp_path: Path
+    start_broker: Callable[..., WatchedBroker], tmp_path: Path
 ):
     broker = start_broker()
     with blocking.Admin(broker.bootstrap) as admin:

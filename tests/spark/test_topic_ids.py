@@ -16,12 +16,12 @@ import pyarrow as pa
 from ottla import blocking
 from ottla.client.admin import NewTopic
 from ottla.client.errors import UnknownTopic
+from ottla.local.waiting import wait_for
 from ottla.spark import clients
 from ottla.spark.cluster import Cluster
 from ottla.spark.options import read_options
 from ottla.spark.reading import DataLost
 from ottla.spark.source import OttlaStreamReader
-from tests.serving import wait_for
 from tests.spark.conftest import Create
 
 pytestmark = pytest.mark.timeout(300)

@@ -20,7 +20,7 @@ from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
-from tests.alone import run_alone
+from tests.harness.alone import run_alone
 
 BROKERS = 100
 READY_SECONDS_MAX = 0.3

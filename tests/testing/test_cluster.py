@@ -15,8 +15,8 @@ from ottla.blocking import Admin, Producer
 from ottla.cli.main import cli
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
+from ottla.local.waiting import wait_for
 from ottla.testing import Cluster
-from tests.serving import wait_for
 
 pytestmark = pytest.mark.timeout(120)
 

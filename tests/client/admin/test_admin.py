@@ -11,7 +11,8 @@ from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import BadSetting, ClientError, CommitFailed, Several, TopicExists, UnknownTopic
 from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
-from tests.client.clients import create, read, run, until, write
+from ottla.local.waiting import until
+from tests.client.clients import create, read, run, write
 from tests.conftest import Served
 
 

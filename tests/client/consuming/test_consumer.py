@@ -15,7 +15,8 @@ from ottla.client.consuming.subscription import RebalanceListener
 from ottla.client.errors import BadSetting, ClientError, CommitFailed
 from ottla.client.producing.producer import Producer
 from ottla.client.values import TopicPartition
-from tests.client.clients import create, read, run, until, write
+from ottla.local.waiting import until
+from tests.client.clients import create, read, run, write
 from tests.conftest import Served, StartBroker
 
 PROTOCOLS = ["classic", "consumer"]

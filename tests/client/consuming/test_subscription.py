@@ -16,9 +16,10 @@ from ottla.client.errors import ClientError, CommitFailed, UnknownTopic
 from ottla.client.producing.producer import Producer
 from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
+from ottla.local.waiting import until
 from ottla.testing import Broker
 from ottla.wire.schema.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from tests.client.clients import create, run, until, write
+from tests.client.clients import create, run, write
 from tests.conftest import Served
 
 

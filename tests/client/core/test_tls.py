@@ -19,10 +19,10 @@ from cryptography.x509.oid import NameOID
 
 from ottla.client.admin import Admin
 from ottla.client.errors import HungUp
+from ottla.local.waiting import wait_for
 from tests.cli.commands import Ottla
 from tests.client.clients import run
 from tests.conftest import StartBroker
-from tests.serving import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -112,4 +112,4 @@ def test_a_client_with_tls_on_a_plaintext_port_is_recognised_by_the_broker(start
 
     asyncio.run(scenario())
     told = r"a frame of \d+ bytes \(at most \d+ are taken\); this looks like TLS"
-    wait_for(lambda: re.search(told, process.stderr_text()), "the broker's word about it")
+    wait_for(lambda: re.search(told, process.log_text()), "the broker's word about it")

@@ -22,12 +22,13 @@ from ottla.client.producing.producer import Producer
 from ottla.client.values import TopicPartition
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
+from ottla.local.waiting import until
 from ottla.testing import Broker
 from ottla.wire.schema.fetch import FetchRequest
 from ottla.wire.schema.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.wire.schema.metadata import MetadataRequest
-from tests.broker.clustered import brokers, run, start_broker, stop_broker, until
+from tests.harness.in_process import brokers, run, start_broker, stop_broker
 
 PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 

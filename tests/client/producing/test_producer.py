@@ -12,7 +12,8 @@ from ottla.client.errors import ClientError, TimedOut, UnknownTopic
 from ottla.client.producing.partitioners import partition_of_key
 from ottla.client.producing.producer import Producer
 from ottla.errors import ErrorCode
-from tests.client.clients import create, read, run, until, write
+from ottla.local.waiting import until
+from tests.client.clients import create, read, run, write
 from tests.conftest import Served, StartBroker
 
 

@@ -13,7 +13,8 @@ from ottla.client.errors import BadSetting, ClientError
 from ottla.client.producing.producer import Producer
 from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
-from tests.client.clients import create, read, run, until
+from ottla.local.waiting import until
+from tests.client.clients import create, read, run
 from tests.conftest import Served
 
 

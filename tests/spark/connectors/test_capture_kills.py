@@ -16,7 +16,7 @@ pytest.importorskip("psycopg", reason="needs psycopg: make test installs it")
 
 import psycopg
 
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
 from tests.spark.connectors.test_capture import run
 from tests.spark.connectors.test_postgres_in_spark import rows
 

@@ -12,7 +12,7 @@ import pytest
 
 from bench.peers import ApacheKafka, free_port
 from bench.spark_jars import JARS
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with ApacheKafka(heap="512M", data=tmp_path_factory.mktemp("kafka")) as peer:
-        yield peer.bootstrap_servers
+        yield peer.bootstrap
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 
 from ottla import blocking
 from ottla.client.values import TopicPartition
-from tests.serving import wait_for
+from ottla.local.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 
-from tests.serving import BrokerProcess
+from tests.harness.brokers import WatchedBroker
 from tests.spark.conftest import REPOSITORY
 
 pytestmark = pytest.mark.timeout(1800)
@@ -26,7 +26,7 @@ def blocks() -> list[tuple[str, str]]:
 
 
 def test_the_tutorial_does_what_it_says(tmp_path):
-    broker = BrokerProcess(tmp_path / "broker").start()
+    broker = WatchedBroker(tmp_path / "broker").start()
     try:
         environment = os.environ | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -1,0 +1,108 @@
+"""Three real brokers on one store, and what a client says to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from ottla.local.cluster import LocalCluster
+from ottla.local.waiting import wait_for
+
+SETTINGS = {
+    "replica.lag.time.max.ms": "1500",
+    "offsets.topic.replication.factor": "3",
+    "replica.fetch.backoff.ms": "200",
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+}
+
+
+class Brokers(LocalCluster):
+    """Brokers 1, 2, 3 of one cluster, of which the first is the controller, and what an admin client sees of them."""
+
+    def __init__(self, directory: Path, racks: str = "", **settings: str) -> None:
+        """`racks`: one letter for each broker."""
+        super().__init__(directory, 3, settings={**SETTINGS, **settings})
+        for broker, rack in zip(self.brokers.values(), racks, strict=False):
+            broker.settings["broker.rack"] = rack
+        self.start_controller()
+        self.start()
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap_all})
+
+    def start_controller(self) -> None:
+        try:
+            self[1].start()
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def bootstrap(self) -> str:
+        return self.bootstrap_all
+
+    def close(self) -> None:
+        """Nobody will want its data."""
+        self.kill()
+
+    def topic(self, name: str = "t", partitions: int = 1, **configs: str) -> str:
+        config = {key.replace("_", "."): value for key, value in configs.items()}
+        self.admin.create_topics([NewTopic(name, partitions, 3, config=config)])[name].result(10)
+        wait_for(lambda: len(self.partition(name).isrs) == 3, "three in sync")
+        return name
+
+    def partition(self, topic: str, index: int = 0) -> Any:
+        return wait_for(lambda: self._metadata(topic), "an answer", 30).topics[topic].partitions[index]
+
+    def _metadata(self, topic: str) -> Any:
+        """librdkafka goes on asking one that was killed, if it has not heard of that when it begins."""
+        try:
+            return self.admin.list_topics(topic, timeout=2)
+        except confluent_kafka.KafkaException as failure:
+            if failure.args[0].code() not in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+                raise
+            return None
+
+    def in_sync(self, topic: str, count: int) -> None:
+        wait_for(lambda: len(self.partition(topic).isrs) == count, f"{count} in sync", 20)
+
+    def leader(self, topic: str) -> int:
+        return wait_for(lambda: max(self.partition(topic).leader, 0), "a leader", 20)
+
+    def followers(self, topic: str) -> list[int]:
+        return [number for number in (1, 2, 3) if number != self.leader(topic)]
+
+
+def produce(bootstrap: str, topic: str, *values: str, timeout_s: float = 30, **config: Any) -> list[Any]:
+    """What became of each: an offset or an error."""
+    outcome: list[Any] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": "all", **config})
+    for value in values:
+        producer.produce(topic, value, partition=0, on_delivery=lambda e, m: outcome.append(e or m.offset()))
+    assert producer.flush(timeout_s) == 0
+    return outcome
+
+
+def read(bootstrap: str, topic: str, count: int, **config: Any) -> list[str]:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False,
+         "auto.offset.reset": "error", **config}
+    )  # fmt: skip
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    got: list[str] = []
+
+    def more() -> bool:
+        message = consumer.poll(0.1)
+        if message is not None:
+            assert message.error() is None, message.error()
+            got.append(message.value().decode())
+        return len(got) >= count
+
+    try:
+        wait_for(more, f"{count} records", 30)
+    finally:
+        consumer.close()
+    return got
