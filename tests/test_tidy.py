@@ -197,6 +197,13 @@ def test_what_brokers_write_into_a_checkout_is_not_taken_for_a_part_of_it():
     assert {f"{BROKER_SETTINGS['log.dir'].default}/", f"{zookeeper.default}/"} <= {*ignored}
 
 
+def test_the_glossary_names_files_that_are_there():
+    text = (REPOSITORY / "docs" / "GLOSSARY.md").read_text()
+    named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", text)
+    assert named
+    assert [name for name in named if not (REPOSITORY / "ottla" / name).exists()] == []
+
+
 def test_documents_agree_on_how_many_walks_there_are():
     [counted] = re.findall(r"^## (\w+) walks$", (REPOSITORY / "docs" / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     for name in ("README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md"):

@@ -1,4 +1,4 @@
-"""Write the map of files in docs/ARCHITECTURE.md from the first words of each module.
+"""Write the map of files, docs/FILES.md, from the first words of each module.
 
     python tools/file_map.py
 
@@ -12,14 +12,14 @@ import re
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-DOCUMENT = REPOSITORY / "docs" / "ARCHITECTURE.md"
+DOCUMENT = REPOSITORY / "docs" / "FILES.md"
 BEGIN = "<!-- The map is written by tools/file_map.py. -->"
 END = "<!-- End of the map. -->"
 GENERATED = REPOSITORY / "ottla" / "wire" / "schema"
 WORDS_MAX = 130
 
 # From the bottom of the house to its top; a room that is not named here comes last.
-ROOMS = ("", "runtime", "config", "wire", "net", "log", "cluster", "replication", "coordinator", "broker")
+ROOMS = ("", "runtime", "config", "wire", "access", "net", "log", "cluster", "replication", "coordinator", "broker")
 
 
 def first_words(path: Path) -> str:
@@ -48,7 +48,7 @@ def written_map() -> str:
     known = [room for room in ROOMS if room in rooms]
     lines = []
     for room in [*known, *sorted(rooms.keys() - set(ROOMS))]:
-        lines += [f"### ottla/{room}", "", "| file | |", "|---|---|"]
+        lines += [f"## ottla/{room}", "", "| file | |", "|---|---|"]
         lines += [f"| `{path.relative_to(REPOSITORY).as_posix()}` | {first_words(path)} |" for path in rooms[room]]
         if room == "wire":
             lines.append("| `ottla/wire/schema/` | Generated: version-blind classes of one API per module. |")
