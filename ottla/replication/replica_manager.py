@@ -318,7 +318,13 @@ class ReplicaManager:
             "%s: %s: what is behind them is set aside as .damaged, and copied anew from broker %d, from offset %d on",
             partition, damage, partition.leader_id, partition.log.log_end,
         )  # fmt: skip
-        self._runtime.spawn(self.was_cut(partition, []), name=f"checkpoint {partition}")
+        self._runtime.spawn(self._checkpoint_cut(partition), name=f"checkpoint {partition}")
+
+    async def _checkpoint_cut(self, partition: Partition) -> None:
+        try:
+            await self.was_cut(partition, [])
+        except Fault as fault:  # the log manager writes them again, and until then they say more than the log has
+            log.warning("%s: where its log ends now is not written down yet: %s", partition, fault)
 
     def _copy_later(self, partition: Partition, fault: StorageFault) -> None:
         """Half of it may be done. Until it is, nothing may be appended."""
