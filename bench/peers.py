@@ -8,6 +8,7 @@ Each peer is one process with its own data directory and loopback port:
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -90,6 +91,12 @@ class Peer(ServerProcess):
 
     def serves(self) -> bool:
         return answers(self.port)
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all threads since exec (Linux, proc(5): fields 14 and 15 of stat)."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text()
+        fields = stat[stat.rindex(")") + 2 :].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def remove(self) -> None:
         """kill -9, and remove its data."""

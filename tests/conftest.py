@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import hypothesis
 import pytest
 
 from tests.harness.brokers import WatchedBroker
 
+hypothesis.settings.register_profile("no deadline", deadline=None)  # a busy machine takes longer now and then
+hypothesis.settings.load_profile("no deadline")
 EXTERNAL = os.environ.get("OTTLA_TEST_BOOTSTRAP", "")
 StartBroker = Callable[..., WatchedBroker]
 

@@ -191,11 +191,8 @@ class Probe:
             fetched = await self._fetch(topic, partition, offset)
             if isinstance(fetched, ErrorCode):
                 return fetched
-            for pos, header in batches(fetched):
-                batch = memoryview(fetched)[pos : pos + header.size]
-                records = [each for each in iterate(batch, bytes_max=RECORD_BYTES_MAX) if each.offset >= offset]
-                values += [(each.value or b"").decode() for each in records]
-                offset = header.next_offset
+            values += _values(fetched, offset)
+            offset = max([offset, *(header.next_offset for _, header in batches(fetched))])
         return end if isinstance(end, ErrorCode) else values
 
     async def preferred_replica(self, topic: str, rack: str, partition: int = 0) -> int | ErrorCode:
@@ -211,13 +208,7 @@ class Probe:
         answer = await self._fetch_from(broker_id, topic, partition, offset)
         if isinstance(answer, ErrorCode):
             return answer
-        data = bytes(answer.records or b"")
-        return [
-            (each.value or b"").decode()
-            for pos, header in batches(data)
-            for each in iterate(memoryview(data)[pos : pos + header.size], bytes_max=RECORD_BYTES_MAX)
-            if each.offset >= offset
-        ]
+        return _values(bytes(answer.records or b""), offset)
 
     async def end(self, topic: str, partition: int = 0) -> int | ErrorCode:
         """The high watermark, from the leader."""
@@ -292,10 +283,14 @@ def count_on_disk(cluster: LocalCluster, broker_id: int, topic: str, partition: 
 def values_on_disk(cluster: LocalCluster, broker_id: int, topic: str, partition: int = 0) -> list[str]:
     """What a broker's own log holds, up to its last whole batch, whether or not the broker runs."""
     directory = cluster[broker_id].data / f"{topic}-{partition}"
-    values: list[str] = []
-    for segment in sorted(directory.glob("*.log")):
-        data = segment.read_bytes()
-        for pos, header in batches(data):
-            records = iterate(memoryview(data)[pos : pos + header.size], bytes_max=RECORD_BYTES_MAX)
-            values += [(record.value or b"").decode() for record in records]
-    return values
+    return [value for segment in sorted(directory.glob("*.log")) for value in _values(segment.read_bytes())]
+
+
+def _values(data: bytes, offset: int = 0) -> list[str]:
+    """Of all whole batches, from an offset on."""
+    return [
+        (record.value or b"").decode()
+        for position, header in batches(data)
+        for record in iterate(memoryview(data)[position : position + header.size], bytes_max=RECORD_BYTES_MAX)
+        if record.offset >= offset
+    ]

@@ -121,12 +121,10 @@ class ServerProcess(ABC):
 
     def printed(self) -> bytes:
         """What it has said since its last start."""
-        path = self.output or self.log
-        if not path.exists():
-            return b""
-        with path.open("rb") as said:
-            said.seek(0 if self.output else self._log_from)
-            return said.read()
+        return self.output.read_bytes() if self.output else self._logged()
+
+    def _logged(self) -> bytes:
+        return self.log.read_bytes()[self._log_from :] if self.log.exists() else b""
 
     def check_start(self) -> bool:
         """Whether it serves by now; a Fault when it never will."""
@@ -220,20 +218,9 @@ class ServerProcess(ABC):
         found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
         return int(found[1]) * 1024 if found else 0
 
-    def cpu_seconds(self) -> float:
-        """User and system time of all threads since exec (Linux, proc(5): fields 14 and 15 of stat)."""
-        stat = Path(f"/proc/{self.pid}/stat").read_text()
-        fields = stat[stat.rindex(")") + 2 :].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
     def last_words(self) -> str:
         """The end of its log since its last start."""
-        if not self.log.exists():
-            return ""
-        with self.log.open("rb") as said:
-            said.seek(self._log_from)
-            lines = said.read().decode(errors="replace").splitlines()
-        return "\n".join(lines[-LOG_LINES_SHOWN:])
+        return "\n".join(self._logged().decode(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
 
 
 class BrokerProcess(ServerProcess):

@@ -96,7 +96,7 @@ def test_workers_start_together_and_answer_in_order():
 
         return work
 
-    tallies = run([worker(number) for number in range(3)], 0.1, no_cpu).tallies
+    tallies = run([worker(number) for number in range(3)], 1.0, no_cpu).tallies
     assert [tally.requests for tally in tallies] == [0, 1, 2]
     assert all(tally.begin < tally.end for tally in tallies)
 
