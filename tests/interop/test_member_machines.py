@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from ottla.client.group.assignors import ASSIGNORS, assignors_named
 from ottla.client.group.classic_member import ClassicMember
-from ottla.client.group.consumer_member import ConsumerMember, State
+from ottla.client.group.consumer_member import ConsumerMember, ConsumerState
 from ottla.client.group.member import MemberSettings
 from ottla.errors import ErrorCode
 from ottla.local.waiting import until
@@ -297,7 +297,7 @@ def test_a_fenced_member_of_the_consumer_protocol_joins_anew(broker, make_topic,
         async with shells(broker) as start:
             shell = start(consumer(group)).subscribe(topic)
             await until(
-                lambda: shell.owned and shell.machine.state is State.STABLE, "the partitions to be acknowledged"
+                lambda: shell.owned and shell.machine.state is ConsumerState.STABLE, "the partitions to be acknowledged"
             )
             shell.machine.epoch += 7  # as if its memory were from another life
             await until(lambda: shell.of("lost") == [0, 1], "the loss")

@@ -19,11 +19,11 @@ from ottla.client.consuming.completed_fetch import CompletedFetch
 from ottla.client.consuming.fetch_requests import FetchRequests, Wanted
 from ottla.client.consuming.positions import (
     ConsumerSettings,
+    FetchState,
     LogTruncated,
     Position,
     Reading,
     RecordsDamaged,
-    State,
     end_of_epoch,
     list_offsets,
 )
@@ -80,18 +80,18 @@ class Fetcher(SubscriptionState):
             self._follow_leader(reading)
             if reading.offset_requested or reading.held or now < reading.retry_at:
                 continue
-            if reading.state is State.READING and not (room and self._hungry(reading)):
+            if reading.state is FetchState.READING and not (room and self._hungry(reading)):
                 if reading.buffer and not reading.paused:
                     full.add(reading.served_by(self._metadata.leader(*reading.tp).node_id))
                 continue
             broker = self._broker(reading, now)
             if broker is None:
                 continue
-            if reading.state is State.RESETTING:
+            if reading.state is FetchState.RESETTING:
                 resets.setdefault(broker, []).append(reading)
-            elif reading.state is State.VALIDATING:
+            elif reading.state is FetchState.VALIDATING:
                 validations.setdefault(broker, []).append(reading)
-            elif reading.state is State.READING and not self._requests.is_out(broker.node_id):
+            elif reading.state is FetchState.READING and not self._requests.is_out(broker.node_id):
                 fetches.setdefault(broker, []).append(reading)
         sends = [self._inquire(*each, lambda some: list_offsets(some, self.settings)) for each in resets.items()]
         sends += [self._inquire(*each, end_of_epoch) for each in validations.items()]
@@ -105,7 +105,7 @@ class Fetcher(SubscriptionState):
         return min((time for time in times if time > self._decided_at), default=None)
 
     def _times(self, reading: Reading) -> Iterator[float]:
-        if not reading.offset_requested and not reading.held and reading.state is not State.STUCK:
+        if not reading.offset_requested and not reading.held and reading.state is not FetchState.STUCK:
             leader = self._metadata.leader(*reading.tp)
             yield max(reading.retry_at, self._metadata.reachable_at(leader.node_id))
 
@@ -171,7 +171,7 @@ class Fetcher(SubscriptionState):
         )
 
     def _broker(self, reading: Reading, now: float) -> Broker | None:
-        if reading.state is State.READING and reading.preferred != NO_NODE:
+        if reading.state is FetchState.READING and reading.preferred != NO_NODE:
             near = self._metadata.brokers.get(reading.preferred)
             if near is not None and now < reading.preferred_until and self._metadata.reachable(near.node_id, now):
                 return near
@@ -190,11 +190,11 @@ class Fetcher(SubscriptionState):
         nothing of what was read."""
         topic = self._metadata.topic(reading.tp.topic)
         if topic is not None and not reading.is_of(topic.id):
-            if reading.state is State.RESETTING:
+            if reading.state is FetchState.RESETTING:
                 reading.reset(reading.reset_to)
-            elif reading.state is not State.STUCK:
+            elif reading.state is not FetchState.STUCK:
                 self._reset(reading, f"{reading.tp}: the topic was deleted, and made again")
-        if reading.state is not State.READING:
+        if reading.state is not FetchState.READING:
             return
         epoch = self._metadata.leader(*reading.tp).epoch
         if epoch > reading.leader_epoch:
@@ -330,9 +330,9 @@ class Fetcher(SubscriptionState):
         if code in STALE_METADATA and not hinted:
             self._metadata.refresh()
         retriable = code in RETRIABLE or code is ErrorCode.unknown_server_error
-        if not retriable and not (code is ErrorCode.unsupported_version and reading.state is State.VALIDATING):
+        if not retriable and not (code is ErrorCode.unsupported_version and reading.state is FetchState.VALIDATING):
             reading.error = error_of(code, str(reading.tp))
-        if reading.state is State.VALIDATING and not self._validates:
+        if reading.state is FetchState.VALIDATING and not self._validates:
             reading.confirmed()
         if not hinted:
             delay = backoff_s(reading.attempts, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)

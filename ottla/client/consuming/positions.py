@@ -93,7 +93,7 @@ class RecordsDamaged(PositionError):
     hint = "If it happens again, the log is damaged there; `seek` beyond it skips it."
 
 
-class State(Enum):
+class FetchState(Enum):
     RESETTING = "resetting"
     VALIDATING = "validating"
     READING = "reading"
@@ -138,7 +138,7 @@ class Reading:
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
         self.topic_id = ZERO_UUID
-        self.state = State.RESETTING
+        self.state = FetchState.RESETTING
         self.position: Position | None = None
         """What the user gets next."""
         self.next = Position(-1)
@@ -182,22 +182,22 @@ class Reading:
 
     def seek(self, position: Position) -> None:
         """Go there. Without an epoch there is nothing to validate."""
-        self._move(State.READING)
+        self._move(FetchState.READING)
         self.position = self.next = position
         self.leader_epoch = NO_EPOCH
 
     def reset(self, to: int) -> None:
         """Find out where that is, and go there."""
-        self._move(State.RESETTING)
+        self._move(FetchState.RESETTING)
         self.position = None
         self.reset_to = to
 
     def stick(self, error: ClientError) -> None:
-        self._move(State.STUCK)
+        self._move(FetchState.STUCK)
         self.error = error
 
     def validate(self) -> None:
-        self.state = State.VALIDATING
+        self.state = FetchState.VALIDATING
         self.revision += 1
         self.offset_requested = False
         self.preferred = NO_NODE
@@ -208,7 +208,7 @@ class Reading:
 
     def confirmed(self) -> None:
         """By the leader that was asked."""
-        self.state = State.READING
+        self.state = FetchState.READING
         self.leader_epoch = self.asked_epoch
         self.succeeded()
 
@@ -223,7 +223,7 @@ class Reading:
         self.attempts = 0
         self.retry_at = 0.0
 
-    def _move(self, state: State) -> None:
+    def _move(self, state: FetchState) -> None:
         self.state = state
         self.revision += 1
         self.buffer.clear()

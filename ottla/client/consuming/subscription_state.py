@@ -12,12 +12,12 @@ from ottla.client.consuming.completed_fetch import CompletedFetch
 from ottla.client.consuming.positions import (
     NO_LIMIT,
     ConsumerSettings,
+    FetchState,
     OffsetOutOfRange,
     Position,
     PositionError,
     Reading,
     RecordsDamaged,
-    State,
 )
 from ottla.client.core.metadata import Metadata
 from ottla.client.errors import ClientError
@@ -181,7 +181,7 @@ class SubscriptionState:
                 reading.buffer.popleft()
         if not taken and reading.error is not None:
             error = reading.error
-            if reading.state is not State.STUCK:
+            if reading.state is not FetchState.STUCK:
                 reading.error = None  # told once, then tried again
             raise error
         return taken

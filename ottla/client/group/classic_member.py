@@ -52,7 +52,7 @@ FORGOTTEN: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_gen
 TOLD_BY_COMMITS: Final = FORGOTTEN | COORDINATOR_MOVED | {ErrorCode.rebalance_in_progress, ErrorCode.fenced_instance_id}
 
 
-class State(Enum):
+class ClassicState(Enum):
     UNJOINED = "unjoined"
     JOINING = "joining"
     COUNTING = "counting"
@@ -61,7 +61,7 @@ class State(Enum):
     LEAVING = "leaving"
 
 
-BEATING: Final = frozenset({State.COUNTING, State.STABLE})
+BEATING: Final = frozenset({ClassicState.COUNTING, ClassicState.STABLE})
 """While JoinGroup or SyncGroup wait for an answer, the coordinator knows that the member lives."""
 
 
@@ -70,7 +70,7 @@ class ClassicMember(GroupMember):
         super().__init__(settings)
         self.assignors = {assignor.name: assignor for assignor in assignors}
         self.cooperative = all(assignor.cooperative for assignor in assignors)
-        self.state = State.UNJOINED
+        self.state = ClassicState.UNJOINED
         self.topics: frozenset[str] = frozenset()
         self.generation = NO_GENERATION
         self.leader = False
@@ -106,7 +106,7 @@ class ClassicMember(GroupMember):
 
     def counted(self, asked: CountPartitions, counts: Mapping[str, int], now: float) -> list[Action]:
         """The partitions of each topic that exists, for the leader."""
-        if asked is self._counting and self.state is State.COUNTING:
+        if asked is self._counting and self.state is ClassicState.COUNTING:
             self._counting = None
             self._counts = {topic: counts.get(topic, 0) for topic in asked.topics}
             self._sync(self._share_out(counts))
@@ -146,7 +146,7 @@ class ClassicMember(GroupMember):
         if request is not self._request:
             return
         self._request = None
-        if self.state is State.LEAVING:
+        if self.state is ClassicState.LEAVING:
             self._departed()
         else:
             self._lose_coordinator(now)
@@ -164,7 +164,7 @@ class ClassicMember(GroupMember):
                 self._give_up(Lose(self.owned))
             elif self._departing:
                 self._depart()
-            elif self.topics and not self.away and self.state is not State.LEAVING and not self._waits(now):
+            elif self.topics and not self.away and self.state is not ClassicState.LEAVING and not self._waits(now):
                 self._go_on()
         if not self.closed:
             self._beat(now)
@@ -172,7 +172,9 @@ class ClassicMember(GroupMember):
     def _go_on(self) -> None:
         if self.coordinator is None:
             self._find_coordinator()
-        elif self.state is State.UNJOINED or (self.state is State.STABLE and self._rejoin_reason is not None):
+            return
+        rejoins = self.state is ClassicState.STABLE and self._rejoin_reason is not None
+        if rejoins or self.state is ClassicState.UNJOINED:
             surplus = self._surplus()
             if surplus:
                 self._give_up(Revoke(surplus))
@@ -186,7 +188,7 @@ class ClassicMember(GroupMember):
         return frozenset(partition for partition in self.owned if partition.topic not in self.topics)
 
     def _join(self) -> None:
-        self.state = State.JOINING
+        self.state = ClassicState.JOINING
         self._counting = None
         settings = self.settings
         request = JoinGroupRequest(
@@ -253,7 +255,7 @@ class ClassicMember(GroupMember):
         except BadFrame as bad:
             self._fail(ErrorCode.inconsistent_group_protocol, f"a member sent no subscription but {bad}")
             return
-        self.state = State.COUNTING
+        self.state = ClassicState.COUNTING
         wanted = frozenset(topic for member in self._members.values() for topic in member.topics)
         self._counting = CountPartitions(wanted)
         self._out.append(self._counting)
@@ -265,7 +267,7 @@ class ClassicMember(GroupMember):
         return self.assignors[self.protocol_name].assign(counts, members) if members else {}
 
     def _sync(self, assignment: Mapping[str, list[TopicPartition]]) -> None:
-        self.state = State.SYNCING
+        self.state = ClassicState.SYNCING
         request = SyncGroupRequest(
             group_id=self.settings.group_id,
             generation_id=self.generation,
@@ -343,7 +345,7 @@ class ClassicMember(GroupMember):
 
     def _lose_coordinator(self, now: float) -> None:
         super()._lose_coordinator(now)
-        if self.state in (State.JOINING, State.COUNTING, State.SYNCING):
+        if self.state in (ClassicState.JOINING, ClassicState.COUNTING, ClassicState.SYNCING):
             self._want_round("the coordinator was lost during a round")
             self._rest()
 
@@ -357,11 +359,11 @@ class ClassicMember(GroupMember):
         self._counts = {}
         if not keep_id:
             self.member_id = ""
-        self.state = State.UNJOINED
+        self.state = ClassicState.UNJOINED
 
     def _rest(self) -> None:
         """Out of a round that did not succeed, with the place in the group if there still is one."""
-        self.state = State.STABLE if self._joined() else State.UNJOINED
+        self.state = ClassicState.STABLE if self._joined() else ClassicState.UNJOINED
 
     def _joined(self) -> bool:
         return self.generation != NO_GENERATION
@@ -370,7 +372,7 @@ class ClassicMember(GroupMember):
         self.topics = frozenset()
 
     def _depart(self) -> None:
-        if self.state is State.LEAVING:
+        if self.state is ClassicState.LEAVING:
             return
         if self.owned:
             self._request = self._counting = None  # of a round under way nothing will be taken
@@ -390,7 +392,7 @@ class ClassicMember(GroupMember):
         request = LeaveGroupRequest(group_id=self.settings.group_id, member_id=member_id, members=[identity])
         self._forgotten(keep_id=False)
         self._request = self._send(request)
-        self.state = State.LEAVING
+        self.state = ClassicState.LEAVING
         return True
 
     def _departed(self) -> None:

@@ -41,7 +41,7 @@ Target = Mapping[bytes, frozenset[int]]
 """Partitions by topic id."""
 
 
-class State(Enum):
+class ConsumerState(Enum):
     UNJOINED = "unjoined"
     JOINING = "joining"
     RECONCILING = "reconciling"
@@ -56,7 +56,7 @@ class ConsumerMember(GroupMember):
         super().__init__(settings)
         self.member_id = member_id
         self.server_assignor = server_assignor
-        self.state = State.UNJOINED
+        self.state = ConsumerState.UNJOINED
         self.epoch = JOIN_EPOCH
         self.topics: frozenset[str] = frozenset()
         self.pattern: str | None = None
@@ -107,7 +107,7 @@ class ConsumerMember(GroupMember):
             return
         self._request = None
         code = code_of(response.error_code)
-        if self.state is State.LEAVING:
+        if self.state is ConsumerState.LEAVING:
             self._departed()
         elif code is ErrorCode.none:
             self._beat_answered(response, now)
@@ -126,7 +126,7 @@ class ConsumerMember(GroupMember):
         if request is not self._request:
             return
         self._request = None
-        if self.state is State.LEAVING:
+        if self.state is ConsumerState.LEAVING:
             self._departed()
         else:
             self._reported = self._reported_owned = None
@@ -156,7 +156,7 @@ class ConsumerMember(GroupMember):
         if self._joined():
             return True
         wanted = bool(self.topics or self.pattern) and not self.away and not self._departing
-        return wanted and self.state is not State.LEAVING and self._giving_up is None
+        return wanted and self.state is not ConsumerState.LEAVING and self._giving_up is None
 
     def _reconcile(self, now: float) -> None:
         """Towards the target: first give up, then take, then say so."""
@@ -171,7 +171,7 @@ class ConsumerMember(GroupMember):
         )
         kept = frozenset(tp for tp in self.owned & shall if self._ids[tp.topic] == ids[tp.topic])
         if kept != self.owned:
-            self.state = State.RECONCILING
+            self.state = ConsumerState.RECONCILING
             self._give_up(Revoke(self.owned - kept))
             return
         self._ids = ids
@@ -182,16 +182,16 @@ class ConsumerMember(GroupMember):
         if not unnamed:
             self._target = None
         if self.owned != self._reported_owned:
-            self.state = State.ACKNOWLEDGING
+            self.state = ConsumerState.ACKNOWLEDGING
         elif self._target is None:
-            self.state = State.STABLE
+            self.state = ConsumerState.STABLE
 
     def _news(self) -> bool:
         """Whether there is something to say that cannot wait."""
         return (
             self._subscription_changed()
             or self._reported_owned is None
-            or (self.state is State.ACKNOWLEDGING and self.owned != self._reported_owned)
+            or (self.state is ConsumerState.ACKNOWLEDGING and self.owned != self._reported_owned)
         )
 
     def _subscription_changed(self) -> bool:
@@ -202,7 +202,7 @@ class ConsumerMember(GroupMember):
         joining = not self._joined()
         everything = joining or self._reported is None
         if joining:
-            self.state = State.JOINING
+            self.state = ConsumerState.JOINING
         settings = self.settings
         request = ConsumerGroupHeartbeatRequest(
             group_id=settings.group_id,
@@ -241,8 +241,9 @@ class ConsumerMember(GroupMember):
             self._target = {
                 topic.topic_id: frozenset(topic.partitions) for topic in response.assignment.topic_partitions
             }
-        if self.state is State.JOINING or (self.state is State.ACKNOWLEDGING and self.owned == self._reported_owned):
-            self.state = State.STABLE
+        acknowledged = self.state is ConsumerState.ACKNOWLEDGING and self.owned == self._reported_owned
+        if acknowledged or self.state is ConsumerState.JOINING:
+            self.state = ConsumerState.STABLE
 
     def _deadlines(self) -> Iterable[float]:
         if self._joined() and self._request is None and self.coordinator is not None:
@@ -253,7 +254,7 @@ class ConsumerMember(GroupMember):
     def _fenced(self) -> None:
         self._request = None
         self._forget()
-        self.state = State.UNJOINED
+        self.state = ConsumerState.UNJOINED
 
     def _forget(self) -> None:
         self.epoch = JOIN_EPOCH
@@ -269,7 +270,7 @@ class ConsumerMember(GroupMember):
         self.topics, self.pattern = frozenset(), None
 
     def _depart(self) -> None:
-        if self.state is State.LEAVING:
+        if self.state is ConsumerState.LEAVING:
             return
         if self.owned:
             self._give_up(Revoke(self.owned))
@@ -278,7 +279,7 @@ class ConsumerMember(GroupMember):
 
     def _leave(self) -> bool:
         """Whether there was something to leave, and somebody to tell."""
-        if self.coordinator is None or not (self._joined() or self.state is State.JOINING):
+        if self.coordinator is None or not (self._joined() or self.state is ConsumerState.JOINING):
             return False
         returning = self.settings.group_instance_id is not None and not self._leave_static
         request = ConsumerGroupHeartbeatRequest(
@@ -290,13 +291,13 @@ class ConsumerMember(GroupMember):
         )
         self._forget()
         self._request = self._send(request)
-        self.state = State.LEAVING
+        self.state = ConsumerState.LEAVING
         return True
 
     def _departed(self) -> None:
         self._request = None
         self._forget()
-        self.state = State.UNJOINED
+        self.state = ConsumerState.UNJOINED
         self.closed = self._closing
         self._departing = False
 
