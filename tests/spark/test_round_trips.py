@@ -79,6 +79,10 @@ def asked(monkeypatch) -> Callable[[], list[str]]:
         return was
 
     monkeypatch.setattr(real, "RealRuntime", Watching)
+    for client in (*clients._kept.values(), *(each.producer for each in clients._transactional.values())):
+        client.stop()  # those of other tests are not watched
+    clients._kept.clear()
+    clients._transactional.clear()
     return taken
 
 
