@@ -285,9 +285,9 @@ def _fitting(
     source: Source, unfit: str, read: str, *, put_aside: bool, without: str = "", shown: str = TEXT_SHOWN
 ) -> Iterable[str]:
     """What was read as the value; a record that does not fit is named, with what to do about it."""
-    shown = f'col("{read}")' + (f'.dropFields("{without}")' if without else "")
+    fitting = f'col("{read}")' + (f'.dropFields("{without}")' if without else "")
     if put_aside:
-        yield f'frame = frame.withColumn("value", {shown})'
+        yield f'frame = frame.withColumn("value", {fitting})'
         return
     words = (
         f"concat('a record {UNFIT} {source.name}: topic ', topic, ', partition ', partition, "
@@ -295,7 +295,7 @@ def _fitting(
         "'. dead_letters: {topic: NAME} on the source puts such records aside, and the query goes on')"
     )
     yield f"unfit = expr({_text(f'raise_error({words})')})"
-    yield f'frame = frame.withColumn("value", when(expr({_text(unfit)}), unfit).otherwise({shown}))'
+    yield f'frame = frame.withColumn("value", when(expr({_text(unfit)}), unfit).otherwise({fitting}))'
 
 
 def _topic_of(pipeline: Pipeline, sink: Sink) -> Source:
@@ -324,8 +324,8 @@ def _writer(pipeline: Pipeline, sink: Sink) -> Iterable[str]:
 
 
 def _epochs(sink: Sink) -> str:
-    shown = [f"{PARQUET[name]}={value!r}" for name, value in parquet_options(sink).items()]
-    return f"ParquetEpochs({', '.join(shown)})"
+    arguments = [f"{PARQUET[name]}={value!r}" for name, value in parquet_options(sink).items()]
+    return f"ParquetEpochs({', '.join(arguments)})"
 
 
 def parquet_options(sink: Sink) -> dict[str, str | int | tuple[str, ...]]:
