@@ -19,7 +19,7 @@ def rebuild(log: PartitionLog) -> None:
     if not log.disk.exists(log.path):
         return
     old = log.manifest.latest
-    manifest = old or Manifest(log.log_start, topic_id=log.topic_id)
+    manifest = old or Manifest(log.log_start, topic_id=log.topic_id, given_up=log.given_up)
     found = sealed(log.segments, log.recovery_point)
     told = {claim.base_offset: claim for claim in manifest.segments}
     claims = tuple(_known(told, segment, end) or _unread(log, segment, end) for segment, end in found)
@@ -34,7 +34,7 @@ def rebuild(log: PartitionLog) -> None:
         topic_id=log.topic_id,
     )
     if old is None and log.log_start:
-        log.manifest.save(manifest)  # or followers would not believe where it starts
+        log.manifest.save(manifest)  # or followers would not hear where it starts, as far as that is proven
     else:
         log.manifest.rebuilt(manifest)
 

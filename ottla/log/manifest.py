@@ -441,11 +441,13 @@ class ManifestFile:
         undecided: Sequence[LostEnd] = (),
         decided: Sequence[Range] = (),
         give_up: bool = False,
+        unproven: Sequence[Range] = (),
     ) -> None:
         """These offsets cannot be served any more; or were given up, and nobody is to wait for them. With what is known
-        of transactions that ended there. Blocks; for a thread. Durable on return, or StorageFault."""
+        of transactions that ended there. `unproven`: what is given up where there is no manifest yet. Blocks; for a
+        thread. Durable on return, or StorageFault."""
         with self._lock:
-            manifest = self.latest or Manifest(log_start, topic_id=topic_id)
+            manifest = self.latest or Manifest(log_start, topic_id=topic_id, given_up=tuple(unproven))
             manifest = manifest._replace(
                 missing=merged([*manifest.missing, *ranges]),
                 decided=merged([*manifest.decided, *decided]),

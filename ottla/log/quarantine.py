@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import Refused, StorageFault
 from ottla.log import truncation
-from ottla.log.damage import DAMAGED_SUFFIX, note
+from ottla.log.aside import keep_whole
+from ottla.log.damage import note
 from ottla.log.scan import headers
 from ottla.log.segment import Segment
 
@@ -47,7 +48,7 @@ def _set_aside(log: PartitionLog, segment: Segment) -> None:
     """Unless that is done: the disk may have refused half of it before."""
     segment.close()
     if segment.size and log.disk.exists(segment.log.path):
-        log.disk.rename(segment.log.path, segment.log.path + DAMAGED_SUFFIX)
+        keep_whole(log.disk, segment.log.path)
     else:
         log.disk.remove(segment.log.path)
     log.disk.remove(segment.offsets.path)

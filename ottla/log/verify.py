@@ -27,6 +27,8 @@ from ottla.log.epochs import NO_EPOCH, LeaderEpochs
 from ottla.log.index import IndexDamaged, OffsetIndex, TimeIndex
 from ottla.log.producers import Producers, SnapshotDamaged
 from ottla.log.segment import file_stem
+from ottla.log.tidying import DELETED, orphaned
+from ottla.log.traces import Beginning, lost_before
 from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
 from ottla.log.transaction_index import TransactionIndexDamaged, decode
 from ottla.log.verify_claims import (
@@ -207,8 +209,8 @@ class _Verification:
         if self._manifest is not None:
             claims = against_manifest(self._disk, self._path, self._manifest, sizes, finished=self._finished)
             self._findings += claims
-        elif bases and 0 <= self._started < bases[0]:
-            start, path = self._started, f"{file_stem(self._path, bases[0])}.log"
+        elif bases and (lost := lost_before(bases[0], self._started, self._beginning(names))) is not None:
+            start, path = lost[0], f"{file_stem(self._path, bases[0])}.log"
             what = f"offsets {start}..{bases[0] - 1} before it are missing: the log started at {start}"
             self._found(path, what, AT_START, records=True, offset=start)
         for at, base in enumerate(bases):
@@ -220,6 +222,11 @@ class _Verification:
             self._snapshot(base)
         self._end(snapshots)
         return Checked(self._path, tuple(self._findings), tuple(self._notes), len(bases), self._batches, self._size)
+
+    def _beginning(self, names: Sequence[str]) -> Beginning:
+        epochs = [] if self._epochs is None else self._epochs.entries
+        orphans = [] if self._running else orphaned(names)
+        return Beginning(self._told.log_start, epochs, orphans, self._running or any(map(DELETED.fullmatch, names)))
 
     def _left_over(self, name: str) -> str:
         found = _UNFINISHED.fullmatch(name)

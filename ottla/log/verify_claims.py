@@ -68,7 +68,7 @@ def against_manifest(
     if manifest.active is not None:
         yield from _segment(disk, path, manifest.active, sizes.get(manifest.active.base_offset), exact=finished)
     first = min((base for base, size in sizes.items() if size), default=None)
-    known = any(start <= manifest.log_start for start, _ in (*manifest.missing, *manifest.given_up))
+    known = any(start <= manifest.log_start < end for start, end in (*manifest.missing, *manifest.given_up))
     claimed = any(claim.base_offset <= manifest.log_start for claim in manifest.segments)
     if first is not None and 0 <= manifest.log_start < first and not known and not claimed:
         what = f"offsets {manifest.log_start}..{first - 1} are missing: the log starts at {manifest.log_start}"

@@ -18,7 +18,8 @@ from ottla.cluster.layout import id_text
 from ottla.config.topic import TopicConfig
 from ottla.errors import Fault, Refused, StorageFault
 from ottla.log import checkpoints, manifest, scrub_schedule
-from ottla.log.damage import DAMAGED_SUFFIX, NOT_KNOWN, set_directories_aside
+from ottla.log.aside import DAMAGED_SUFFIX
+from ottla.log.damage import NOT_KNOWN, set_directories_aside
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.in_sync import NO_EPOCH
 from ottla.replication.partition import NO_LEADER, Partition
