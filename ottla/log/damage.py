@@ -93,6 +93,32 @@ def behind_gap(log: PartitionLog, offset: int) -> int:
     return next((end for start, end in log.given_up if start <= offset < end), offset)
 
 
+def held_from(log: PartitionLog) -> int:
+    """The first offset that the log may have: where it starts, but for what is missing there, or was given up."""
+    start = log.log_start
+    while start < log.log_end and (gap := gap_at(log, start)) is not None:
+        start = gap.end
+    return start
+
+
+def guessed_from(log: PartitionLog) -> int:
+    """From where on nobody knows whether the log had anything before its start (`traces.unproven_before`); the log
+    start if it is proven, or what is before was given up by somebody."""
+    manifest = log.manifest.latest
+    guessed = without(log.given_up, () if manifest is None else manifest.decided)
+    return next((first for first, end in guessed if first < log.log_start <= end), log.log_start)
+
+
+def began_at(log: PartitionLog, start: int) -> None:
+    """Another replica has what is before the log start here, which nothing proves: it is lost here. Durable on
+    return."""
+    end = log.log_start
+    log.manifest.start_before(start, end)
+    log.log_start = start
+    log.given_up = without(log.given_up, [(start, end)])
+    note(log, [(start, end)])
+
+
 NOT_KNOWN = -1
 
 
@@ -191,6 +217,8 @@ def missing_segments(
         if not claim.size:
             continue
         segment = by_base.get(claim.base_offset)
+        if segment is not None and segment.size and claim.end_offset > evidence.recovery_point and not clean:
+            continue  # it is read through, and what is not whole is named
         if segment is None or segment.size < claim.size:
             end, size = (claim.base_offset, 0) if segment is None else whole_end(segment)
             if end < claim.end_offset:

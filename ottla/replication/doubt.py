@@ -13,6 +13,10 @@ appended that could contradict them. It ends when it has heard of all others tha
 It waits for those that are alive. A damaged one that was not stopped cleanly waits for all of them, for
 `replica.lag.time.max.ms`: the others may have more than is proven here. So does one whose data directory is an older
 copy, which somebody put back.
+
+Who came to lead because nobody was there that has more leads provisionally: as long as it has appended nothing in this
+reign, a follower that shows more puts it back in doubt, and leads instead (`shows_more`). Once something is appended
+that cannot be: then a follower keeps aside what it cuts (`log.quarantine.keep_tail`).
 """
 
 from __future__ import annotations
@@ -87,6 +91,31 @@ class Doubt:
         best = max(complete.values(), default=None)
         return tuple(replica for replica in others if complete.get(replica) == best and best is not None)
 
+    def outdone(self, position: Position, log_start: int) -> bool:
+        """Whether a replica has all that is proven here, and more than that."""
+        reaches = position.epoch >= self._proven.epoch and position.end >= self._proven.end
+        return reaches and position != self._proven and (self._first is None or 0 <= log_start <= self._first)
+
+
+def shows_more(
+    partition: Partition, replica: int, broker_epoch: int, offset: int, last_epoch: int, log_start: int
+) -> bool:
+    """A follower of a provisional leader asks for an offset. True: it has more, and the leader is in doubt again."""
+    doubt, log = partition.provisional, partition.log
+    if doubt is None:
+        return False
+    if not partition.leads or log.log_end != partition.epoch_start:
+        partition.provisional = None  # records of this reign are in its log
+        return False
+    if replica not in partition.followers or not doubt.outdone(Position(last_epoch, offset), log_start):
+        return False
+    partition.step_down()
+    log.drop_empty_epochs()
+    partition.provisional, partition.doubt = None, doubt
+    doubt.hear(replica, broker_epoch, offset, last_epoch, log_start)
+    partition.wake()
+    return True
+
 
 def doubt_of(partition: Partition, in_sync: tuple[int, ...], leader_epoch: int) -> Doubt | None:
     """Whether this replica, which is to lead, is one whose word would not do: nobody else is said to have what was
@@ -116,6 +145,6 @@ def resolve(
     if chosen:
         partition.proposed = chosen
     elif chosen is not None:
-        partition.doubt = None
+        partition.provisional, partition.doubt = partition.doubt, None
         return True
     return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from ottla.log.damage import held_from
 from ottla.replication.partition import Partition
 from ottla.wire.fetch import FetchPartition, PartitionFetched
 from ottla.wire.replica_fetch import Answer, Partitions
@@ -136,7 +137,7 @@ class FetchPlan:
         topics: Partitions = {}
         for key in self._moved:
             followed = self._followed[key]
-            position, log_start = followed.partition.position(), followed.partition.log.log_start
+            position, log_start = followed.partition.position(), held_from(followed.partition.log)
             if position != followed.asked or log_start != followed.told_start:
                 followed.asked, followed.asked_in, followed.told_start = position, self._requests, log_start
                 wanted = FetchPartition(key[1], *position, log_start, self._partition_bytes_max)

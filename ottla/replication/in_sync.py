@@ -74,9 +74,7 @@ class Follower:
         return True
 
 
-def in_sync_wanted(
-    partition: Partition, now: float, lag_s_max: float, able: Callable[[int, int], bool]
-) -> set[int]:
+def in_sync_wanted(partition: Partition, now: float, lag_s_max: float, able: Callable[[int, int], bool]) -> set[int]:
     """Who should be in sync, as the leader sees it. Only those who are able, under the registration they fetched with,
     are asked for: whoever is gone, or about to go, would be waited for in vain, and what a broker had before it came
     back need not be what it has."""
@@ -114,6 +112,15 @@ def parting_of(log: PartitionLog, offset: int, last_epoch: int) -> tuple[int, in
     if epoch < last_epoch and gap_at(log, end - 1) is not None:
         epoch = last_epoch  # which reigns there were is lost with their records: the follower may have them
     return (epoch, end) if epoch < last_epoch or end < offset else None
+
+
+def cut_of(log: PartitionLog, epoch: int, end: int) -> int:
+    """Where a follower cuts its log whose leader says that both agree up to the end of this epoch at most."""
+    own_epoch, own_end = log.end_offset_for_epoch(epoch)
+    offset = min(end, log.log_end)
+    if own_epoch != NO_EPOCH:
+        offset = min(own_end, log.log_end) if own_epoch != epoch else min(own_end, end, log.log_end)
+    return max(offset, log.log_start)
 
 
 def too_few(in_sync: tuple[int, ...], in_sync_min: int) -> Refused:

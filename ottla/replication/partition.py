@@ -30,7 +30,7 @@ from ottla.replication.admission import AppendPolicy
 from ottla.replication.delayed import Appended, TailWatcher, Waiter, Watcher
 from ottla.replication.doubt import Doubt, doubt_of
 from ottla.replication.gaps import next_offset
-from ottla.replication.in_sync import NO_EPOCH, UNKNOWN, Follower, Proposal, in_sync_wanted, parting_of, too_few
+from ottla.replication.in_sync import NO_EPOCH, UNKNOWN, Follower, Proposal, cut_of, in_sync_wanted, parting_of, too_few
 from ottla.replication.turned_away import Behind, TurnedAway
 from ottla.wire import batch
 
@@ -44,7 +44,7 @@ class Partition:
         "_enough", "_looks_closer", "_policy", "_turned_away", "_uncommitted_bytes", "_union", "_waiters", "agreed",
         "broker_id", "doubt", "eligible", "end_known", "epoch_start", "followers", "forgot", "high_watermark",
         "in_sync", "index", "last_leader", "leader_epoch", "leader_id", "leads", "log", "outdated", "partition_epoch",
-        "proposed", "replicas", "tail_watchers", "topic", "topic_id", "watchers", "watermark_known",
+        "proposed", "provisional", "replicas", "tail_watchers", "topic", "topic_id", "watchers", "watermark_known",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,8 @@ class Partition:
         self.leads = False
         self.doubt: Doubt | None = None
         """While it is to lead, and must not before it has heard of the others."""
+        self.provisional: Doubt | None = None
+        """While it leads only because no other was there that has more (`doubt.shows_more`)."""
         self.last_leader = NO_LEADER
         """Who led last, as of the state before this one."""
         self.end_known = False
@@ -123,7 +125,7 @@ class Partition:
         if state.partition_epoch > self.partition_epoch:
             self.proposed = None
         if begins := state.leader_epoch > self.leader_epoch:
-            self.agreed = 0
+            self.agreed, self.provisional = 0, None
         led = self.leads
         self.partition_epoch = state.partition_epoch
         self.replicas = tuple(state.replicas)
@@ -413,12 +415,7 @@ class Partition:
     def truncate(self, epoch: int, end: int, now_ms: int) -> list[Segment]:
         """Our log is not the leader's behind (at most) the end of this epoch: drop what follows. The segments that may
         be unlinked. The next fetch shows whether the rest agrees."""
-        log = self.log
-        own_epoch, own_end = log.end_offset_for_epoch(epoch)
-        offset = min(end, log.log_end)
-        if own_epoch != NO_EPOCH:
-            offset = min(own_end, log.log_end) if own_epoch != epoch else min(own_end, end, log.log_end)
-        return self._cut(log.truncate_to, max(offset, log.log_start), now_ms)
+        return self._cut(self.log.truncate_to, cut_of(self.log, epoch, end), now_ms)
 
     def copy_anew(self, now_ms: int) -> None:
         """Our log is damaged, and another replica leads: what is behind the damage is set aside, to be copied anew."""

@@ -18,7 +18,7 @@ from ottla.cluster.layout import id_text
 from ottla.config.topic import TopicConfig
 from ottla.errors import Fault, Refused, StorageFault
 from ottla.log import checkpoints, manifest, scrub_schedule
-from ottla.log.aside import DAMAGED_SUFFIX
+from ottla.log.aside import keep_whole
 from ottla.log.damage import NOT_KNOWN, set_directories_aside
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.in_sync import NO_EPOCH
@@ -191,10 +191,7 @@ class Replicas:
         """What stands where a partition's directory should be is another file, a link that leads nowhere, or an empty
         directory; or a directory stands where a checkpoint should be."""
         path = f"{self._data_dir}/{name}"
-        taken = set(self._disk.listdir(self._data_dir))
-        aside = next(each for at in range(1, ASIDE_MAX) if (each := f"{name}.{at}{DAMAGED_SUFFIX}") not in taken)
-        log.warning("%s is not what should stand there: set aside as %s", path, aside)
-        self._disk.rename(path, f"{self._data_dir}/{aside}")
+        log.warning("%s is not what should stand there: set aside as %s", path, keep_whole(self._disk, path))
 
     def _read_checkpoint(self, name: str) -> dict[Key, int]:
         """A damaged one is as good as none: what it said is proven by the logs, or worked out again."""

@@ -9,6 +9,7 @@ import pytest
 from ottla.cluster.model import Partition as State
 from ottla.errors import Refused
 from ottla.log.accept_loss import accept_loss
+from ottla.log.damage import held_from
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.replication import gaps
@@ -54,7 +55,7 @@ def follow(follower: Partition, leader: Partition) -> None:
     for _ in range(200):
         position = follower.position()
         _, offset, last_epoch = position
-        parting = leader.fetched_by(follower.broker_id, 1, offset, last_epoch, follower.log.log_start)
+        parting = leader.fetched_by(follower.broker_id, 1, offset, last_epoch, held_from(follower.log))
         if parting is not None:
             follower.truncate(*parting, NOW_MS)
         elif (gap := gaps.tell(leader, follower.broker_id, offset)) is not None:
@@ -67,6 +68,7 @@ def follow(follower: Partition, leader: Partition) -> None:
                 continue
             else:
                 follower.replicate(memoryview(data), leader.high_watermark, leader.log.proven_start, NOW_MS)
+                gaps.compare_start(follower, leader.log.proven_start)
         if follower.position() == position:
             return
     raise AssertionError("it does not come to an end")
@@ -168,6 +170,44 @@ def test_a_gap_that_was_given_up_deletes_nothing_elsewhere():
     assert empty.log.damage is None
 
 
+def test_a_leader_whose_log_start_is_a_guess_learns_from_its_followers_that_it_lost_the_first_segment():
+    first, third = replica(1), replica(3)
+    reign(third, first, epoch=0)
+    write(third, 12)
+    follow(first, third)
+    second = third.log.segments[1].base_offset
+    for name in third.log.disk.listdir(PATH):
+        if name.startswith(f"{0:020d}."):
+            third.log.disk.remove(f"{PATH}/{name}")
+    third = replica(3, third.log.disk)
+    assert (third.log.log_start, third.log.proven_start, third.log.damage) == (second, 0, None)
+    reign(third, first, epoch=1)
+    write(third, 1)
+    follow(first, third)
+    assert readable(first) == set(range(13)), "nobody deletes anything because of a guess"
+    assert third.log.damage is not None
+    assert third.log.damage.missing == ((0, second),)
+    assert in_sync_wanted(third, 0.0, 10.0, everybody) == {1}
+    reign(first, third, epoch=2)
+    follow(third, first)
+    assert readable(third) == set(range(13))
+
+
+def test_a_follower_whose_log_start_is_a_guess_learns_from_its_leader_that_it_lost_the_first_segment():
+    first, third = replica(1), replica(3)
+    reign(third, first, epoch=0)
+    write(third, 12)
+    follow(first, third)
+    for name in first.log.disk.listdir(PATH):
+        if name.startswith(f"{0:020d}."):
+            first.log.disk.remove(f"{PATH}/{name}")
+    first = replica(1, first.log.disk)
+    reign(third, first, epoch=1)
+    write(third, 1)
+    follow(first, third)
+    assert readable(first) == set(range(13))
+
+
 def test_what_is_given_up_at_the_leader_is_no_damage_any_more_elsewhere(cluster):
     first, second, third = cluster
     write(third, 1)
@@ -189,9 +229,7 @@ def test_what_follows_a_gap_survives_a_kill(cluster, point):
     first, _, third = cluster
     write(third, 3)
     follow(first, third)
-    again = PartitionLog.open(
-        first.log.disk, PATH, CONFIG, recovery_point=point, high_watermark=17, now_ms=NOW_MS
-    )
+    again = PartitionLog.open(first.log.disk, PATH, CONFIG, recovery_point=point, high_watermark=17, now_ms=NOW_MS)
     assert again.damage is not None
     assert (again.damage.missing, again.log_end) == (((10, 14),), 17)
     assert not [name for name in first.log.disk.listdir(PATH) if name.endswith(".damaged")]

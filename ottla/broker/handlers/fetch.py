@@ -19,6 +19,7 @@ from ottla.log.slice import Slice
 from ottla.net.server import Pending, Reply
 from ottla.net.streaming import Streamed
 from ottla.replication import gaps
+from ottla.replication.doubt import shows_more
 from ottla.replication.partition import READ_COMMITTED, Partition
 from ottla.runtime import Buffer, Handle, Source
 from ottla.wire import fetch as wire
@@ -71,7 +72,8 @@ def _note_progress(broker: Broker, message: FetchRequest) -> None:
                 continue  # it is told when the partition's turn comes
             last_epoch, start = wanted.last_fetched_epoch, wanted.log_start
             has = message.replica_id, message.replica_epoch, wanted.offset, last_epoch, start
-            if partition.doubt is not None:
+            if partition.doubt is not None or shows_more(partition, *has):
+                assert partition.doubt is not None
                 partition.doubt.hear(*has)
                 broker.in_sync.look_at(partition)
             elif partition.leads:
