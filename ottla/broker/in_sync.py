@@ -92,11 +92,14 @@ class InSyncSets:
             self._news.set()
 
     def _resolve(self, partition: Partition) -> None:
-        image = self._broker.image
+        image, doubt = self._broker.image, partition.doubt
         leads = resolve(partition, self._runtime.now(), self._lag_s_max, self._able, image.brokers.__contains__)
         topic = image.topic_by_id(partition.topic_id)
         if leads and topic is not None:
-            log.warning("%s: no other replica shows what is missing: broker %d leads", partition, self._broker.id)
+            if doubt is not None and doubt.whole:
+                log.info("%s: no other replica that is there has more: broker %d leads", partition, self._broker.id)
+            else:
+                log.warning("%s: no other replica shows what is missing: broker %d leads", partition, self._broker.id)
             self._broker.take_up(topic, partition.index)
         elif partition.proposed is not None:
             self._wanted[partition] = None

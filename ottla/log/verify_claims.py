@@ -25,6 +25,7 @@ AT_START: Final = (
     "replica that has it. Without another replica, restore the files from a backup first, or give the offsets up with "
     "`ottla log accept-loss`"
 )
+RESTORED: Final = "restore it from a backup: without it the broker does not know whose records these are"
 REBUILT: Final = "nothing to do: the broker rebuilds it from the log"
 KEPT_ASIDE: Final = "nothing to do: the broker cuts it back at its next start, and keeps what was behind aside"
 KNOWN: Final = (
@@ -54,6 +55,15 @@ class Told(NamedTuple):
 
 
 NOTHING_TOLD: Final = Told()
+
+
+def in_place_of(disk: Disk, directory: str) -> Iterator[Finding]:
+    """Files where the directories of partitions should be."""
+    for name in disk.listdir(directory):
+        topic, _, index = name.rpartition("-")
+        if topic and index.isdecimal() and not disk.is_directory(f"{directory}/{name}"):
+            what = "it is a file, and has the name of a partition, which is a directory"
+            yield Finding(f"{directory}/{name}", what, AT_START, records=True)
 
 
 def against_manifest(

@@ -46,7 +46,7 @@ class Heard(NamedTuple):
 
 
 class Doubt:
-    __slots__ = ("_all", "_first", "_heard", "_proven", "_since", "_whole")
+    __slots__ = ("_all", "_first", "_heard", "_proven", "_since", "whole")
 
     def __init__(self, proven: Position, first: int | None, *, wait_for_all: bool, whole: bool = False) -> None:
         """`first`: the first offset that another one must have. None: whatever it has, for here is nothing at all, and
@@ -54,7 +54,8 @@ class Doubt:
         self._proven = proven
         self._first = first
         self._all = wait_for_all
-        self._whole = whole
+        self.whole = whole
+        """Nothing is known to be missing."""
         self._heard: dict[int, Heard] = {}
         self._since: float | None = None
 
@@ -76,7 +77,7 @@ class Doubt:
             self._since = now
         awaited = [replica for replica in others if self._all or alive(replica)]
         present = {replica: heard for replica, heard in self._heard.items() if able(replica, heard.broker_epoch)}
-        if self._whole and not self._all:
+        if self.whole and not self._all:
             wait_s_max = min(wait_s_max, WHOLE_WAIT_SECONDS)
         if now - self._since < wait_s_max and not present.keys() >= set(awaited):
             return None
@@ -85,7 +86,7 @@ class Doubt:
             for replica, heard in present.items()
             if heard.position.epoch >= self._proven.epoch
             and heard.position.end >= self._proven.end
-            and not (self._whole and heard.position == self._proven)
+            and not (self.whole and heard.position == self._proven)
             and (self._first is None or 0 <= heard.log_start <= self._first)
         }
         best = max(complete.values(), default=None)

@@ -26,12 +26,16 @@ if TYPE_CHECKING:
 
 UNKNOWN: Final = -1
 NO_EPOCH: Final = -1
+RESENT_MAX: Final = 8
+"""So often in a row a follower is sent the same before its leader looks whether that is damaged."""
 
 
 class Follower:
     """One replica as its leader sees it, in one reign."""
 
-    __slots__ = ("epoch", "heard", "id", "known_epoch", "lacks", "log_end", "log_start", "mark", "marked_at")
+    __slots__ = (
+        "epoch", "heard", "id", "known_epoch", "lacks", "log_end", "log_start", "mark", "marked_at", "resent", "sent",
+    )  # fmt: skip
 
     def __init__(self, replica: int) -> None:
         self.id = replica
@@ -47,6 +51,9 @@ class Follower:
         """It has fetched since it was last found behind: only then does what is known of it speak for it."""
         self.mark: int | None = None
         self.marked_at = 0.0
+        self.sent = UNKNOWN
+        """The offset at which it was sent something last."""
+        self.resent = 0
 
     @property
     def counts(self) -> bool:
@@ -61,6 +68,13 @@ class Follower:
         self.heard = True
         if self.mark is not None and offset >= self.mark:
             self.mark = None
+
+    def sent_again(self, offset: int) -> bool:
+        """It is sent what is there at an offset. Whether that has been so often that it cannot take it: once in a
+        while, as it may have been left out of answers that were full."""
+        self.resent = self.resent + 1 if offset == self.sent else 0
+        self.sent = offset
+        return self.resent % RESENT_MAX == RESENT_MAX - 1
 
     def lags(self, log_end: int, now: float, lag_s_max: float) -> bool:
         if self.log_end >= log_end and self.counts:  # else the high watermark waits for it all the same

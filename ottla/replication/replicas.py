@@ -321,6 +321,8 @@ class Replicas:
         if path in self._left:  # what another partition left there is not this one's
             self._disk.rename(path, self._left[path])
             del self._left[path]
+        if self._disk.exists(path) and not self._disk.is_directory(path):
+            self._quarantine(f"{topic.name}-{index}")
         closed = self._closed.pop(key, None)
         opened = PartitionLog.open(
             self._disk,

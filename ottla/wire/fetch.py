@@ -107,9 +107,7 @@ def _decode(view: memoryview, pos: int, version: int) -> FetchRequest:
     )  # fmt: skip
 
 
-def _topics_plain(
-    view: memoryview, pos: int, version: int
-) -> tuple[list[tuple[Topic, list[FetchPartition]]], int]:
+def _topics_plain(view: memoryview, pos: int, version: int) -> tuple[list[tuple[Topic, list[FetchPartition]]], int]:
     (topic_count,) = _INT.unpack_from(view, pos)
     pos += 4
     seen = 0
@@ -139,9 +137,7 @@ def _topics_plain(
     return topics, pos
 
 
-def _topics_flexible(
-    view: memoryview, pos: int, version: int
-) -> tuple[list[tuple[Topic, list[FetchPartition]]], int]:
+def _topics_flexible(view: memoryview, pos: int, version: int) -> tuple[list[tuple[Topic, list[FetchPartition]]], int]:
     topic_count, pos = uvarint(view, pos)
     seen = 0
     topics: list[tuple[Topic, list[FetchPartition]]] = []

@@ -95,13 +95,9 @@ _ONE = struct.Struct(">bihqqq9s")
 _ONE_END = b"\x01\0" + b"\0\0" + b"\0\0\0\0" + b"\0"
 
 
-def encode_one(
-    topic: memoryview, partition: int, base_offset: int, log_append_time_ms: int, log_start: int
-) -> bytes:
+def encode_one(topic: memoryview, partition: int, base_offset: int, log_append_time_ms: int, log_start: int) -> bytes:
     """The body of the answer to `OneBatch` that was appended."""
-    return b"".join(
-        (b"\x02", topic, _ONE.pack(2, partition, 0, base_offset, log_append_time_ms, log_start, _ONE_END))
-    )
+    return b"".join((b"\x02", topic, _ONE.pack(2, partition, 0, base_offset, log_append_time_ms, log_start, _ONE_END)))
 
 
 def decode(view: memoryview, pos: int, version: int) -> ProduceRequest:

@@ -48,9 +48,7 @@ def encode_request(
     topics: Partitions,
     forgotten: dict[bytes, list[int]],
 ) -> bytes:
-    out = bytearray(
-        _START.pack(wanted.wait_ms_max, wanted.bytes_min, wanted.bytes_max, 0, session_id, session_epoch)
-    )
+    out = bytearray(_START.pack(wanted.wait_ms_max, wanted.bytes_min, wanted.bytes_max, 0, session_id, session_epoch))
     out += pack_uvarint(len(topics) + 1)
     for topic_id, partitions in topics.items():
         out += topic_id

@@ -31,9 +31,7 @@ PROTOCOL = "consumer"
 
 
 @serves(CONSUMER_GROUP_HEARTBEAT)
-def heartbeat(
-    broker: Broker, message: ConsumerGroupHeartbeatRequest, request: Request
-) -> Response | Pending:
+def heartbeat(broker: Broker, message: ConsumerGroupHeartbeatRequest, request: Request) -> Response | Pending:
     check_heartbeat(message, request.version, broker.config)
     asking = broker.groups.ask(
         message.group_id,

@@ -453,6 +453,7 @@ class FollowerTurn(Turn):
             piece = partition.read_tail(
                 entry.offset, bytes_max, leader_epoch=entry.leader_epoch, whole_first_batch=whole_first_batch
             )
+            self._broker.scrubber.sent(partition, self._message.replica_id, entry.offset, piece)
             if piece is not None and self._throttled(partition):
                 size = piece.length if piece.placed else bytes_max
                 self._broker.replication.leader_throttle.spend(size, self._broker.runtime.now())

@@ -90,9 +90,7 @@ def sync(broker: Broker, message: SyncGroupRequest, request: Request) -> Answer:
     if unsaid and request.version >= SAYS_PROTOCOL_FROM:
         return shaped(Refused(ErrorCode.inconsistent_group_protocol))
     check_group_id(message.group_id)
-    asking = broker.groups.ask(
-        message.group_id, lambda groups, to, now, now_ms: groups.sync(message, to, now, now_ms)
-    )
+    asking = broker.groups.ask(message.group_id, lambda groups, to, now, now_ms: groups.sync(message, to, now, now_ms))
     return respond(asking, request, shaped)
 
 
@@ -127,9 +125,7 @@ def leave(broker: Broker, message: LeaveGroupRequest, request: Request) -> Answe
         return reply
 
     check_group_id(message.group_id)
-    asking = broker.groups.ask(
-        message.group_id, lambda groups, to, now, now_ms: groups.leave(message, to, now, now_ms)
-    )
+    asking = broker.groups.ask(message.group_id, lambda groups, to, now, now_ms: groups.leave(message, to, now, now_ms))
     return respond(asking, request, shaped)
 
 
