@@ -46,9 +46,7 @@ _ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "
 _started = logging.NOTSET
 
 
-def set_up(
-    level: str = "info", form: str = "text", stream: TextIO | None = None, *, broker: int | None = None
-) -> None:
+def set_up(level: str = "info", form: str = "text", stream: TextIO | None = None, *, broker: int | None = None) -> None:
     """Send every event of Ottla from `level` on, and others' warnings, to `stream` (standard error), as said by
     `broker` if this is the process of one."""
     assert form in FORMATS

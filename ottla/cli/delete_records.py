@@ -88,8 +88,7 @@ def delete_records(
     cuts = administer(target, work)
     if as_json:
         rows = [
-            each._asdict()
-            | {"log_start_before": start, "log_start": cut if execute else start, "delete_before": cut}
+            each._asdict() | {"log_start_before": start, "log_start": cut if execute else start, "delete_before": cut}
             for each, start, cut in cuts
         ]
         print_json({"topic": name, "executed": execute, "partitions": rows})

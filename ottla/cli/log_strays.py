@@ -1,7 +1,8 @@
 """`ottla log remove-strays`: remove directories that a broker has set aside because they are no partitions of its own.
 
 Nothing is removed that the cluster's metadata gives to this broker: the store is read first, and without it, or with
-the store of another cluster, nothing is removed at all.
+the store of another cluster, nothing is removed at all. Nor is what could be the only copy of offsets that a partition
+of that name lacks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Image
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.errors import Fault
-from ottla.log import checkpoints
+from ottla.log import checkpoints, manifest
 from ottla.log.verify import stray_directories
 from ottla.runtime.disk import RealDisk
 from ottla.runtime.real import RealRuntime
@@ -142,7 +143,26 @@ def _wanted(disk: RealDisk, path: str, image: Image, broker_id: int) -> str:
             if not os.path.isdir(there):
                 return f"{topic.name}-{index}, which this broker holds: move it back, see operating.md"
             return f"a copy of {topic.name}-{index}, which this broker holds as {there}: remove it yourself"
-    return ""
+    return _needed(disk, os.path.dirname(path), found["name"], index, image, broker_id)
+
+
+def _needed(disk: RealDisk, directory: str, name: str, index: int, image: Image, broker_id: int) -> str:
+    """Whether the partition of that name lacks something: the file that says whose a directory is may be what is
+    damaged, and this the only copy."""
+    topic = image.topic(name.rpartition("-")[0])
+    if topic is None or index >= len(topic.partitions) or broker_id not in topic.partitions[index].replicas:
+        return ""
+    there = f"{directory}/{topic.name}-{index}"
+    if not os.path.isdir(there):
+        return f"perhaps {topic.name}-{index}, which this broker holds and has not: see operating.md"
+    try:
+        known = manifest.read(disk, there)
+    except manifest.ManifestDamaged:
+        return f"perhaps a copy of {topic.name}-{index}, of which it is not known whether it is whole: start the broker"
+    if known is None or not known.missing:
+        return ""
+    lost = ", ".join(f"{start}..{end - 1}" for start, end in known.missing)
+    return f"perhaps the only copy of offsets {lost}, which {topic.name}-{index} lacks: see operating.md"
 
 
 def _size(path: str) -> int:

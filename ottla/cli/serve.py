@@ -62,9 +62,7 @@ def _asks_for_json(typed: list[str]) -> bool:
     help="Port to listen on; 0 picks one.  [default: 9092]",
 )
 @click.option("--data", metavar="DIR", help="Data directory (log.dirs).  [default: ottla-data]")
-@click.option(
-    "--store", metavar="STORE", help="Metadata store (ottla.store).  [default: embedded:DIR/store.db]"
-)
+@click.option("--store", metavar="STORE", help="Metadata store (ottla.store).  [default: embedded:DIR/store.db]")
 @click.option(
     "--metrics-port",
     metavar="PORT",
@@ -73,9 +71,7 @@ def _asks_for_json(typed: list[str]) -> bool:
 )
 @click.option("--config", "file", metavar="FILE", envvar="OTTLA_CONFIG", help="A server.properties file.")
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, help="Any setting; repeatable.")
-@click.option(
-    "--print-config", "only_print", is_flag=True, help="Print the effective configuration and exit."
-)
+@click.option("--print-config", "only_print", is_flag=True, help="Print the effective configuration and exit.")
 @click.option(
     "--log-format",
     type=click.Choice(logs.FORMATS),

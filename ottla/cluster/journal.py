@@ -222,9 +222,7 @@ def _settings(old: Image, new: Image) -> Iterator[Event]:
 # Partitions.
 
 
-def _leaders(
-    old: Image, new: Image, moved: list[_Moved], unclean: set[str], stopping: set[int]
-) -> Iterator[Event]:
+def _leaders(old: Image, new: Image, moved: list[_Moved], unclean: set[str], stopping: set[int]) -> Iterator[Event]:
     alike: dict[tuple[int, int, str], list[str]] = {}
     for name, was, now in moved:
         if was.has_state and now.leader != was.leader:

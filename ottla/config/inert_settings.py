@@ -207,6 +207,4 @@ def refusal(name: str, text: str) -> str | None:
         return why if text and text.lower() not in harmless else None
     if not text or not is_security(name):
         return None
-    return SECURITY_NAMES.get(name) or next(
-        why for prefix, why in SECURITY_PREFIXES.items() if name.startswith(prefix)
-    )
+    return SECURITY_NAMES.get(name) or next(why for prefix, why in SECURITY_PREFIXES.items() if name.startswith(prefix))

@@ -119,9 +119,7 @@ def _uniform_for_unlike(
     }
 
 
-def _even_out(
-    topic: bytes, who: list[str], shares: dict[str, dict[bytes, set[int]]], loads: dict[str, int]
-) -> bool:
+def _even_out(topic: bytes, who: list[str], shares: dict[str, dict[bytes, set[int]]], loads: dict[str, int]) -> bool:
     """Move partitions of one topic while that helps. Ends: each move makes the sum of the squared loads smaller."""
     moved = False
     while True:

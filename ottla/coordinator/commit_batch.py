@@ -146,9 +146,7 @@ def _by_pieces(mould: _Mould, offsets: TopicOffsets, place: int, time: bytes) ->
     return pieces
 
 
-def _by_columns(
-    mould: _Mould, offsets: TopicOffsets, first: int, end: int, place: int, time: bytes
-) -> bytearray:
+def _by_columns(mould: _Mould, offsets: TopicOffsets, first: int, end: int, place: int, time: bytes) -> bytearray:
     """The entries from `first` to `end`, all of which have a place of the same width."""
     to_place, to_partition, to_offset, no_epoch, to_time, to_end = mould
     no_place = b"\0" if place < _NARROW else b"\0\0"

@@ -80,9 +80,7 @@ def _both(one: Assignment, other: Assignment) -> Assignment:
 
 
 def _less(one: Assignment, other: Assignment) -> Assignment:
-    return {
-        topic: rest for topic, partitions in one.items() if (rest := partitions - other.get(topic, frozenset()))
-    }
+    return {topic: rest for topic, partitions in one.items() if (rest := partitions - other.get(topic, frozenset()))}
 
 
 def _union(one: Assignment, other: Assignment) -> Assignment:

@@ -153,9 +153,7 @@ async def fair_share(stage: Stage) -> None:
         stage.say(f"Broker {await a.coordinator()} is the group coordinator of {a.name}.")
         await a.join("C2")
         await a.has_shares(2, 2, partitions=4)
-        stage.say(
-            "Which two each one gets is up to the assignor (partition.assignment.strategy)."
-        )
+        stage.say("Which two each one gets is up to the assignor (partition.assignment.strategy).")
         await b.join("C3", "C4", "C5", "C6")
         await b.has_shares(1, 1, 1, 1, partitions=4)
         for partition in range(4):

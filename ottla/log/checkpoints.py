@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 from ottla.errors import Fault
+from ottla.log.aside import keep_whole
 from ottla.runtime import Disk, File
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -109,8 +110,7 @@ def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
         return _uuid(topic_id)
     except ValueError as problem:
         raise Fault(
-            f"{path} is damaged: {problem}. The records are kept. Restore the file, or delete it if you are "
-            f"sure that the directory belongs to the topic of that name."
+            f"{path} is damaged: {'it is no text' if isinstance(problem, UnicodeError) else problem}."
         ) from problem
 
 
@@ -223,6 +223,8 @@ def take_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
     Taking removes it, durably and before anything is written, so that a crash from here on counts as one.
     """
     mark = read_clean_shutdown(disk, directory)
+    if disk.is_directory(f"{directory}/{CLEAN_SHUTDOWN}"):
+        keep_whole(disk, f"{directory}/{CLEAN_SHUTDOWN}")
     if mark is not None:
         disk.remove(f"{directory}/{CLEAN_SHUTDOWN}")
         disk.sync_dir(directory)
@@ -232,6 +234,8 @@ def take_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
 def read_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
     """Says nothing (-1) where it cannot be believed: where its checksum is wrong; and where it does not name the logs,
     as those of other releases, and the recovery points that every clean stop writes are gone."""
+    if disk.is_directory(f"{directory}/{CLEAN_SHUTDOWN}"):
+        return None
     try:
         data = disk.read(f"{directory}/{CLEAN_SHUTDOWN}")
     except FileNotFoundError:

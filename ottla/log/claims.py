@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
-from ottla.log.manifest import NO_CRC, Manifest, SegmentClaim, claim_of, file_crc, sealed
+from ottla.log.manifest import NO_CRC, Manifest, SegmentClaim, claim_of, file_crc
 from ottla.log.segment import Segment, file_stem
 from ottla.log.transaction_index import SUFFIX as TXNINDEX_SUFFIX
 
@@ -19,7 +20,7 @@ def rebuild(log: PartitionLog) -> None:
     if not log.disk.exists(log.path):
         return
     old = log.manifest.latest
-    manifest = old or Manifest(log.log_start, topic_id=log.topic_id)
+    manifest = old or Manifest(log.log_start, topic_id=log.topic_id, given_up=log.given_up)
     found = sealed(log.segments, log.recovery_point)
     told = {claim.base_offset: claim for claim in manifest.segments}
     claims = tuple(_known(told, segment, end) or _unread(log, segment, end) for segment, end in found)
@@ -34,7 +35,7 @@ def rebuild(log: PartitionLog) -> None:
         topic_id=log.topic_id,
     )
     if old is None and log.log_start:
-        log.manifest.save(manifest)  # or followers would not believe where it starts
+        log.manifest.save(manifest)  # or followers would not hear where it starts, as far as that is proven
     else:
         log.manifest.rebuilt(manifest)
 
@@ -114,3 +115,12 @@ def _sync_indexes(segment: Segment) -> None:
     for index in (segment.offsets, segment.times):
         if index.file.size():
             index.file.sync()
+
+
+def sealed(segments: Sequence[Segment], offset_max: int) -> list[tuple[Segment, int]]:
+    """The segments before the active one that end at or before an offset, each with its end."""
+    return [
+        (segment, following.base_offset)
+        for segment, following in pairwise(segments)
+        if following.base_offset <= offset_max
+    ]

@@ -23,17 +23,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import ErrorCode, Refused
 from ottla.log import undecided
+from ottla.log.aside import DAMAGED_SUFFIX, keep, keep_whole
 from ottla.log.manifest import NO_CUT, LostEnd, Manifest, Range, SegmentClaim, merged, without
 from ottla.log.scan import headers
 from ottla.log.segment import RELATIVE_OFFSET_MAX, Segment
-from ottla.log.traces import begins_elsewhere, lost_from_compacted
+from ottla.log.traces import Beginning, begins_elsewhere, lost_before, lost_from_compacted, lost_from_killed
 from ottla.log.undecided import Ends
 from ottla.runtime import Disk
 
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
-
-DAMAGED_SUFFIX = ".damaged"
 
 
 class Damage(NamedTuple):
@@ -92,6 +91,32 @@ def read_limit(log: PartitionLog, offset: int, limit: int) -> int:
 def behind_gap(log: PartitionLog, offset: int) -> int:
     """The first offset from there on that was not given up."""
     return next((end for start, end in log.given_up if start <= offset < end), offset)
+
+
+def held_from(log: PartitionLog) -> int:
+    """The first offset that the log may have: where it starts, but for what is missing there, or was given up."""
+    start = log.log_start
+    while start < log.log_end and (gap := gap_at(log, start)) is not None:
+        start = gap.end
+    return start
+
+
+def guessed_from(log: PartitionLog) -> int:
+    """From where on nobody knows whether the log had anything before its start (`traces.unproven_before`); the log
+    start if it is proven, or what is before was given up by somebody."""
+    manifest = log.manifest.latest
+    guessed = without(log.given_up, () if manifest is None else manifest.decided)
+    return next((first for first, end in guessed if first < log.log_start <= end), log.log_start)
+
+
+def began_at(log: PartitionLog, start: int) -> None:
+    """Another replica has what is before the log start here, which nothing proves: it is lost here. Durable on
+    return."""
+    end = log.log_start
+    log.manifest.start_before(start, end)
+    log.log_start = start
+    log.given_up = without(log.given_up, [(start, end)])
+    note(log, [(start, end)])
 
 
 NOT_KNOWN = -1
@@ -160,18 +185,29 @@ def pass_over(log: PartitionLog, offset: int, gap: Gap, now_ms: int) -> int:
     return end
 
 
+def start_of(log: PartitionLog, told: int, missing: Sequence[Range]) -> int:
+    """Where a log starts: where it is told, or with its first file, or with what is missing before that."""
+    first = log.segments[0].base_offset
+    lost = [start for start, end in missing if start < first]
+    return max(told, min([first, *lost]))
+
+
 def missing_segments(
-    log: PartitionLog, segments: list[Segment], evidence: Evidence, *, clean: bool, notes: list[str]
+    log: PartitionLog, segments: list[Segment], evidence: Evidence, began: Beginning, *, clean: bool, notes: list[str]
 ) -> list[Range]:
     """What the manifest claims and the files have not. A file that is longer than claimed is cut back, and what was
     behind kept aside."""
     manifest = log.manifest.latest
+    # What was not synced is read through, if the stop was not clean (`repair`).
+    looked_at = [each for each in segments if clean or each.base_offset <= evidence.recovery_point]
+    orphans = None if clean else began.orphans
     if manifest is None:
         ours = evidence.closed_start != NOT_KNOWN  # then there was a manifest, and it is lost
-        found = between_segments(log, segments, {}, notes, ours=ours) if clean else []
+        found = between_segments(log, looked_at, {}, notes, ours=ours, orphans=orphans)
         start = evidence.started if evidence.closed_start == NOT_KNOWN else evidence.closed_start
-        if segments and 0 <= start < segments[0].base_offset:
-            found.append((start, segments[0].base_offset))
+        if segments and (lost := lost_before(segments[0].base_offset, start, began)) is not None:
+            found.append(lost)
+            notes.append(f"{segments[0].log.path} is the first file, and the log began at offset {lost[0]}")
         return found
     _set_strangers_aside(log, segments, manifest, notes)
     by_base = {segment.base_offset: segment for segment in segments}
@@ -181,6 +217,8 @@ def missing_segments(
         if not claim.size:
             continue
         segment = by_base.get(claim.base_offset)
+        if segment is not None and segment.size and claim.end_offset > evidence.recovery_point and not clean:
+            continue  # it is read through, and what is not whole is named
         if segment is None or segment.size < claim.size:
             end, size = (claim.base_offset, 0) if segment is None else whole_end(segment)
             if end < claim.end_offset:
@@ -193,8 +231,8 @@ def missing_segments(
     first = min(by_base, default=None)
     if manifest.log_start >= 0 and first is not None and first > manifest.log_start and segments[0].size:
         found.append((manifest.log_start, first))
-    if clean:
-        found += between_segments(log, segments, {claim.base_offset: claim for claim in claims}, notes)
+    looked_at = [each for each in looked_at if each in segments]
+    found += between_segments(log, looked_at, {claim.base_offset: claim for claim in claims}, notes)
     return found
 
 
@@ -205,11 +243,16 @@ def between_segments(
     notes: list[str],
     *,
     ours: bool = False,
+    orphans: Sequence[int] | None = None,
 ) -> list[Range]:
     """Offsets between the end of a segment and the next one, where the log was not compacted. Of segments that the
     manifest claims it is known that there are none, or that they were given up: only the others are looked at, which
-    are those that another release wrote, and those whose manifest is lost."""
+    are those that another release wrote, and those whose manifest is lost. `orphans`: of a log that was not closed
+    cleanly and has no manifest, the segments of which only indexes are there."""
     if log.config.cleanup_compact or log.cleaned:
+        if orphans is not None:
+            sealed = {segment.base_offset: whole_end(segment)[0] for segment in segments[:-1]}
+            return lost_from_killed(segments, sealed, orphans)
         ends = {segment.base_offset: whole_end(segment)[0] for segment in segments} if ours else {}
         return lost_from_compacted(log, segments, ends) if ours else []
     found = []
@@ -235,8 +278,7 @@ def _set_strangers_aside(log: PartitionLog, segments: list[Segment], manifest: M
         grows = claim is manifest.active
         if not begins_elsewhere(segment, segment.base_offset + RELATIVE_OFFSET_MAX if grows else claim.end_offset):
             continue
-        log.disk.rename(segment.log.path, segment.log.path + DAMAGED_SUFFIX)
-        notes.append(f"{segment.log.path} is another segment: set aside as {segment.log.path}{DAMAGED_SUFFIX}")
+        notes.append(f"{segment.log.path} is another segment: set aside as {keep_whole(log.disk, segment.log.path)}")
         segments.remove(segment)
 
 
@@ -276,8 +318,7 @@ def whole_end(segment: Segment) -> tuple[int, int]:
 
 def _cut_back(log: PartitionLog, segment: Segment, size: int, notes: list[str]) -> None:
     """What is behind the end of a sealed segment, or behind its last whole batch, is not the log's."""
-    aside = f"{segment.log.path}.{size}{DAMAGED_SUFFIX}"
-    log.disk.write_atomic(aside, segment.log.pread(segment.size - size, size))
+    aside = keep(log.disk, segment.log, size, segment.size)
     notes.append(f"{segment.log.path} was cut back to {size} of {segment.size} bytes; the rest is in {aside}")
     segment.log.truncate(size)
     segment.log.sync()
@@ -336,6 +377,7 @@ def lose(log: PartitionLog, ranges: Sequence[Range], ends: Ends) -> None:
         aborted=ends.aborted,
         undecided=ends.undecided,
         decided=ends.decided,
+        unproven=log.given_up,
     )
     undecided.take_up(log)
 

@@ -41,13 +41,12 @@ A full disk must not keep retention from freeing it: where a claim cannot be tak
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from ottla.errors import StorageFault, SyncFault
-from ottla.log.segment import Segment, file_stem
+from ottla.log.segment import file_stem
 from ottla.runtime import Disk
 
 FILE_NAME = "ottla-manifest.deleted"
@@ -414,6 +413,14 @@ class ManifestFile:
             manifest = self.latest or Manifest(topic_id=topic_id)
             self._write(manifest.started_at(max(manifest.log_start, log_start)))
 
+    def start_before(self, start: int, end: int) -> None:
+        """The log started there, and what is before `end` is lost. Blocks."""
+        with self._lock:
+            manifest = self.latest or Manifest()
+            lost, kept = [(start, end)], without(manifest.given_up, [(start, end)])
+            missing = merged([*manifest.missing, *lost])
+            self._write(manifest._replace(log_start=start, missing=missing, given_up=kept), takes_back=False)
+
     def cut_at(self, offset: int) -> None:
         """The log is about to be truncated to `offset`, and checkpoints may say more. Blocks."""
         with self._lock:
@@ -441,11 +448,13 @@ class ManifestFile:
         undecided: Sequence[LostEnd] = (),
         decided: Sequence[Range] = (),
         give_up: bool = False,
+        unproven: Sequence[Range] = (),
     ) -> None:
         """These offsets cannot be served any more; or were given up, and nobody is to wait for them. With what is known
-        of transactions that ended there. Blocks; for a thread. Durable on return, or StorageFault."""
+        of transactions that ended there. `unproven`: what is given up where there is no manifest yet. Blocks; for a
+        thread. Durable on return, or StorageFault."""
         with self._lock:
-            manifest = self.latest or Manifest(log_start, topic_id=topic_id)
+            manifest = self.latest or Manifest(log_start, topic_id=topic_id, given_up=tuple(unproven))
             manifest = manifest._replace(
                 missing=merged([*manifest.missing, *ranges]),
                 decided=merged([*manifest.decided, *decided]),
@@ -484,12 +493,3 @@ def _claims_more(old: Manifest, new: Manifest) -> bool:
     if not set(old.segments) <= set(new.segments) or old.missing != new.missing:
         return True
     return old.active not in (None, new.active) or old.log_start > new.log_start
-
-
-def sealed(segments: Sequence[Segment], offset_max: int) -> list[tuple[Segment, int]]:
-    """The segments before the active one that end at or before an offset, each with its end."""
-    return [
-        (segment, following.base_offset)
-        for segment, following in pairwise(segments)
-        if following.base_offset <= offset_max
-    ]

@@ -1,4 +1,5 @@
-"""Quarantine: a damaged log lets go of what another replica has whole, and keeps the files aside (`.damaged`)."""
+"""Quarantine: a damaged log lets go of what another replica has whole, and keeps the files aside (`.damaged`). And one
+whose end its leader has not, though it may have been acknowledged, keeps that aside before it is cut."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import Refused, StorageFault
 from ottla.log import truncation
-from ottla.log.damage import DAMAGED_SUFFIX, note
+from ottla.log.aside import keep, keep_whole
+from ottla.log.damage import note
 from ottla.log.scan import headers
 from ottla.log.segment import Segment
 
@@ -43,15 +45,31 @@ def quarantine(log: PartitionLog, now_ms: int) -> int:
     return log.log_end
 
 
+def keep_tail(log: PartitionLog, offset: int) -> list[str]:
+    """The log is about to be cut at `offset`: copy what is behind it. Durable on return. Returns the names of the
+    copies. Blocks; for a thread."""
+    kept = []
+    for segment in list(log.segments):
+        position = 0 if segment.base_offset >= offset else segment.find(offset)
+        if 0 <= position < segment.size:
+            file = log.disk.open(segment.log.path)
+            kept.append(keep(log.disk, file, position, segment.size))
+            file.close()
+    return kept
+
+
 def _set_aside(log: PartitionLog, segment: Segment) -> None:
     """Unless that is done: the disk may have refused half of it before."""
     segment.close()
     if segment.size and log.disk.exists(segment.log.path):
-        log.disk.rename(segment.log.path, segment.log.path + DAMAGED_SUFFIX)
+        keep_whole(log.disk, segment.log.path)
     else:
         log.disk.remove(segment.log.path)
-    log.disk.remove(segment.offsets.path)
-    log.disk.remove(segment.times.path)
+    for path in (segment.offsets.path, segment.times.path):
+        if log.disk.is_directory(path):
+            keep_whole(log.disk, path)
+        else:
+            log.disk.remove(path)
 
 
 def _last_whole(log: PartitionLog, missing: int) -> int:

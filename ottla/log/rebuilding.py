@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ottla.errors import Refused
+from ottla.errors import ErrorCode, Refused
 from ottla.log import manifest
 from ottla.log.damage import NOT_KNOWN, Evidence
 from ottla.log.producers import Producers
@@ -61,7 +61,14 @@ def rewrite_transactions(log: PartitionLog, base_offset: int) -> None:
     reader.begin_again(base_offset)
     segment = log.segments[bisect_right(log.segments, base_offset, key=_base_offset) - 1]
     crossing = Crossing(log, producers, reader, base_offset)
+    following = log.segment_after(segment)
+    expected, end = base_offset, log.log_end if following is None else following.base_offset
     for _, header, batch in whole(segment.log, 0, segment.size):
+        if not expected <= header.base_offset <= header.last_offset < end:  # no checksum covers that
+            raise Refused(
+                ErrorCode.corrupt_message, f"offset {header.base_offset} stands where {expected} was expected"
+            )
+        expected = header.next_offset
         crossing.reach(header.base_offset)
         if header.producer_id >= 0:
             reader.record(header, batch, header.base_offset, 0, segment_base=base_offset)
@@ -78,7 +85,7 @@ def check_transaction_indexes(
     if claimed is not None:
         _rebuild_what_differs(log, claimed, check, clean=clean)
     elif evidence.closed_start != NOT_KNOWN:
-        _rebuild_without_manifest(log)
+        _rebuild_without_manifest(log, check)
     log.transactions.keep_index(log.active.base_offset)
 
 
@@ -104,15 +111,18 @@ def _rebuild_what_differs(
             log.recovery = log.recovery._replace(notes=(*log.recovery.notes, note))
 
 
-def _rebuild_without_manifest(log: PartitionLog) -> None:
+def _rebuild_without_manifest(log: PartitionLog, check: Callable[[Segment], None]) -> None:
     """This release has closed the log, so there was a manifest, and it is lost. Whether an index is lost as well only
-    the log tells: the segments with transactions in them are read."""
+    the log tells: the segments with transactions in them are read. One in which a batch is damaged is checked: without
+    its index what was aborted in it would be shown."""
     for segment in log.segments:
         try:
-            if any(header.is_transactional for _, header in headers(segment.log, 0, segment.size)):
-                rebuild_transactions(log, segment.base_offset)
+            if not any(header.is_transactional for _, header in headers(segment.log, 0, segment.size)):
+                continue
+            rebuild_transactions(log, segment.base_offset)
         except Refused:
-            continue  # a batch cannot be believed: that is the scrub's
+            check(segment)
+            rebuild_transactions(log, segment.base_offset)
         finally:
             segment.close()
 

@@ -2,50 +2,36 @@
 
 After a clean close everything is where it belongs: the end of the last segment is looked at, nothing else.
 After anything else the segment that holds the recovery point and all later ones are read batch by batch,
-checksums and all; what lies before was on the device already. So the cost is bounded by what was not yet
-synced plus one segment, not by the size of the log. The first batch that is torn, damaged or out of order
-ends the log: what is behind it in that file is cut off, and whole segments behind it are set aside as
-`.damaged`, for a log without a middle is no log. No checksum covers the offset of a batch: it is compared with the
-batches before and behind it, the next segment, and the end that the manifest claims. Indexes, leader epochs and
-producer state of what was read are rebuilt from the headers on the way.
+checksums and all (`repair`); what lies before was on the device already. So the cost is bounded by what was not yet
+synced plus one segment, not by the size of the log. What is damaged is kept aside and named, and what is whole on both
+sides of it stays; only a tail behind which nothing whole stands is cut off, and kept aside as well.
 
-Files that an interrupted change left behind are finished or removed:
-    .deleted .cleaned .tmp      removed
-    .swap                       a compacted segment about to replace others: it does so now (see `swap`)
-    indexes without a log       removed: they index nothing
-Missing or damaged metadata (index, epochs, snapshot, recovery point) only ever costs time: records are not
-touched.
+Files that an interrupted change left behind are finished or removed (`tidying`). Missing or damaged metadata (index,
+epochs, snapshot, recovery point) only ever costs time: records are not touched.
 """
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
 from ottla.errors import ErrorCode, Fault, Refused
 from ottla.log import claims, damage, manifest, scrub_repair, traces, undecided
-from ottla.log.cleaned_transactions import AbortedTransaction
-from ottla.log.damage import DAMAGED_SUFFIX, NOT_KNOWN, Evidence
+from ottla.log.aside import keep_whole
+from ottla.log.damage import NOT_KNOWN, Evidence
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.rebuilding import check_transaction_indexes, load_producers, rebuild_transactions, reload_producers
-from ottla.log.scan import headers, whole
+from ottla.log.repair import Repair
+from ottla.log.scan import headers
 from ottla.log.scrub import SegmentScrub
-from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, Segment, file_stem
-from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
-from ottla.log.transaction_index import TransactionIndexDamaged, decode, write
-from ottla.runtime import Disk
+from ottla.log.segment import Segment, file_stem
+from ottla.log.tidying import tidy
 from ottla.wire.batch import BatchHeader
 
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
-
-_NUMBERED = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)((?:\.swap)?)")
-_OFFSET_MAX = 2**63 - 1
-_OFFSET_BYTES = 8  # a batch begins with its base offset
 
 
 class Recovery(NamedTuple):
@@ -72,21 +58,26 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
     recovery_point = evidence.recovery_point
     notes: list[str] = []
     log_start = _read_manifest(log, log_start, evidence.closed_end if clean else NOT_KNOWN, notes)
-    claimed, indexes = log.manifest.latest, dict[int, bytes]()
-    bases, snapshot_offsets = _tidy(log, indexes)
-    segments = [Segment(log.disk, log.path, base, created_ms=now_ms) for base in bases]
-    for offset in snapshot_offsets:
+    claimed = log.manifest.latest
+    files = tidy(log)
+    segments = [Segment(log.disk, log.path, base, created_ms=now_ms) for base in files.segments]
+    for offset in files.snapshots:
         log.snapshots.found(offset)
-    for base in bases:
+    for base in files.segments:
         log.transactions.look_for(base)
     restored = _take_back(log, segments, notes)
-    found = damage.missing_segments(log, segments, evidence, clean=clean, notes=notes)
+    epochs = _read_epochs(log, clean, notes)
+    began = traces.Beginning(log_start, [] if epochs is None else epochs.entries, files.orphans, files.deleting)
+    found = damage.missing_segments(log, segments, evidence, began, clean=clean, notes=notes)
     missing = manifest.without(((max(start, log_start), end) for start, end in found), log.given_up)
     if missing:
         log.damage = damage.Damage(log.path, missing, -1, missing[-1][1])
     log.adopt(segments or [Segment(log.disk, log.path, log_start, created_ms=now_ms)])
-    log.epochs = _read_epochs(log, clean, notes)
+    log.epochs = _rebuild_epochs(log) if epochs is None else epochs
     derived = damage.derived_ends(log)
+    log.log_start = damage.start_of(log, log_start, missing)
+    if claimed is None:
+        log.given_up = traces.unproven_before(log.log_start, evidence, began)
     log_end = _trusted_end(log) if clean else None
     if log_end is not None:
         log.manifest.closed_cleanly = True
@@ -97,16 +88,19 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         if clean:
             notes.append("it was closed cleanly, yet its last segment does not end as it did")
             recovery_point = log.active.base_offset
-        log.recovery = _Repair(log, recovery_point, now_ms, notes, indexes).run()
+        repaired = Repair(log, recovery_point, now_ms, notes, files.indexes).run()
+        log.recovery = Recovery(False, repaired.checked_bytes, repaired.cut_bytes)
         log.made_files = True  # perhaps: whoever made them may not have lived to sync the directory
         log.recovery_point = min(recovery_point, log.log_end)
-    first = log.segments[0].base_offset
-    log.log_start = log_start if missing and log_start < first else max(log_start, first)
+        within = ((max(start, log.log_start), end) for start, end in repaired.missing)
+        missing = manifest.merged([*missing, *manifest.without(within, log.given_up)])
+        log.log_start = damage.start_of(log, log_start, missing)
     end = damage.proven_end(log, evidence, derived, clean=clean, notes=notes)
     log.recovery = log.recovery._replace(notes=tuple(notes))
     ranges = manifest.merged([*missing, (max(log.log_end, log.log_start), end)])
     if ranges:
-        ends = undecided.lost_ends(log, ranges, claimed, indexes, load_producers)
+        log.damage = damage.Damage(log.path, ranges, -1, ranges[-1][1])
+        ends = undecided.lost_ends(log, ranges, claimed, files.indexes, load_producers)
         damage.go_on_behind(log, ranges, max(end, log.log_end), ends, now_ms)
         if log_end is None:
             reload_producers(log, now_ms)
@@ -167,8 +161,7 @@ def _start_over(log: PartitionLog, now_ms: int) -> None:
     for segment in reversed(log.segments):
         if segment.size:
             segment.close()
-            log.disk.rename(segment.log.path, segment.log.path + DAMAGED_SUFFIX)
-            note += f", and set aside as {segment.log.path}{DAMAGED_SUFFIX}"
+            note += f", and set aside as {keep_whole(log.disk, segment.log.path)}"
     dropped = log.truncate_fully_and_start_at(log.log_start, now_ms)
     for segment in dropped:
         segment.unlink()
@@ -182,10 +175,6 @@ def header_at(segment: Segment, position: int) -> BatchHeader:
     raise Refused(ErrorCode.corrupt_message, f"{segment.log.path} has no whole batch at {position}")
 
 
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset
-
-
 def _check_batches(log: PartitionLog, segment: Segment) -> None:
     """A batch of a sealed segment is damaged: find out which, as the scrub does, and name it."""
     walk = SegmentScrub(log, segment, again=True)
@@ -196,80 +185,6 @@ def _check_batches(log: PartitionLog, segment: Segment) -> None:
     scrub_repair.apply(log, segment, walk.found, patches)
     ends = undecided.lost_ends(log, ranges, None, {}, load_producers)
     damage.lose(log, ranges, ends)
-
-
-def _tidy(log: PartitionLog, orphans: dict[int, bytes]) -> tuple[list[int], list[int]]:
-    """Finish or undo what was interrupted. Returns the offsets of segments, and of snapshots. `orphans`: takes the
-    indexes of aborted transactions whose segments are gone."""
-    disk, path = log.disk, log.path
-    names = [name for name in disk.listdir(path) if name != manifest.FILE_NAME]
-    changed = False
-    for name in names:
-        if name.endswith((".deleted", ".cleaned", ".tmp")):
-            disk.remove(f"{path}/{name}")
-            changed = True
-    found = [(int(m[1]), m[2], m[3]) for m in map(_NUMBERED.fullmatch, names) if m]
-    bases = [base for base, kind, swap in found if kind == "log" and not swap]
-    indexes = [base for base, kind, swap in found if kind == "txnindex" and not swap]
-    for base, kind, swap in found:
-        if not swap:
-            continue
-        changed = True
-        stem = file_stem(path, base)
-        if kind == "log":
-            bases = _finish_swap(log, base, bases, indexes)
-        else:
-            disk.remove(f"{stem}.{kind}{swap}")  # an index comes back from its log
-    for base, kind, swap in found:
-        if not swap and kind not in ("log", "snapshot") and base not in bases:
-            if kind == "txnindex" and (data := undecided.read_index(disk, path, base)) is not None:
-                orphans[base] = data
-            disk.remove(f"{file_stem(path, base)}.{kind}")
-            changed = True
-    if changed:
-        disk.sync_dir(path)
-    return sorted(bases), [base for base, kind, swap in found if kind == "snapshot" and not swap]
-
-
-def _finish_swap(log: PartitionLog, base: int, bases: list[int], indexes: list[int]) -> list[int]:
-    """A compacted segment takes the place of those it was made from: they go before it gets its name."""
-    disk, path = log.disk, log.path
-    stem = file_stem(path, base)
-    swap = disk.open(f"{stem}.log.swap")
-    next_offset = base + 1
-    markers = set()
-    for _, header in headers(swap, 0, swap.size()):
-        next_offset = header.next_offset
-        if header.is_control and header.record_count:
-            markers.add(header.base_offset)
-    swap.close()
-    replaced = [old for old in bases if base <= old < next_offset]
-    log.manifest.replacing(range(base, next_offset))
-    log.manifest.replaced()
-    # Also of those that have gone already.
-    _merge_transactions(disk, path, base, [old for old in indexes if base <= old < next_offset], markers)
-    for old in replaced:
-        for kind in ("index", "timeindex") if old == base else ("log", "index", "timeindex", "txnindex"):
-            disk.remove(f"{file_stem(path, old)}.{kind}")
-    disk.rename(f"{stem}.log.swap", f"{stem}.log")
-    return [*(old for old in bases if old not in replaced), base]
-
-
-def _merge_transactions(disk: Disk, path: str, base: int, indexes: list[int], markers: set[int]) -> None:
-    """What was aborted in the old segments was aborted in the new one, unless the marker has gone: then no record was
-    left of it, and nothing would tell where it ended. The swap may have got as far as writing the first of them
-    anew."""
-    entries: set[AbortedTransaction] = set()
-    for old in indexes:
-        name = file_stem(path, old) + INDEX_SUFFIX
-        try:
-            entries.update(decode(disk.read(name)))
-        except TransactionIndexDamaged:
-            disk.remove(name)
-    if entries:
-        there = (entry for entry in entries if entry.last_offset in markers)
-        merged = sorted(there, key=lambda entry: entry.last_offset)
-        write(disk, file_stem(path, base) + INDEX_SUFFIX, merged)
 
 
 def _trusted_end(log: PartitionLog) -> int | None:
@@ -296,7 +211,7 @@ def _trusted_end(log: PartitionLog) -> int | None:
     return log_end
 
 
-def _read_epochs(log: PartitionLog, clean: bool, notes: list[str]) -> LeaderEpochs:
+def _read_epochs(log: PartitionLog, clean: bool, notes: list[str]) -> LeaderEpochs | None:
     claimed = log.manifest.latest
     path = f"{log.path}/{EPOCHS_FILE}"
     try:
@@ -310,7 +225,7 @@ def _read_epochs(log: PartitionLog, clean: bool, notes: list[str]) -> LeaderEpoc
             raise
         notes.append(f"{fault} It was rebuilt.")
         epochs = None
-    return epochs if epochs is not None else _rebuild_epochs(log)
+    return epochs
 
 
 def _rebuild_epochs(log: PartitionLog) -> LeaderEpochs:
@@ -328,7 +243,7 @@ def _rebuild_epochs(log: PartitionLog) -> LeaderEpochs:
                 if header.leader_epoch > epochs.latest:
                     epochs.assign(header.leader_epoch, header.base_offset)
         except Refused:
-            break  # recovery will come to that batch
+            continue  # recovery, or the scrub, will come to that batch
         finally:
             segment.close()
     epochs.dirty = bool(epochs.entries)
@@ -342,146 +257,3 @@ def _first_header(segment: Segment) -> BatchHeader | None:
         return None
     finally:
         segment.close()
-
-
-class _Repair:
-    """Reads a log from the recovery point's segment on, and ends it where it stops making sense."""
-
-    def __init__(
-        self, log: PartitionLog, recovery_point: int, now_ms: int, notes: list[str], indexes: dict[int, bytes]
-    ) -> None:
-        self._log = log
-        self._indexes = indexes
-        self._recovery_point = recovery_point
-        self._now_ms = now_ms
-        self._notes = notes
-        self._next_offset = 0
-        claimed = log.manifest.latest
-        self._claimed = None if claimed is None else claimed.active
-        self._gaps = () if claimed is None else manifest.merged([*claimed.missing, *claimed.given_up])
-        self._told_epochs: dict[int, int] = {}
-        self._checked_bytes = 0
-        self._cut_bytes = 0
-
-    def run(self) -> Recovery:
-        log = self._log
-        segments = log.segments
-        first = max(bisect_right(segments, self._recovery_point, key=_base_offset) - 1, 0)
-        self._begin(segments[first].base_offset)
-        for at in range(first, len(segments)):
-            segment = segments[at]
-            following = segments[at + 1].base_offset if at + 1 < len(segments) else _OFFSET_MAX
-            if at > first:
-                log.snapshots.write(segment.base_offset, log.producers)
-            problem = self._check(segment, following)
-            segment.close()
-            if problem is not None:
-                self._end_log(at, problem)
-                break
-        else:
-            self._next_offset = max(self._next_offset, log.active.base_offset)
-        log.log_end = self._next_offset
-        return Recovery(False, self._checked_bytes, self._cut_bytes, tuple(self._notes))
-
-    def _begin(self, start: int) -> None:
-        """Epochs and producers as they were at `start`; what follows comes from the batches."""
-        log = self._log
-        self._next_offset = start
-        self._told_epochs = dict(log.epochs.entries)
-        log.epochs.truncate_from_end(start)
-        load_producers(log, log.producers, log.transactions, start, self._now_ms)
-        log.snapshots.truncate(start)
-
-    def _check(self, segment: Segment, following: int) -> str | None:
-        """Read one segment through. Says what is wrong behind the last good batch, at which it is cut."""
-        log = self._log
-        following = min(following, segment.base_offset + RELATIVE_OFFSET_MAX + 1)  # no checksum covers an offset
-        hole = segment.base_offset - max(self._next_offset, self._recovery_point)
-        # A larger one is a follower's: no segment can span it. And one may be known, and named.
-        if 0 < hole <= RELATIVE_OFFSET_MAX and not self._known_gap(segment.base_offset):
-            return f"offsets {self._next_offset}..{segment.base_offset} before it are missing"
-        if self._known_gap(segment.base_offset):
-            log.producers.close_transactions()
-            log.transactions.load()
-        self._next_offset = max(self._next_offset, segment.base_offset)
-        if (index := undecided.read_index(log.disk, log.path, segment.base_offset)) is not None:
-            self._indexes[segment.base_offset] = index
-        builder = IndexBuilder(segment.base_offset, log.config.index_interval_bytes)
-        log.transactions.begin_again(segment.base_offset)
-        claimed_size, claimed_end = self._claim(segment)
-        end = 0
-        problem = None
-        try:
-            for position, header, batch in whole(segment.log, 0, segment.size):
-                limit = min(following, claimed_end) if position < claimed_size else following
-                fits = self._next_offset <= header.base_offset <= header.last_offset < limit
-                if not fits or (header.base_offset > self._next_offset and self._moved(segment, position, header)):
-                    problem = f"offset {header.base_offset} stands where {self._next_offset} was expected"
-                    break
-                builder.add(position, header)
-                self._note(segment, header, batch)
-                end = position + header.size
-        except Refused as refused:
-            problem = str(refused)
-        self._checked_bytes += end
-        if end < segment.size:
-            problem = problem or "the last batch is not whole"
-            self._notes.append(f"{segment.log.path} was cut at {end} of {segment.size} bytes: {problem}")
-            self._cut_bytes += segment.size - end
-            segment.log.truncate(end)
-            segment.size = end
-            segment.log.sync()
-        segment.adopt(builder)
-        segment.renew_indexes()
-        log.transactions.finish(segment.base_offset)
-        return problem
-
-    def _known_gap(self, end: int) -> bool:
-        """Whether what is missing before this offset is in the manifest."""
-        gaps = self._gaps if self._next_offset < end else ()
-        return any(first <= self._next_offset and last >= end for first, last in gaps)
-
-    def _claim(self, segment: Segment) -> tuple[int, int]:
-        """How many bytes of the segment the manifest knows as the active one's, and the offset at which they end. A
-        sealed one ends where the next begins."""
-        claimed = self._claimed
-        if claimed is None or claimed.base_offset != segment.base_offset:
-            return 0, 0
-        return claimed.size, claimed.end_offset
-
-    def _moved(self, segment: Segment, position: int, header: BatchHeader) -> bool:
-        """Whether a batch behind a gap stands at a wrong offset: compaction leaves gaps, but the batch behind this one
-        goes on as if there were none."""
-        behind = segment.log.pread(_OFFSET_BYTES, position + header.size)
-        without_gap = self._next_offset + header.next_offset - header.base_offset
-        return len(behind) == _OFFSET_BYTES and int.from_bytes(behind, "big", signed=True) == without_gap
-
-    def _note(self, segment: Segment, header: BatchHeader, batch: memoryview) -> None:
-        log = self._log
-        if header.leader_epoch > log.epochs.latest:
-            log.epochs.assign(header.leader_epoch, self._epoch_start(header))
-        if header.producer_id >= 0:
-            log.transactions.record(header, batch, header.base_offset, self._now_ms, segment_base=segment.base_offset)
-        self._next_offset = header.next_offset
-
-    def _epoch_start(self, header: BatchHeader) -> int:
-        """Where its epoch began: before it, if compaction took the first batches and the checkpoint knows of them."""
-        told = self._told_epochs.get(header.leader_epoch, header.base_offset)
-        return told if self._next_offset <= told <= header.base_offset else header.base_offset
-
-    def _end_log(self, at: int, problem: str) -> None:
-        """The log ends in or before segment `at`; later ones are set aside."""
-        log = self._log
-        segments = log.segments
-        if segments[at].base_offset > self._next_offset:
-            at -= 1  # it begins behind a hole: it is not part of the log either
-        for segment in reversed(segments[at + 1 :]):
-            path = segment.log.path
-            segment.close()
-            self._cut_bytes += segment.size
-            log.disk.rename(path, path + DAMAGED_SUFFIX)
-            log.disk.remove(segment.offsets.path)
-            log.disk.remove(segment.times.path)
-            self._notes.append(f"{path} was set aside as {path}{DAMAGED_SUFFIX}: {problem}")
-        log.adopt(segments[: at + 1])
-        log.disk.sync_dir(log.path)

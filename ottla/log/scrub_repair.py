@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crc32c import crc32c
 
 from ottla.log import damage, rebuilding
-from ottla.log.damage import DAMAGED_SUFFIX
+from ottla.log.aside import keep, pieces
 from ottla.log.index import OffsetIndex, TimeIndex
 from ottla.log.manifest import NO_CRC, SegmentClaim, claim_of, file_crc
 from ottla.log.scan import headers
@@ -30,8 +30,6 @@ from ottla.wire.batch import CRC_FROM, HEADER, HEADER_BYTES, LENGTH_OVERHEAD, MA
 
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
-
-_COPY_BYTES = 1024 * 1024
 
 
 class Patch(NamedTuple):
@@ -47,23 +45,16 @@ def prepare(log: PartitionLog, segment: Segment, found: Sequence[Found]) -> list
     patches = []
     for each in found:
         if each.end - each.start >= HEADER_BYTES:
-            _keep_aside(log, segment, each)
+            keep(log.disk, segment.log, each.start, each.end)
             patches.append(Patch(each.start, _empty_batch(log, segment, each)))
-    log.disk.sync_dir(log.path)
-    log.manifest.lose([each.offsets for each in found], log_start=log.log_start, topic_id=log.topic_id)
+    name(log, found)
     return patches
 
 
-def _keep_aside(log: PartitionLog, segment: Segment, found: Found) -> None:
-    aside = log.disk.open(f"{segment.log.path}.{found.start}{DAMAGED_SUFFIX}", create=True)
-    if aside.size():
-        return  # from an attempt that a crash cut off
-    position = found.start
-    while position < found.end and (piece := segment.log.pread(min(_COPY_BYTES, found.end - position), position)):
-        aside.append(piece)
-        position += len(piece)
-    aside.sync()
-    aside.close()
+def name(log: PartitionLog, found: Sequence[Found]) -> None:
+    """Name the offsets of what is damaged in the manifest. Durable on return."""
+    ranges = [each.offsets for each in found if each.offsets[0] < each.offsets[1]]
+    log.manifest.lose(ranges, log_start=log.log_start, topic_id=log.topic_id, unproven=log.given_up)
 
 
 def _empty_batch(log: PartitionLog, segment: Segment, found: Found) -> bytes:
@@ -73,10 +64,8 @@ def _empty_batch(log: PartitionLog, segment: Segment, found: Found) -> bytes:
     behind_crc = (0, end - first - 1, NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER, -1, -1, 0)
     before_crc = (first, length, log.epochs.epoch_of(first), MAGIC)
     crc = crc32c(HEADER.pack(*before_crc, 0, *behind_crc)[CRC_FROM:])
-    position = found.start + HEADER_BYTES
-    while position < found.end and (piece := segment.log.pread(min(_COPY_BYTES, found.end - position), position)):
+    for piece in pieces(segment.log, found.start + HEADER_BYTES, found.end):
         crc = crc32c(piece, crc)
-        position += len(piece)
     return HEADER.pack(*before_crc, crc, *behind_crc)
 
 

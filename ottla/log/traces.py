@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import Refused
 from ottla.log.manifest import Manifest, Range, merged, without
@@ -13,7 +13,40 @@ from ottla.log.scan import headers, whole
 from ottla.log.segment import Segment
 
 if TYPE_CHECKING:
+    from ottla.log.damage import Evidence
     from ottla.log.partition_log import PartitionLog
+
+
+class Beginning(NamedTuple):
+    """What tells where a log begins that has no manifest."""
+
+    checkpointed: int
+    """As the checkpoint of log starts says; 0 also if it says nothing."""
+    epochs: Sequence[tuple[int, int]]
+    """Leader epochs as their checkpoint has them: the first begins where the log does, for whoever deletes a segment
+    moves it, if not before then soon."""
+    orphans: Sequence[int]
+    """Segments of which only indexes are there."""
+    deleting: bool
+    """Files stand there that are about to be deleted: then the epochs may not know yet."""
+
+
+def lost_before(first: int, started: int, began: Beginning) -> Range | None:
+    """What is missing before the first segment of a log without a manifest. `started`: where it started, as the mark of
+    a clean stop or the checkpoint of log starts says; negative: neither does."""
+    told = [started] if started >= 0 else [start for _, start in began.epochs[:1]] + list(began.orphans[:1])
+    if started < 0 and began.deleting:
+        return None
+    start = min(told, default=first)
+    return (start, first) if start < first else None
+
+
+def unproven_before(log_start: int, evidence: Evidence, began: Beginning) -> tuple[Range, ...]:
+    """A log without a manifest starts where its first file begins, if nothing says otherwise. That is a guess unless
+    something proves it, and nobody may delete anything because of a guess: what is before counts as a gap, which other
+    replicas may have whole (`Manifest.proven_start`)."""
+    proven = [evidence.closed_start, evidence.started, began.checkpointed, *(start for _, start in began.epochs[:1])]
+    return () if max(proven) >= log_start else ((0, log_start),)
 
 
 def begins_elsewhere(segment: Segment, end: int) -> bool:
@@ -33,6 +66,22 @@ def cut_by_indexes(segment: Segment, end: int) -> bool:
     last = segment.offsets.last_position_told()
     offset = segment.times.last_offset_told()
     return last >= max(segment.size, 1) or (offset is not None and segment.base_offset + offset >= end)
+
+
+def lost_from_killed(segments: Sequence[Segment], end_of: dict[int, int], orphans: Sequence[int]) -> list[Range]:
+    """As `lost_from_compacted`, of one that was not closed cleanly: snapshots may be of segments that were about to be
+    replaced. `end_of`: of the segments to be looked at."""
+    found = []
+    bases = [segment.base_offset for segment in segments]
+    for offset in orphans:
+        following = next((base for base in bases if base > offset), None)
+        if following is not None and bases[0] < offset and any(base > offset for base in end_of):
+            found.append((offset, following))
+    for segment, behind in pairwise(segments):
+        end = end_of.get(segment.base_offset)
+        if end is not None and cut_by_indexes(segment, end):
+            found.append((end, behind.base_offset))
+    return found
 
 
 def lost_from_compacted(log: PartitionLog, segments: Sequence[Segment], end_of: dict[int, int]) -> list[Range]:

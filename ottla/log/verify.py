@@ -14,12 +14,10 @@ counts only if it is found again (`confirmed`): files are deleted, compacted and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
-from ottla.errors import Fault, Refused
+from ottla.errors import Fault
 from ottla.log import checkpoints, manifest
 from ottla.log.damage import NOT_KNOWN, Evidence
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
@@ -27,23 +25,27 @@ from ottla.log.epochs import NO_EPOCH, LeaderEpochs
 from ottla.log.index import IndexDamaged, OffsetIndex, TimeIndex
 from ottla.log.producers import Producers, SnapshotDamaged
 from ottla.log.segment import file_stem
+from ottla.log.tidying import DELETED, orphaned
+from ottla.log.traces import Beginning, lost_before
 from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
 from ottla.log.transaction_index import TransactionIndexDamaged, decode
+from ottla.log.verify_batches import batches
 from ottla.log.verify_claims import (
     AT_START,
     NOTHING_TOLD,
     REBUILT,
+    RESTORED,
     AbortedInLog,
     Finding,
     Told,
     against_checkpoints,
     against_manifest,
+    in_place_of,
 )
 from ottla.runtime import Disk, File
 from ottla.wire import marker
-from ottla.wire.batch import CRC_FROM, HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_header
+from ottla.wire.batch import NO_TIMESTAMP, BatchHeader
 
-CHUNK_BYTES: Final = 1024 * 1024
 FINDINGS_MAX: Final = 20
 """Of one segment: a file full of noise is damaged once."""
 _OFFSET_MAX: Final = 2**63 - 1
@@ -109,6 +111,7 @@ def verify_checkpoints(
             told[name] = checkpoints.read_offsets(disk, directory, name)
         except Fault as fault:
             findings.append(Finding(f"{directory}/{name}", str(fault), REBUILT))
+    findings += in_place_of(disk, directory)
     try:
         checkpoints.read_meta_properties(disk, directory)
     except Fault as fault:
@@ -207,8 +210,8 @@ class _Verification:
         if self._manifest is not None:
             claims = against_manifest(self._disk, self._path, self._manifest, sizes, finished=self._finished)
             self._findings += claims
-        elif bases and 0 <= self._started < bases[0]:
-            start, path = self._started, f"{file_stem(self._path, bases[0])}.log"
+        elif bases and (lost := lost_before(bases[0], self._started, self._beginning(names))) is not None:
+            start, path = lost[0], f"{file_stem(self._path, bases[0])}.log"
             what = f"offsets {start}..{bases[0] - 1} before it are missing: the log started at {start}"
             self._found(path, what, AT_START, records=True, offset=start)
         for at, base in enumerate(bases):
@@ -220,6 +223,11 @@ class _Verification:
             self._snapshot(base)
         self._end(snapshots)
         return Checked(self._path, tuple(self._findings), tuple(self._notes), len(bases), self._batches, self._size)
+
+    def _beginning(self, names: Sequence[str]) -> Beginning:
+        epochs = [] if self._epochs is None else self._epochs.entries
+        orphans = [] if self._running else orphaned(names)
+        return Beginning(self._told.log_start, epochs, orphans, self._running or any(map(DELETED.fullmatch, names)))
 
     def _left_over(self, name: str) -> str:
         found = _UNFINISHED.fullmatch(name)
@@ -284,7 +292,7 @@ class _Verification:
         self._next_offset = max(self._next_offset, base)
         before = len(self._findings)
         end = 0
-        for position, header, problem in _batches(file, size, self._read):
+        for position, header, problem in batches(file, size, self._read):
             if problem:
                 self._found(
                     file.path, problem, FROM_A_REPLICA, records=True, position=position, offset=self._next_offset
@@ -381,7 +389,9 @@ class _Verification:
         try:
             checkpoints.read_partition_metadata(self._disk, self._path)
         except Fault as fault:
-            self._found(f"{self._path}/{checkpoints.PARTITION_METADATA}", str(fault), "as it says")
+            path = f"{self._path}/{checkpoints.PARTITION_METADATA}"
+            known = self._manifest is not None and self._manifest.topic_id is not None
+            self._found(path, str(fault).removeprefix(f"{path} is "), REBUILT if known else RESTORED)
 
     def _snapshot(self, offset: int) -> None:
         path = f"{file_stem(self._path, offset)}.snapshot"
@@ -453,40 +463,3 @@ class _Walk:
 
     def problems(self) -> Sequence[tuple[str, str]]:
         return self._problems
-
-
-def _batches(file: File, end: int, read: Callable[[int], object]) -> Iterator[tuple[int, BatchHeader, str]]:
-    """Position and header of each batch that begins within the file, and what is wrong with it. Ends where no header
-    stands, or one that points behind the end."""
-    position = 0
-    chunk = memoryview(b"")
-    start = 0  # of the chunk in the file
-    while end - position >= HEADER_BYTES:
-        if position + HEADER_BYTES > start + len(chunk):
-            start, chunk = position, memoryview(file.pread(min(CHUNK_BYTES, end - position), position))
-            read(len(chunk))
-        try:
-            header = read_header(chunk, position - start)
-        except Refused:
-            return
-        if header.size > end - position or header.last_offset_delta < 0:
-            return
-        inside = chunk[position - start :][: header.size]
-        if len(inside) == header.size:
-            crc = crc32c(inside[CRC_FROM:])
-        else:
-            crc = _crc(file, position + CRC_FROM, position + header.size)
-        yield position, header, "" if crc == header.crc else "the checksum of a batch is wrong"
-        position += header.size
-
-
-def _crc(file: File, start: int, end: int) -> int:
-    """Of a batch that may be larger than one wants to hold."""
-    crc = 0
-    while start < end:
-        piece = file.pread(min(CHUNK_BYTES, end - start), start)
-        if not piece:
-            break
-        crc = crc32c(piece, crc)
-        start += len(piece)
-    return crc

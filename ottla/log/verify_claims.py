@@ -25,6 +25,7 @@ AT_START: Final = (
     "replica that has it. Without another replica, restore the files from a backup first, or give the offsets up with "
     "`ottla log accept-loss`"
 )
+RESTORED: Final = "restore it from a backup: without it the broker does not know whose records these are"
 REBUILT: Final = "nothing to do: the broker rebuilds it from the log"
 KEPT_ASIDE: Final = "nothing to do: the broker cuts it back at its next start, and keeps what was behind aside"
 KNOWN: Final = (
@@ -56,6 +57,15 @@ class Told(NamedTuple):
 NOTHING_TOLD: Final = Told()
 
 
+def in_place_of(disk: Disk, directory: str) -> Iterator[Finding]:
+    """Files where the directories of partitions should be."""
+    for name in disk.listdir(directory):
+        topic, _, index = name.rpartition("-")
+        if topic and index.isdecimal() and not disk.is_directory(f"{directory}/{name}"):
+            what = "it is a file, and has the name of a partition, which is a directory"
+            yield Finding(f"{directory}/{name}", what, AT_START, records=True)
+
+
 def against_manifest(
     disk: Disk, path: str, manifest: Manifest, sizes: Mapping[int, int], *, finished: bool
 ) -> Iterator[Finding]:
@@ -68,7 +78,7 @@ def against_manifest(
     if manifest.active is not None:
         yield from _segment(disk, path, manifest.active, sizes.get(manifest.active.base_offset), exact=finished)
     first = min((base for base, size in sizes.items() if size), default=None)
-    known = any(start <= manifest.log_start for start, _ in (*manifest.missing, *manifest.given_up))
+    known = any(start <= manifest.log_start < end for start, end in (*manifest.missing, *manifest.given_up))
     claimed = any(claim.base_offset <= manifest.log_start for claim in manifest.segments)
     if first is not None and 0 <= manifest.log_start < first and not known and not claimed:
         what = f"offsets {manifest.log_start}..{first - 1} are missing: the log starts at {manifest.log_start}"

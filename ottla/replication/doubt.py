@@ -13,6 +13,10 @@ appended that could contradict them. It ends when it has heard of all others tha
 It waits for those that are alive. A damaged one that was not stopped cleanly waits for all of them, for
 `replica.lag.time.max.ms`: the others may have more than is proven here. So does one whose data directory is an older
 copy, which somebody put back.
+
+Who came to lead because nobody was there that has more leads provisionally: as long as it has appended nothing in this
+leader epoch, a follower that shows more puts it back in doubt, and leads instead (`shows_more`). Once it has appended
+something that cannot be: then a follower keeps aside what it cuts (`log.quarantine.keep_tail`).
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ class Heard(NamedTuple):
 
 
 class Doubt:
-    __slots__ = ("_all", "_first", "_heard", "_proven", "_since", "_whole")
+    __slots__ = ("_all", "_first", "_heard", "_proven", "_since", "whole")
 
     def __init__(self, proven: Position, first: int | None, *, wait_for_all: bool, whole: bool = False) -> None:
         """`first`: the first offset that another one must have. None: whatever it has, for here is nothing at all, and
@@ -50,7 +54,8 @@ class Doubt:
         self._proven = proven
         self._first = first
         self._all = wait_for_all
-        self._whole = whole
+        self.whole = whole
+        """Nothing is known to be missing."""
         self._heard: dict[int, Heard] = {}
         self._since: float | None = None
 
@@ -72,7 +77,7 @@ class Doubt:
             self._since = now
         awaited = [replica for replica in others if self._all or alive(replica)]
         present = {replica: heard for replica, heard in self._heard.items() if able(replica, heard.broker_epoch)}
-        if self._whole and not self._all:
+        if self.whole and not self._all:
             wait_s_max = min(wait_s_max, WHOLE_WAIT_SECONDS)
         if now - self._since < wait_s_max and not present.keys() >= set(awaited):
             return None
@@ -81,11 +86,36 @@ class Doubt:
             for replica, heard in present.items()
             if heard.position.epoch >= self._proven.epoch
             and heard.position.end >= self._proven.end
-            and not (self._whole and heard.position == self._proven)
+            and not (self.whole and heard.position == self._proven)
             and (self._first is None or 0 <= heard.log_start <= self._first)
         }
         best = max(complete.values(), default=None)
         return tuple(replica for replica in others if complete.get(replica) == best and best is not None)
+
+    def outdone(self, position: Position, log_start: int) -> bool:
+        """Whether a replica has all that is proven here, and more than that."""
+        reaches = position.epoch >= self._proven.epoch and position.end >= self._proven.end
+        return reaches and position != self._proven and (self._first is None or 0 <= log_start <= self._first)
+
+
+def shows_more(
+    partition: Partition, replica: int, broker_epoch: int, offset: int, last_epoch: int, log_start: int
+) -> bool:
+    """A follower of a provisional leader asks for an offset. True: it has more, and the leader is in doubt again."""
+    doubt, log = partition.provisional, partition.log
+    if doubt is None:
+        return False
+    if not partition.leads or log.log_end != partition.leader.epoch_start:
+        partition.provisional = None  # records of this leader epoch are in its log
+        return False
+    if replica not in partition.leader.followers or not doubt.outdone(Position(last_epoch, offset), log_start):
+        return False
+    partition.step_down()
+    log.drop_empty_epochs()
+    partition.provisional, partition.doubt = None, doubt
+    doubt.hear(replica, broker_epoch, offset, last_epoch, log_start)
+    partition.wake()
+    return True
 
 
 def doubt_of(partition: Partition, in_sync: tuple[int, ...], leader_epoch: int) -> Doubt | None:
@@ -116,6 +146,6 @@ def resolve(
     if chosen:
         partition.leader.proposed = chosen
     elif chosen is not None:
-        partition.doubt = None
+        partition.provisional, partition.doubt = partition.doubt, None
         return True
     return False

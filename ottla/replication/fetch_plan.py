@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from ottla.log.damage import held_from
 from ottla.replication.partition import Partition
 from ottla.wire.fetch import FetchPartition, PartitionFetched
 from ottla.wire.fetch_session import FIRST_EPOCH, NO_SESSION, FetchSession
@@ -132,7 +133,7 @@ class FetchPlan:
         for key in self._moved:
             followed = self._followed[key]
             partition = followed.partition
-            log_start = partition.log.log_start
+            log_start = held_from(partition.log)
             wanted = FetchPartition(key[1], *partition.follower.position(), log_start, self._partition_bytes_max)
             if self._session.update(key, wanted):
                 followed.asked_in = self._requests

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ottla.log.quarantine import quarantine
 from ottla.log.segment import Segment
 from ottla.replication.gaps import next_offset
-from ottla.replication.leader import NO_EPOCH
+from ottla.replication.leader import NO_EPOCH, truncation_offset
 from ottla.wire import batch
 
 if TYPE_CHECKING:
@@ -58,11 +58,7 @@ class FollowerState:
         """Our log has diverged from the leader's behind (at most) the end of this epoch: drop what follows. The
         segments that may be unlinked. The next fetch shows whether the rest agrees."""
         log = self._partition.log
-        own_epoch, own_end = log.end_offset_for_epoch(epoch)
-        offset = min(end, log.log_end)
-        if own_epoch != NO_EPOCH:
-            offset = min(own_end, log.log_end) if own_epoch != epoch else min(own_end, end, log.log_end)
-        return self._cut(log.truncate_to, max(offset, log.log_start), now_ms)
+        return self._cut(log.truncate_to, truncation_offset(log, epoch, end), now_ms)
 
     def restart_at(self, offset: int, now_ms: int) -> list[Segment]:
         """The leader has nothing before `offset` any more, and we have nothing from there on: begin anew there."""

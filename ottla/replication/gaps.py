@@ -54,11 +54,23 @@ def pass_over(partition: Partition, gap: Gap, now_ms: int) -> Gap | None:
     return Gap(offset, partition.follower.agreed, gap.given_up)
 
 
+def compare_start(partition: Partition, start: int) -> None:
+    """Another replica's log starts there. If ours starts later, and nothing proves that, what is between is lost here
+    (a first segment, with the manifest that knew of it). Blocks."""
+    own = partition.log
+    if own.given_up and 0 <= start < own.log_start:
+        guessed = damage.guessed_from(own)
+        if max(start, guessed) < own.log_start:
+            damage.began_at(own, max(start, guessed))
+            log.error("%s is damaged: %s. Another replica has them", partition, own.damage)
+
+
 def tell(partition: Partition, replica: int, offset: int) -> Gap | None:
     """What the leader has to say of an offset that a follower asks for; None: nothing is missing there."""
+    follower = partition.leader.followers[replica]
+    compare_start(partition, follower.log_start)
     gap = damage.gap_at(partition.log, offset)
     if gap is not None:
-        follower = partition.leader.followers[replica]
         follower.lacks = merged([*follower.lacks, (offset, gap.end)])
     return gap
 

@@ -105,9 +105,13 @@ class IsrManager:
             self._news.set()
 
     def _resolve(self, partition: Partition) -> None:
-        alive = self._cluster.image.brokers.__contains__
+        alive, doubt = self._cluster.image.brokers.__contains__, partition.doubt
         if resolve(partition, self._runtime.now(), self._lag_s_max, self._able, alive):
-            log.warning("%s: no other replica shows what is missing: broker %d leads", partition, partition.broker_id)
+            me = partition.broker_id
+            if doubt is not None and doubt.whole:
+                log.info("%s: no other replica that is there has more: broker %d leads", partition, me)
+            else:
+                log.warning("%s: no other replica shows what is missing: broker %d leads", partition, me)
             self.on_leads(partition)
         elif partition.leader.proposed is not None:
             self._wanted[partition] = None

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 UNKNOWN: Final = -1
 NO_EPOCH: Final = -1
+RESENT_MAX: Final = 8
+"""So often in a row a follower is sent the same before its leader looks whether that is damaged."""
 
 Able = Callable[[int, int], bool]
 """Whether a broker is there, under a registration, and stays."""
@@ -36,7 +38,9 @@ Able = Callable[[int, int], bool]
 class Follower:
     """One replica as its leader sees it, in one leader epoch."""
 
-    __slots__ = ("epoch", "heard", "id", "known_epoch", "lacks", "log_end", "log_start", "mark", "marked_at")
+    __slots__ = (
+        "epoch", "heard", "id", "known_epoch", "lacks", "log_end", "log_start", "mark", "marked_at", "resent", "sent",
+    )  # fmt: skip
 
     def __init__(self, replica: int) -> None:
         self.id = replica
@@ -52,6 +56,9 @@ class Follower:
         """It has fetched since it was last found behind: only then does what is known of it speak for it."""
         self.mark: int | None = None
         self.marked_at = 0.0
+        self.sent = UNKNOWN
+        """The offset at which it was sent something last."""
+        self.resent = 0
 
     @property
     def counts(self) -> bool:
@@ -66,6 +73,13 @@ class Follower:
         self.heard = True
         if self.mark is not None and offset >= self.mark:
             self.mark = None
+
+    def sent_again(self, offset: int) -> bool:
+        """It is sent what is there at an offset. Whether that has been so often that it cannot take it: once in a
+        while, as it may have been left out of answers that were full."""
+        self.resent = self.resent + 1 if offset == self.sent else 0
+        self.sent = offset
+        return self.resent % RESENT_MAX == RESENT_MAX - 1
 
     def lags(self, log_end: int, now: float, lag_s_max: float) -> bool:
         if self.log_end >= log_end and self.counts:  # else the high watermark waits for it all the same
@@ -230,6 +244,15 @@ def diverging_epoch(log: PartitionLog, offset: int, last_epoch: int) -> tuple[in
     if epoch < last_epoch and gap_at(log, end - 1) is not None:
         epoch = last_epoch  # which epochs there were is lost with their records: the follower may have them
     return (epoch, end) if epoch < last_epoch or end < offset else None
+
+
+def truncation_offset(log: PartitionLog, epoch: int, end: int) -> int:
+    """Where a follower truncates its log whose leader says that both agree up to the end of this epoch at most."""
+    own_epoch, own_end = log.end_offset_for_epoch(epoch)
+    offset = min(end, log.log_end)
+    if own_epoch != NO_EPOCH:
+        offset = min(own_end, log.log_end) if own_epoch != epoch else min(own_end, end, log.log_end)
+    return max(offset, log.log_start)
 
 
 def too_few(in_sync: tuple[int, ...], in_sync_min: int) -> Refused:

@@ -53,7 +53,7 @@ class Partition:
         "_enough", "_gate", "_looks_closer", "_policy", "_uncommitted_bytes", "_waiters", "append_listeners",
         "broker_id", "doubt", "eligible", "end_known", "follower", "forgot", "high_watermark",
         "high_watermark_listeners", "in_sync", "index", "last_leader", "leader", "leader_epoch", "leader_id", "leads",
-        "log", "outdated", "partition_epoch", "replicas", "source", "topic", "topic_id",
+        "log", "outdated", "partition_epoch", "provisional", "replicas", "source", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,8 @@ class Partition:
         self.high_watermark = log.log_start
         self.doubt: Doubt | None = None
         """While it is to lead, and must not before it has heard of the others."""
+        self.provisional: Doubt | None = None
+        """While it leads only because no other was there that has more (`doubt.shows_more`)."""
         self.end_known = False
         """The log ends where it ended when its broker stopped, for certain; or it has led since."""
         self.forgot = False
@@ -133,7 +135,7 @@ class Partition:
         if state.partition_epoch > self.partition_epoch:
             self.leader.proposed = None
         if begins := state.leader_epoch > self.leader_epoch:
-            self.follower.agreed = 0
+            self.follower.agreed, self.provisional = 0, None
         led = self.leads
         self.partition_epoch = state.partition_epoch
         self.replicas = tuple(state.replicas)

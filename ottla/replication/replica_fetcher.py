@@ -18,9 +18,11 @@ from typing import Final, NamedTuple, Protocol
 
 from ottla.errors import BadFrame, ErrorCode, Fault, Refused
 from ottla.log.damage import Gap
+from ottla.log.quarantine import keep_tail
 from ottla.log.segment import Segment
 from ottla.replication import gaps
 from ottla.replication.fetch_plan import FetchPlan, Request
+from ottla.replication.leader import truncation_offset
 from ottla.replication.partition import Partition
 from ottla.replication.throttle import Throttle
 from ottla.runtime import Buffer, Handle, Runtime
@@ -286,8 +288,9 @@ class Follower:
             raise Refused(ErrorCode(fetched.error))
         elif fetched.diverging is not None:
             before, committed = partition.log.log_end, partition.high_watermark
+            kept = await self._keep_aside(partition, truncation_offset(partition.log, *fetched.diverging))
             dropped = partition.follower.truncate(*fetched.diverging, now_ms)
-            self._tell_cut(partition, before, committed)
+            self._tell_cut(partition, before, committed, kept)
             await self._around.was_cut(partition, dropped)
         elif gaps.unsettled(partition) is not None and len(fetched.records):
             self._around.make_whole(partition)
@@ -296,19 +299,30 @@ class Follower:
             if fetched.records:
                 partition.follower.watermark_known = False  # how far that is committed the leader knows before us
             dropped = partition.follower.replicate(fetched.records, fetched.high_watermark, fetched.log_start, now_ms)
+            gaps.compare_start(partition, fetched.log_start)
             if dropped:
                 await self._around.was_cut(partition, dropped)
 
-    def _tell_cut(self, partition: Partition, before: int, committed: int) -> None:
-        """What was committed the leader of the time knew. We do if it was us; and if we are in sync the one who leads
-        now was, too, so it has all of it. Else, after a `kill -9` or with records of another, we know only a part."""
+    async def _keep_aside(self, partition: Partition, offset: int) -> str:
+        """Nothing is cut in silence that may have been acknowledged: a copy of it stays. The names of the copies."""
+        log_ = partition.log
+        followed = (partition.leader_id, partition.leader_epoch, log_.truncations)
+        if offset >= log_.log_end or (offset >= partition.high_watermark and _knows_committed(partition)):
+            return ""
+        kept = await self._runtime.offload(keep_tail, log_, offset)
+        if (partition.leader_id, partition.leader_epoch, log_.truncations) != followed:
+            raise Refused(ErrorCode.fenced_leader_epoch)  # meanwhile another one leads
+        return ", ".join(kept)
+
+    def _tell_cut(self, partition: Partition, before: int, committed: int, kept: str) -> None:
         after = partition.log.log_end
-        if after >= committed and not (partition.follower.watermark_known or partition.broker_id in partition.in_sync):
+        aside = f"Offsets {after} to {before - 1} are kept in {kept}"
+        if after >= committed and not _knows_committed(partition):
             log.warning(
                 "%s: cut from %d to %d, as broker %d has it: it is not known whether records that acks=all "
                 "acknowledged are concerned. They are if broker %d, or one that led before it, was elected without "
-                "them: then the log of the controller says `unclean election`",
-                partition, before, after, self.leader_id, self.leader_id,
+                "them: then the log of the controller says `unclean election`. %s",
+                partition, before, after, self.leader_id, self.leader_id, aside,
             )  # fmt: skip
         elif after >= committed:
             log.info(
@@ -316,10 +330,10 @@ class Follower:
                 "acknowledged is concerned", partition, before, after, self.leader_id,
             )  # fmt: skip
         else:
-            log.warning(
+            log.error(
                 "%s: cut from %d to %d, as broker %d has it: records that acks=all acknowledged are concerned, offsets "
-                "%d to %d were committed. Broker %d was elected without them (unclean), or has lost them",
-                partition, before, after, self.leader_id, after, committed - 1, self.leader_id,
+                "%d to %d were committed. Broker %d was elected without them (unclean), or has lost them. %s",
+                partition, before, after, self.leader_id, after, committed - 1, self.leader_id, aside,
             )  # fmt: skip
 
     def _tell_gap(self, partition: Partition, gap: Gap) -> None:
@@ -339,6 +353,12 @@ class Follower:
             partition, self.leader_id, partition.log.log_end, log_start,
         )  # fmt: skip
         await self._around.was_cut(partition, partition.follower.restart_at(log_start, now_ms))
+
+
+def _knows_committed(partition: Partition) -> bool:
+    """What was committed the leader of the time knew. We do if it was us; and if we are in sync the one who leads now
+    was, too, so it has all of it. Else, after a `kill -9` or with records of another, we know only a part."""
+    return partition.follower.watermark_known or partition.broker_id in partition.in_sync
 
 
 def _throttled(partition: Partition) -> bool:

@@ -17,11 +17,13 @@ from ottla.cluster.image import Image, Topic
 from ottla.cluster.layout import id_text
 from ottla.config.topic import TopicConfig
 from ottla.errors import Fault, Refused, StorageFault
-from ottla.log import checkpoints, manifest, scrub_schedule
-from ottla.log.damage import DAMAGED_SUFFIX, NOT_KNOWN, set_directories_aside
+from ottla.log import checkpoints, scrub_schedule
+from ottla.log.aside import keep_whole
+from ottla.log.damage import NOT_KNOWN
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.leader import NO_EPOCH
 from ottla.replication.partition import NO_LEADER, Partition
+from ottla.replication.partition_directory import Key, has_log, partition_of, topic_id_of
 from ottla.replication.topic_settings import append_policy, log_config
 from ottla.runtime import Runtime
 
@@ -44,8 +46,6 @@ UNFINISHED = ".tmp"
 """What is left of a file whose writer was killed."""
 LOGS_AT_ONCE = 100
 """Opened beside the loop before it has a turn with them."""
-
-Key = tuple[str, int]
 
 
 class Replicas:
@@ -190,10 +190,7 @@ class Replicas:
         """What stands where a partition's directory should be is another file, a link that leads nowhere, or an empty
         directory; or a directory stands where a checkpoint should be."""
         path = f"{self._data_dir}/{name}"
-        taken = set(self._disk.listdir(self._data_dir))
-        aside = next(each for at in range(1, ASIDE_MAX) if (each := f"{name}.{at}{DAMAGED_SUFFIX}") not in taken)
-        log.warning("%s is not what should stand there: set aside as %s", path, aside)
-        self._disk.rename(path, f"{self._data_dir}/{aside}")
+        log.warning("%s is not what should stand there: set aside as %s", path, keep_whole(self._disk, path))
 
     def _read_checkpoint(self, name: str) -> dict[Key, int]:
         """A damaged one is as good as none: what it said is proven by the logs, or worked out again."""
@@ -225,13 +222,16 @@ class Replicas:
         path = f"{self._data_dir}/{name}"
         if name.endswith(UNFINISHED) and name.startswith(WRITTEN_ATOMICALLY):
             self._disk.remove(path)
-        key = None if name.endswith((DELETED, STRAY)) else _partition_of(name)
+        key = None if name.endswith((DELETED, STRAY)) else partition_of(name)
         if key is None:
             return None
-        if not self._disk.exists(f"{path}/{checkpoints.PARTITION_METADATA}") and not self._has_log(path):
+        if not self._disk.exists(f"{path}/{checkpoints.PARTITION_METADATA}") and not has_log(self._disk, path):
             return None  # no partition of ours
         topic = image.topic(key[0])
-        topic_id = self._topic_id(path, None if topic is None else topic.id)
+        deleted = any(
+            each.name == key[0] and self._broker_id in each.replicas for each in image.tombstones.values()
+        )
+        topic_id = topic_id_of(self._disk, path, None if topic is None else topic.id, deleted=deleted)
         known = topic is not None and key[1] < len(topic.partitions) and topic_id in (None, topic.id)
         if topic is not None and known and self._broker_id in topic.partitions[key[1]].replicas:
             return key
@@ -246,44 +246,12 @@ class Replicas:
         self._disk.rename(path, aside)
         return None
 
-    def _topic_id(self, path: str, expected: bytes | None) -> bytes | None:
-        """The topic that a directory belongs to, as Kafka's file says; if that says another one, or cannot be read, as
-        the manifest says, which has a checksum."""
-        told: bytes | None = None
-        damaged: Fault | None = None
-        try:
-            told = checkpoints.read_partition_metadata(self._disk, path)
-        except StorageFault:
-            if not (aside := set_directories_aside(self._disk, path)):
-                raise
-            log.warning("%s", ", ".join(aside))
-        except Fault as fault:
-            damaged = fault
-        if damaged is None and told in (None, expected):
-            return told
-        try:
-            found = manifest.read(self._disk, path)
-        except manifest.ManifestDamaged:
-            found = None
-        if found is None or found.topic_id is None:
-            if damaged is not None:
-                raise damaged
-            return told
-        if found.topic_id != told:
-            log.warning("%s/%s is not what the manifest says: rebuilt", path, checkpoints.PARTITION_METADATA)
-            self._disk.remove(f"{path}/{checkpoints.PARTITION_METADATA}")
-            checkpoints.write_partition_metadata(self._disk, path, found.topic_id)
-        return found.topic_id
-
     def _aside(self, name: str, topic_id: bytes, index: int, ending: str) -> str:
         """A name for a directory that is no partition's any more, which no other has: the same partition may have been
         here before."""
         stem = f"{self._data_dir}/{name[: NAME_BYTES_MAX - 60]}.{topic_id.hex()}-{index}"
         names = (f"{stem}{f'.{number}' if number > 1 else ''}{ending}" for number in range(1, ASIDE_MAX))
         return next((name for name in names if not self._disk.exists(name)), f"{stem}{ending}")
-
-    def _has_log(self, path: str) -> bool:
-        return any(name.endswith(".log") for name in self._disk.listdir(path))
 
     def host(self, topic: Topic) -> None:
         """Have a replica of every partition of the topic that is assigned to this broker, in its present state."""
@@ -323,6 +291,8 @@ class Replicas:
         if path in self._left:  # what another partition left there is not this one's
             self._disk.rename(path, self._left[path])
             del self._left[path]
+        if self._disk.exists(path) and not self._disk.is_directory(path):
+            self._quarantine(f"{topic.name}-{index}")
         closed = self._closed.pop(key, None)
         opened = PartitionLog.open(
             self._disk,
@@ -493,8 +463,3 @@ def _of_these_topics(logs: Iterable[checkpoints.ClosedLog], image: Image) -> dic
     """Those of topics that are still there."""
     topics = {topic.name: id_text(topic.id) for topic in image.topics.values()}
     return {(each.topic, each.partition): each for each in logs if topics.get(each.topic) == each.topic_id}
-
-
-def _partition_of(name: str) -> Key | None:
-    topic, dash, index = name.rpartition("-")
-    return (topic, int(index)) if dash and topic and index.isdigit() else None

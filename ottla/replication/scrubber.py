@@ -18,6 +18,7 @@ from ottla.errors import Fault, Refused, StorageFault
 from ottla.log import scrub_repair
 from ottla.log.scrub import Found, SegmentScrub
 from ottla.log.scrub_schedule import FILE_NAME, SEGMENT_COST_BYTES, Progress, Schedule, status_text
+from ottla.log.slice import Slice
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.runtime import Runtime
@@ -87,6 +88,23 @@ class Scrubber:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             await self._save()
+
+    def sent(self, partition: Partition, replica: int, offset: int, piece: Slice | None) -> None:
+        """A follower is sent what is there at an offset. If that was so again and again, it cannot take it: perhaps
+        what it is sent is damaged. Then the segment is looked at now, and not when its turn comes."""
+        follower = partition.leader.followers.get(replica)
+        if piece is not None and follower is not None and follower.sent_again(offset):
+            self._runtime.spawn(self._look(partition, piece.segment), name=f"look at {partition}")
+
+    async def _look(self, partition: Partition, segment: Segment) -> None:
+        walk = SegmentScrub(partition.log, segment, again=True)
+        try:
+            while not walk.done and walk.current:
+                self.read_bytes += await self._runtime.offload(walk.step)
+            if walk.current and walk.found:
+                await self._lost(partition, segment, walk.found, walk)
+        except (Fault, Refused) as failure:
+            log.error("scrub: %s: %s cannot be checked: %s", partition, segment.log.path, failure)
 
     @property
     def _interval_s(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ottla.errors import ErrorCode, Refused
 from ottla.log.partition_log import PartitionLog
 from ottla.wire.batch import BatchHeader, batches, check
 from ottla.wire.records import Record, build_batch
@@ -63,4 +64,22 @@ def stored(log: PartitionLog, *, bytes_max: int = 10_000, limit: int | None = No
             check(data, at)
             seen.append(bytes(data[at : at + header.size]))
             offset = header.next_offset
+    return seen
+
+
+def served(log: PartitionLog) -> dict[int, bytes]:
+    """Every batch that a reader sees who asks for each offset; those who are told of damage see none."""
+    seen: dict[int, bytes] = {}
+    for offset in range(log.log_start, log.log_end):
+        try:
+            piece = log.read(offset, 1, limit=log.log_end)
+            assert piece is not None, "nothing is there, and nobody says so"
+            data = piece.load()
+        except Refused as refused:
+            if refused.code is ErrorCode.kafka_storage_error and log.damage is not None:
+                continue
+            raise
+        position, header = next(batches(data))
+        assert header.base_offset <= offset <= header.last_offset, "offsets were skipped in silence"
+        seen[header.base_offset] = bytes(data[position : position + header.size])
     return seen

@@ -21,7 +21,7 @@ from ottla.sim.disk import SimDisk
 from ottla.wire import marker as markers
 from ottla.wire.batch import batches, read_header
 from ottla.wire.marker import Marker
-from tests.log.batches import NOW, PATH, append, fill
+from tests.log.batches import NOW, PATH, append, fill, served
 from tests.log.scrubbing import scrub
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
@@ -54,22 +54,8 @@ def opened(
     )  # fmt: skip
 
 
-def served(log: PartitionLog) -> dict[int, bytes]:
-    """Every batch that a reader sees who asks for each offset; those who are told of damage see none."""
-    seen: dict[int, bytes] = {}
-    for offset in range(log.log_start, log.log_end):
-        try:
-            piece = log.read(offset, 1, limit=log.log_end)
-            assert piece is not None, "nothing is there, and nobody says so"
-            data = piece.load()
-        except Refused as refused:
-            if refused.code is ErrorCode.kafka_storage_error and log.damage is not None:
-                continue
-            raise
-        position, header = next(batches(data))
-        assert header.base_offset <= offset <= header.last_offset, "offsets were skipped in silence"
-        seen[header.base_offset] = bytes(data[position : position + header.size])
-    return seen
+def logs(disk: SimDisk) -> list[str]:
+    return [f"{PATH}/{name}" for name in disk.listdir(PATH) if name.endswith(".log")]
 
 
 def check_damage_is_remembered(disk: SimDisk, log: PartitionLog, end: int) -> None:
@@ -214,9 +200,7 @@ def test_what_was_committed_is_missed_after_a_kill(victim, alone):
         disk.remove(path)
     else:
         disk.rmtree(PATH)
-    again = PartitionLog.open(
-        disk, PATH, CONFIG, high_watermark=3, alone=alone, topic_id=bytes(range(16)), now_ms=NOW
-    )
+    again = PartitionLog.open(disk, PATH, CONFIG, high_watermark=3, alone=alone, topic_id=bytes(range(16)), now_ms=NOW)
     assert again.damage is not None
     assert again.damage.missing == ((2 if victim == "cut" else 0, 3),)
     append(again, [b"more"])

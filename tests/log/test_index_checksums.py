@@ -9,9 +9,9 @@ import pytest
 from ottla.log import manifest
 from ottla.log.partition_log import PartitionLog
 from ottla.sim.disk import SimDisk
-from tests.log.batches import PATH, append
+from tests.log.batches import PATH, append, served
 from tests.log.manifests import contradictions
-from tests.log.test_damage import closed, opened, served
+from tests.log.test_damage import closed, opened
 
 
 def flip(disk: SimDisk, path: str, at: int) -> None:

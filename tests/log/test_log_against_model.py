@@ -184,6 +184,9 @@ class LogMachine(RuleBasedStateMachine):
         synced = self.recovery_point
         self.disk.crash()
         self.log = self.open(clean=False)
+        if self.log.damage is not None:  # a sector in the middle did not survive: what is behind is copied anew
+            self.log.truncate_to(self.log.damage.missing[0][0], NOW)
+            self.log.manifest.checkpointed(self.log.manifest.cuts)
         kept = [batch for batch in self.model if read_header(batch).next_offset <= self.log.log_end]
         assert self.log.log_end >= min(synced, self.log_end)
         self.model = kept

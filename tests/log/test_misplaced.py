@@ -12,17 +12,13 @@ from ottla.log.log_config import LogConfig
 from ottla.log.manifest import FILE_NAME, read
 from ottla.log.partition_log import PartitionLog
 from ottla.runtime.disk import RealDisk
-from ottla.sim.disk import SimDisk
-from tests.log.batches import NOW, PATH, append
-from tests.log.test_damage import CONFIG, closed, opened, served
+from tests.log.batches import NOW, PATH, append, served
+from tests.log.test_damage import CONFIG, closed, logs, opened
 
 
-def logs(disk: SimDisk) -> list[str]:
-    return [f"{PATH}/{name}" for name in disk.listdir(PATH) if name.endswith(".log")]
-
-
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("what", ["removed", "emptied", "cut at a batch", "cut in a batch"])
-def test_a_hole_between_segments_is_damage_though_the_manifest_is_lost(what):
+def test_a_hole_between_segments_is_damage_though_the_manifest_is_lost(what, clean):
     disk, _, end, _ = closed()
     disk.remove(f"{PATH}/{FILE_NAME}")
     victim = logs(disk)[2]
@@ -33,7 +29,7 @@ def test_a_hole_between_segments_is_damage_though_the_manifest_is_lost(what):
         first = 12 + int.from_bytes(content[8:12], "big")
         disk.write_atomic(victim, content[: {"emptied": 0, "cut at a batch": first}.get(what, first + 70)])
     following = int(logs(disk)[3 if what != "removed" else 2].rpartition("/")[2][:20])
-    log = opened(disk, end)
+    log = opened(disk, end, clean=clean)
     base = int(victim.rpartition("/")[2][:20])
     start = base if what in ("removed", "emptied") else base + 1
     assert log.damage is not None

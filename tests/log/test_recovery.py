@@ -14,8 +14,7 @@ from ottla.log.log_config import LogConfig
 from ottla.log.manifest import FILE_NAME as MANIFEST
 from ottla.log.partition_log import PartitionLog
 from ottla.sim.disk import SimDisk
-from ottla.wire.batch import read_header
-from tests.log.batches import NOW, PATH, append, fill, make, stored
+from tests.log.batches import NOW, PATH, append, fill, make, served, stored
 from tests.log.compacting import compact, put
 
 SEGMENT = {"segment_bytes": 250, "index_interval_bytes": 0}
@@ -102,25 +101,44 @@ def test_zeros_behind_the_last_batch_are_cut(disk, open_log):
     assert stored(open_log()) == sent
 
 
-def test_damage_in_the_middle_ends_the_log_there_and_sets_later_segments_aside(disk, open_log):
+def test_damage_in_the_middle_is_named_and_what_is_whole_on_both_sides_stays(disk, open_log):
     log = open_log(**SEGMENT)
     sent = fill(log, 12)
-    flipped = disk.flip_bit(name(3), position=len(sent[3]) + 70)
+    disk.flip_bit(name(3), position=len(sent[3]) + 70)
+    damaged = disk.read(name(3))[len(sent[3]) : len(sent[3]) + len(sent[4])]
     log = open_log(**SEGMENT)
-    assert flipped
-    assert stored(log) == sent[:4]
-    assert bases(log) == [0, 3]
-    assert f"{9:020d}.log.damaged" in disk.listdir(PATH)
-    assert any("checksum" in note and "set aside" in note for note in log.recovery.notes)
-    sent[4:] = [append(log)]
-    assert stored(open_log(**SEGMENT)) == sent
+    assert log.damage is not None
+    assert log.damage.missing == ((4, 5),)
+    assert bases(log) == [0, 3, 6, 9]
+    assert served(log) == {offset: batch for offset, batch in enumerate(sent) if offset != 4}
+    assert disk.read(f"{name(3)}.{len(sent[3])}.damaged") == damaged
+    assert any("checksum" in note and "4..4" in note for note in log.recovery.notes)
+    sent.append(append(log))
+    again = open_log(**SEGMENT)
+    assert served(again) == {offset: batch for offset, batch in enumerate(sent) if offset != 4}
+    assert again.damage is not None
+    assert again.damage.missing == ((4, 5),)
 
 
-def test_a_hole_between_unsynced_segments_ends_the_log(disk, open_log):
+def test_a_hole_between_unsynced_segments_is_named(disk, open_log):
     log = open_log(**SEGMENT)
     sent = fill(log, 9)
     disk.open(name(3)).truncate(len(sent[3]))
     log = open_log(**SEGMENT)
+    assert log.damage is not None
+    assert log.damage.missing == ((4, 6),)
+    assert served(log) == {offset: batch for offset, batch in enumerate(sent) if offset not in (4, 5)}
+
+
+def test_segments_in_which_nothing_is_whole_are_a_torn_tail(disk, open_log):
+    """A power cut may leave names, and nothing of what was written."""
+    log = open_log(**SEGMENT)
+    sent = fill(log, 9)
+    disk.open(name(3)).truncate(len(sent[3]))
+    disk.write_atomic(name(6), bytes(200))
+    log = open_log(**SEGMENT)
+    assert log.damage is None
+    assert bases(log) == [0, 3]
     assert stored(log) == sent[:4]
 
 
@@ -326,13 +344,16 @@ def test_flipped_bits_never_show_a_reader_records_that_were_not_written(random, 
         assert stored(log) == sent
         assert log.producers.get(0) is not None
     elif not clean:
-        kept = stored(log, limit=log.log_end if log.damage is None else log.damage.missing[0][0])
+        kept = served(log)
+        missing = () if log.damage is None else log.damage.missing
         # Nor the leader epoch: a flipped one goes unseen, as in Kafka.
-        assert [batch[16:] for batch in kept] == [batch[16:] for batch in sent[: len(kept)]]
-        assert [read_header(batch).base_offset for batch in kept] == list(range(0, 2 * len(kept), 2))
+        assert {offset: batch[16:] for offset, batch in kept.items()} == {
+            offset: sent[offset // 2][16:] for offset in kept
+        }
         # All of it was on the device, and the manifest says so: what is not there is named.
         assert log.log_end == 24
-        assert (() if log.damage is None else log.damage.missing) == (() if len(kept) == 12 else ((2 * len(kept), 24),))
+        assert sorted(kept) == [at for at in range(0, 24, 2) if not any(start <= at < end for start, end in missing)]
+        assert sum(end - start for start, end in missing) <= 2 * flips
 
 
 def moved_offsets(data, sent):
@@ -350,9 +371,9 @@ def test_a_batch_that_stands_at_a_wrong_offset_is_missing(disk, open_log, moved,
     flip_offset(disk, log, sent, moved, bit)
     log = open_log(**SEGMENT)
     assert log.damage is not None
-    assert log.damage.missing == ((2 * moved, 24),)
+    assert log.damage.missing == ((2 * moved, 2 * moved + 2),)
     assert log.log_end == 24
-    assert stored(log, limit=2 * moved) == sent[:moved]
+    assert list(served(log).values()) == sent[:moved] + sent[moved + 1 :]
 
 
 @pytest.mark.parametrize("bit", [0, 1, 2, 3, 31, 62])

@@ -15,10 +15,10 @@ from ottla.log.scrub import SegmentScrub
 from ottla.sim.disk import SimDisk
 from ottla.wire.batch import batches, read_header
 from ottla.wire.records import iterate
-from tests.log.batches import NOW, PATH, append
+from tests.log.batches import NOW, PATH, append, served
 from tests.log.compacting import compact, headers_of, put
 from tests.log.scrubbing import scrub
-from tests.log.test_damage import closed, opened, served
+from tests.log.test_damage import closed, opened
 
 HEADER_BYTES_WITHOUT_CHECKSUM = 16
 

@@ -12,7 +12,7 @@ from ottla.log import damage
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.admission import AppendPolicy
-from ottla.replication.doubt import WHOLE_WAIT_SECONDS, Doubt, Position, resolve
+from ottla.replication.doubt import WHOLE_WAIT_SECONDS, Doubt, Position, resolve, shows_more
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.sim.disk import SimDisk
 from tests.replication.test_partition import NOW_MS, batch
@@ -192,3 +192,47 @@ def test_an_older_copy_of_a_last_leader_waits_for_all_though_nothing_is_known_to
     partition.doubt.hear(3, 7, 1, 0, 0)
     assert not resolve(partition, WAIT, WAIT, everybody, nobody)
     assert partition.leader.proposed == (3,)
+
+
+def provisional() -> Partition:
+    """A last leader that was killed leads, since nobody else was there."""
+    log = PartitionLog.open(SimDisk(Random(1)), "/t-0", LogConfig(), now_ms=NOW_MS)
+    partition = Partition("t", bytes(16), 0, 1, log, AppendPolicy())
+    partition.become(State((1, 2, 3), 1, 0, (1,), 0))
+    for value in (b"a", b"b"):
+        partition.append(batch(value), ACKS_ALL, NOW_MS)
+    partition.end_known = False
+    reign = State((1, 2, 3), 1, 1, (1,), 1, last_leader=1)
+    partition.last_leader = 1
+    partition.become(reign)
+    assert resolve(partition, 0.0, WAIT, everybody, nobody)
+    partition.become(reign)
+    assert partition.leads
+    return partition
+
+
+def test_who_leads_since_nobody_else_was_there_gives_way_to_a_follower_that_has_more():
+    partition = provisional()
+    assert not shows_more(partition, 3, 7, 2, 0, 0), "it has the same"
+    assert not shows_more(partition, 3, 7, 1, 0, 0), "it has less"
+    assert shows_more(partition, 2, 7, 3, 0, 0)
+    assert not partition.leads
+    assert partition.doubt is not None
+    assert partition.log.latest_epoch == 0, "nobody was ever told of a record of this reign"
+    with pytest.raises(Refused):
+        partition.append(batch(b"c"), ACKS_ALL, NOW_MS)
+    assert not resolve(partition, 0.0, WAIT, everybody, lambda replica: replica == 2)
+    assert partition.leader.proposed == (2,)
+
+
+def test_it_stays_once_it_has_appended_something():
+    partition = provisional()
+    partition.append(batch(b"c"), ACKS_ALL, NOW_MS)
+    assert not shows_more(partition, 2, 7, 5, 0, 0)
+    assert partition.leads
+
+
+def test_a_leader_that_nobody_doubted_gives_way_to_nobody():
+    partition = last_leader_back(end_known=True)
+    assert not shows_more(partition, 2, 7, 5, 0, 0)
+    assert partition.leads

@@ -9,11 +9,13 @@ import pytest
 from ottla.cluster.model import Partition as State
 from ottla.errors import Refused
 from ottla.log.accept_loss import accept_loss
+from ottla.log.damage import held_from
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.replication import gaps
 from ottla.replication.admission import AppendPolicy
 from ottla.replication.partition import ACKS_ALL, Partition
+from ottla.runtime import Disk
 from ottla.sim.disk import SimDisk
 from tests.replication.test_partition import NOW_MS, batch
 
@@ -34,7 +36,7 @@ def everybody(replica: int, epoch: int = 0) -> bool:
     return True
 
 
-def replica(broker_id: int, disk: SimDisk | None = None, **evidence) -> Partition:
+def replica(broker_id: int, disk: Disk | None = None, **evidence) -> Partition:
     log = PartitionLog.open(disk or SimDisk(Random(broker_id)), PATH, CONFIG, now_ms=NOW_MS, **evidence)
     return Partition("t", bytes(16), 0, broker_id, log, AppendPolicy())
 
@@ -61,7 +63,7 @@ def follow(follower: Partition, leader: Partition) -> None:
     for _ in range(200):
         position = follower.follower.position()
         _, offset, last_epoch = position
-        parting = leader.leader.fetched_by(follower.broker_id, 1, offset, last_epoch, follower.log.log_start)
+        parting = leader.leader.fetched_by(follower.broker_id, 1, offset, last_epoch, held_from(follower.log))
         if parting is not None:
             follower.follower.truncate(*parting, NOW_MS)
         elif (gap := gaps.tell(leader, follower.broker_id, offset)) is not None:
@@ -74,6 +76,7 @@ def follow(follower: Partition, leader: Partition) -> None:
                 continue
             else:
                 follower.follower.replicate(memoryview(data), leader.high_watermark, leader.log.proven_start, NOW_MS)
+                gaps.compare_start(follower, leader.log.proven_start)
         if follower.follower.position() == position:
             return
     raise AssertionError("it does not come to an end")
@@ -175,6 +178,44 @@ def test_a_gap_that_was_given_up_deletes_nothing_elsewhere():
     assert empty.log.damage is None
 
 
+def test_a_leader_whose_log_start_is_a_guess_learns_from_its_followers_that_it_lost_the_first_segment():
+    first, third = replica(1), replica(3)
+    reign(third, first, epoch=0)
+    write(third, 12)
+    follow(first, third)
+    second = third.log.segments[1].base_offset
+    for name in third.log.disk.listdir(PATH):
+        if name.startswith(f"{0:020d}."):
+            third.log.disk.remove(f"{PATH}/{name}")
+    third = replica(3, third.log.disk)
+    assert (third.log.log_start, third.log.proven_start, third.log.damage) == (second, 0, None)
+    reign(third, first, epoch=1)
+    write(third, 1)
+    follow(first, third)
+    assert readable(first) == set(range(13)), "nobody deletes anything because of a guess"
+    assert third.log.damage is not None
+    assert third.log.damage.missing == ((0, second),)
+    assert wanted_isr(third) == {1}
+    reign(first, third, epoch=2)
+    follow(third, first)
+    assert readable(third) == set(range(13))
+
+
+def test_a_follower_whose_log_start_is_a_guess_learns_from_its_leader_that_it_lost_the_first_segment():
+    first, third = replica(1), replica(3)
+    reign(third, first, epoch=0)
+    write(third, 12)
+    follow(first, third)
+    for name in first.log.disk.listdir(PATH):
+        if name.startswith(f"{0:020d}."):
+            first.log.disk.remove(f"{PATH}/{name}")
+    first = replica(1, first.log.disk)
+    reign(third, first, epoch=1)
+    write(third, 1)
+    follow(first, third)
+    assert readable(first) == set(range(13))
+
+
 def test_what_is_given_up_at_the_leader_is_no_damage_any_more_elsewhere(cluster):
     first, second, third = cluster
     write(third, 1)
@@ -196,9 +237,7 @@ def test_what_follows_a_gap_survives_a_kill(cluster, point):
     first, _, third = cluster
     write(third, 3)
     follow(first, third)
-    again = PartitionLog.open(
-        first.log.disk, PATH, CONFIG, recovery_point=point, high_watermark=17, now_ms=NOW_MS
-    )
+    again = PartitionLog.open(first.log.disk, PATH, CONFIG, recovery_point=point, high_watermark=17, now_ms=NOW_MS)
     assert again.damage is not None
     assert (again.damage.missing, again.log_end) == (((10, 14),), 17)
     assert not [name for name in first.log.disk.listdir(PATH) if name.endswith(".damaged")]

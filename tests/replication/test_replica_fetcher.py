@@ -192,20 +192,23 @@ NOT_KNOWN = "it is not known whether records that acks=all acknowledged are conc
     ("committed", "in_sync", "known", "level", "said"),
     [
         (3, (1, 2), True, "INFO", NOTHING),
-        (4, (1, 2), True, "WARNING", CONCERNED),
+        (4, (1, 2), True, "ERROR", CONCERNED),
         (3, (2,), True, "INFO", NOTHING),  # it led until now
         (3, (2,), False, "WARNING", NOT_KNOWN),  # killed: the high watermark is that of a checkpoint
         (3, (1, 2), False, "INFO", NOTHING),  # the one who leads was elected among those in sync, as we are
-        (4, (2,), False, "WARNING", CONCERNED),
+        (4, (2,), False, "ERROR", CONCERNED),
     ],
 )
-def test_a_cut_says_whether_anything_acknowledged_is_concerned(
+def test_a_cut_says_whether_anything_acknowledged_is_concerned_and_what_may_be_is_kept_aside(
     partition, caplog, committed, in_sync, known, level, said
 ):
+    p = partition()
+
     async def test():
-        p = partition()
         for value in (b"a", b"b", b"c", b"d", b"e"):
             p.append(batch(value), 1, NOW_MS)
+        position = p.log.active.find(3)
+        cut.append(p.log.active.log.pread(p.log.active.size - position, position))
         p.become(leading(in_sync=in_sync, epoch=1, leader=2)._replace(partition_epoch=1, replicas=(1, 2)))
         p.high_watermark, p.follower.watermark_known = committed, known
         runtime = RealRuntime()
@@ -215,11 +218,16 @@ def test_a_cut_says_whether_anything_acknowledged_is_concerned(
         await follower.stop()
         await runtime.close()
 
+    cut: list[bytes] = []
     caplog.set_level(logging.INFO)
     run(test)
+    disk, path = p.log.disk, p.log.path
+    aside = [f"{path}/{name}" for name in disk.listdir(path) if name.endswith(".damaged")]
+    assert [disk.read(name) for name in aside] == (cut if level != "INFO" else [])
     (record,) = (record for record in caplog.records if "cut from 5 to 3, as broker 2 has it" in record.getMessage())
     assert record.levelname == level
     assert said in record.getMessage()
+    assert all(name in record.getMessage() for name in aside)
 
 
 def test_how_far_the_records_of_another_leader_are_committed_is_not_known_for_certain(partition):

@@ -14,6 +14,7 @@ from ottla.cluster.model import Partition as State
 from ottla.config.load import load_broker_config
 from ottla.config.topic import resolve
 from ottla.errors import ErrorCode, Refused, StorageFault
+from ottla.log import manifest
 from ottla.log.checkpoints import (
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -46,20 +47,20 @@ def replicas(disk: SimDisk) -> Replicas:
 
 
 def start(disk, *topics, data=DATA, clean=False, logs=None, tombstones=()):
+    image = Image(
+        topics={each.name: each for each in topics},
+        names={each.id: each.name for each in topics},
+        tombstones={each: Tombstone("gone", ()) for each in tombstones},
+    )
+    return asyncio.run(loaded(disk, image, CleanShutdown(1, 1, logs) if clean else None, data=data))
+
+
+async def loaded(disk, image: Image, mark: CleanShutdown | None = None, *, data: str = DATA) -> Replicas:
     config = load_broker_config(flags={"log.dirs": data})
-
-    async def load() -> Replicas:
-        made = Replicas(RealRuntime(disk=disk), data, 1, lambda topic: resolve(topic.configs, config), 1000)
-        made.registered(EPOCH)
-        image = Image(
-            topics={each.name: each for each in topics},
-            names={each.id: each.name for each in topics},
-            tombstones={each: Tombstone("gone", ()) for each in tombstones},
-        )
-        await made.load(image, CleanShutdown(1, 1, logs) if clean else None)
-        return made
-
-    return asyncio.run(load())
+    made = Replicas(RealRuntime(disk=disk), data, 1, lambda topic: resolve(topic.configs, config), 1000)
+    made.registered(EPOCH)
+    await made.load(image, mark)
+    return made
 
 
 def namesake(of: Topic) -> Topic:
@@ -311,6 +312,38 @@ def test_a_topic_id_that_was_damaged_is_restored_from_the_manifest(replicas, dis
     assert again is not None
     assert (again.log.log_end, again.log.damage) == (1, None)
     assert disk.read(path) == whole
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_topic_id_that_was_lost_with_the_manifest_is_that_of_the_topic_that_has_the_name(replicas, disk, clean):
+    replicas.host(topic())
+    replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    assert replicas.close()
+    path = f"{DATA}/orders-0/partition.metadata"
+    whole = disk.read(path)
+    disk.flip_bit(path, 9)
+    disk.remove(f"{DATA}/orders-0/{manifest.FILE_NAME}")
+    again = start(disk, topic(), clean=clean).get("orders", 0)
+    assert again is not None
+    assert again.log.log_end == 1
+    assert disk.read(path) == whole
+
+
+def test_a_topic_id_that_was_lost_may_be_that_of_a_deleted_topic_with_the_same_name(replicas, disk):
+    replicas.host(topic())
+    replicas.get("orders", 0).append(batch(b"a"), ACKS_ALL, NOW_MS)
+    assert replicas.close()
+    disk.flip_bit(f"{DATA}/orders-0/partition.metadata", 9)
+    disk.remove(f"{DATA}/orders-0/{manifest.FILE_NAME}")
+    image = Image(
+        topics={"orders": (now := namesake(topic()))},
+        names={now.id: "orders"},
+        tombstones={topic().id: Tombstone("orders", (1,))},
+    )
+    again = asyncio.run(loaded(disk, image)).get("orders", 0)
+    assert again is not None
+    assert again.log.log_end == 0
+    assert any(name.endswith("-stray") for name in disk.listdir(DATA)), "what was there is kept"
 
 
 def lose(replicas: Replicas, disk: SimDisk) -> tuple[ClosedLog, ...]:

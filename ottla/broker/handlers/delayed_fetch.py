@@ -416,6 +416,7 @@ class DelayedReplicaFetch(DelayedFetch):
             piece = partition.read_tail(
                 entry.offset, bytes_max, leader_epoch=entry.leader_epoch, whole_first_batch=whole_first_batch
             )
+            self._handler.scrubber.sent(partition, self._message.replica_id, entry.offset, piece)
             if piece is not None and self._throttled(partition):
                 size = piece.length if piece.placed else bytes_max
                 self._handler.replica_manager.leader_throttle.spend(size, self._handler.runtime.now())

@@ -13,6 +13,7 @@ from ottla.broker.traffic import TopicTraffic
 from ottla.config.live import LiveConfig
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.net.server import Pending, Reply
+from ottla.replication.doubt import shows_more
 from ottla.replication.fetch_sessions import (
     CachedPartition,
     FetchSession,
@@ -21,6 +22,7 @@ from ottla.replication.fetch_sessions import (
 )
 from ottla.replication.isr import IsrManager
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.scrubber import Scrubber
 from ottla.replication.waits import DelayedOperations
 from ottla.runtime import Runtime
 from ottla.wire import fetch as wire
@@ -41,6 +43,7 @@ def fetch_handler(context: Context) -> RawHandler:
         context.delayed,
         context.traffic,
         context.disk_errors,
+        context.scrubber,
     )
     return handler.handle
 
@@ -56,6 +59,7 @@ class FetchHandler:
         delayed: DelayedOperations,
         traffic: TopicTraffic,
         disk_errors: DiskErrors,
+        scrubber: Scrubber,
     ) -> None:
         self.runtime: Final = runtime
         self.config: Final = config
@@ -63,6 +67,7 @@ class FetchHandler:
         self.replicas: Final = replica_manager.replicas
         self.delayed: Final = delayed
         self.traffic: Final = traffic
+        self.scrubber: Final = scrubber
         self._isr = isr
         self._sessions = sessions
         self._disk_errors = disk_errors
@@ -89,9 +94,10 @@ class FetchHandler:
                 partition = self.replicas.get(topic, wanted.partition)
                 if partition is None or wanted.leader_epoch != partition.leader_epoch:
                     continue  # it is told when the partition's turn comes
-                if partition.doubt is not None:
-                    last_epoch, start = wanted.last_fetched_epoch, wanted.log_start
-                    partition.doubt.hear(follower, broker_epoch, wanted.offset, last_epoch, start)
+                has = follower, broker_epoch, wanted.offset, wanted.last_fetched_epoch, wanted.log_start
+                if partition.doubt is not None or shows_more(partition, *has):
+                    assert partition.doubt is not None
+                    partition.doubt.hear(*has)
                     self._isr.look_at(partition)
                 elif partition.leads:
                     with suppress(Refused):

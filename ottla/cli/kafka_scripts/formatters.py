@@ -80,11 +80,13 @@ def default(properties: Mapping[str, str], target: Target) -> Rendered:
     parts += [_constant(f"{name.title()}:NOT_PRESENT") for name in ("delivery", "epoch") if _printed(properties, name)]
     if is_on(properties, "print.headers"):
         parts.append(
-            lambda record: between.join(
-                name.encode("utf-8", "surrogateescape") + b":" + header(null if each is None else each)
-                for name, each in record.headers
+            lambda record: (
+                between.join(
+                    name.encode("utf-8", "surrogateescape") + b":" + header(null if each is None else each)
+                    for name, each in record.headers
+                )
+                or b"NO_HEADERS"
             )
-            or b"NO_HEADERS"
         )
     if is_on(properties, "print.key"):
         parts.append(lambda record: key(null if record.key is None else record.key))

@@ -134,9 +134,7 @@ class Metadata:
         broker = self.brokers.get(self.leader(topic, partition).node_id)
         return broker if broker is not None and self.reachable(broker.node_id, now) else None
 
-    def obstacle(
-        self, topic: str, partition: int, said: ErrorCode = ErrorCode.none, message: str | None = None
-    ) -> str:
+    def obstacle(self, topic: str, partition: int, said: ErrorCode = ErrorCode.none, message: str | None = None) -> str:
         """What its leader said last, or why it could not be asked, for people."""
         if said not in (ErrorCode.none, ErrorCode.network_exception):
             return reasons.reason(said, topic, message)

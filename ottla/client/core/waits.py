@@ -116,9 +116,7 @@ class Waits:
 
     def reasons(self) -> str:
         """For an error message: all that is waited for, or nothing."""
-        known = together(
-            (about, wait.reason) for about, wait in self._waits.items() if not self._known_better(wait)
-        )
+        known = together((about, wait.reason) for about, wait in self._waits.items() if not self._known_better(wait))
         return "; ".join(known[:TOLD_MAX])
 
 

@@ -1,0 +1,62 @@
+"""Keeping bytes aside before they go from a file of a log: nothing that may have been acknowledged is destroyed.
+
+What is durable: on return the copy is on the device, under a name that ends with `.damaged`. No broker reads or changes
+such a file again, or removes it: it is evidence, and perhaps the last copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+from ottla.runtime import Disk, File
+
+DAMAGED_SUFFIX = ".damaged"
+
+_COPY_BYTES = 1024 * 1024
+_UNFINISHED = ".tmp"
+
+
+def pieces(file: File, start: int, end: int) -> Iterator[bytes]:
+    while start < end and (piece := file.pread(min(_COPY_BYTES, end - start), start)):
+        yield piece
+        start += len(piece)
+
+
+def keep(disk: Disk, file: File, start: int, end: int) -> str:
+    """Copy these bytes of a file. Returns the name of the copy, which is `FILE.START.damaged`; with a number if that is
+    there and has other bytes. Blocks."""
+    stem = f"{file.path}.{start}"
+    for number in count(1):
+        aside = f"{stem}{f'.{number}' if number > 1 else ''}{DAMAGED_SUFFIX}"
+        if not disk.exists(aside):
+            break
+        if not disk.is_directory(aside) and _same(disk.open(aside), file, start, end):
+            return aside  # from an attempt that a crash cut off
+    fresh = disk.open(aside + _UNFINISHED, create=True)
+    fresh.truncate(0)
+    for piece in pieces(file, start, end):
+        fresh.append(piece)
+    fresh.sync()
+    fresh.close()
+    disk.rename(aside + _UNFINISHED, aside)
+    disk.sync_dir(aside.rpartition("/")[0])
+    return aside
+
+
+def keep_whole(disk: Disk, path: str) -> str:
+    """Give a file, or a directory in its place, a name of such. Returns it. The caller syncs the directory."""
+    for number in count(1):
+        aside = f"{path}{f'.{number}' if number > 1 else ''}{DAMAGED_SUFFIX}"
+        if not disk.exists(aside):
+            break
+    disk.rename(path, aside)
+    return aside
+
+
+def _same(copy: File, file: File, start: int, end: int) -> bool:
+    if copy.size() != end - start:
+        return False
+    same = all(a == b for a, b in zip(pieces(copy, 0, end - start), pieces(file, start, end), strict=True))
+    copy.close()
+    return same

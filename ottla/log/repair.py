@@ -1,0 +1,296 @@
+"""The repair of a log that was not closed cleanly: reads it from the recovery point's segment on, checksums and all.
+
+    bad bytes, whole batches behind them      damage, in sealed segments and the active one alike: a torn write has
+                                              nothing behind it. The bytes are kept aside (`aside`), their offsets are
+                                              named as missing, and all that is whole on both sides stays
+    a segment that ends before the next one
+    begins, whole batches in that or later    the same, for offsets that no file has
+    bad bytes, nothing whole behind them      the tail that a crash may leave: kept aside, unless they are zeros, and
+                                              cut off. Segments that hold nothing but such bytes are set aside whole
+
+So no offset that a whole batch has is given again. What else proves that the log was longer is asked later (`damage`).
+
+What is durable: copies are on the device before the manifest names a range, and that before a byte of the file is
+changed. A crash in between leaves a range that is named, and bytes that the next repair finds again.
+
+No checksum covers the offset of a batch: it is compared with the batches before and behind it, the next segment, and
+the end that the manifest claims. Indexes, leader epochs and producer state are rebuilt from the headers on the way.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.errors import Refused
+from ottla.log import manifest, scrub_repair, undecided
+from ottla.log.aside import keep, pieces
+from ottla.log.finding import Bounds, search, whole_at
+from ottla.log.manifest import Range
+from ottla.log.rebuilding import load_producers
+from ottla.log.scan import whole
+from ottla.log.scrub import Found
+from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, Segment
+from ottla.wire.batch import HEADER_BYTES, BatchHeader, read_header
+
+if TYPE_CHECKING:
+    from ottla.log.partition_log import PartitionLog
+
+_OFFSET_MAX = 2**63 - 1
+_OFFSET_BYTES = 8  # a batch begins with its base offset
+_UNFINISHED = ".tmp"
+
+
+class Repaired(NamedTuple):
+    checked_bytes: int
+    cut_bytes: int
+    missing: tuple[Range, ...]
+    """Offsets of bytes that are no batches any more, with whole ones behind them."""
+
+
+class Repair:
+    def __init__(
+        self, log: PartitionLog, recovery_point: int, now_ms: int, notes: list[str], indexes: dict[int, bytes]
+    ) -> None:
+        self._log = log
+        self._indexes = indexes
+        self._recovery_point = recovery_point
+        self._now_ms = now_ms
+        self._notes = notes
+        self._next_offset = 0
+        claimed = log.manifest.latest
+        self._claimed = None if claimed is None else claimed.active
+        self._gaps = undecided.gaps_of(log)
+        if claimed is not None:
+            self._gaps = manifest.merged([*self._gaps, *claimed.missing, *claimed.given_up])
+        self._told_epochs: dict[int, int] = {}
+        self._missing: list[Range] = []
+        self._checked_bytes = 0
+        self._cut_bytes = 0
+
+    def run(self) -> Repaired:
+        log = self._log
+        segments = log.segments
+        first = max(bisect_right(segments, self._recovery_point, key=_base_offset) - 1, 0)
+        self._begin(segments[first].base_offset)
+        held = first  # the last segment that belongs to the log for certain
+        for at in range(first, len(segments)):
+            segment = segments[at]
+            following = segments[at + 1].base_offset if at + 1 < len(segments) else _OFFSET_MAX
+            joined = self._join(segment)
+            if joined and at > first:
+                log.snapshots.write(segment.base_offset, log.producers)
+            found = self._check(segment, following)
+            segment.close()
+            if found or joined:
+                held = at
+        self._leave_out(segments, first, held)
+        log.log_end = max(self._next_offset, log.active.base_offset)
+        return Repaired(self._checked_bytes, self._cut_bytes, manifest.merged(self._missing))
+
+    def _begin(self, start: int) -> None:
+        """Epochs and producers as they were at `start`; what follows comes from the batches."""
+        log = self._log
+        self._next_offset = start
+        self._told_epochs = dict(log.epochs.entries)
+        log.epochs.truncate_from_end(start)
+        load_producers(log, log.producers, log.transactions, start, self._now_ms)
+        log.snapshots.truncate(start)
+
+    def _join(self, segment: Segment) -> bool:
+        """Whether a segment goes on where the one before ends, or what is between them is known. If not it is the log's
+        only if there is a whole batch in it, or behind it."""
+        base = segment.base_offset
+        hole = base - max(self._next_offset, self._recovery_point)
+        known = self._known_gap(base)
+        # A larger one is a follower's: no segment can span it. And one may be known, and named.
+        if 0 < hole <= RELATIVE_OFFSET_MAX and not known:
+            return False
+        if known:
+            self._cross()
+        self._next_offset = max(self._next_offset, base)
+        return True
+
+    def _known_gap(self, end: int) -> bool:
+        """Whether what is missing before this offset is named already."""
+        gaps = self._gaps if self._next_offset < end else ()
+        return any(first <= self._next_offset and last >= end for first, last in gaps)
+
+    def _cross(self) -> None:
+        """Whoever was inside a transaction before a gap is not behind it (`undecided`)."""
+        self._log.producers.close_transactions()
+        self._log.transactions.load()
+
+    # One segment.
+
+    def _check(self, segment: Segment, following: int) -> bool:
+        """Read one segment through, and mend it. Whether there is a whole batch in it."""
+        log = self._log
+        following = min(following, segment.base_offset + RELATIVE_OFFSET_MAX + 1)  # no checksum covers an offset
+        if (index := undecided.read_index(log.disk, log.path, segment.base_offset)) is not None:
+            self._indexes[segment.base_offset] = index
+        builder = IndexBuilder(segment.base_offset, log.config.index_interval_bytes)
+        log.transactions.begin_again(segment.base_offset)
+        damaged: list[Found] = []
+        end, problem = self._walk(segment, 0, following, builder)
+        while end < segment.size:
+            behind = self._find(segment, end, following)
+            if behind is None:
+                break
+            position, offset = behind
+            # The first batch of a segment begins where its name says: what is before that is a hole between segments.
+            first = self._next_offset if end else max(self._next_offset, segment.base_offset)
+            damaged.append(Found(end, position, (first, offset), problem))
+            self._lose(offset)
+            end, problem = self._walk(segment, position, following, builder)
+        self._checked_bytes += end
+        if end < segment.size:
+            self._cut(segment, end, problem)
+        if damaged:
+            self._mend(segment, damaged)
+        segment.adopt(builder) if not damaged else segment.rebuild_indexes()
+        segment.renew_indexes()
+        log.transactions.finish(segment.base_offset)
+        return end > 0
+
+    def _walk(self, segment: Segment, position: int, following: int, builder: IndexBuilder) -> tuple[int, str]:
+        """From batch to batch, as long as they are whole. Where that ends, and why."""
+        claimed_size, claimed_end = self._claim(segment)
+        try:
+            for at, header, batch in whole(segment.log, position, segment.size):
+                limit = min(following, claimed_end) if at < claimed_size else following
+                expected = max(self._next_offset, segment.base_offset)
+                fits = expected <= header.base_offset <= header.last_offset < limit
+                if not fits or (header.base_offset > expected and self._moved(segment, at, header, expected)):
+                    return position, f"offset {header.base_offset} stands where {expected} was expected"
+                if self._next_offset < segment.base_offset:
+                    hole = f"offsets {self._next_offset}..{segment.base_offset - 1} before it are missing"
+                    self._notes.append(f"{segment.log.path}: {hole}")
+                    self._lose(segment.base_offset)  # now it is known that the log goes on here
+                builder.add(at, header)
+                self._note(segment, header, batch)
+                position = at + header.size
+        except Refused as refused:
+            return position, str(refused)
+        return position, "the last batch is not whole"
+
+    def _find(self, segment: Segment, end: int, following: int) -> tuple[int, int] | None:
+        """The next whole batch behind a place where none stands: position and offset."""
+        first = max(self._next_offset, segment.base_offset)
+        bounds = Bounds(segment.size, first, following)
+        torn = False
+        try:
+            header = read_header(segment.log.pread(HEADER_BYTES, end))
+        except Refused:
+            pass
+        else:
+            told = end + header.size
+            if told < segment.size and (behind := whole_at(segment.log.pread, told, bounds)) is not None:
+                return told, behind.base_offset
+            # It may be a write that was torn, and what is found in it a part of its records.
+            torn = told > segment.size and header.base_offset == first
+            bounds = bounds._replace(epoch=self._log.epochs.latest if torn else bounds.epoch)
+        return search(segment.log.pread, end + 1, bounds, goes_on=torn)
+
+    def _lose(self, offset: int) -> None:
+        """What is before this offset is missing, and the log goes on there."""
+        if self._next_offset < offset:
+            self._missing.append((self._next_offset, offset))
+            self._cross()
+        self._next_offset = max(self._next_offset, offset)
+
+    def _cut(self, segment: Segment, end: int, problem: str) -> None:
+        """Nothing whole is behind `end` in this file."""
+        told = f"{segment.log.path} was cut at {end} of {segment.size} bytes: {problem}"
+        if any(piece.count(0) < len(piece) for piece in pieces(segment.log, end, segment.size)):
+            told += f"; the rest is in {keep(self._log.disk, segment.log, end, segment.size)}"
+        self._notes.append(told)
+        self._cut_bytes += segment.size - end
+        segment.log.truncate(end)
+        segment.size = end
+        segment.log.sync()
+
+    def _mend(self, segment: Segment, damaged: Sequence[Found]) -> None:
+        """What is damaged is kept aside and named, and then every walk over the file finds its way."""
+        log = self._log
+        for each in damaged:
+            (start, end), file = each.offsets, segment.log.path
+            self._notes.append(f"{file}: {each.problem} at byte {each.start}: offsets {start}..{end - 1} are missing")
+        if all(each.offsets[0] < each.offsets[1] and each.end - each.start >= HEADER_BYTES for each in damaged):
+            for patch in scrub_repair.prepare(log, segment, damaged):
+                log.disk.overwrite(segment.log.path, patch.data, patch.position)
+            return
+        for each in damaged:
+            keep(log.disk, segment.log, each.start, each.end)
+        scrub_repair.name(log, damaged)
+        self._write_without(segment, damaged)
+
+    def _write_without(self, segment: Segment, damaged: Sequence[Found]) -> None:
+        """A stretch is too short for the header of a batch, or holds no offset."""
+        disk, path = self._log.disk, segment.log.path
+        fresh = disk.open(path + _UNFINISHED, create=True)
+        fresh.truncate(0)
+        starts = [0, *(each.end for each in damaged)]
+        ends = [*(each.start for each in damaged), segment.size]
+        for start, end in zip(starts, ends, strict=True):
+            for piece in pieces(segment.log, start, end):
+                fresh.append(piece)
+        fresh.sync()
+        fresh.close()
+        segment.log.close()
+        self._log.manifest.replacing({segment.base_offset})
+        self._log.manifest.replaced()
+        disk.rename(path + _UNFINISHED, path)
+        disk.sync_dir(self._log.path)
+        segment.size = segment.log.size()
+
+    def _claim(self, segment: Segment) -> tuple[int, int]:
+        """How many bytes of the segment the manifest knows as the active one's, and the offset at which they end. A
+        sealed one ends where the next begins."""
+        claimed = self._claimed
+        if claimed is None or claimed.base_offset != segment.base_offset:
+            return 0, 0
+        return claimed.size, claimed.end_offset
+
+    def _moved(self, segment: Segment, position: int, header: BatchHeader, expected: int) -> bool:
+        """Whether a batch behind a gap stands at a wrong offset: compaction leaves gaps, but the batch behind this one
+        goes on as if there were none."""
+        behind = segment.log.pread(_OFFSET_BYTES, position + header.size)
+        without_gap = expected + header.next_offset - header.base_offset
+        return len(behind) == _OFFSET_BYTES and int.from_bytes(behind, "big", signed=True) == without_gap
+
+    def _note(self, segment: Segment, header: BatchHeader, batch: memoryview) -> None:
+        log = self._log
+        if header.leader_epoch > log.epochs.latest:
+            log.epochs.assign(header.leader_epoch, self._epoch_start(header))
+        if header.producer_id >= 0:
+            log.transactions.record(header, batch, header.base_offset, self._now_ms, segment_base=segment.base_offset)
+        self._next_offset = header.next_offset
+
+    def _epoch_start(self, header: BatchHeader) -> int:
+        """Where its epoch began: before it, if compaction took the first batches and the checkpoint knows of them."""
+        told = self._told_epochs.get(header.leader_epoch, header.base_offset)
+        return told if self._next_offset <= told <= header.base_offset else header.base_offset
+
+    # What is left.
+
+    def _leave_out(self, segments: list[Segment], first: int, held: int) -> None:
+        """Segments behind the last whole batch that do not go on where the log ends, and those in which nothing is left
+        before it."""
+        log = self._log
+        kept = [each for at, each in enumerate(segments) if at < first or at == held or (at < held and each.size)]
+        left_out = [segment for segment in segments if segment not in kept]
+        for segment in reversed(left_out):
+            segment.close()
+            log.disk.remove(segment.log.path)
+            log.disk.remove(segment.offsets.path)
+            log.disk.remove(segment.times.path)
+            self._notes.append(f"{segment.log.path}: nothing is left in it")
+        if left_out:
+            log.adopt(kept)
+            log.disk.sync_dir(log.path)
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
