@@ -133,8 +133,7 @@ class Fetcher:
 
     def turn(self, place: TopicPartition) -> int:
         """Rises when the position is set: whoever found out a position in the meantime is too late then."""
-        reading = self._readings.get(place)
-        return -1 if reading is None else reading.turn
+        return self._readings[place].turn if place in self._readings else -1
 
     def paused(self) -> list[TopicPartition]:
         return [place for place, reading in self._readings.items() if reading.paused]
@@ -143,9 +142,11 @@ class Fetcher:
         """Of the next record to be shown; None until it is known."""
         return self._reading(place).position
 
+    def topic_id(self, place: TopicPartition) -> bytes:
+        return self._reading(place).topic_id
+
     def high_watermark(self, place: TopicPartition) -> int | None:
-        high_watermark = self._reading(place).high_watermark
-        return high_watermark if high_watermark >= 0 else None
+        return at if (at := self._reading(place).high_watermark) >= 0 else None
 
     def lag(self, place: TopicPartition) -> int | None:
         """How many offsets there are from the position to the end of what may be read, as of the last answer."""

@@ -8,8 +8,10 @@ The ids are kept outside the offsets, whose JSON is that of Spark's connector:
   forget the offsets of a topic with the topic, so this one belongs to another;
 - else in memory: then a topic that is made anew while the query is stopped is noticed only if it is too short.
 
-Where the query may go on with the new topic, what is kept, too, is the offset at which each of its partitions was found
-to be another one: a batch that begins there reads from the beginning, also when it is run again.
+A batch belongs to the topic that was there when its end was found out, so ids are kept before Spark is told that end,
+and by nobody but who finds out ends. Where the query may go on with a new topic, what is kept, too, is the offset at
+which each of its partitions was found to be another one: a batch that begins there reads from the beginning, also when
+it is run again. One that was planned before the topic was made anew has lost its records, and the next one begins anew.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from ottla.client.errors import ClientError
 from ottla.spark import clients
 from ottla.spark.offsets import Offsets
 from ottla.spark.options import ReadOptions
+from ottla.spark.reading import NO_ID
 
 FOLDER: Final = "ottla"
 PREFIX: Final = "ottla-topics-"
@@ -36,8 +39,6 @@ OFFSETS: Final = TopicPartition("__consumer_offsets", 0)
 """A partition that is there as long as groups are."""
 AGAIN_S: Final = 3600.0
 """So often they are written, changed or not: brokers forget an offset some days after it was committed."""
-NO_ID: Final = bytes(16)
-"""What old versions of Metadata tell."""
 log = logging.getLogger(__name__)
 
 
@@ -95,6 +96,14 @@ class TopicIds:
             self._store.save(news)
             self._save_at = time.monotonic() + AGAIN_S
         self._known = news
+
+    def forget(self) -> None:
+        """The query has read nothing yet: whatever is kept is of another one."""
+        self._known = {}
+
+    def of_batch(self) -> dict[str, str]:
+        """Of the batch that was planned last."""
+        return {name: known.topic_id for name, known in self.known.items()}
 
     def of_this_topic(self, start: Offsets) -> Offsets:
         """Without partitions whose offset counts records of the topic before: they begin anew."""

@@ -20,7 +20,7 @@ from ottla.spark import clients
 from ottla.spark.cluster import Cluster
 from ottla.spark.options import read_options
 from ottla.spark.reading import DataLost
-from ottla.spark.source import OttlaStreamReader
+from ottla.spark.source import OttlaReader, OttlaStreamReader
 from tests.serving import wait_for
 from tests.spark.conftest import Create
 
@@ -77,12 +77,25 @@ class Query:
         for kept in clients._kept.values():
             kept.stop()
         clients._kept.clear()
-        given = {name.lower(): str(value) for name, value in self._given.items()}
-        self._reader = OttlaStreamReader(read_options(given, streaming=True))
+        self.forget()
 
     def read(self, start: At, end: At) -> list[int]:
         batches = [batch for part in self._reader.partitions(start, end) for batch in self._reader.read(part)]
         return sorted(int(value) for batch in batches for value in batch.column("value").to_pylist())
+
+    def forget(self) -> None:
+        """A restart of the query in processes that go on."""
+        given = {name.lower(): str(value) for name, value in self._given.items()}
+        self._reader = OttlaStreamReader(read_options(given, streaming=True))
+
+    def plan(self) -> list[Any]:
+        return list(self._reader.partitions(self.at, self.end()))
+
+    def read_part(self, part: Any) -> list[int]:
+        return [int(value) for batch in self._reader.read(part) for value in batch.column("value").to_pylist()]
+
+    def available_now(self) -> None:
+        self._reader.prepareForTriggerAvailableNow()
 
     def end(self) -> At:
         return self._reader.latestOffset(self.at, self._reader.getDefaultReadLimit())
@@ -260,6 +273,95 @@ def test_a_batch_that_was_broken_off_notices_a_topic_made_anew_meanwhile(broker,
     query.restart()
     with pytest.raises(DataLost, match="deleted and made anew"):
         query.read(query.at, end)
+
+
+@pytest.mark.parametrize("before", [0, 15, 40, 60], ids=["empty", "shorter than read", "than planned", "longer"])
+@pytest.mark.parametrize("first", [False, True], ids=["a later batch", "the first batch"])
+@pytest.mark.parametrize("same_process", [False, True], ids=["anew", "in the same session"])
+def test_a_planned_batch_has_lost_its_topic_and_the_next_one_begins_anew(
+    broker, topic, tmp_path, caplog, before, first, same_process
+):
+    options = {"checkpointLocation": tmp_path, "startingOffsets": "earliest", "kafkaConsumer.pollTimeoutMs": 5000}
+    query, careful = (Query(broker, topic, failOnDataLoss=lost, **options) for lost in ("false", "true"))
+    query.at = query.first()
+    if not first:
+        query.run()
+        write(broker, topic, range(20, 50))
+    end = query.end()
+    make_anew(broker, topic, range(100, 100 + before))
+    for each in (careful, query):
+        each.at = query.at
+        if same_process:
+            each.forget()
+        else:
+            each.restart()
+        if first:
+            each.first()
+    with pytest.raises(DataLost, match="deleted and made anew"):
+        careful.read(query.at, end)
+    caplog.clear()
+    assert query.read(query.at, end) == []
+    query.at = end
+    write(broker, topic, range(100 + before, 140 + before))
+    query.run()
+    write(broker, topic, range(140 + before, 150 + before))
+    query.run()
+    assert sorted(each for each in query.seen if each >= 100) == [*range(100, 150 + before)]
+    told = [each.message for each in caplog.records if "made anew" in each.message]
+    assert len(told) == 1
+    assert f"; {20 if first else 30} offsets of the old one" in told[0]
+
+
+@pytest.mark.parametrize("length", [0, 25, 40, 60])
+@pytest.mark.parametrize("begun", [False, True], ids=["with new workers", "with workers that knew the old one"])
+def test_a_task_never_takes_the_records_of_a_new_topic_for_planned_ones(broker, topic, tmp_path, length, begun):
+    at = {"failOnDataLoss": "false", "checkpointLocation": tmp_path}
+    query, careful = Query(broker, topic, **at), Query(broker, topic)
+    query.run()
+    careful.run()
+    write(broker, topic, range(20, 50))
+    planned = [(each, each.at, each.end(), each.plan()) for each in (query, careful)]
+    if begun:
+        for each, _, _, parts in planned:
+            for part in parts:  # so that workers know the old topic
+                each.read_part(part)
+    make_anew(broker, topic, range(100, 100 + length))
+    with pytest.raises(DataLost, match="deleted and made anew; 15 offsets of the old one's partition"):
+        careful.read_part(planned[1][3][0])
+    got = [value for part in planned[0][3] for value in query.read_part(part)]
+    assert got == []
+    query.at = planned[0][2]
+    query.run()
+    write(broker, topic, range(100 + length, 120 + length))
+    query.run()
+    assert sorted(each for each in query.seen if each >= 100) == [*range(100, 120 + length)]
+
+
+def test_what_is_available_now_is_of_the_topic_that_is_there_when_it_is_planned(broker, topic, tmp_path):
+    query = Query(broker, topic, failOnDataLoss="false", checkpointLocation=tmp_path)
+    query.run()
+    write(broker, topic, range(20, 50))
+    query.available_now()
+    make_anew(broker, topic, range(100, 106))
+    query.run()
+    assert sorted(query.seen) == [*range(20), *range(100, 106)]
+
+
+def test_a_batch_is_not_read_from_a_topic_that_is_made_anew_meanwhile(broker, topic):
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
+    reader = OttlaReader(read_options(given, streaming=False))
+    parts = reader.partitions()
+    make_anew(broker, topic, range(100, 150))
+    with pytest.raises(DataLost, match="deleted and made anew"):
+        list(reader.read(parts[0]))
+
+
+def test_a_log_that_stays_shorter_than_planned_is_lost_data_and_no_endless_wait(broker, topic):
+    short = {"kafkaConsumer.pollTimeoutMs": 1500}
+    with pytest.raises(DataLost, match="offsets 10 to 30 are to be read, but it ends at 10"):
+        Query(broker, topic, **short).read(at(topic, 0, 0), at(topic, 30, 0))
+    query = Query(broker, topic, failOnDataLoss="false", **short)
+    assert query.read(at(topic, 0, 0), at(topic, 30, 0)) == [*range(0, 20, 2)]
 
 
 def test_a_file_that_is_damaged_is_as_good_as_none(broker, topic, tmp_path: Path):
