@@ -4,9 +4,11 @@ longer than that, and has nothing of what the query's offsets count.
 The ids are kept outside the offsets, whose JSON is that of Spark's connector:
 - in a file beside the checkpoint (`<checkpoint>/ottla/topic-ids-….json`), if the reader's option checkpointLocation is
   a directory of this machine;
-- else, if `groupId` mirrors the query, in the metadata of an offset of the group `ottla-topics-<groupId>`: brokers
-  forget the offsets of a topic with the topic, so this one belongs to another;
-- else in memory: then a topic that is made anew while the query is stopped is noticed only if it is too short.
+- else, if the checkpoint is elsewhere and `groupId` mirrors the query, in the metadata of an offset of the group
+  `ottla-topics-<groupId>-<digest of the checkpoint's address>`: brokers forget the offsets of a topic with the topic,
+  so this one belongs to another;
+- else in memory: then a topic that is made anew while the query is stopped is noticed only if it is too short. A group
+  alone is no place, since several queries may mirror themselves into it, and each is somewhere else.
 
 A batch belongs to the topic that was there when its end was found out, so ids are kept before Spark is told that end,
 and by nobody but who finds out ends. Where the query may go on with a new topic, what is kept, too, is the offset at
@@ -181,10 +183,12 @@ def _store(options: ReadOptions) -> Store | None:
         if parts.scheme in ("", "file"):
             path = Path(unquote(parts.path) if parts.scheme else options.checkpoint)
             return _File(path / FOLDER / f"topic-ids-{_digest(options)}.json")
-    return None if options.group_id is None else _Group(options.kafka, options.group_id)
+        if options.group_id is not None:
+            return _Group(options.kafka, f"{options.group_id}-{_digest(options, options.checkpoint)}")
+    return None
 
 
-def _digest(options: ReadOptions) -> str:
-    """One file for each source of a query."""
-    names: Iterable[object] = (options.topics, options.pattern, options.assigned)
+def _digest(options: ReadOptions, *others: str) -> str:
+    """One place for each source of a query."""
+    names: Iterable[object] = (options.topics, options.pattern, options.assigned, *others)
     return hashlib.sha256(repr(tuple(names)).encode()).hexdigest()[:12]

@@ -226,7 +226,8 @@ def test_a_topic_that_was_never_there_is_no_lost_data(broker, fresh_name):
 @pytest.mark.parametrize("length", [20, 50], ids=["as long", "longer"])
 @pytest.mark.parametrize("kept", ["file", "group"])
 def test_while_a_query_is_stopped(broker, topic, kept, length, tmp_path):
-    where = {"checkpointLocation": tmp_path.as_uri()} if kept == "file" else {"groupId": f"{topic}-seen"}
+    away = {"groupId": f"{topic}-seen", "checkpointLocation": "s3a://bucket/cp"}
+    where = {"checkpointLocation": tmp_path.as_uri()} if kept == "file" else away
     query = Query(broker, topic, failOnDataLoss="false", **where)
     query.run()
     make_anew(broker, topic, range(100, 100 + length))
@@ -241,8 +242,56 @@ def test_while_a_query_is_stopped(broker, topic, kept, length, tmp_path):
     assert sorted(query.seen) == [*range(20), *range(100, 100 + length)]
 
 
-def test_without_a_place_for_the_ids_only_a_shorter_topic_is_noticed(broker, topic):
-    query = Query(broker, topic)
+@pytest.mark.parametrize("kept", ["file", "group"])
+def test_queries_of_one_group_keep_their_ids_apart(broker, topic, kept, tmp_path):
+    """Two sinks of one source that has a groupId, at different offsets."""
+    places = [tmp_path / name if kept == "file" else f"s3a://bucket/{name}" for name in ("one", "other")]
+    one, other = (
+        Query(broker, topic, groupId=f"{topic}-seen", checkpointLocation=place, failOnDataLoss="false")
+        for place in places
+    )
+    one.run()
+    write(broker, topic, range(20, 30))
+    other.run()
+    make_anew(broker, topic, range(100, 150))
+    for query in (other, one):
+        query.restart()
+        query.run()
+    assert sorted(one.seen) == [*range(20), *range(100, 150)]
+    assert sorted(other.seen) == [*range(30), *range(100, 150)]
+
+
+def test_topics_that_one_query_joins_keep_their_ids_apart(broker, topic, create):
+    where = {"groupId": f"{topic}-seen", "checkpointLocation": "s3a://bucket/cp", "failOnDataLoss": "false"}
+    joined = create(2)
+    one, other = Query(broker, topic, **where), Query(broker, joined, **where)
+    for query in (one, other):
+        query.run()
+        query.restart()
+        query.run()
+    make_anew(broker, topic, range(100, 150))
+    one.run()
+    other._reader._topic_ids._save_at = 0.0  # an hour is over
+    other.run()
+    one.restart()
+    one.run()
+    assert sorted(one.seen) == [*range(20), *range(100, 150)]
+
+
+@pytest.mark.parametrize("kept", ["file", "group"])
+def test_a_checkpoint_that_has_read_nothing_has_lost_nothing(broker, topic, kept, tmp_path):
+    where = {"checkpointLocation": tmp_path if kept == "file" else "s3a://bucket/cp", "groupId": f"{topic}-seen"}
+    Query(broker, topic, **where).run()
+    make_anew(broker, topic, range(100, 150))
+    anew = Query(broker, topic, startingOffsets="earliest", **where)
+    anew.at = anew.first()
+    anew.run()
+    assert sorted(anew.seen) == [*range(100, 150)]
+
+
+@pytest.mark.parametrize("where", [{}, {"groupId": "shared"}], ids=["nothing", "a group alone"])
+def test_without_a_place_for_the_ids_only_a_shorter_topic_is_noticed(broker, topic, where):
+    query = Query(broker, topic, **where)
     query.run()
     make_anew(broker, topic, range(100, 150))
     query.restart()

@@ -201,12 +201,13 @@ def _lock(pipeline: Pipeline, sink: str) -> Path:
 
 
 def forget(pipeline: Pipeline, sink: str) -> list[str]:
-    """Remove a sink's checkpoint, and Parquet that was made with it; what was removed."""
+    """Remove the checkpoint of a sink, or of a query for dead letters, with the ids of its topics, and Parquet that was
+    made with it; what was removed."""
     if _is_running(pipeline, sink):
         raise AlreadyRunning(f"{sink} is running; stop it first")
     gone = []
     places = [pipeline.checkpoint(sink)]
-    if pipeline.sinks[sink].format == "parquet":
+    if sink in pipeline.sinks and pipeline.sinks[sink].format == "parquet":
         places.append(pipeline.sinks[sink].options["path"])
     for address in places:
         local = local_path(address)

@@ -204,7 +204,11 @@ def reading(pipeline: Pipeline, source: Source, reader: str) -> dict[str, str]:
     options = dict(source.options)
     given = {option.lower() for option in options}
     if source.format == "ottla" and not source.batch:
-        defaults = {"kafka.isolation.level": "read_committed", "groupId": f"{pipeline.name}-{reader}"}
+        defaults = {
+            "kafka.isolation.level": "read_committed",
+            "groupId": f"{pipeline.name}-{reader}",
+            "checkpointLocation": pipeline.checkpoint(reader),
+        }
         if not given & STARTING:
             defaults["startingOffsets"] = "earliest"
         options |= {option: value for option, value in defaults.items() if option.lower() not in given}
