@@ -123,11 +123,12 @@ def validate(file: Path, spark: bool, as_json: bool) -> None:
       ottla pipeline validate --spark pipeline.yaml
     """
     found = _problems(file)
+    notes: list[Problem] = []
     if spark and not found:
         from ottla.spark.pipeline import analysis, session
 
         try:
-            found = analysis.problems(_parsed(file))
+            found, notes = analysis.problems(_parsed(file))
         except session.NotStarted as problem:
             raise Failure(str(problem)) from None
     if found and as_json:
@@ -141,7 +142,7 @@ def validate(file: Path, spark: bool, as_json: bool) -> None:
     from ottla.spark.pipeline import option_checks
     from ottla.spark.pipeline.reasons import counted
 
-    notes = option_checks.notes(pipeline)
+    notes = sorted([*notes, *option_checks.notes(pipeline)])
     for note in () if as_json else notes:
         click.echo(f"{file}:{note.line}: note: {note.text}")
     counts = f"{counted(len(pipeline.sources), 'source')}, {counted(len(pipeline.sinks), 'sink')}, {pipeline.guarantee}"

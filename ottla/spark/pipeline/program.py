@@ -353,6 +353,16 @@ def parquet_options(sink: Sink) -> dict[str, str | int | tuple[str, ...]]:
     return found
 
 
+def check_partitions(sink: Sink, columns: list[str]) -> None:
+    names = parquet_options(sink).get("partitionBy", ())
+    assert isinstance(names, tuple)
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise BadOption(f"partitionBy names {missing[0]}; the columns are {', '.join(columns)}")
+    if len(set(names)) == len(columns):
+        raise BadOption("partitionBy names all columns, and nothing is left to be stored in the files")
+
+
 def _indented(lines: Iterable[str]) -> Iterable[str]:
     return ("    " + line for line in lines)
 
