@@ -28,11 +28,13 @@ def problems(pipeline: Pipeline) -> tuple[list[Problem], list[Problem]]:
 
 def strange_settings(pipeline: Pipeline, spark: SparkSession) -> list[Problem]:
     """Settings of SQL that Spark does not know, and that are almost one of its own; extensions may have others."""
+    named = [name for name in pipeline.configuration if name.startswith(SQL)]
+    if not named:
+        return []
     jvm: Any = spark._jvm
-    entries = jvm.org.apache.spark.sql.internal.SQLConf.getConfigEntries().toArray()
-    known = {str(entry.key()) for entry in entries}
-    strange = [name for name in pipeline.configuration if name.startswith(SQL) and name not in known]
-    near = {name: difflib.get_close_matches(name, known, n=1, cutoff=0.85) for name in strange}
+    companion = getattr(getattr(jvm.org.apache.spark.sql.internal, "SQLConf$"), "MODULE$")  # of Scala
+    known = {str(entry.key()) for entry in companion.getConfigEntries().toArray()}
+    near = {name: difflib.get_close_matches(name, known, n=1, cutoff=0.85) for name in named if name not in known}
     return [
         Problem(pipeline.line_of(name), f"Spark does not know the setting {name}; did you mean {found[0]}?")
         for name, found in near.items()
