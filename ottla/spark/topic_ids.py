@@ -131,7 +131,7 @@ class _File:
 
     def save(self, known: Mapping[str, Known]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self._path.with_suffix(".tmp")
+        aside = self._path.with_suffix(f".{os.getpid()}.tmp")
         with aside.open("w") as file:
             file.write(_told(known))
             file.flush()
