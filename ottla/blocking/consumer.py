@@ -190,6 +190,9 @@ class Consumer(Blocking[consumer.Consumer]):
     def position(self, partition: TopicPartition) -> int:
         return self._run(self._client.position(partition))
 
+    def topic_id(self, partition: TopicPartition) -> bytes:
+        return self._call(lambda: self._client.topic_id(partition))
+
     def highwater(self, partition: TopicPartition) -> int | None:
         return self._call(lambda: self._client.highwater(partition))
 

@@ -123,11 +123,12 @@ def validate(file: Path, spark: bool, as_json: bool) -> None:
       ottla pipeline validate --spark pipeline.yaml
     """
     found = _problems(file)
+    notes: list[Problem] = []
     if spark and not found:
         from ottla.spark.pipeline import analysis, session
 
         try:
-            found = analysis.problems(_parsed(file))
+            found, notes = analysis.problems(_parsed(file))
         except session.NotStarted as problem:
             raise Failure(str(problem)) from None
     if found and as_json:
@@ -141,7 +142,7 @@ def validate(file: Path, spark: bool, as_json: bool) -> None:
     from ottla.spark.pipeline import option_checks
     from ottla.spark.pipeline.reasons import counted
 
-    notes = option_checks.notes(pipeline)
+    notes = sorted([*notes, *option_checks.notes(pipeline)])
     for note in () if as_json else notes:
         click.echo(f"{file}:{note.line}: note: {note.text}")
     counts = f"{counted(len(pipeline.sources), 'source')}, {counted(len(pipeline.sinks), 'sink')}, {pipeline.guarantee}"
@@ -218,9 +219,10 @@ def run(
     from ottla.spark.pipeline import kept
 
     pipeline = _parsed(file)
-    for name in (*only, *full_refresh):
-        if name not in pipeline.sinks:
-            raise click.UsageError(f"there is no sink {name!r}; there are: {', '.join(pipeline.sinks)}")
+    for names, known in ((only, [*pipeline.sinks]), (full_refresh, _queries(pipeline))):
+        for name in names:
+            if name not in known:
+                raise click.UsageError(f"there is no sink {name!r}; there are: {', '.join(known)}")
 
     def say(line: str) -> None:
         if as_json:
@@ -336,7 +338,7 @@ def drop(file: Path, yes: bool, as_json: bool) -> None:
     pipeline = _parsed(file)
     if not yes:
         click.confirm(f"Remove all checkpoints of {pipeline.name}? It would begin anew", abort=True)
-    done = [f"{name}: removed {gone}" for name in pipeline.sinks for gone in _forgotten(pipeline, name)]
+    done = [f"{name}: removed {gone}" for name in _queries(pipeline) for gone in _forgotten(pipeline, name)]
     for source in pipeline.sources.values():
         if source.format == "ottla-postgres-cdc":
             from ottla.spark.connectors.slots import drop_slot
@@ -344,6 +346,12 @@ def drop(file: Path, yes: bool, as_json: bool) -> None:
             done.append(drop_slot(source.options))
     if as_json or done:
         _say({"done": done}, "\n".join(done), as_json=as_json)
+
+
+def _queries(pipeline: Pipeline) -> list[str]:
+    from ottla.spark.pipeline import graph
+
+    return [*pipeline.sinks, *graph.dead_letters(pipeline)]
 
 
 def _forgotten(pipeline: Pipeline, name: str) -> list[str]:

@@ -9,7 +9,9 @@ source's own writer do, and hand what they did over to the driver as rows; the d
 differs from `format("ottla")` but who starts the job: no process has to be started to plan or to commit.
 
 A batch is known by `txnAppId`, which is the query's id unless given, and by the batch's number. Two sinks of one
-`foreachBatch` need names of their own: with one name, the second would be taken for a repetition of the first.
+`foreachBatch` need names of their own: with one name, the second would be taken for a repetition of the first. The same
+rows may be written again by the same sink, as a loop around it does that tries again: what was begun is finished, and
+what was done is left alone.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ RUN_ID: Final = "spark.jobGroup.id"
 """What Spark tells the thread that runs a batch: the query, and this run of it."""
 RUNS_MAX: Final = 1000
 
-_written: dict[tuple[str, str, str], int] = {}
-"""The last batch of a run, a format and a name: one run never writes the same batch twice."""
+_written: dict[tuple[str, str, str], tuple[int, object]] = {}
+"""The last batch of a run, a format and a name, and what was written with it; none while one is written."""
 
 
 @short_tracebacks
@@ -69,8 +71,10 @@ class BatchSink:
                     "sink a name of its own, which stays the same as long as the checkpoint does"
                 )
             options["txnversion"] = str(number)
-            follows = _follows(run or name, self.format, name, number)
+            key, content = (run or name, self.format, name), _content(batch, options)
+            follows = _follows(key, number, content)
             write(batch, self.format, options, follows=follows)
+            _note(key, number, content)
         else:
             write(batch, self.format, options)
 
@@ -120,18 +124,29 @@ def _ids(batch: DataFrame) -> tuple[str | None, str | None]:
     return context.getLocalProperty(QUERY_ID), context.getLocalProperty(RUN_ID)
 
 
-def _follows(run: str, form: str, name: str, number: int) -> bool:
-    """Whether the batch before this one was written by the same run; then it was committed. One run writes a batch
-    only once."""
-    key = (run, form, name)
-    before = _written.get(key, -1)
-    if before >= number:
+def _content(batch: DataFrame, options: Mapping[str, str]) -> object:
+    """What is written, and where to, as far as it can be told without writing it."""
+    try:
+        plan: object = batch.semanticHash()
+    except Exception:  # noqa: BLE001 - then it is like nothing else
+        plan = object()
+    return plan, tuple(sorted(options.items()))
+
+
+def _follows(key: tuple[str, str, str], number: int, content: object) -> bool:
+    """Whether the batch before this one was written by the same run; then it was committed. After a failure nothing
+    is known, until a batch has been written."""
+    before, written = _written.get(key, (-1, None))
+    if before > number or (before == number and written != content):
         raise BadOption(
-            f"batch {number} is written twice under the name {name}: give each sink of a foreachBatch an option "
-            "txnAppId of its own, or the second is taken for a repetition of the first"
+            f"batch {number} is written twice under the name {key[2]}, with other rows or to somewhere else: give each "
+            "sink of a foreachBatch an option txnAppId of its own, or the second is taken for a repetition of the first"
         )
     _written.pop(key, None)
-    _written[key] = number
+    return before >= 0 and before == number - 1
+
+
+def _note(key: tuple[str, str, str], number: int, content: object) -> None:
+    _written[key] = (number, content)
     while len(_written) > RUNS_MAX:
         _written.pop(next(iter(_written)))
-    return before >= 0 and before == number - 1

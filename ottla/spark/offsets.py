@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
 
 from ottla.client.values import TopicPartition
 
 Offsets = dict[TopicPartition, int]
+NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Range:
     end: int
     begins: bool = False
     """The partition was not there before: whatever its log begins with is the beginning."""
+    topic_id: str = ""
+    """Of the topic that was planned, in hex: one that is made anew by this name has nothing of it. Empty: any."""
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -75,10 +79,10 @@ def count(start: Offsets, end: Offsets) -> int:
     return sum(max(0, offset - start.get(tp, 0)) for tp, offset in end.items())
 
 
-def ranges(start: Offsets, end: Offsets) -> list[Range]:
+def ranges(start: Offsets, end: Offsets, topic_ids: Mapping[str, str] = NO_IDS) -> list[Range]:
     """What is to be read of each partition, in order. One that `start` does not know begins at its beginning."""
     return [
-        Range(tp.topic, tp.partition, start.get(tp, 0), end[tp], begins=tp not in start)
+        Range(tp.topic, tp.partition, start.get(tp, 0), end[tp], tp not in start, topic_ids.get(tp.topic, ""))
         for tp in sorted(end)
         if end[tp] > start.get(tp, 0)
     ]
@@ -110,5 +114,5 @@ def _split(part: Range, pieces: int) -> Iterator[Range]:
         left -= size
         end = part.end if at == pieces - 1 else start + size
         if end > start:
-            yield Range(part.topic, part.partition, start, end, part.begins)
+            yield replace(part, start=start, end=end)
         start = end

@@ -3,6 +3,9 @@
 There may be nothing between two offsets (compaction, the ends of transactions), so a range is done when the position
 has passed its end, whatever came. What is not in the log any more is lost data: the query fails, or goes on with what
 is left, as `failOnDataLoss` says.
+
+A range belongs to the topic that was there when it was planned, which is known by its id. One that was made anew since
+has the same name and other records: nothing of it is taken for the range's, also where it is long enough.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WAIT_MS: Final = 1000
+NO_ID: Final = bytes(16)
+"""What old versions of Metadata tell."""
 MISSED_MAX: Final = 2
 """When nothing comes, the topic is looked for; so many times in a row it is not there before it is taken for gone."""
 WHY_LOST: Final = "the rest has aged out, or the topic was made anew"
@@ -57,6 +62,7 @@ def _read_range(options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:
 
 def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:
     tp, end = part.tp, part.end
+    planned = bytes.fromhex(part.topic_id)
     until = {tp: end}
     deadline = time.monotonic() + options.poll_timeout_s
     position, missed = part.start, 0
@@ -64,23 +70,35 @@ def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[
         try:
             taken = consumer.getmany_arrow(timeout_ms=WAIT_MS, columns=options.columns, until=until)
         except OffsetOutOfRange:
+            if planned and _topic_id(options, part.topic) not in (planned, NO_ID, None):
+                _tell_remade(options, part, position)
+                return
             position, end = _left(consumer, options, part, position)
             if position < end:
                 consumer.seek(tp, position, until=end)
             if time.monotonic() < deadline:
                 continue
             raise
+        if tp in taken and planned and consumer.topic_id(tp) not in (planned, NO_ID):
+            _tell_remade(options, part, position)
+            return
         yield from taken.get(tp, ())
         before, position = position, consumer.position(tp)
         if position > before:
             deadline, missed = time.monotonic() + options.poll_timeout_s, 0
             continue
-        missed = 0 if _is_there(options, part.topic) else missed + 1
+        missed = missed + 1 if _topic_id(options, part.topic) is None else 0
         if missed == MISSED_MAX:
             _tell_lost(options, f"topic {part.topic} is gone, of which offsets {position} to {end} were to be read")
             return
         if time.monotonic() >= deadline:
             limit = f"{options.poll_timeout_s:g} s"
+            last = consumer.end_offsets([tp])[tp]
+            if last <= position:
+                _tell_lost(
+                    options, f"{tp}: offsets {position} to {end} are to be read, but it ends at {last}: {WHY_LOST}"
+                )
+                return
             raise TimedOut(f"{tp}: nothing came from offset {position} on within {limit}, though {end} is its end")
 
 
@@ -97,19 +115,26 @@ def _left(consumer: Consumer, options: ReadOptions, part: Range, position: int) 
     return max(position, first), min(part.end, last)
 
 
+def _tell_remade(options: ReadOptions, part: Range, position: int) -> None:
+    _tell_lost(
+        options,
+        f"topic {part.topic} was deleted and made anew; {part.end - position} offsets of the old one's partition "
+        f"{part.partition}, from {position} on, were to be read and are gone",
+    )
+
+
 def _tell_lost(options: ReadOptions, what: str) -> None:
     if options.fail_on_data_loss:
         raise DataLost(what)
     log.warning("%s; going on with what is left", what)
 
 
-def _is_there(options: ReadOptions, topic: str) -> bool:
-    """Also where nobody answers."""
+def _topic_id(options: ReadOptions, topic: str) -> bytes | None:
+    """None: it is not there. NO_ID also where nobody answers."""
     try:
         with clients.admin(options.kafka) as admin:
-            admin.describe_topics([topic])
+            return admin.describe_topics([topic])[topic].topic_id
     except UnknownTopic:
-        return False
+        return None
     except ClientError:
-        return True
-    return True
+        return NO_ID

@@ -48,7 +48,7 @@ from ottla.spark.border import short_tracebacks
 from ottla.spark.cluster import Cluster, NotThere, Start
 from ottla.spark.offsets import Offsets, Range, from_json, to_json
 from ottla.spark.options import BadOption, ReadOptions, read_options, tell_notes, write_options
-from ottla.spark.reading import WHY_LOST, DataLost, log, read
+from ottla.spark.reading import NO_ID, WHY_LOST, DataLost, log, read
 from ottla.spark.topic_ids import TopicIds
 
 if TYPE_CHECKING:
@@ -140,8 +140,9 @@ class OttlaReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         cluster = Cluster(self._options)
+        ids = {name: topic_id.hex() for name, topic_id in cluster.topics()[1].items() if topic_id != NO_ID}
         start, end = cluster.starting().offsets, cluster.ending()
-        return [Part(task) for task in _tasks(self._options, offsets.ranges(start, end))]
+        return [Part(task) for task in _tasks(self._options, offsets.ranges(start, end, ids))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes up a partition of its own where there are none.
@@ -156,12 +157,17 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self._cluster = Cluster(options)
         self._topic_ids = TopicIds(options)
-        self._topics_seen = False
+        self._is_planned = False
+        """A batch was planned, or run again, since this process began."""
+        self._ids_again: dict[str, str] = {}
+        """Of topics when the batch was planned anew that was run again, where nobody knows them from before."""
+        self._remade_told: set[tuple[str, bytes]] = set()
         self._initial: Start | None = None
         """Where the query begins, if Spark asked: then no batch of it was committed before."""
         self._first_planned = False
         self._target: Offsets | None = None
         """Where the records ended when a query of what is available now began."""
+        self._target_ids: dict[str, bytes] = {}
         self._latest: Offsets = {}
         self._triggered_at = time.monotonic()
         self._mirrored: Offsets = {}
@@ -178,7 +184,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._initial.offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._now({}, careful=False)[1]  # where something is gone, `latestOffset` says so
+        self._target_ids, self._target = self._now({}, careful=False)  # where something is gone, `latestOffset` says so
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self.options.offsets_max is not None:
@@ -190,6 +196,8 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
         begun = from_json(start)
         ids, latest = self._now(begun, careful=self.options.fail_on_data_loss)
+        if self._initial is not None and not self._is_planned:
+            self._topic_ids.forget()
         self._notice_remade(begun, ids)
         self._mirror(begun)
         self._latest = latest
@@ -211,16 +219,20 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         problem = NotThere("topics are deleted and made anew all the time")
         for _ in range(TRIES):
             partitions, ids = self._there(begun, careful=careful)
-            if self._target:
-                return ids, {tp: self._target[tp] for tp in partitions if tp in self._target}
+            target = {tp: self._target[tp] for tp in partitions if tp in self._target} if self._target else {}
+            again = [tp for tp in target if self._target_ids.get(tp.topic) != ids[tp.topic]]
+            if self._target and not again:
+                return ids, target
             asked_at = time.monotonic()
             try:
-                ends = self._cluster.ends(partitions)
+                ends = target | self._cluster.ends(again or partitions)
             except NotThere as gone:
                 problem = gone
                 continue
             is_quick = time.monotonic() - asked_at < QUICK_S
             if is_quick or ends == begun or self._cluster.topics(only_there=True)[1].items() >= ids.items():
+                if self._target and again:
+                    self._target_ids, self._target = ids, self._target | ends
                 return ids, ends
         raise problem
 
@@ -261,6 +273,12 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
         begun, ended = self._begun(start), from_json(end)
+        remade = self._remade_since_plan()
+        if remade:
+            self._tell_lost_plan(remade, begun, ended)
+            begun, ended = (
+                {place: at for place, at in each.items() if place.topic not in remade} for each in (begun, ended)
+            )
         if self._initial is not None and begun == self._initial.offsets:
             # The first batch, maybe run again: then what begins at its end has grown since it was planned.
             begun |= {tp: min(begun[tp], ended[tp]) for tp in self._initial.at_end & ended.keys()}
@@ -270,21 +288,44 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lost(f"{tp} is gone, which was read up to offset {begun[tp]}")
         for tp in back:
             self._lost(f"{tp} ends at offset {ended[tp]}, but was read up to {begun[tp]}: {WHY_LOST}")
-        return offsets.ranges(begun, ended)
+        return offsets.ranges(begun, ended, self._ids_again | self._topic_ids.of_batch())
 
     def _begun(self, start: dict[str, Any]) -> Offsets:
-        """Where a batch begins. A query that was stopped in a batch runs it again before it asks for anything else."""
-        begun = from_json(start)
-        if not self._topics_seen:
-            self._notice_remade(begun, self._cluster.topics(only_there=True)[1])
-        return self._topic_ids.of_this_topic(begun)
+        """Where a batch begins."""
+        return self._topic_ids.of_this_topic(from_json(start))
+
+    def _remade_since_plan(self) -> dict[str, bytes]:
+        """A query that was stopped in a batch runs it again before it asks for anything else: topics that have another
+        id now than in that plan. What happens between plan and read is noticed by the tasks."""
+        if self._is_planned:
+            return {}
+        self._is_planned = True
+        ids = self._cluster.topics(only_there=True)[1]
+        self._ids_again = {name: each.hex() for name, each in ids.items() if each != NO_ID}
+        planned = self._topic_ids.of_batch()
+        return {
+            name: each for name, each in ids.items() if each != NO_ID and planned.get(name, each.hex()) != each.hex()
+        }
+
+    def _tell_lost_plan(self, remade: Mapping[str, bytes], begun: Offsets, ended: Offsets) -> None:
+        for name, topic_id in sorted(remade.items()):
+            of_topic = {place: end for place, end in ended.items() if place.topic == name}
+            count = offsets.count(begun, of_topic)
+            self._lost(
+                f"topic {name} was deleted and made anew; {count} offsets of the old one, which the batch that is run "
+                "again was to read, are gone"
+            )
+            self._remade_told.add((name, topic_id))
 
     def _notice_remade(self, begun: Offsets, ids: Mapping[str, bytes]) -> None:
         """A topic that was deleted and made anew has nothing of what was read. DataLost, or go on with the new one."""
         for name in self._topic_ids.remade(begun, ids):
-            self._lost(f"topic {name} was deleted and made anew; what the query had not read of the old one is gone")
+            if (name, ids[name]) not in self._remade_told:
+                self._lost(
+                    f"topic {name} was deleted and made anew; what the query had not read of the old one is gone"
+                )
         self._topic_ids.learn(begun, ids)
-        self._topics_seen = True
+        self._is_planned = True
 
     def stop(self) -> None:
         """Nothing is held open but what the process keeps for all its readers."""
@@ -292,8 +333,8 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # In the workers.
 
     def read(self, partition: InputPartition) -> Generator[pa.RecordBatch]:
-        assert isinstance(partition, Part)
-        return read(self.options, partition.ranges)
+        # Spark makes up a partition of its own where there are none.
+        return read(self.options, partition.ranges if isinstance(partition, Part) else ())
 
     def _admitted(self, latest: Offsets) -> dict[str, dict[str, int]]:
         self._triggered_at = time.monotonic()

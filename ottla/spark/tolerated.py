@@ -63,8 +63,17 @@ SERIALIZERS: Final = {
 PLAIN: Final = ("bytearraydeserializer", "bytearrayserializer", "stringserializer")
 """Serializers, by the ends of their classes' names, that do what is done here."""
 TRUE_ANYWAY: Final = {"enable.idempotence": "true", "enable.auto.commit": "false"}
-OF_BOTH: Final = ("includeheaders",)
-"""Options of reading that are written for writing, too."""
+OF_READING: Final = frozenset(
+    name.lower()
+    for name in (
+        "assign", "subscribe", "subscribePattern", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets",
+        "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets", "startingOffsetsByTimestampStrategy",
+        "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "minPartitions",
+        "maxRecordsPerPartition", "kafkaConsumer.pollTimeoutMs",
+    )
+)  # fmt: skip
+"""Those of the connector, which looks at none of them when it writes: many programs have one dict for both. The other
+way round, `topic`."""
 
 
 @cache
@@ -83,8 +92,12 @@ def is_true(name: str, value: str) -> bool:
 
 def note(option: str, kind: str) -> str | None:
     """Why an option, by its name in lower case, has no effect; None: it has one, or nobody knows it."""
-    if option in OF_BOTH and kind == WRITING:
+    if option == "includeheaders" and kind == WRITING:
         return "the column headers is written wherever there is one"
+    if option in OF_READING and kind == WRITING:
+        return "it is an option of reading"
+    if option == "topic" and kind == READING:
+        return "it is an option of writing; subscribe says what is read"
     other = understood(READING if kind == WRITING else WRITING)
     if option.startswith(KAFKA):
         name = option.removeprefix(KAFKA)

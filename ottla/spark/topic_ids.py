@@ -3,12 +3,16 @@
 The ids are kept outside the offsets, whose JSON is that of Spark's connector:
 - in a file beside the checkpoint (`<checkpoint>/ottla/topic-ids-….json`), if the reader's option checkpointLocation is
   a directory of this machine;
-- else, if `groupId` mirrors the query, in the metadata of an offset of the group `ottla-topics-<groupId>`: brokers
-  forget the offsets of a topic with the topic, so this one belongs to another;
-- else in memory: then a topic that is made anew while the query is stopped is noticed only if it is too short.
+- else, if the checkpoint is elsewhere and `groupId` mirrors the query, in the metadata of an offset of the group
+  `ottla-topics-<groupId>-<digest of the checkpoint's address>`: brokers forget the offsets of a topic with the topic,
+  so this one belongs to another;
+- else in memory: then a topic that is made anew while the query is stopped is noticed only if it is too short. A group
+  alone is no place, since several queries may mirror themselves into it, and each is somewhere else.
 
-Where the query may go on with the new topic, what is kept, too, is the offset at which each of its partitions was found
-to be another one: a batch that begins there reads from the beginning, also when it is run again.
+A batch belongs to the topic that was there when its end was found out, so ids are kept before Spark is told that end,
+and by nobody but who finds out ends. Where the query may go on with a new topic, what is kept, too, is the offset at
+which each of its partitions was found to be another one: a batch that begins there reads from the beginning, also when
+it is run again. One that was planned before the topic was made anew has lost its records, and the next one begins anew.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from ottla.client.values import TopicPartition
 from ottla.spark import clients
 from ottla.spark.offsets import Offsets
 from ottla.spark.options import ReadOptions
+from ottla.spark.reading import NO_ID
 
 FOLDER: Final = "ottla"
 PREFIX: Final = "ottla-topics-"
@@ -35,8 +40,6 @@ OFFSETS: Final = TopicPartition("__consumer_offsets", 0)
 """A partition that is there as long as groups are."""
 AGAIN_S: Final = 3600.0
 """So often they are written, changed or not: brokers forget an offset some days after it was committed."""
-NO_ID: Final = bytes(16)
-"""What old versions of Metadata tell."""
 log = logging.getLogger(__name__)
 
 
@@ -95,6 +98,14 @@ class TopicIds:
             self._save_at = time.monotonic() + AGAIN_S
         self._known = news
 
+    def forget(self) -> None:
+        """The query has read nothing yet: whatever is kept is of another one."""
+        self._known = {}
+
+    def of_batch(self) -> dict[str, str]:
+        """Of the batch that was planned last."""
+        return {name: known.topic_id for name, known in self.known.items()}
+
     def of_this_topic(self, start: Offsets) -> Offsets:
         """Without partitions whose offset counts records of the topic before: they begin anew."""
         return {tp: offset for tp, offset in start.items() if not self._is_of_another(tp, offset)}
@@ -119,7 +130,7 @@ class _File:
 
     def save(self, known: Mapping[str, Known]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self._path.with_suffix(".tmp")
+        aside = self._path.with_suffix(f".{os.getpid()}.tmp")
         with aside.open("w") as file:
             file.write(_reported(known))
             file.flush()
@@ -171,10 +182,12 @@ def _store(options: ReadOptions) -> Store | None:
         if parts.scheme in ("", "file"):
             path = Path(unquote(parts.path) if parts.scheme else options.checkpoint)
             return _File(path / FOLDER / f"topic-ids-{_digest(options)}.json")
-    return None if options.group_id is None else _Group(options.kafka, options.group_id)
+        if options.group_id is not None:
+            return _Group(options.kafka, f"{options.group_id}-{_digest(options, options.checkpoint)}")
+    return None
 
 
-def _digest(options: ReadOptions) -> str:
-    """One file for each source of a query."""
-    names: Iterable[object] = (options.topics, options.pattern, options.assigned)
+def _digest(options: ReadOptions, *others: str) -> str:
+    """One place for each source of a query."""
+    names: Iterable[object] = (options.topics, options.pattern, options.assigned, *others)
     return hashlib.sha256(repr(tuple(names)).encode()).hexdigest()[:12]

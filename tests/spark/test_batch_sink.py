@@ -96,6 +96,41 @@ def test_two_sinks_of_one_batch_need_names(spark, broker, create: Create, tmp_pa
     assert numbers(broker.bootstrap, other) == once(150)
 
 
+def test_a_batch_is_tried_again_after_a_failure_of_its_own_or_of_what_comes_after_it(spark, broker, create, tmp_path):
+    source, sink = create(2), create(1)
+    fill(broker.bootstrap, source, 250)
+    into = BatchSink("ottla", {"kafka.bootstrap.servers": broker.bootstrap, "topic": sink})
+    problems: list[str] = []
+
+    def each(batch: Any, number: int) -> None:
+        bad = batch.selectExpr("key", "cast(raise_error('hiccup') as binary) as value")
+        for attempt in range(3):
+            try:
+                into(bad if attempt == 0 else batch.select("key", "value"), number)
+                if attempt == 1:
+                    raise OSError("what comes after the sink failed")
+                return
+            except Exception as problem:  # noqa: BLE001 - as users write it
+                problems.append(str(problem))
+
+    run(spark, broker.bootstrap, source, tmp_path / "cp", each)
+    assert numbers(broker.bootstrap, sink) == once(250)
+    assert ["hiccup" in each for each in problems] == [True, False] * 3
+
+
+def test_other_rows_are_no_repetition(spark, broker, create, tmp_path):
+    source, sink = create(2), create(1)
+    fill(broker.bootstrap, source, 50)
+    into = BatchSink("ottla", {"kafka.bootstrap.servers": broker.bootstrap, "topic": sink})
+
+    def each(batch: Any, number: int) -> None:
+        into(batch.where("key is not null"), number)
+        into(batch.where("key is null"), number)
+
+    with pytest.raises(Exception, match="is written twice under the name"):
+        run(spark, broker.bootstrap, source, tmp_path / "cp", each)
+
+
 AT = {"kafka.bootstrap.servers": "localhost:9092"}
 TABLE = {"url": "postgresql://localhost/none", "table": "t"}
 

@@ -57,7 +57,7 @@ def test_offsets_and_times_are_read_from_json():
         ({"subscribe": "t"}, True, "kafka.bootstrap.servers is missing"),
         (READ | {"assign": "{}"}, True, "assign and subscribe contradict each other"),
         (READ | {"startingOffset": "latest"}, True, "no option 'startingOffset'; did you mean startingOffsets"),
-        (READ | {"topic": "t"}, True, "topic is an option of writing"),
+        (READ | {"txnAppId": "t"}, True, "txnAppId is an option of writing"),
         (READ | {"endingOffsets": "latest"}, True, "endingOffsets cannot be set here: a streaming query has no end"),
         (READ | {"maxOffsetsPerTrigger": "5"}, False, "maxOffsetsPerTrigger cannot be set here: a batch query"),
         (READ | {"startingOffsets": "latest"}, False, "startingOffsets of a batch query cannot be latest"),
@@ -105,7 +105,7 @@ def test_what_is_unknown_or_contradictory_is_refused_by_name(given, streaming, s
     ("given", "said"),
     [
         ({"txnVersion": "1"}, "txnAppId, which is missing"),
-        ({"subscribe": "t"}, "subscribe is an option of reading"),
+        ({"groupId": "t"}, "groupId is an option of reading"),
         ({"guarantee": "perhaps"}, "at_least_once or exactly_once"),
         ({"guarantee": "at_least_once", "txnAppId": "a"}, "txnAppId cannot be set here"),
         ({"topic": ".."}, "topic names '..', as no topic can be called"),
@@ -239,3 +239,23 @@ def test_settings_that_the_client_refuses_are_named_as_options():
         with pytest.raises(BadOption) as refused:
             new_consumer(read_options(READ | wrong, streaming=True).kafka)
         assert said in str(refused.value)
+
+
+def test_one_dict_serves_for_reading_and_for_writing():
+    """Spark's connector does not look at options of reading when it writes, nor at the topic when it reads."""
+    both = {
+        "kafka.bootstrap.servers": "localhost:9092",
+        "subscribe": "t",
+        "topic": "t",
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "false",
+        "maxOffsetsPerTrigger": "10",
+        "minPartitions": "4",
+    }
+    written = write_options(both)
+    assert written.topic == "t"
+    assert "failOnDataLoss has no effect: it is an option of reading" in written.notes
+    assert len(written.notes) == 5
+    read = read_options(both, streaming=True)
+    assert (read.topics, read.fail_on_data_loss) == (("t",), False)
+    assert read.notes == ("topic has no effect: it is an option of writing; subscribe says what is read",)

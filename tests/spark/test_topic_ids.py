@@ -21,7 +21,7 @@ from ottla.spark import clients
 from ottla.spark.cluster import Cluster
 from ottla.spark.options import read_options
 from ottla.spark.reading import DataLost
-from ottla.spark.source import OttlaStreamReader
+from ottla.spark.source import OttlaReader, OttlaStreamReader
 from tests.spark.conftest import Create
 
 pytestmark = pytest.mark.timeout(300)
@@ -77,12 +77,25 @@ class Query:
         for kept in clients._kept.values():
             kept.stop()
         clients._kept.clear()
-        given = {name.lower(): str(value) for name, value in self._given.items()}
-        self._reader = OttlaStreamReader(read_options(given, streaming=True))
+        self.forget()
 
     def read(self, start: At, end: At) -> list[int]:
         batches = [batch for part in self._reader.partitions(start, end) for batch in self._reader.read(part)]
         return sorted(int(value) for batch in batches for value in batch.column("value").to_pylist())
+
+    def forget(self) -> None:
+        """A restart of the query in processes that go on."""
+        given = {name.lower(): str(value) for name, value in self._given.items()}
+        self._reader = OttlaStreamReader(read_options(given, streaming=True))
+
+    def plan(self) -> list[Any]:
+        return list(self._reader.partitions(self.at, self.end()))
+
+    def read_part(self, part: Any) -> list[int]:
+        return [int(value) for batch in self._reader.read(part) for value in batch.column("value").to_pylist()]
+
+    def available_now(self) -> None:
+        self._reader.prepareForTriggerAvailableNow()
 
     def end(self) -> At:
         return self._reader.latestOffset(self.at, self._reader.getDefaultReadLimit())
@@ -213,7 +226,8 @@ def test_a_topic_that_was_never_there_is_no_lost_data(broker, fresh_name):
 @pytest.mark.parametrize("length", [20, 50], ids=["as long", "longer"])
 @pytest.mark.parametrize("kept", ["file", "group"])
 def test_while_a_query_is_stopped(broker, topic, kept, length, tmp_path):
-    where = {"checkpointLocation": tmp_path.as_uri()} if kept == "file" else {"groupId": f"{topic}-seen"}
+    away = {"groupId": f"{topic}-seen", "checkpointLocation": "s3a://bucket/cp"}
+    where = {"checkpointLocation": tmp_path.as_uri()} if kept == "file" else away
     query = Query(broker, topic, failOnDataLoss="false", **where)
     query.run()
     make_anew(broker, topic, range(100, 100 + length))
@@ -228,8 +242,56 @@ def test_while_a_query_is_stopped(broker, topic, kept, length, tmp_path):
     assert sorted(query.seen) == [*range(20), *range(100, 100 + length)]
 
 
-def test_without_a_place_for_the_ids_only_a_shorter_topic_is_noticed(broker, topic):
-    query = Query(broker, topic)
+@pytest.mark.parametrize("kept", ["file", "group"])
+def test_queries_of_one_group_keep_their_ids_apart(broker, topic, kept, tmp_path):
+    """Two sinks of one source that has a groupId, at different offsets."""
+    places = [tmp_path / name if kept == "file" else f"s3a://bucket/{name}" for name in ("one", "other")]
+    one, other = (
+        Query(broker, topic, groupId=f"{topic}-seen", checkpointLocation=place, failOnDataLoss="false")
+        for place in places
+    )
+    one.run()
+    write(broker, topic, range(20, 30))
+    other.run()
+    make_anew(broker, topic, range(100, 150))
+    for query in (other, one):
+        query.restart()
+        query.run()
+    assert sorted(one.seen) == [*range(20), *range(100, 150)]
+    assert sorted(other.seen) == [*range(30), *range(100, 150)]
+
+
+def test_topics_that_one_query_joins_keep_their_ids_apart(broker, topic, create):
+    where = {"groupId": f"{topic}-seen", "checkpointLocation": "s3a://bucket/cp", "failOnDataLoss": "false"}
+    joined = create(2)
+    one, other = Query(broker, topic, **where), Query(broker, joined, **where)
+    for query in (one, other):
+        query.run()
+        query.restart()
+        query.run()
+    make_anew(broker, topic, range(100, 150))
+    one.run()
+    other._reader._topic_ids._save_at = 0.0  # an hour is over
+    other.run()
+    one.restart()
+    one.run()
+    assert sorted(one.seen) == [*range(20), *range(100, 150)]
+
+
+@pytest.mark.parametrize("kept", ["file", "group"])
+def test_a_checkpoint_that_has_read_nothing_has_lost_nothing(broker, topic, kept, tmp_path):
+    where = {"checkpointLocation": tmp_path if kept == "file" else "s3a://bucket/cp", "groupId": f"{topic}-seen"}
+    Query(broker, topic, **where).run()
+    make_anew(broker, topic, range(100, 150))
+    anew = Query(broker, topic, startingOffsets="earliest", **where)
+    anew.at = anew.first()
+    anew.run()
+    assert sorted(anew.seen) == [*range(100, 150)]
+
+
+@pytest.mark.parametrize("where", [{}, {"groupId": "shared"}], ids=["nothing", "a group alone"])
+def test_without_a_place_for_the_ids_only_a_shorter_topic_is_noticed(broker, topic, where):
+    query = Query(broker, topic, **where)
     query.run()
     make_anew(broker, topic, range(100, 150))
     query.restart()
@@ -260,6 +322,95 @@ def test_a_batch_that_was_broken_off_notices_a_topic_made_anew_meanwhile(broker,
     query.restart()
     with pytest.raises(DataLost, match="deleted and made anew"):
         query.read(query.at, end)
+
+
+@pytest.mark.parametrize("before", [0, 15, 40, 60], ids=["empty", "shorter than read", "than planned", "longer"])
+@pytest.mark.parametrize("first", [False, True], ids=["a later batch", "the first batch"])
+@pytest.mark.parametrize("same_process", [False, True], ids=["anew", "in the same session"])
+def test_a_planned_batch_has_lost_its_topic_and_the_next_one_begins_anew(
+    broker, topic, tmp_path, caplog, before, first, same_process
+):
+    options = {"checkpointLocation": tmp_path, "startingOffsets": "earliest", "kafkaConsumer.pollTimeoutMs": 5000}
+    query, careful = (Query(broker, topic, failOnDataLoss=lost, **options) for lost in ("false", "true"))
+    query.at = query.first()
+    if not first:
+        query.run()
+        write(broker, topic, range(20, 50))
+    end = query.end()
+    make_anew(broker, topic, range(100, 100 + before))
+    for each in (careful, query):
+        each.at = query.at
+        if same_process:
+            each.forget()
+        else:
+            each.restart()
+        if first:
+            each.first()
+    with pytest.raises(DataLost, match="deleted and made anew"):
+        careful.read(query.at, end)
+    caplog.clear()
+    assert query.read(query.at, end) == []
+    query.at = end
+    write(broker, topic, range(100 + before, 140 + before))
+    query.run()
+    write(broker, topic, range(140 + before, 150 + before))
+    query.run()
+    assert sorted(each for each in query.seen if each >= 100) == [*range(100, 150 + before)]
+    told = [each.message for each in caplog.records if "made anew" in each.message]
+    assert len(told) == 1
+    assert f"; {20 if first else 30} offsets of the old one" in told[0]
+
+
+@pytest.mark.parametrize("length", [0, 25, 40, 60])
+@pytest.mark.parametrize("begun", [False, True], ids=["with new workers", "with workers that knew the old one"])
+def test_a_task_never_takes_the_records_of_a_new_topic_for_planned_ones(broker, topic, tmp_path, length, begun):
+    at = {"failOnDataLoss": "false", "checkpointLocation": tmp_path}
+    query, careful = Query(broker, topic, **at), Query(broker, topic)
+    query.run()
+    careful.run()
+    write(broker, topic, range(20, 50))
+    planned = [(each, each.at, each.end(), each.plan()) for each in (query, careful)]
+    if begun:
+        for each, _, _, parts in planned:
+            for part in parts:  # so that workers know the old topic
+                each.read_part(part)
+    make_anew(broker, topic, range(100, 100 + length))
+    with pytest.raises(DataLost, match="deleted and made anew; 15 offsets of the old one's partition"):
+        careful.read_part(planned[1][3][0])
+    got = [value for part in planned[0][3] for value in query.read_part(part)]
+    assert got == []
+    query.at = planned[0][2]
+    query.run()
+    write(broker, topic, range(100 + length, 120 + length))
+    query.run()
+    assert sorted(each for each in query.seen if each >= 100) == [*range(100, 120 + length)]
+
+
+def test_what_is_available_now_is_of_the_topic_that_is_there_when_it_is_planned(broker, topic, tmp_path):
+    query = Query(broker, topic, failOnDataLoss="false", checkpointLocation=tmp_path)
+    query.run()
+    write(broker, topic, range(20, 50))
+    query.available_now()
+    make_anew(broker, topic, range(100, 106))
+    query.run()
+    assert sorted(query.seen) == [*range(20), *range(100, 106)]
+
+
+def test_a_batch_is_not_read_from_a_topic_that_is_made_anew_meanwhile(broker, topic):
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
+    reader = OttlaReader(read_options(given, streaming=False))
+    parts = reader.partitions()
+    make_anew(broker, topic, range(100, 150))
+    with pytest.raises(DataLost, match="deleted and made anew"):
+        list(reader.read(parts[0]))
+
+
+def test_a_log_that_stays_shorter_than_planned_is_lost_data_and_no_endless_wait(broker, topic):
+    short = {"kafkaConsumer.pollTimeoutMs": 1500}
+    with pytest.raises(DataLost, match="offsets 10 to 30 are to be read, but it ends at 10"):
+        Query(broker, topic, **short).read(at(topic, 0, 0), at(topic, 30, 0))
+    query = Query(broker, topic, failOnDataLoss="false", **short)
+    assert query.read(at(topic, 0, 0), at(topic, 30, 0)) == [*range(0, 20, 2)]
 
 
 def test_a_file_that_is_damaged_is_as_good_as_none(broker, topic, tmp_path: Path):

@@ -380,6 +380,11 @@ class Consumer(Client):
                 raise driver.timed_out(f"{partition}: its position was not found out in time")
         return consumed.offset
 
+    def topic_id(self, partition: TopicPartition) -> bytes:
+        """Of the topic whose records are shown: another one of the same name is never gone on with. Zeros, while it is
+        not known."""
+        return self._fetcher.topic_id(partition)
+
     def highwater(self, partition: TopicPartition) -> int | None:
         """Where the partition ended when it was last fetched."""
         return self._fetcher.high_watermark(partition)

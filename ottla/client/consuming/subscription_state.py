@@ -106,6 +106,9 @@ class SubscriptionState:
         """Of the next record to be shown; None until it is known."""
         return self._reading(tp).position
 
+    def topic_id(self, tp: TopicPartition) -> bytes:
+        return self._reading(tp).topic_id
+
     def high_watermark(self, tp: TopicPartition) -> int | None:
         high_watermark = self._reading(tp).high_watermark
         return high_watermark if high_watermark >= 0 else None

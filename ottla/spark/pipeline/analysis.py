@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import difflib
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.connectors import options as postgres
 from ottla.spark.options import BadOption, write_options
 from ottla.spark.pipeline import kept, locating
 from ottla.spark.pipeline.document import Pipeline, Problem, Sink
-from ottla.spark.pipeline.program import analysed
+from ottla.spark.pipeline.program import analysed, check_partitions
 from ottla.spark.pipeline.reasons import reason
 from ottla.spark.pipeline.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+SQL: Final = "spark.sql."
 
-def problems(pipeline: Pipeline) -> list[Problem]:
+
+def problems(pipeline: Pipeline) -> tuple[list[Problem], list[Problem]]:
+    """And what may be none."""
     log = kept.home(pipeline) / "spark.log"
     with session(pipeline.name, log, None, pipeline.configuration) as spark:
-        return found(pipeline, spark)
+        return found(pipeline, spark), strange_settings(pipeline, spark)
+
+
+def strange_settings(pipeline: Pipeline, spark: SparkSession) -> list[Problem]:
+    """Settings of SQL that Spark does not know, and that are almost one of its own; extensions may have others."""
+    named = [name for name in pipeline.configuration if name.startswith(SQL)]
+    if not named:
+        return []
+    jvm: Any = spark._jvm
+    companion = getattr(getattr(jvm.org.apache.spark.sql.internal, "SQLConf$"), "MODULE$")  # of Scala
+    known = {str(entry.key()) for entry in companion.getConfigEntries().toArray()}
+    near = {name: difflib.get_close_matches(name, known, n=1, cutoff=0.85) for name in named if name not in known}
+    return [
+        Problem(pipeline.line_of(name), f"Spark does not know the setting {name}; did you mean {found[0]}?")
+        for name, found in near.items()
+        if found
+    ]
 
 
 def found(pipeline: Pipeline, spark: SparkSession) -> list[Problem]:
@@ -38,7 +58,8 @@ def _sink(pipeline: Pipeline, sink: Sink, spark: SparkSession) -> list[Problem]:
         _check_columns(sink, rows)
         _check_streaming(sink, rows, spark)
     except Exception as problem:  # noqa: BLE001
-        line = sink.line_of("from" if isinstance(problem, BadOption) else "mode")
+        at = "partitionBy" if "partitionBy" in str(problem) else "from"
+        line = sink.line_of(at if isinstance(problem, BadOption) else "mode")
         return [Problem(line, f"the sink {sink.name}: {reason(str(problem))}")]
     return []
 
@@ -51,6 +72,8 @@ def _check_columns(sink: Sink, rows: DataFrame) -> None:
         plan_of(write_options(sink.options), rows.schema)
     elif sink.format == "ottla-postgres":
         postgres.check_columns(postgres.sink_options(sink.options), rows.schema.names)
+    elif sink.format == "parquet":
+        check_partitions(sink, rows.schema.names)
 
 
 def _check_streaming(sink: Sink, rows: DataFrame, spark: SparkSession) -> None:

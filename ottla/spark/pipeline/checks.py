@@ -54,7 +54,7 @@ def _names(pipeline: Pipeline) -> list[Problem]:
         if name in pipeline.sources or name in pipeline.sinks:
             found.append(Problem(transform.line, f"{name} names a transform and a source or sink"))
         wrong = [each for each in graph.reads(transform.sql) if each not in known]
-        found += [Problem(transform.line, f"{name} reads {each}, {_unknown(each, known)}") for each in wrong]
+        found += [Problem(transform.line_with(each), f"{name} reads {each}, {_unknown(each, known)}") for each in wrong]
     for name, sink in pipeline.sinks.items():
         if name in pipeline.sources:
             found.append(
@@ -124,7 +124,7 @@ def _transform(pipeline: Pipeline, transform: Transform) -> list[Problem]:
             "which is different when a batch is run again; with guarantee: exactly-once take such values from the "
             "records (timestamp), or say at-least-once"
         )
-        found += [Problem(transform.line, f"{transform.name} calls {call}, {why}") for call in calls]
+        found += [Problem(transform.line_with(call), f"{transform.name} calls {call}, {why}") for call in calls]
     unbounded = option_checks.unbounded(pipeline, graph.origins(pipeline, transform.name))
     direct = [name for name in graph.reads(transform.sql) if _streams(pipeline, name)]
     if re.search(r"\bjoin\b", sql, re.IGNORECASE) and len(direct) > 1 and unbounded:

@@ -123,6 +123,11 @@ class Transform:
         leading = len(self.sql) - len(self.sql.lstrip())
         return self.line + self.sql[:leading].count("\n") + sql_line if self.block else self.line
 
+    def line_with(self, word: str) -> int:
+        """The line of the file where a word of the SQL first stands."""
+        found = re.search(rf"(?<![\w.]){re.escape(word)}(?!\w)", self.sql.lstrip(), re.IGNORECASE)
+        return self.line_of(1 + self.sql.lstrip()[: found.start() if found else 0].count("\n"))
+
 
 @dataclass(frozen=True, slots=True)
 class Sink:

@@ -193,12 +193,13 @@ def _lock(pipeline: Pipeline, sink: str) -> Path:
 
 
 def forget(pipeline: Pipeline, sink: str) -> list[str]:
-    """Remove a sink's checkpoint, and Parquet that was made with it; what was removed."""
+    """Remove the checkpoint of a sink, or of a query for dead letters, with the ids of its topics, and Parquet that was
+    made with it; what was removed."""
     if _is_running(pipeline, sink):
         raise AlreadyRunning(f"{sink} is running; stop it first")
     gone = []
     addresses = [pipeline.checkpoint(sink)]
-    if pipeline.sinks[sink].format == "parquet":
+    if sink in pipeline.sinks and pipeline.sinks[sink].format == "parquet":
         addresses.append(pipeline.sinks[sink].options["path"])
     for address in addresses:
         local = local_path(address)

@@ -24,6 +24,8 @@ FORMATS: Final = (
     "iceberg", "parquet", "orc", "avro", "json", "csv", "text", "xml", "binaryFile", "console", "memory", "noop",
 )  # fmt: skip
 """Those that are ours or Spark's, for who has written almost one of them; there may be others."""
+FILES: Final = ("orc", "avro", "json", "csv", "text", "xml")
+"""Sinks of Spark that take no mode but append. Parquet is ours."""
 SETTINGS: Final = (
     (re.compile(r"spark\.sql\.shuffle\.partitions|spark\.default\.parallelism|spark\..*\.(cores|instances)"),
      re.compile(r"[1-9]\d*"), "a whole number"),
@@ -176,9 +178,13 @@ def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
     if sink.mode is not None and sink.mode not in MODES:
         hint = did_you_mean(sink.mode, MODES, f"it can be {', '.join(MODES)}")
         found.append(Problem(sink.line_of("mode"), f"{whose}: there is no mode {sink.mode!r}{hint}"))
-    if sink.mode == "complete" and sink.format in ("ottla", "ottla-postgres", "parquet"):
+    is_parquet = sink.format == "parquet"
+    if sink.mode == "complete" and (is_parquet or sink.format in ("ottla", "ottla-postgres")):
         text = f"{whose}: mode complete would write all rows again with every batch; update writes those that changed"
         found.append(Problem(sink.line_of("mode"), text))
+    if (sink.mode in ("update", "complete") and sink.format in FILES) or (sink.mode == "update" and is_parquet):
+        text = f"{whose}: mode {sink.mode} writes rows again that have changed, and {sink.format} is only added to"
+        found.append(Problem(sink.line_of("mode"), f"{text}: append, or a topic or a table with a key"))
     given = {name.lower() for name in sink.options}
     if sink.mode == "update" and sink.format == "ottla-postgres" and "key" not in given:
         text = f"{whose}: mode update needs the option key, by which the table's rows are found"

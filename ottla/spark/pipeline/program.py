@@ -204,7 +204,11 @@ def reading(pipeline: Pipeline, source: Source, reader: str) -> dict[str, str]:
     options = dict(source.options)
     given = {option.lower() for option in options}
     if source.format == "ottla" and not source.batch:
-        defaults = {"kafka.isolation.level": "read_committed", "groupId": f"{pipeline.name}-{reader}"}
+        defaults = {
+            "kafka.isolation.level": "read_committed",
+            "groupId": f"{pipeline.name}-{reader}",
+            "checkpointLocation": pipeline.checkpoint(reader),
+        }
         if not given & STARTING:
             defaults["startingOffsets"] = "earliest"
         options |= {option: value for option, value in defaults.items() if option.lower() not in given}
@@ -346,6 +350,16 @@ def parquet_options(sink: Sink) -> dict[str, str | int | tuple[str, ...]]:
     if not found.get("path"):
         raise BadOption("the option path is missing; for example file:///data/orders")
     return found
+
+
+def check_partitions(sink: Sink, columns: list[str]) -> None:
+    names = parquet_options(sink).get("partitionBy", ())
+    assert isinstance(names, tuple)
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise BadOption(f"partitionBy names {missing[0]}; the columns are {', '.join(columns)}")
+    if len(set(names)) == len(columns):
+        raise BadOption("partitionBy names all columns, and nothing is left to be stored in the files")
 
 
 def _indented(lines: Iterable[str]) -> Iterable[str]:

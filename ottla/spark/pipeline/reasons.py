@@ -24,6 +24,11 @@ PERMANENT_CONDITIONS: Final = (
     "MALFORMED_RECORD", "CAST_INVALID_INPUT", "UNRESOLVED_", "PARSE_SYNTAX_ERROR", "DATA_SOURCE_NOT_FOUND",
 )  # fmt: skip
 """What comes again as it was when a query is started again."""
+SPARKS_OWN: Final = "pyspark.errors."
+"""Errors of Spark that Python has passed on, as in foreachBatch."""
+DATA_EXCEPTION: Final = re.compile(r"SQLSTATE: 22[0-9A-Z]{3}")
+"""The class of SQL's errors that the data are to blame for (a division by zero, an overflow, a cast that fails, an
+index out of bounds): the same records are read again."""
 
 UNFIT: Final = "does not fit the schema of"
 """In the error that names a record which is not what its schema says; it is read again as it was."""
@@ -79,9 +84,12 @@ def raised(text: str) -> str | None:
 def is_permanent(text: str) -> bool:
     """Whether a query would fail in the same way when it is started again."""
     name, known = raised(text), condition(text)
-    if UNFIT in text.partition(_STATE)[0]:
+    story = text.partition(_STATE)[0]
+    if UNFIT in story or name in PERMANENT_ERRORS:
         return True
-    return name in PERMANENT_ERRORS or (name is None and known is not None and known.startswith(PERMANENT_CONDITIONS))
+    if known is None or not (name is None or name.startswith(SPARKS_OWN)):
+        return False
+    return known.startswith(PERMANENT_CONDITIONS) or bool(DATA_EXCEPTION.search(story.rpartition(f"[{known}] ")[2]))
 
 
 def is_busy(text: str) -> bool:

@@ -51,6 +51,20 @@ def test_a_seek_right_after_an_assignment_outweighs_what_was_committed(broker: S
     run(scenario())
 
 
+def test_the_id_of_the_topic_that_is_read_is_told(broker: Served, fresh_name):
+    async def scenario() -> None:
+        place = await filled(broker, fresh_name(), [b"v"])
+        async with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            described = (await admin.describe_topics([place.topic]))[place.topic]
+        async with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign([place])
+            assert consumer.topic_id(place) == bytes(16)
+            await consumer.getone()
+            assert consumer.topic_id(place) == described.topic_id
+
+    run(scenario())
+
+
 def test_commit_failed_is_raised_to_a_fenced_member_for_any_number_of_partitions(broker: Served, fresh_name):
     async def scenario() -> None:
         topic = fresh_name()

@@ -17,7 +17,7 @@ from ottla.spark.pipeline import checks, document, graph, kept, lag, picture
 from ottla.spark.pipeline.document import BadPipeline, Pipeline
 from ottla.spark.pipeline.idle import Idle
 from ottla.spark.pipeline.intervals import seconds
-from ottla.spark.pipeline.program import Span, backfill, program
+from ottla.spark.pipeline.program import Span, backfill, program, reading
 from tests.cli.commands import Ottla
 
 ACTORS = Path(__file__).resolve().parents[3] / "examples" / "actors" / "pipeline.yaml"
@@ -190,6 +190,22 @@ def test_words_in_quotes_and_comments_are_no_calls():
 
 def test_names_that_a_query_defines_itself_are_not_looked_for():
     assert graph.reads("with a as (select 1 from orders) select * from a, payments p") == ["orders", "payments"]
+
+
+def test_a_query_keeps_the_ids_of_its_topics_in_its_checkpoint_and_forgets_them_with_it(tmp_path):
+    letters = "{kafka.bootstrap.servers: localhost:9092, subscribe: orders}\n    dead_letters: {topic: bad}"
+    text = BASE.format(picked="select o.key, o.value from orders o join payments p on o.key = p.key", storage=tmp_path)
+    text = text.replace('{kafka.bootstrap.servers: "localhost:9092", subscribe: orders}', letters)
+    file = tmp_path / "p.yaml"
+    file.write_text(text)
+    pipeline = document.parse(text, "p.yaml", {})
+    for query in ("large", "orders_dead_letters"):
+        source = pipeline.sources["orders"]
+        assert reading(pipeline, source, query)["checkpointLocation"] == f"{tmp_path}/checkpoints/{query}"
+        (tmp_path / "checkpoints" / query / "ottla").mkdir(parents=True)
+    done = CliRunner().invoke(cli, ["pipeline", "drop", "--yes", str(file)])
+    assert done.exit_code == 0, done.output
+    assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 def test_an_edit_that_breaks_a_checkpoint_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 import pyarrow.dataset as ds
 
 from ottla import blocking
+from ottla.client.admin import NewTopic
 from ottla.client.values import TopicPartition
 from ottla.local.waiting import wait_for
 
@@ -124,6 +126,29 @@ def test_a_pipeline_is_run_twice_and_every_record_is_there_once(broker, create, 
     assert sorted(record.key.decode() for record in records(broker.bootstrap, large)) == sorted(expected + again)
     (folder,) = (place / "parquet").glob("backfill=*")
     assert sorted(ds.dataset(folder).to_table()["key"].to_pylist()) == sorted(expected + again)
+
+
+def _are_gone(admin: blocking.Admin, names: list[str]) -> bool:
+    return not {*names} & {each.name for each in admin.list_topics()}
+
+
+def test_a_pipeline_that_was_dropped_begins_anew_with_topics_that_were_made_anew(broker, create, tmp_path):
+    orders, large, bad = create(2), create(2), create(2)
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(FILE.format(place=tmp_path, bootstrap=broker.bootstrap, orders=orders, large=large, bad=bad))
+    value = json.dumps({"id": 1, "amount": 20}).encode()
+    for count in (3, 5):
+        with blocking.Producer(broker.bootstrap) as producer:
+            for _ in range(count):
+                producer.send(orders, value=value).result()
+        ottla("run", "--available-now", "--sink", "large", str(file))
+        assert len(records(broker.bootstrap, large)) == count
+        with blocking.Admin(broker.bootstrap) as admin:
+            names = [orders, large]
+            admin.delete_topics(names)
+            wait_for(functools.partial(_are_gone, admin, names), "the topics' end")
+            admin.create_topics([NewTopic(name, 2) for name in names])
+        assert "large: removed" in ottla("drop", "--yes", str(file))
 
 
 EVENTS = """\

@@ -128,6 +128,25 @@ def test_the_reason_is_said_without_what_carried_it(story: str, said: str, perma
     assert is_permanent(story) is permanent
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0. SQLSTATE: 22012",
+        "[ARITHMETIC_OVERFLOW] integer overflow. SQLSTATE: 22003",
+        "[CAST_OVERFLOW] The value 999 cannot be cast to TINYINT due to an overflow. SQLSTATE: 22003",
+        "[INVALID_ARRAY_INDEX] The index 7 is out of bounds. SQLSTATE: 22003",
+        "[CANNOT_PARSE_TIMESTAMP] Text 'x' could not be parsed. SQLSTATE: 22007",
+    ],
+)
+def test_what_sql_cannot_do_with_the_same_records_is_not_tried_again(told):
+    each_batch = EACH_BATCH.replace("KeyError: 'no such column'", f"pyspark.errors.exceptions.captured.Some: {told}")
+    assert "pyspark.errors" in each_batch
+    for story in (FAILED + told + STATE, f"{FAILED}[TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030\n{told}{STATE}"):
+        assert is_permanent(story)
+    assert is_permanent(FAILED + each_batch + STATE)
+    assert not is_permanent(FAILED + "[TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030" + STATE)
+
+
 def test_a_machine_that_is_too_busy_is_called_that():
     told = f"{FAILED}Job aborted due to stage failure: Lost task 0.0: org.apache.spark.SparkException: {BUSY}.\n"
     story = told + "\tat org.apache.spark.api.python.PythonWorkerFactory.create(PythonWorkerFactory.scala:1)" + STATE

@@ -171,6 +171,9 @@ def line_with(file: Path, text: str) -> int:
         ("sources:", "configuration: {spark.driver.memory: 2gigs}\nsources:", "gigs", "it is a size like 512m or 2g"),
         ("sources:", "configuration: {spark.sql.ansi.enabled: ja}\nsources:", "ansi", "it is true or false"),
         ("from: picked", "from: pickd", "from: pickd", "did you mean picked?"),
+        ("from: counted", "from: counted\n    mode: update", "mode: update", "parquet is only added to: append, or"),
+        ("    from orders\n", "    from ordrs\n", "from ordrs", "picked reads ordrs, which nobody makes"),
+        ("where value.price > 3", "where rand() > 0.5", "rand()", "picked calls rand, which is different"),
     ],
 )
 def test_a_mistake_is_found_in_its_line_without_spark(old, new, found_in, said, tmp_path):
@@ -229,6 +232,14 @@ def test_a_topic_that_was_edited_is_refused_since_its_marker_stands_elsewhere(tm
     assert "--full-refresh large" in told.output
 
 
+def test_a_setting_that_spark_does_not_know_is_noted_if_it_is_almost_one_of_its_own(tmp_path, spark):
+    said = "spark.sql.shufle.partitions: '4', spark.sql.catalog.lake: Some, spark.sql.ansi.enabled: 'true'"
+    file = write(tmp_path, "sources:", f"configuration: {{{said}}}\nsources:")
+    [note] = analysis.strange_settings(document.read(file), spark)
+    assert note.line == line_with(file, "shufle")
+    assert "did you mean spark.sql.shuffle.partitions?" in note.text
+
+
 def test_a_path_that_was_edited_is_refused(tmp_path):
     kept.keep_plan(document.read(write(tmp_path)), "files")
     file = write(tmp_path, "file:///tmp/none", "file:///tmp/other")
@@ -252,6 +263,9 @@ def test_a_path_that_was_edited_is_refused(tmp_path):
         ("group by window(at, '1 minute')", "group by id", "counted:", "`id`"),
         ("group by window(at, '1 minute')", "group by 1 having max(at) > 1", "counted:", "at"),
         ("from: counted", "from: counted\n    mode: complete", "from: counted", ""),
+        ("files: 1}", "files: 1, partitionBy: dy}", "partitionBy", "partitionBy names dy; the columns are span, n"),
+        ("files: 1}", "partitionBy: n}", "partitionBy", ""),
+        ("files: 1}", "partitionBy: 'span, n'}", "partitionBy", "nothing is left"),
         ("from: counted\n", "from: session\n    mode: update\n", "mode: update", "session window"),
     ],
 )
