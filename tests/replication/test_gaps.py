@@ -16,6 +16,7 @@ from ottla.replication import gaps
 from ottla.replication.admission import AppendPolicy
 from ottla.replication.in_sync import in_sync_wanted
 from ottla.replication.partition import ACKS_ALL, Partition
+from ottla.runtime import Disk
 from ottla.sim.disk import SimDisk
 from tests.replication.test_partition import NOW_MS, batch
 
@@ -28,7 +29,7 @@ def everybody(replica: int, epoch: int = 0) -> bool:
     return True
 
 
-def replica(broker_id: int, disk: SimDisk | None = None, **evidence) -> Partition:
+def replica(broker_id: int, disk: Disk | None = None, **evidence) -> Partition:
     log = PartitionLog.open(disk or SimDisk(Random(broker_id)), PATH, CONFIG, now_ms=NOW_MS, **evidence)
     return Partition("t", bytes(16), 0, broker_id, log, AppendPolicy())
 

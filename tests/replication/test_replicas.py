@@ -338,6 +338,17 @@ def test_a_partition_that_is_lost_with_all_checkpoints_is_damaged_and_goes_on_wh
     assert start(disk, topic(), clean=True, logs=again.logs()).damaged() != ()
 
 
+def test_a_file_in_the_place_of_a_partition_is_set_aside_though_nothing_tells_of_its_log(replicas, disk):
+    lose(replicas, disk)
+    disk.write_atomic(f"{DATA}/orders-0", b"no directory")
+    again = start(disk, topic())
+    partition = again.get("orders", 0)
+    assert partition is not None
+    assert not again.unopened
+    assert disk.read(f"{DATA}/orders-0.damaged") == b"no directory"
+    partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
+
+
 def test_a_topic_that_takes_the_name_of_one_that_was_lost_is_not_damaged(replicas, disk):
     ends = lose(replicas, disk)
     again = start(disk, namesake(topic()), clean=True, logs=ends)
