@@ -18,7 +18,7 @@ def refused(frame: memoryview, code: ErrorCode) -> bytes | None:
     request = decode_request(api_key, version, frame, pos)
     if isinstance(request, ProduceRequest) and request.acks == 0:
         return None
-    response = refusal(request, version, code)
+    response = refusal(request, version, code, of_each=True)
     if response is None:
         return None
     header = response_header(api_key, version, correlation_id)

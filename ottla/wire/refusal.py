@@ -27,10 +27,15 @@ NO_ITEMS: Final = frozenset({"configuration_keys", "forgotten_topics_data"})
 """Lists in requests that say how, not what."""
 
 
-def refusal(request: Message, version: int, code: ErrorCode, text: str | None = None) -> Message | None:
-    """None: there is no place in the answer to say so."""
+def refusal(
+    request: Message, version: int, code: ErrorCode, text: str | None = None, *, of_each: bool = False
+) -> Message | None:
+    """`of_each`: say so of everything that was asked for, also where one error code for all would do. None: there is no
+    place in the answer to say so."""
     response = message_class(request.API_KEY, "response")()
-    return response if _refuse(request, response, version, code, text) else None
+    has_one = any(field.name == "error_code" for field in fields_of(type(response), version))
+    asked = None if has_one and not of_each else request
+    return response if _refuse(asked, response, version, code, text) else None
 
 
 def _refuse(request: Struct | None, response: Struct, version: int, code: ErrorCode, text: str | None) -> bool:

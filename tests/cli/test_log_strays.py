@@ -12,6 +12,8 @@ from confluent_kafka import Producer
 
 from ottla.cli.main import cli
 from ottla.log.manifest import FILE_NAME as MANIFEST
+from ottla.log.manifest import ManifestFile, read
+from ottla.runtime.disk import RealDisk
 from tests.harness.brokers import WatchedBroker
 
 KEPT, GONE = "kept", "gone"
@@ -69,6 +71,20 @@ def test_strays_are_listed_and_removed_when_one_says_so(data):
     assert strays(data) == []
     assert (data / f"{KEPT}-0").is_dir()
     assert "there are no stray directories" in remove(data).output
+
+
+def test_a_stray_that_may_be_the_only_copy_of_what_is_missing_stays(data):
+    """A flipped bit in the file that says whose it is, and no manifest: the broker took it for another topic's."""
+    (stray,) = strays(data)
+    alike = data / stray.replace(GONE, KEPT)
+    (data / stray).rename(alike)
+    manifest = ManifestFile(RealDisk(), str(data / f"{KEPT}-0"))
+    manifest.found(read(RealDisk(), str(data / f"{KEPT}-0")))
+    manifest.lose([(0, 1)], log_start=0, topic_id=None)
+    told = remove(data, "--yes")
+    assert told.exit_code == 0, told.output
+    assert f"perhaps the only copy of offsets 0..0, which {KEPT}-0 lacks" in told.output
+    assert strays(data) == [alike.name]
 
 
 def test_what_the_metadata_gives_to_this_broker_stays(data):

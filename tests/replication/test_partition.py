@@ -9,6 +9,7 @@ from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.admission import AppendPolicy
+from ottla.replication.leader import RESENT_MAX, Follower
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.runtime.disk import RealDisk
 from ottla.wire.batch import read_header
@@ -338,3 +339,11 @@ def test_nothing_is_committed_behind_the_end_of_a_log_that_the_disk_refused_to_c
     partition.become(leading((1, 2), epoch=2))
     partition.append(batch(b"e"), ACKS_ALL, NOW_MS)
     assert (partition.log.log_end, partition.high_watermark) == (3, 2)
+
+
+def test_a_follower_that_is_sent_the_same_again_and_again_is_noticed_once_in_a_while():
+    follower = Follower(2)
+    assert not any(follower.sent_again(7) for _ in range(RESENT_MAX - 1))
+    assert follower.sent_again(7)
+    assert not any(follower.sent_again(7) for _ in range(RESENT_MAX - 1))
+    assert not any(follower.sent_again(offset) for offset in range(8, 100))

@@ -335,11 +335,8 @@ def test_a_topic_id_that_was_lost_may_be_that_of_a_deleted_topic_with_the_same_n
     assert replicas.close()
     disk.flip_bit(f"{DATA}/orders-0/partition.metadata", 9)
     disk.remove(f"{DATA}/orders-0/{manifest.FILE_NAME}")
-    image = Image(
-        topics={"orders": (now := namesake(topic()))},
-        names={now.id: "orders"},
-        tombstones={topic().id: Tombstone("orders", (1,))},
-    )
+    now, gone = namesake(topic()), {topic().id: Tombstone("orders", (1,))}
+    image = Image(topics={"orders": now}, names={now.id: "orders"}, tombstones=gone)
     again = asyncio.run(loaded(disk, image)).get("orders", 0)
     assert again is not None
     assert again.log.log_end == 0
@@ -370,6 +367,17 @@ def test_a_partition_that_is_lost_with_all_checkpoints_is_damaged_and_goes_on_wh
     assert (log.log_end, log.damage.missing) == (1, ((0, 1),))
     assert again.close()
     assert start(disk, topic(), clean=True, logs=again.logs()).damaged() != ()
+
+
+def test_a_file_in_the_place_of_a_partition_is_set_aside_though_nothing_tells_of_its_log(replicas, disk):
+    lose(replicas, disk)
+    disk.write_atomic(f"{DATA}/orders-0", b"no directory")
+    again = start(disk, topic())
+    partition = again.get("orders", 0)
+    assert partition is not None
+    assert not again.unopened
+    assert disk.read(f"{DATA}/orders-0.damaged") == b"no directory"
+    partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
 
 
 def test_a_topic_that_takes_the_name_of_one_that_was_lost_is_not_damaged(replicas, disk):
