@@ -77,7 +77,8 @@ def without(ranges: Iterable[Range], gone: Iterable[Range]) -> tuple[Range, ...]
     """What is left of the ranges without others."""
     left = list(ranges)
     for first, last in gone:
-        left = [part for start, end in left for part in ((start, min(end, first)), (max(start, last), end))]
+        parts = [part for start, end in left for part in ((start, min(end, first)), (max(start, last), end))]
+        left = [part for part in parts if part[0] < part[1]]  # or they would double with each
     return merged(left)
 
 

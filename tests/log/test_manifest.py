@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ottla.errors import Refused, StorageFault
 from ottla.log.log_config import LogConfig
-from ottla.log.manifest import FILE_NAME, Manifest, ManifestDamaged, SegmentClaim, file_crc, read
+from ottla.log.manifest import FILE_NAME, Manifest, ManifestDamaged, SegmentClaim, file_crc, read, without
 from ottla.log.partition_log import PartitionLog
 from tests.log.batches import NOW, PATH, append, fill, stored
 from tests.log.compacting import compact, put
@@ -249,3 +249,9 @@ def test_a_log_of_the_release_before_is_claimed_when_it_is_closed(disk, open_log
     assert contradictions(disk) == []
     log = open_log(clean=True, **SMALL)
     assert stored(log) == sent
+
+
+def test_many_ranges_are_taken_from_others_at_no_great_cost():
+    gone = [(at, at + 1) for at in range(0, 400, 2)]
+    assert without([(0, 400)], gone) == tuple((at, at + 1) for at in range(1, 400, 2))
+    assert without([(500, 501)], gone) == ((500, 501),)
