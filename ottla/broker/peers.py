@@ -151,8 +151,10 @@ class BrokerPeers:
         if controller_id == self._config.current.broker_id:
             raise Refused(ErrorCode.not_controller, "This broker is about to be, or was just now, the controller.")
         connection = await self._connected(controller_id, Lane.clients, timeout_s)
-        if not connection.speaks(api_key, version) or not connection.speaks(ENVELOPE, 0):
+        if not connection.speaks(api_key, version):
             raise Refused(ErrorCode.unsupported_version, "The controller does not speak this version yet.")
+        if not connection.speaks(ENVELOPE, 0):  # it is of an earlier release, which knows no principals
+            return await connection.call_raw(api_key, version, [body], timeout_s)
         request = EnvelopeRequest(
             request_data=request_header(api_key, version, 0, client_id) + body,
             request_principal=encode_principal(session.principal),
