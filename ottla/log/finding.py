@@ -64,13 +64,20 @@ def search(read: Read, start: int, bounds: Bounds, *, goes_on: bool = False) -> 
             if bounds.first <= offset < bounds.end:
                 position = start + at - _MAGIC_AT
                 header = whole_at(read, position, bounds)
-                if header is not None and not (goes_on and not _goes_on(read, position, header, bounds)):
+                known = header is not None and not _contradicted(read, position, header, bounds)
+                if header is not None and known and (not goes_on or _goes_on(read, position, header, bounds)):
                     return position, offset
             at = chunk.find(MAGIC, at + 1)
         if len(chunk) <= _MAGIC_AT:
             break
         start += len(chunk) - _MAGIC_AT
     return None
+
+
+def _contradicted(read: Read, position: int, header: BatchHeader, bounds: Bounds) -> bool:
+    """Whether the batch behind it is whole and has an earlier offset: no checksum covers the offset of this one."""
+    following = whole_at(read, position + header.size, bounds)
+    return following is not None and following.base_offset < header.next_offset
 
 
 def _goes_on(read: Read, position: int, header: BatchHeader, bounds: Bounds) -> bool:
