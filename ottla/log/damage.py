@@ -399,7 +399,7 @@ def go_on_behind(log: PartitionLog, missing: tuple[Range, ...], end: int, ends: 
         log.adopt([*kept, fresh])
         log.made_files = True
         log.log_end = end
-    log.damage = Damage(log.path, missing, log.epochs.latest, log.log_end)
+    log.damage = Damage(log.path, missing, log.epochs.latest, log.log_end) if missing else None
 
 
 def set_directories_aside(disk: Disk, path: str) -> list[str]:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from ottla.errors import ErrorCode, Refused
 from ottla.log import manifest
 from ottla.log.damage import NOT_KNOWN, Evidence
-from ottla.log.producers import NO_OFFSET, Producers
+from ottla.log.producers import Producers
 from ottla.log.scan import headers, whole
 from ottla.log.segment import Segment, file_stem
 from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
 from ottla.log.transactions import Transactions
-from ottla.log.undecided import Crossing, gaps_of
+from ottla.log.undecided import Crossing
 
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
@@ -30,10 +30,6 @@ def load_producers(log: PartitionLog, producers: Producers, transactions: Transa
     start = log.snapshots.load(producers, end, now_ms)
     if start < log.segments[0].base_offset:
         producers.close_transactions()  # their markers may have been in segments that are gone by now
-    behind = max((last for _, last in gaps_of(log) if last <= start), default=0)
-    for producer in dict(producers.items()).values():
-        if 0 <= producer.transaction_start < behind:
-            producer.transaction_start = NO_OFFSET  # it was open before a gap, and is not behind it (`undecided`)
     transactions.load()
     if start >= end:
         return

@@ -97,9 +97,11 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         log.log_start = damage.start_of(log, log_start, missing)
     end = damage.proven_end(log, evidence, derived, clean=clean, notes=notes)
     log.recovery = log.recovery._replace(notes=tuple(notes))
-    ranges = manifest.merged([*missing, (max(log.log_end, log.log_start), end)])
-    if ranges:
-        log.damage = damage.Damage(log.path, ranges, -1, ranges[-1][1])
+    lost = [*missing, (max(log.log_end, log.log_start), end)]
+    ranges = manifest.without(lost, log.given_up)  # a loss of the very end that was accepted is none
+    if ranges or manifest.merged(lost):
+        if ranges:
+            log.damage = damage.Damage(log.path, ranges, -1, ranges[-1][1])
         ends = undecided.lost_ends(log, ranges, claimed, files.indexes, load_producers)
         damage.go_on_behind(log, ranges, max(end, log.log_end), ends, now_ms)
         if log_end is None:

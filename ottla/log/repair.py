@@ -196,8 +196,8 @@ class Repair:
     def _lose(self, offset: int) -> None:
         """What is before this offset is missing, and the log goes on there."""
         if self._next_offset < offset:
-            # Who was inside a transaction stays so for this walk: a marker behind tells what was aborted before.
             self._missing.append((self._next_offset, offset))
+            self._cross()
         self._next_offset = max(self._next_offset, offset)
 
     def _cut(self, segment: Segment, end: int, problem: str) -> None:

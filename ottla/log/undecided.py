@@ -143,7 +143,7 @@ def _told(
             entries = [] if data is None else decode(data)
         except TransactionIndexDamaged:
             continue
-        told.update(((e.producer_id, e.first_offset), e.last_offset) for e in entries if start <= e.last_offset < end)
+        told.update(((e.producer_id, e.first_offset), e.last_offset) for e in entries if start <= e.last_offset)
     return told, not without([lost], proven)
 
 

@@ -92,6 +92,6 @@ def test_damage_that_no_checksum_shows_is_found_diverged():
 
 
 def test_a_log_that_is_believed_after_a_clean_stop_is_found_out(monkeypatch):
-    monkeypatch.setattr(damage, "missing_segments", lambda log, segments, evidence, *, clean, notes: [])
+    monkeypatch.setattr(damage, "missing_segments", lambda log, segments, evidence, began, *, clean, notes: [])
     monkeypatch.setattr(damage, "proven_end", lambda log, evidence, derived, *, clean, notes: log.log_end)
     assert first_bad("damaged file") & {Kind.LOST, Kind.DIVERGED, Kind.STUCK, Kind.INCONSISTENT, Kind.SHRUNK}
