@@ -12,6 +12,7 @@ import asyncio
 import gc
 import logging
 import struct
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
@@ -92,7 +93,7 @@ class _Slot(Generic[M]):
         self.wakes_at = 0.0
 
 
-class CoordinatorService(Generic[M]):
+class CoordinatorService(ABC, Generic[M]):
     topic: str
     replication_setting: str
     codec: Codec
@@ -120,13 +121,13 @@ class CoordinatorService(Generic[M]):
         """Why there is no topic yet."""
         replica_manager.leadership_listeners.append(self.leadership_changed)
 
+    @abstractmethod
     def _machine(self) -> M:
         """A new machine, for one shard."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _spec(self) -> TopicSpec:
         """The topic as it is made on first need."""
-        raise NotImplementedError
 
     # The topic.
 

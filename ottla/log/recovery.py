@@ -104,8 +104,8 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
             log.damage = damage.Damage(log.path, ranges, -1, ranges[-1][1])
         ends = undecided.lost_ends(log, ranges, claimed, files.indexes, load_producers)
         damage.go_on_behind(log, ranges, max(end, log.log_end), ends, now_ms)
-        if log_end is None:
-            reload_producers(log, now_ms)
+    if log_end is None and undecided.gaps_of(log):  # also behind what was given up nobody is inside a transaction
+        reload_producers(log, now_ms)
     undecided.take_up(log)
     if log.log_start > log.log_end:
         _start_over(log, now_ms)
