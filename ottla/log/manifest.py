@@ -329,17 +329,23 @@ class ManifestFile:
             return self._decoded
         return Manifest.decode(self._data) if self._data else None
 
+    def claim(self, base_offset: int) -> SegmentClaim | None:
+        """Of a sealed segment: the one line is decoded, not the manifest."""
+        return self._claim(b"segment", base_offset)
+
+    def _claim(self, kind: bytes, base_offset: int) -> SegmentClaim | None:
+        at = self._data.find(b"\n%s %d " % (kind, base_offset))
+        if at < 0:
+            return None
+        return _claim_of(self._data[at + 1 : self._data.index(b"\n", at + 1)].decode().split(" ")[1:])
+
     def index_crcs(self, base_offset: int, size: int) -> tuple[int | None, int | None]:
         """What is known of a segment's index files, as `Segment` asks for it. The last segment's change while it is
         written to: what was noted at a clean stop counts as long as the segment has not grown."""
-        data = self._data
-        at = data.find(b"\nsegment %d " % base_offset)
-        if at < 0:
-            at = data.find(b"\nactive %d " % base_offset) if self.closed_cleanly else -1
-        if at < 0:
-            return None, None
-        claim = _claim_of(data[at + 1 : data.index(b"\n", at + 1)].decode().split(" ")[1:])
-        if claim.size != size:
+        claim = self.claim(base_offset)
+        if claim is None and self.closed_cleanly:
+            claim = self._claim(b"active", base_offset)
+        if claim is None or claim.size != size:
             return None, None
         index, timeindex = (None if crc == NO_CRC else crc for crc in claim[3:5])
         return index, timeindex

@@ -30,7 +30,7 @@ log = logging.getLogger("ottla.scrub")
 
 LOOK_SECONDS: Final = 60.0
 """How soon a changed interval is seen, and how old the checkpoint of the progress may be."""
-COUNTS_PER_PASS: Final = 100
+COUNTS_PER_PASS: Final = 20
 """How often in a pass it is counted how much there is to read."""
 
 
@@ -140,20 +140,18 @@ class Scrubber:
             return
         partition = self._replicas.get(*key)
         while partition is not None and not partition.log.dropped:
-            base = schedule.next_segment(key, [segment.base_offset for segment in readable(partition)])
+            segments = {segment.base_offset: segment for segment in readable(partition)}
+            base = schedule.next_segment(key, list(segments))
             if base is None:
                 break
-            await self._count()
-            await self._pace(SEGMENT_COST_BYTES)
-            segment = next((each for each in readable(partition) if each.base_offset == base), None)
-            if segment is None:
-                continue  # it went meanwhile
             try:
-                await self._scrub(partition, segment)
+                await self._scrub(partition, segments[base])
             except (Fault, Refused) as failure:  # the next pass tries again
                 self.unreadable += 1
-                log.error("scrub: %s: %s cannot be checked: %s", partition, segment.log.path, failure)
+                log.error("scrub: %s: %s cannot be checked: %s", partition, segments[base].log.path, failure)
             schedule.done((*key, base))
+            await self._count()
+            await self._pace(SEGMENT_COST_BYTES)
         schedule.done_with(key)
         await asyncio.sleep(0)
 
@@ -263,8 +261,7 @@ class Scrubber:
 
     async def _check_derived(self, partition: Partition, segment: Segment, truncations: int) -> None:
         partition_log = partition.log
-        manifest = partition_log.manifest.latest
-        claim = None if manifest is None else manifest.claim(segment.base_offset)
+        claim = partition_log.manifest.claim(segment.base_offset)
         following = partition_log.segment_after(segment)
         if (
             claim is None
