@@ -136,6 +136,8 @@ class Repair:
         end, problem = self._walk(segment, 0, following, builder)
         while end < segment.size:
             behind = self._find(segment, end, following)
+            if behind is not None and self._misnumbered(segment, end, behind, following):
+                behind = self._find(segment, behind[0], following)
             if behind is None:
                 break
             position, offset = behind
@@ -192,6 +194,17 @@ class Repair:
             torn = told > segment.size and header.base_offset == first
             bounds = bounds._replace(epoch=self._log.epochs.latest if torn else bounds.epoch)
         return search(segment.log.pread, end + 1, bounds, goes_on=torn)
+
+    def _misnumbered(self, segment: Segment, end: int, found: tuple[int, int], following: int) -> bool:
+        """Whether the batch behind a stretch that is long enough for one begins as if there were none before it, and
+        the batch behind it does not go on where it ends. Then its own offset is damaged: zeros are an offset, too."""
+        position, offset = found
+        if position - end < HEADER_BYTES or offset > max(self._next_offset, segment.base_offset):
+            return False
+        header = read_header(segment.log.pread(HEADER_BYTES, position))
+        bounds = Bounds(segment.size, header.next_offset, following)
+        behind = whole_at(segment.log.pread, position + header.size, bounds)
+        return behind is not None and behind.base_offset > header.next_offset
 
     def _lose(self, offset: int) -> None:
         """What is before this offset is missing, and the log goes on there."""

@@ -83,6 +83,19 @@ def test_whatever_is_whole_is_served_and_whatever_is_not_is_named_or_the_end(dat
     assert again.log_end == log.log_end
 
 
+def test_zeros_over_a_batch_and_the_offset_of_the_next_one_are_not_taken_for_offset_0():
+    disk = SimDisk(Random(5))
+    log = opened(disk)
+    sent = fill(log, 6)
+    path = logs(disk)[0]
+    content = disk.read(path)
+    disk.write_atomic(path, bytes(len(sent[0]) + 8) + content[len(sent[0]) + 8 :])
+    log = opened(disk)
+    assert log.damage is not None
+    assert log.damage.missing == ((0, 2),)
+    assert list(served(log)) == [2, 3, 4, 5]
+
+
 def test_what_is_cut_is_kept_aside(disk, open_log):
     log = open_log()
     sent = fill(log, 3)
