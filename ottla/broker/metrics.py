@@ -89,10 +89,10 @@ class Metrics:
         families.counter("ottla_received_bytes_total", "Bytes received.").add(server.received_bytes)
         families.counter("ottla_sent_bytes_total", "Bytes of answers.").add(server.sent_bytes)
         unread = families.gauge("ottla_unread_response_bytes", "Of large answers: loaded, and not taken by clients.")
-        unread.add(server.unread.held_bytes)
+        unread.add(server.response_memory.held_bytes)
         connections = families.gauge("ottla_connections", "Open connections, of clients and of other brokers.")
         connections.add(len(server.connections), labels(of="clients"))
-        connections.add(len(server.guests), labels(of="brokers"))
+        connections.add(len(server.inter_broker_connections), labels(of="brokers"))
         took = families.histogram(
             "ottla_request_seconds", "From a request's arrival to its answer; a wait for records or replicas counts."
         )

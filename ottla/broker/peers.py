@@ -23,7 +23,7 @@ from ottla.cluster.image import NO_BROKER, Image
 from ottla.config.listeners import REPLICATION, Listener
 from ottla.config.live import LiveConfig
 from ottla.errors import ErrorCode, Refused
-from ottla.net.authentication import Identity
+from ottla.net.authentication import BrokerIdentity
 from ottla.net.outbound import Loss, OutboundConnection, PeerLost, Unreached, open_to_broker
 from ottla.net.server import Server
 from ottla.replication.ports import CALL_TIMEOUT_S
@@ -97,9 +97,9 @@ class BrokerPeers:
             self._lines.popitem()[1].close()
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> BrokerIdentity:
         """What this broker proves itself with."""
-        return Identity(self._config.current.broker_id, self._cluster.secret)
+        return BrokerIdentity(self._config.current.broker_id, self._cluster.secret)
 
     async def open(self, broker_id: int) -> OutboundConnection:
         """A new connection to a broker; whoever asks closes it. Raises Unreached."""

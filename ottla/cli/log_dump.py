@@ -15,7 +15,7 @@ from ottla.cli.cluster import json_option
 from ottla.cli.failure import Failure, Misused
 from ottla.cli.output import print_json, print_table
 from ottla.cli.quantities import shown_ms
-from ottla.coordinator import records as group_records
+from ottla.coordinator import group_records as group_records
 from ottla.coordinator import transaction_records
 from ottla.errors import BadFrame, Refused
 from ottla.log.scan import whole

@@ -23,7 +23,7 @@ from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.config import BadConfig, BrokerConfig, load_broker_config
 from ottla.config.listeners import REPLICATION
 from ottla.errors import ErrorCode, Fault
-from ottla.net.authentication import Identity
+from ottla.net.authentication import BrokerIdentity
 from ottla.net.outbound import OutboundConnection, open_to_broker
 from ottla.runtime.real import RealRuntime
 from ottla.wire.schema.write_txn_markers import (
@@ -113,7 +113,7 @@ async def _open_leader(config: BrokerConfig, runtime: RealRuntime, place: TopicP
     if endpoint is None:
         raise Failure(f"broker {broker.id} has no listener for brokers: set inter.broker.listener.name as it has")
     # In the leader's own name: this is what it could have written itself.
-    return await open_to_broker(runtime, endpoint.host, endpoint.port, Identity(broker.id, secret), broker.id)
+    return await open_to_broker(runtime, endpoint.host, endpoint.port, BrokerIdentity(broker.id, secret), broker.id)
 
 
 def _store(config: BrokerConfig) -> str:

@@ -13,14 +13,14 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.coordinator import log_batch, records
-from ottla.coordinator.records import NO_EPOCH, NO_TIMESTAMP, Committed, OffsetCommitKey, OffsetCommitValue
+from ottla.coordinator import group_records, log_batch
+from ottla.coordinator.group_records import NO_EPOCH, NO_TIMESTAMP, Committed, OffsetCommitKey, OffsetCommitValue
 from ottla.runtime import Buffer
 from ottla.wire.batch import BatchHeader
 from ottla.wire.offset_commit import COUNT_MAX, PARTITION_BYTES, TopicOffsets
 
 if TYPE_CHECKING:
-    from ottla.coordinator.groups import Groups
+    from ottla.coordinator.group_machine import GroupMachine
 
 # The place of a record is a varint of its double: one byte below 64, two below 8192.
 _NARROW: Final = 64
@@ -79,7 +79,7 @@ class CommitBatch:
         self.header: BatchHeader
         self.data, self.header = log_batch.seal(parts, place, now_ms)
 
-    def replay_into(self, machine: Groups) -> None:
+    def replay_into(self, machine: GroupMachine) -> None:
         for name, topic_id, offsets in self._topics:
             machine.replay_offsets(self._group_id, name, _committed(offsets, topic_id, self._now_ms))
 
@@ -112,8 +112,8 @@ class _Mould(NamedTuple):
 @lru_cache(maxsize=4096)
 def _mould(group_id: str, topic: str, topic_id: bytes, place: int) -> _Mould:
     """Groups commit the same topics again and again. `place` is one for all that take as many bytes."""
-    key = records.encode_key(OffsetCommitKey(group_id, topic, 0))
-    value = records.encode_value(OffsetCommitValue(0, NO_EPOCH, "", 0, NO_TIMESTAMP, topic_id))
+    key = group_records.encode_key(OffsetCommitKey(group_id, topic, 0))
+    value = group_records.encode_value(OffsetCommitValue(0, NO_EPOCH, "", 0, NO_TIMESTAMP, topic_id))
     record = log_batch.record(place, key, value)
     place_at = record.index(0) + 2  # behind attributes and time, both 0; the length before them has no 0 in it
     value_at = len(record) - 1 - len(value)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.coordinator import conversion
 from ottla.coordinator.assignors import EMPTY
-from ottla.coordinator.consumer_member import ClassicSide, Member, MemberState, Timer
+from ottla.coordinator.classic_members import new_member_id, protocols_of, rebalance_timeout_ms
+from ottla.coordinator.consumer_group_member import ClassicSide, ConsumerMember, MemberState, Timer
 from ottla.coordinator.decision import Decision, LogRecord, ReplyTo, answer
-from ottla.coordinator.group_members import new_member_id, protocols_of, rebalance_timeout_ms
+from ottla.coordinator.group_context import MemberClient
 from ottla.coordinator.reconciliation import waits_for_others
-from ottla.coordinator.surroundings import Client
 from ottla.errors import BadFrame, ErrorCode, Refused
 from ottla.wire.consumer_protocol import PROTOCOL_TYPE, Subscription, decode_subscription
 from ottla.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -35,12 +35,12 @@ def join(
     group: ConsumerGroup,
     request: JoinGroupRequest,
     version: int,
-    client: Client,
+    client: MemberClient,
     reply_to: ReplyTo,
     now: float,
     now_ms: int,
 ) -> Decision:
-    member_id = request.member_id or new_member_id(request, client, group.around.new_id())
+    member_id = request.member_id or new_member_id(request, client, group.context.new_id())
     group.check_room(member_id, request.group_instance_id)
     _check_protocols(group, request)
     if not request.member_id and request.group_instance_id is None and version >= TELLS_MEMBER_ID_FROM:
@@ -55,7 +55,7 @@ def join(
         left[after.id] = after
         if conversion.can_downgrade(group, left):
             return Decision(conversion.downgrade(group, left, now_ms), ((reply_to, _joined(after)),))
-    owned = conversion.topic_ids(subscription.owned, group.around.image)
+    owned = conversion.topic_ids(subscription.owned, group.context.image)
     after = group.advance(before, after, owned, records, now_ms)
     group.arm(after, now)
     group.drop_timer(after, Timer.JOIN)
@@ -80,16 +80,18 @@ def _subscription(request: JoinGroupRequest) -> Subscription:
         raise Refused(ErrorCode.inconsistent_group_protocol, str(failure)) from None
 
 
-def _seat(group: ConsumerGroup, request: JoinGroupRequest, member_id: str, records: list[LogRecord]) -> Member:
+def _seat(group: ConsumerGroup, request: JoinGroupRequest, member_id: str, records: list[LogRecord]) -> ConsumerMember:
     instance_id = request.group_instance_id
     if instance_id is None:
-        return group.state.members.get(member_id, Member(member_id))
+        return group.state.members.get(member_id, ConsumerMember(member_id))
     if not request.member_id:
         return group.seat_of(member_id, instance_id, records, classic=True)
     return group.member(member_id, instance_id)
 
 
-def _noted(before: Member, request: JoinGroupRequest, client: Client, subscription: Subscription) -> Member:
+def _noted(
+    before: ConsumerMember, request: JoinGroupRequest, client: MemberClient, subscription: Subscription
+) -> ConsumerMember:
     return before._replace(
         instance_id=request.group_instance_id,
         rack_id=subscription.rack or None,
@@ -103,7 +105,7 @@ def _noted(before: Member, request: JoinGroupRequest, client: Client, subscripti
     )
 
 
-def _joined(member: Member) -> JoinGroupResponse:
+def _joined(member: ConsumerMember) -> JoinGroupResponse:
     assert member.classic is not None
     return JoinGroupResponse(
         member_id=member.id,
@@ -124,7 +126,7 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, reply_to: ReplyTo, now
         raise Refused(ErrorCode.rebalance_in_progress)
     group.drop_timer(member, Timer.SYNC)
     group.arm(member, now)
-    assignment = conversion.classic_assignment(member.assigned, group.around.image, subscription)
+    assignment = conversion.classic_assignment(member.assigned, group.context.image, subscription)
     return answer(
         reply_to,
         SyncGroupResponse(
@@ -143,7 +145,7 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, reply_to: ReplyTo
     return answer(reply_to, response)
 
 
-def _should_rejoin(group: ConsumerGroup, member: Member) -> bool:
+def _should_rejoin(group: ConsumerGroup, member: ConsumerMember) -> bool:
     if member.epoch < group.state.epoch or member.state == MemberState.UNREVOKED:
         return True
     target = group.state.targets.get(member.id, EMPTY)
@@ -152,14 +154,14 @@ def _should_rejoin(group: ConsumerGroup, member: Member) -> bool:
     )
 
 
-def _expect_join(group: ConsumerGroup, member: Member, now: float) -> None:
+def _expect_join(group: ConsumerGroup, member: ConsumerMember, now: float) -> None:
     if not group.has_timer(member, Timer.JOIN):
         group.set_timer(member, Timer.JOIN, now + member.rebalance_timeout_ms / 1000)
 
 
 def _speaker(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
-) -> tuple[Member, ClassicSide]:
+) -> tuple[ConsumerMember, ClassicSide]:
     member = group.member(member_id, instance_id)
     if member.classic is None:
         raise Refused(ErrorCode.unknown_member_id, f"Member {member_id} does not use the classic protocol.")
@@ -169,7 +171,7 @@ def _speaker(
 
 
 def leave(group: ConsumerGroup, leavers: Sequence[MemberIdentity], reply_to: ReplyTo, now_ms: int) -> Decision:
-    gone: dict[str, Member] = {}
+    gone: dict[str, ConsumerMember] = {}
     results = []
     for each in leavers:
         result = MemberResponse(member_id=each.member_id, group_instance_id=each.group_instance_id)
@@ -183,7 +185,7 @@ def leave(group: ConsumerGroup, leavers: Sequence[MemberIdentity], reply_to: Rep
     return Decision(records, ((reply_to, LeaveGroupResponse(members=results)),))
 
 
-def _leaver(group: ConsumerGroup, leaver: MemberIdentity) -> Member:
+def _leaver(group: ConsumerGroup, leaver: MemberIdentity) -> ConsumerMember:
     if leaver.member_id or leaver.group_instance_id is None:
         return group.member(leaver.member_id, leaver.group_instance_id)
     member = group.state.static_member(leaver.group_instance_id)  # an administrator removes it

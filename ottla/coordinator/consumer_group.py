@@ -26,11 +26,12 @@ from ottla.config.group import GroupConfig
 from ottla.config.group import resolve as group_config
 from ottla.coordinator import consumer_classic, conversion
 from ottla.coordinator.assignors import ASSIGNORS, EMPTY, Assignment
-from ottla.coordinator.consumer_member import (
+from ottla.coordinator.consumer_group_data import ConsumerGroupData
+from ottla.coordinator.consumer_group_member import (
     JOINING,
     LEAVING,
     LEAVING_FOR_NOW,
-    Member,
+    ConsumerMember,
     MemberState,
     Timer,
     assignment_of,
@@ -39,16 +40,15 @@ from ottla.coordinator.consumer_member import (
     metadata_record,
     target_record,
 )
-from ottla.coordinator.consumer_state import ConsumerGroupState
 from ottla.coordinator.deadlines import Deadlines
 from ottla.coordinator.decision import NOTHING, Decision, LogRecord, ReplyTo
-from ottla.coordinator.reconciliation import holds_only, reconcile
-from ottla.coordinator.records import (
+from ottla.coordinator.group_context import GroupContext, MemberClient
+from ottla.coordinator.group_records import (
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupPartitionMetadataKey,
     OffsetCommitValue,
 )
-from ottla.coordinator.surroundings import Client, Surroundings
+from ottla.coordinator.reconciliation import holds_only, reconcile
 from ottla.coordinator.target import (
     Resolved,
     metadata_hash,
@@ -75,11 +75,11 @@ class ConsumerGroup:
     type_name = "consumer"
     protocol_type = "consumer"
 
-    def __init__(self, group_id: str, around: Surroundings) -> None:
+    def __init__(self, group_id: str, context: GroupContext) -> None:
         self.id = group_id
         self.deadline: float | None = None
-        self.state = ConsumerGroupState(group_id)
-        self.around = around
+        self.state = ConsumerGroupData(group_id)
+        self.context = context
         self._timers: Deadlines[tuple[str, Timer]] = Deadlines()
         self._seen_image: object = None  # the image the group's topics were last compared with, and its names of topics
         self._seen_names: object = None
@@ -87,7 +87,7 @@ class ConsumerGroup:
     @property
     def config(self) -> GroupConfig:
         """The settings as they are now: those of this group, and of the brokers where it has none."""
-        return group_config(self.around.image.group_configs.get(self.id, {}), self.around.config)
+        return group_config(self.context.image.group_configs.get(self.id, {}), self.context.config)
 
     # What others ask of any group.
 
@@ -150,14 +150,14 @@ class ConsumerGroup:
 
     def describe(self) -> DescribedGroup:
         assignor = preferred_assignor(self.state.members.values(), self.assignors)
-        return self.state.describe(assignor, self.around.image)
+        return self.state.describe(assignor, self.context.image)
 
     @property
     def assignors(self) -> tuple[str, ...]:
-        known = tuple(name for name in self.around.config.group_consumer_assignors if name in ASSIGNORS)
+        known = tuple(name for name in self.context.config.group_consumer_assignors if name in ASSIGNORS)
         return known or tuple(ASSIGNORS)
 
-    def member(self, member_id: str, instance_id: str | None) -> Member:
+    def member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
         """The member that asks; refused if it is none, or if another process has taken its place."""
         if instance_id is None:
             member = self.state.members.get(member_id)
@@ -172,7 +172,7 @@ class ConsumerGroup:
     # The heartbeat.
 
     def heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, client: Client, reply_to: ReplyTo, now: float, now_ms: int
+        self, request: ConsumerGroupHeartbeatRequest, client: MemberClient, reply_to: ReplyTo, now: float, now_ms: int
     ) -> Decision:
         if request.member_epoch in (LEAVING, LEAVING_FOR_NOW):
             return self._leave(request, reply_to, now_ms)
@@ -191,34 +191,34 @@ class ConsumerGroup:
             response.assignment = _told(after.assigned)
         return Decision(records, ((reply_to, response),))
 
-    def _member_of(self, request: ConsumerGroupHeartbeatRequest, records: list[LogRecord]) -> Member:
+    def _member_of(self, request: ConsumerGroupHeartbeatRequest, records: list[LogRecord]) -> ConsumerMember:
         """The sender as the group knows it. A static member that comes back takes the place of who it was."""
         joining = request.member_epoch == JOINING
         if not joining and not self.state.exists:
             raise Refused(ErrorCode.group_id_not_found, f"Group {self.id} not found.")
-        member_id = request.member_id or self.around.new_id()
+        member_id = request.member_id or self.context.new_id()
         self.check_room(member_id, request.instance_id)
         if joining and request.instance_id is not None:
             return self.seat_of(member_id, request.instance_id, records, classic=False)
         if joining and member_id not in self.state.members:
-            return Member(member_id)
+            return ConsumerMember(member_id)
         member = self.member(member_id, request.instance_id)
         _check_heartbeat_epoch(member, request)
         return member
 
     def check_room(self, member_id: str, instance_id: str | None) -> None:
-        limit = self.around.config.group_consumer_max_size
+        limit = self.context.config.group_consumer_max_size
         known = member_id in self.state.members or instance_id in self.state.static_ids
         if len(self.state.members) >= limit and not known:
             raise Refused(
                 ErrorCode.group_max_size_reached, f"The consumer group has reached its maximum size of {limit} members."
             )
 
-    def seat_of(self, member_id: str, instance_id: str, records: list[LogRecord], *, classic: bool) -> Member:
+    def seat_of(self, member_id: str, instance_id: str, records: list[LogRecord], *, classic: bool) -> ConsumerMember:
         """A place for a static member that joins: a new one, or the one its instance id had."""
         old = self.state.static_member(instance_id)
         if old is None or old.id == member_id:
-            return self.state.members.get(member_id, Member(member_id))
+            return self.state.members.get(member_id, ConsumerMember(member_id))
         if not classic and old.classic is None and old.epoch != LEAVING_FOR_NOW:
             raise Refused(
                 ErrorCode.unreleased_instance_id,
@@ -232,12 +232,17 @@ class ConsumerGroup:
         return member
 
     def advance(
-        self, before: Member, after: Member, owned: Assignment | None, records: list[LogRecord], now_ms: int
-    ) -> Member:
+        self,
+        before: ConsumerMember,
+        after: ConsumerMember,
+        owned: Assignment | None,
+        records: list[LogRecord],
+        now_ms: int,
+    ) -> ConsumerMember:
         """All that follows from one member's news: the group's epoch, the target, the member's own next step."""
         if after != before:
             records.append(metadata_record(self.id, after))
-        state, image = self.state, self.around.image
+        state, image = self.state, self.context.image
         replaced = None if after.instance_id is None else state.static_ids.get(after.instance_id)
         targets = state.targets
         if replaced is not None and replaced != after.id:
@@ -269,16 +274,16 @@ class ConsumerGroup:
             records.append(current_record(self.id, reconciled))
         return reconciled
 
-    def _with(self, member: Member, replaced: str | None) -> dict[str, Member]:
+    def _with(self, member: ConsumerMember, replaced: str | None) -> dict[str, ConsumerMember]:
         members = {who: each for who, each in self.state.members.items() if who != replaced}
         members[member.id] = member
         return members
 
     def _look_at_topics(
-        self, members: dict[str, Member], records: list[LogRecord], now_ms: int, *, bump: bool
+        self, members: dict[str, ConsumerMember], records: list[LogRecord], now_ms: int, *, bump: bool
     ) -> tuple[bool, dict[str, Resolved], int]:
         """Whether the topics that the group reads are others than they were, or the expressions stand for others."""
-        state, image = self.state, self.around.image
+        state, image = self.state, self.context.image
         wanted = {member.regex for member in members.values() if member.regex}
         regexes = resolve(wanted, state.regexes, image, now_ms, again=image.names is not self._seen_names)
         for regex, resolved in regexes.items():
@@ -299,13 +304,13 @@ class ConsumerGroup:
     def _retarget(
         self,
         epoch: int,
-        members: dict[str, Member],
+        members: dict[str, ConsumerMember],
         targets: Mapping[str, Assignment],
         regexes: dict[str, Resolved],
         records: list[LogRecord],
     ) -> dict[str, Assignment]:
         assignor = preferred_assignor(members.values(), self.assignors)
-        new = target_assignment(assignor, members, targets, regexes, self.around.image)
+        new = target_assignment(assignor, members, targets, regexes, self.context.image)
         records += [
             target_record(self.id, member_id, target)
             for member_id, target in new.items()
@@ -327,7 +332,7 @@ class ConsumerGroup:
             return Decision([current_record(self.id, away)], ((reply_to, response),))
         return Decision(self.fence([member], now_ms), ((reply_to, response),))
 
-    def fence(self, gone: Collection[Member], now_ms: int) -> list[LogRecord]:
+    def fence(self, gone: Collection[ConsumerMember], now_ms: int) -> list[LogRecord]:
         """The group without these members. If only members of the classic protocol are left it becomes classic."""
         state = self.state
         gone_ids = {member.id for member in gone}
@@ -338,14 +343,14 @@ class ConsumerGroup:
         wanted = {member.regex for member in left.values()}
         regexes = {regex: resolved for regex, resolved in state.regexes.items() if regex in wanted}
         records += [state.regex_record(regex, None) for regex in state.regexes if regex not in regexes]
-        hashed = metadata_hash(left.values(), regexes, self.around.image)
+        hashed = metadata_hash(left.values(), regexes, self.context.image)
         records.append(state.epoch_record(state.epoch + 1, hashed))
         return records
 
     # Members of the classic protocol.
 
     def join(
-        self, request: JoinGroupRequest, version: int, client: Client, reply_to: ReplyTo, now: float, now_ms: int
+        self, request: JoinGroupRequest, version: int, client: MemberClient, reply_to: ReplyTo, now: float, now_ms: int
     ) -> Decision:
         return consumer_classic.join(self, request, version, client, reply_to, now, now_ms)
 
@@ -360,7 +365,7 @@ class ConsumerGroup:
 
     # Time.
 
-    def arm(self, member: Member, now: float, *, moved: bool = False) -> None:
+    def arm(self, member: ConsumerMember, now: float, *, moved: bool = False) -> None:
         """A sign of life: the session starts again. Giving partitions up has a time of its own, from being asked to."""
         classic = member.classic
         session_ms = self.config.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
@@ -370,15 +375,15 @@ class ConsumerGroup:
         elif moved or not self.has_timer(member, Timer.REVOCATION):
             self.set_timer(member, Timer.REVOCATION, now + member.rebalance_timeout_ms / 1000)
 
-    def set_timer(self, member: Member, timer: Timer, when: float) -> None:
+    def set_timer(self, member: ConsumerMember, timer: Timer, when: float) -> None:
         self._timers.set((member.id, timer), when)
         if self.deadline is None or when < self.deadline:
             self.deadline = when
 
-    def drop_timer(self, member: Member, timer: Timer) -> None:
+    def drop_timer(self, member: ConsumerMember, timer: Timer) -> None:
         self._timers.drop((member.id, timer))
 
-    def has_timer(self, member: Member, timer: Timer) -> bool:
+    def has_timer(self, member: ConsumerMember, timer: Timer) -> bool:
         return (member.id, timer) in self._timers
 
     def expire(self, now: float, now_ms: int) -> Decision:
@@ -398,7 +403,7 @@ class ConsumerGroup:
         return NOTHING
 
 
-def _noted(before: Member, request: ConsumerGroupHeartbeatRequest, client: Client) -> Member:
+def _noted(before: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: MemberClient) -> ConsumerMember:
     """The member with what its heartbeat says; what that leaves out stays as it was."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     return before._replace(
@@ -430,7 +435,7 @@ def _told(assigned: Assignment) -> wire.Assignment:
     return wire.Assignment(topic_partitions=topics)
 
 
-def _check_heartbeat_epoch(member: Member, request: ConsumerGroupHeartbeatRequest) -> None:
+def _check_heartbeat_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
     epoch = request.member_epoch
     if epoch in (JOINING, member.epoch):
         return
@@ -445,7 +450,7 @@ def _check_heartbeat_epoch(member: Member, request: ConsumerGroupHeartbeatReques
     )
 
 
-def _check_epoch_of(member: Member, epoch: int, *, transactional: bool = False) -> None:
+def _check_epoch_of(member: ConsumerMember, epoch: int, *, transactional: bool = False) -> None:
     """Producers know no epochs of members: what is stale for a consumer is an old generation for them."""
     if epoch == member.epoch:
         return

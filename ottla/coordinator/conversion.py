@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 
 from ottla.cluster.image import Image
 from ottla.coordinator.assignors import EMPTY, Assignment, by_topic
-from ottla.coordinator.consumer_member import (
+from ottla.coordinator.classic_group import ClassicGroup
+from ottla.coordinator.classic_members import ClassicMember
+from ottla.coordinator.consumer_group_data import ConsumerGroupData
+from ottla.coordinator.consumer_group_member import (
     ClassicSide,
-    Member,
+    ConsumerMember,
     current_record,
     metadata_record,
     target_record,
 )
-from ottla.coordinator.consumer_state import ConsumerGroupState
 from ottla.coordinator.decision import Decision, LogRecord
-from ottla.coordinator.group import ClassicGroup
-from ottla.coordinator.group_members import Member as ClassicMember
-from ottla.coordinator.record_values import ClassicGroupMember, GroupMetadataValue
-from ottla.coordinator.records import GroupMetadataKey
-from ottla.coordinator.surroundings import Surroundings
+from ottla.coordinator.group_context import GroupContext
+from ottla.coordinator.group_record_values import ClassicGroupMember, GroupMetadataValue
+from ottla.coordinator.group_records import GroupMetadataKey
 from ottla.coordinator.target import metadata_hash
 from ottla.errors import BadFrame, ErrorCode, Refused
 from ottla.wire.consumer_protocol import (
@@ -68,12 +68,12 @@ def classic_assignment(assignment: Assignment, image: Image, subscription: bytes
     return encode_assignment(partitions, b"", version=version_of(subscription))
 
 
-def upgrade(classic: ClassicGroup, around: Surroundings) -> Decision:
+def upgrade(classic: ClassicGroup, context: GroupContext) -> Decision:
     """What turns a classic group into a consumer group of the same members. Refused if it cannot be done."""
-    members = _upgraded_members(classic, around)
+    members = _upgraded_members(classic, context)
     again = Refused(ErrorCode.rebalance_in_progress)
     return Decision(
-        [*classic.tombstones(), *_records_of(classic, members, around)],
+        [*classic.tombstones(), *_records_of(classic, members, context)],
         [(reply_to, again) for reply_to in classic.parked()],
     )
 
@@ -85,31 +85,31 @@ def upgraded(classic: ClassicGroup) -> None:
         each.syncing = None
 
 
-def _upgraded_members(classic: ClassicGroup, around: Surroundings) -> list[Member]:
+def _upgraded_members(classic: ClassicGroup, context: GroupContext) -> list[ConsumerMember]:
     why = f"Cannot upgrade classic group {classic.id} to consumer group: "
-    if around.config.group_consumer_migration_policy not in UPGRADES:
+    if context.config.group_consumer_migration_policy not in UPGRADES:
         raise Refused(ErrorCode.group_id_not_found, why + "online upgrade is disabled.")
     if classic.protocol_type != PROTOCOL_TYPE:
         raise Refused(ErrorCode.group_id_not_found, why + "its members are no consumers.")
-    if len(classic.members) > around.config.group_consumer_max_size:
+    if len(classic.members) > context.config.group_consumer_max_size:
         raise Refused(ErrorCode.group_id_not_found, why + "it has more members than a consumer group may have.")
     try:
-        return [_upgraded(each, classic, around, why) for each in classic.members]
+        return [_upgraded(each, classic, context, why) for each in classic.members]
     except BadFrame as failure:
         raise Refused(ErrorCode.group_id_not_found, f"{why}a member's subscription is malformed: {failure}") from None
 
 
-def _upgraded(member: ClassicMember, classic: ClassicGroup, around: Surroundings, why: str) -> Member:
+def _upgraded(member: ClassicMember, classic: ClassicGroup, context: GroupContext, why: str) -> ConsumerMember:
     # While the group prepares its first generation, no protocol has been chosen yet; all carry the same topics.
     subscription = decode_subscription(member.metadata(classic.protocol) or member.protocols[0][1])
     assigned, user_data = decode_assignment_and_data(member.assignment)
     if user_data and classic.protocol not in KNOWN_ASSIGNORS:
         raise Refused(ErrorCode.group_id_not_found, why + "a custom assignor is in use.")
-    return Member(
+    return ConsumerMember(
         member.id,
         epoch=classic.generation,
         previous_epoch=classic.generation,
-        assigned=topic_ids(assigned, around.image),
+        assigned=topic_ids(assigned, context.image),
         instance_id=member.instance_id,
         rack_id=subscription.rack or None,
         client_id=member.client.id,
@@ -120,20 +120,20 @@ def _upgraded(member: ClassicMember, classic: ClassicGroup, around: Surroundings
     )
 
 
-def _records_of(classic: ClassicGroup, members: Collection[Member], around: Surroundings) -> list[LogRecord]:
-    state = ConsumerGroupState(classic.id)
+def _records_of(classic: ClassicGroup, members: Collection[ConsumerMember], context: GroupContext) -> list[LogRecord]:
+    state = ConsumerGroupData(classic.id)
     epoch = classic.generation
     return [
         *(metadata_record(classic.id, member) for member in members),
-        state.epoch_record(epoch, metadata_hash(members, {}, around.image)),
+        state.epoch_record(epoch, metadata_hash(members, {}, context.image)),
         *(target_record(classic.id, member.id, member.assigned) for member in members),
         state.target_epoch_record(epoch),
         *(current_record(classic.id, member) for member in members),
     ]
 
 
-def can_downgrade(group: ConsumerGroup, left: Mapping[str, Member]) -> bool:
-    config = group.around.config
+def can_downgrade(group: ConsumerGroup, left: Mapping[str, ConsumerMember]) -> bool:
+    config = group.context.config
     return (
         bool(left)
         and all(member.classic is not None for member in left.values())
@@ -142,7 +142,7 @@ def can_downgrade(group: ConsumerGroup, left: Mapping[str, Member]) -> bool:
     )
 
 
-def downgrade(group: ConsumerGroup, left: Mapping[str, Member], now_ms: int) -> list[LogRecord]:
+def downgrade(group: ConsumerGroup, left: Mapping[str, ConsumerMember], now_ms: int) -> list[LogRecord]:
     """A classic group of those who are left. It has no leader: that says that it has yet to rebalance."""
     protocol = _chosen([member.classic for member in left.values() if member.classic is not None])
     members = []
@@ -159,7 +159,7 @@ def downgrade(group: ConsumerGroup, left: Mapping[str, Member], now_ms: int) -> 
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 session_timeout_ms=member.classic.session_timeout_ms,
                 subscription=subscription,
-                assignment=classic_assignment(target, group.around.image, subscription),
+                assignment=classic_assignment(target, group.context.image, subscription),
             )
         )
     value = GroupMetadataValue(

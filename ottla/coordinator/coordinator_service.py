@@ -25,7 +25,7 @@ from ottla.cluster.requests import TopicResult, TopicSpec
 from ottla.config.live import LiveConfig
 from ottla.coordinator.decision import Decision, Reply, ReplyTo, answer
 from ottla.coordinator.loader import Loader
-from ottla.coordinator.runtime import Codec, Machine, Phase, Shard
+from ottla.coordinator.shard import Codec, Machine, Phase, Shard
 from ottla.errors import ErrorCode, Fault, Refused, StorageFault
 from ottla.replication.gaps import next_held
 from ottla.replication.partition import Partition

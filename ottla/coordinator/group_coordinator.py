@@ -10,25 +10,25 @@ from ottla.cluster.image import Image, Topic
 from ottla.cluster.requests import TopicSpec
 from ottla.config.broker import BrokerConfig
 from ottla.config.live import LiveConfig
-from ottla.coordinator import records
+from ottla.coordinator import group_records
 from ottla.coordinator.coordinator_service import CoordinatorService
-from ottla.coordinator.groups import Groups
-from ottla.coordinator.runtime import Phase, Shard
+from ottla.coordinator.group_machine import GroupMachine
+from ottla.coordinator.shard import Phase, Shard
 from ottla.runtime import Runtime
 from ottla.wire.batch import CODECS
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
-class GroupCoordinator(CoordinatorService[Groups]):
+class GroupCoordinator(CoordinatorService[GroupMachine]):
     topic = OFFSETS_TOPIC
     replication_setting = "offsets.topic.replication.factor"
-    codec = records
+    codec = group_records
     _deleted: tuple[Topic, ...] = ()
     """While a shard was loading, which cannot forget what was read of them before it knows."""
 
-    def _machine(self) -> Groups:
-        return Groups(_Surroundings(self._runtime, self._config, self._cluster))
+    def _machine(self) -> GroupMachine:
+        return GroupMachine(_Surroundings(self._runtime, self._config, self._cluster))
 
     def _spec(self) -> TopicSpec:
         config = self._config.current
@@ -54,7 +54,7 @@ class GroupCoordinator(CoordinatorService[Groups]):
             if self._is_loading:
                 self._deleted = (*self._deleted, topic)
 
-    def _activate(self, shard: Shard[Groups]) -> None:
+    def _activate(self, shard: Shard[GroupMachine]) -> None:
         super()._activate(shard)
         for topic in self._deleted:
             self._forget(topic, [shard])
@@ -65,7 +65,7 @@ class GroupCoordinator(CoordinatorService[Groups]):
     def _is_loading(self) -> bool:
         return any(slot.shard.phase is Phase.LOADING for slot in self._slots.values())
 
-    def _forget(self, topic: Topic, shards: list[Shard[Groups]]) -> None:
+    def _forget(self, topic: Topic, shards: list[Shard[GroupMachine]]) -> None:
         forget = self.sweep(lambda groups: groups.forget_topic(topic.name, topic.id), shards)
         self._runtime.spawn(forget, name=f"forget the offsets of {topic.name}")
 

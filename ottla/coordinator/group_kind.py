@@ -1,6 +1,6 @@
 """What a shard asks of a group, whichever protocol its members speak.
 
-`group.ClassicGroup` and `consumer_group.ConsumerGroup` are the two kinds. `groups.Groups` owns them, routes requests
+`ClassicGroup` and `ConsumerGroup` are the two kinds. `group_machine` owns them, routes requests
 to them, schedules them by `deadline`, and decides nothing that one of them could decide. All methods that take a
 request may raise Refused: then nothing has changed and the one who asked is told. Records change a group only when
 they come back through `replay`; a kind that is asked to end itself returns tombstones, and the shard forgets it when
@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from ottla.coordinator.decision import Decision, LogRecord, ReplyTo
-from ottla.coordinator.records import OffsetCommitValue
-from ottla.coordinator.surroundings import Client
+from ottla.coordinator.group_context import MemberClient
+from ottla.coordinator.group_records import OffsetCommitValue
 from ottla.wire.schema.heartbeat import HeartbeatRequest
 from ottla.wire.schema.join_group import JoinGroupRequest
 from ottla.wire.schema.leave_group import MemberIdentity
@@ -49,7 +49,7 @@ class GroupKind(Protocol):
     # The four requests of the classic protocol. `leave` is answered with a LeaveGroupResponse.
 
     def join(
-        self, request: JoinGroupRequest, version: int, client: Client, reply_to: ReplyTo, now: float, now_ms: int
+        self, request: JoinGroupRequest, version: int, client: MemberClient, reply_to: ReplyTo, now: float, now_ms: int
     ) -> Decision:
         """The version says what the sender can do: be told its id first (KIP-394), be told not to assign (KIP-814)."""
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from crc32c import crc32c
 
 from ottla.coordinator.decision import Producer
-from ottla.coordinator.runtime import BATCH_BYTES_MAX, Codec, Machine
+from ottla.coordinator.shard import BATCH_BYTES_MAX, Codec, Machine
 from ottla.errors import ErrorCode, Refused
 from ottla.runtime import Buffer
 from ottla.wire import batch, records

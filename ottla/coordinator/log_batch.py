@@ -23,7 +23,7 @@ from ottla.wire.batch import (
     TRANSACTIONAL,
     BatchHeader,
 )
-from ottla.wire.scan import pack_uvarint
+from ottla.wire.primitives import pack_uvarint
 
 Pair = tuple[bytes, bytes | None]
 

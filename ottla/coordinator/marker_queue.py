@@ -15,8 +15,8 @@ from ottla.cluster.image import NO_BROKER, Image
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Decision, Reply, ReplyTo
 from ottla.coordinator.marker_writer import MarkerWriter, TransactionEnd
+from ottla.coordinator.transaction_machine import Markers, Prepared, TransactionMachine
 from ottla.coordinator.transaction_records import TopicPartition
-from ottla.coordinator.transactions import Markers, Prepared, Transactions
 from ottla.errors import ErrorCode, Refused
 from ottla.net.outbound import PeerLost
 from ottla.replication.ports import Peers
@@ -45,7 +45,7 @@ class Coordinator(Protocol):
 
     def coordinator_epoch(self, transactional_id: str) -> int | None: ...
 
-    def ask(self, key: str, act: Callable[[Transactions, ReplyTo, float, int], Decision]) -> Promise: ...
+    def ask(self, key: str, act: Callable[[TransactionMachine, ReplyTo, float, int], Decision]) -> Promise: ...
 
 
 class _Ending:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Decision, Reply
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
-from ottla.coordinator.groups import Groups
-from ottla.coordinator.runtime import Phase, Shard
+from ottla.coordinator.group_machine import GroupMachine
+from ottla.coordinator.shard import Phase, Shard
 from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM
 from ottla.errors import ErrorCode, Refused
 from ottla.replication.partition import ACKS_ALL, Partition
@@ -70,7 +70,7 @@ class MarkerWriter:
             delayed = DelayedMarker(self._replica_manager.delayed, done)
             partition.await_committed(partition.log_end, delayed)
 
-    def _shard(self, index: int) -> Shard[Groups] | None:
+    def _shard(self, index: int) -> Shard[GroupMachine] | None:
         """The shard that has to know. None for one that cannot be loaded: it knows nothing anyway."""
         shard = self._groups.shard(index)
         if shard is not None and shard.phase is Phase.FAILED:
@@ -112,11 +112,11 @@ class _EncodedMarker:
         self._end = end
         self.data, self.header = _batch(end, now_ms)
 
-    def replay_into(self, machine: Groups) -> None:
+    def replay_into(self, machine: GroupMachine) -> None:
         machine.replay_end(self._end.producer_id, committed=self._end.committed)
 
 
-def write_through(shard: Shard[Groups], end: TransactionEnd, now: float, now_ms: int, done: Done) -> None:
+def write_through(shard: Shard[GroupMachine], end: TransactionEnd, now: float, now_ms: int, done: Done) -> None:
     """Write the marker into `__consumer_offsets`, and let its shard take it in."""
 
     def replied(reply: Reply) -> None:

@@ -13,20 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from ottla.coordinator.assignors import EMPTY, Assignment
-from ottla.coordinator.consumer_member import Member, MemberState
+from ottla.coordinator.consumer_group_member import ConsumerMember, MemberState
 
 IsFree = Callable[[bytes, int], bool]
 """Whether nobody but the member itself holds a partition."""
 
 
 def reconcile(
-    member: Member,
+    member: ConsumerMember,
     epoch: int,
     target: Assignment,
     owned: Assignment | None,
     subscribed: Collection[bytes],
     is_free: IsFree,
-) -> Member:
+) -> ConsumerMember:
     """The member after one heartbeat. `owned`: what it says it holds, None if it did not say."""
     if member.reconciled(epoch):
         return member
@@ -49,13 +49,13 @@ def reconcile(
     )
 
 
-def waits_for_others(member: Member, target: Assignment, is_free: IsFree) -> bool:
+def waits_for_others(member: ConsumerMember, target: Assignment, is_free: IsFree) -> bool:
     """Whether some of its target is still held by somebody else."""
     missing = _less(target, member.assigned)
     return any(not is_free(topic, partition) for topic, partitions in missing.items() for partition in partitions)
 
 
-def _without_unsubscribed(member: Member, subscribed: Collection[bytes]) -> Member:
+def _without_unsubscribed(member: ConsumerMember, subscribed: Collection[bytes]) -> ConsumerMember:
     """A member that has not let go of the old must not be told again of topics that it no longer wants."""
     unwanted = {topic: partitions for topic, partitions in member.assigned.items() if topic not in subscribed}
     if not unwanted:

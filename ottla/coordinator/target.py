@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ottla.cluster.image import Image
 from ottla.coordinator.assignors import ASSIGNORS, EMPTY, Assignment, MemberSpec
-from ottla.coordinator.consumer_member import Member
+from ottla.coordinator.consumer_group_member import ConsumerMember
 from ottla.coordinator.regex import matching
 
 _NO_TOPICS: frozenset[str] = frozenset()
@@ -25,12 +25,12 @@ class Resolved(NamedTuple):
 Regexes = Mapping[str, Resolved]
 
 
-def subscribed_names(member: Member, regexes: Regexes) -> frozenset[str]:
+def subscribed_names(member: ConsumerMember, regexes: Regexes) -> frozenset[str]:
     resolved = regexes.get(member.regex) if member.regex else None
     return member.topic_names if resolved is None else member.topic_names | resolved.topics
 
 
-def subscribed_ids(member: Member, regexes: Regexes, image: Image) -> frozenset[bytes]:
+def subscribed_ids(member: ConsumerMember, regexes: Regexes, image: Image) -> frozenset[bytes]:
     """As far as the topics exist."""
     topics = image.topics
     return frozenset(topics[name].id for name in subscribed_names(member, regexes) if name in topics)
@@ -49,7 +49,7 @@ def resolve(wanted: Iterable[str], known: Regexes, image: Image, now_ms: int, *,
     return resolved
 
 
-def metadata_hash(members: Iterable[Member], regexes: Regexes, image: Image) -> int:
+def metadata_hash(members: Iterable[ConsumerMember], regexes: Regexes, image: Image) -> int:
     """One number for everything about the topics that an assignment depends on. Another number, another assignment."""
     subscriptions = {(member.topic_names, member.regex) for member in members}
     names: set[str] = set()
@@ -63,7 +63,7 @@ def metadata_hash(members: Iterable[Member], regexes: Regexes, image: Image) -> 
     return int.from_bytes(digest.digest(), "big", signed=True)
 
 
-def preferred_assignor(members: Iterable[Member], available: tuple[str, ...]) -> str:
+def preferred_assignor(members: Iterable[ConsumerMember], available: tuple[str, ...]) -> str:
     """The one most members ask for; the first configured if nobody asks."""
     votes: dict[str, int] = {}
     for member in members:
@@ -74,7 +74,7 @@ def preferred_assignor(members: Iterable[Member], available: tuple[str, ...]) ->
 
 def target_assignment(
     assignor: str,
-    members: Mapping[str, Member],
+    members: Mapping[str, ConsumerMember],
     targets: Mapping[str, Assignment],
     regexes: Regexes,
     image: Image,

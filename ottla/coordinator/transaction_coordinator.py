@@ -18,7 +18,7 @@ from ottla.coordinator.coordinator_service import CoordinatorService, CreateTopi
 from ottla.coordinator.decision import Reply, ReplyTo
 from ottla.coordinator.marker_queue import RETRY_SECONDS, MarkerQueue
 from ottla.coordinator.marker_writer import MarkerWriter
-from ottla.coordinator.transactions import Limits, Markers, Prepared, Transactions
+from ottla.coordinator.transaction_machine import Markers, Prepared, TransactionLimits, TransactionMachine
 from ottla.errors import Refused
 from ottla.replication.ports import Peers
 from ottla.replication.replica_manager import ReplicaManager
@@ -27,7 +27,7 @@ from ottla.runtime import Runtime
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 
 
-class TransactionCoordinator(CoordinatorService[Transactions]):
+class TransactionCoordinator(CoordinatorService[TransactionMachine]):
     topic = TRANSACTIONS_TOPIC
     replication_setting = "transaction.state.log.replication.factor"
     codec = transaction_records
@@ -46,8 +46,8 @@ class TransactionCoordinator(CoordinatorService[Transactions]):
         broker_id = config.current.broker_id
         self._marker_queue = MarkerQueue(runtime, broker_id, lambda: cluster.image, peers, marker_writer, self)
 
-    def _machine(self) -> Transactions:
-        return Transactions(self._limits)
+    def _machine(self) -> TransactionMachine:
+        return TransactionMachine(self._limits)
 
     def _spec(self) -> TopicSpec:
         config = self._config.current
@@ -64,9 +64,9 @@ class TransactionCoordinator(CoordinatorService[Transactions]):
             },
         )
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> TransactionLimits:
         config = self._config.current
-        return Limits(config.transaction_max_timeout_ms, config.transactional_id_expiration_ms)
+        return TransactionLimits(config.transaction_max_timeout_ms, config.transactional_id_expiration_ms)
 
     def _tell(self, reply_to: ReplyTo, reply: Reply) -> None:
         if not isinstance(reply_to, Prepared):

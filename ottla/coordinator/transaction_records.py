@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ottla.errors import Fault
-from ottla.wire.scan import pack_uvarint
+from ottla.wire.primitives import pack_uvarint
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -24,7 +24,7 @@ NO_TIMESTAMP = -1
 TopicPartition = tuple[str, int]
 
 
-class State(enum.IntEnum):
+class TransactionState(enum.IntEnum):
     """As the log says it. DEAD is never written: what is forgotten gets a tombstone."""
 
     EMPTY = 0
@@ -49,7 +49,7 @@ class TransactionValue(NamedTuple):
     producer_id: int
     producer_epoch: int
     timeout_ms: int
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     partitions: tuple[TopicPartition, ...] = ()
     """In order."""
     updated_ms: int = NO_TIMESTAMP
@@ -128,7 +128,11 @@ def encode_value(value: object) -> bytes:
         (
             _HEAD.pack(_VERSION, producer_id, producer_epoch, timeout_ms, state),
             # In state EMPTY there is no list at all, not even an empty one: as Kafka writes it.
-            b"\0" if state is State.EMPTY else _encode_few(partitions) if few else _encode_partitions(partitions),
+            b"\0"
+            if state is TransactionState.EMPTY
+            else _encode_few(partitions)
+            if few
+            else _encode_partitions(partitions),
             _TIMES.pack(updated_ms, started_ms),
             _COUNTS[len(tags)],
             *tags,
@@ -163,7 +167,7 @@ def decode_value(key: object, data: bytes) -> TransactionValue:
             producer_id,
             producer_epoch,
             timeout_ms,
-            State(state),
+            TransactionState(state),
             tuple(sorted(partitions)),
             updated_ms,
             started_ms,

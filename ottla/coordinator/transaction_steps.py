@@ -24,8 +24,8 @@ from ottla.coordinator.transaction_records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
-    State,
     TopicPartition,
+    TransactionState,
     TransactionValue,
 )
 from ottla.errors import ErrorCode, Refused
@@ -36,8 +36,8 @@ EPOCH_USABLE_MAX = EPOCH_MAX - 1
 EPOCH_BUMPS_FROM = 2
 """From this version of the protocol on."""
 
-PREPARED = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
-COMPLETE = (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
 class Identity(NamedTuple):
@@ -62,7 +62,7 @@ def init(
         raise Refused(ErrorCode.producer_fenced)
     if value.state in PREPARED:
         raise Refused(ErrorCode.concurrent_transactions)
-    if value.state is State.ONGOING:
+    if value.state is TransactionState.ONGOING:
         if expected is not None and expected.epoch != value.producer_epoch:
             raise Refused(ErrorCode.producer_fenced)
         return fence(value, now_ms, by_itself=expected is not None)
@@ -74,7 +74,9 @@ def init(
     if epoch > EPOCH_USABLE_MAX or (epoch == EPOCH_USABLE_MAX and not asks_again):
         producer_id, epoch = _take(spare_id), 0
     elif asks_again:  # the bump it wants has happened
-        return value._replace(timeout_ms=timeout_ms, state=State.EMPTY, updated_ms=now_ms, started_ms=NO_TIMESTAMP)
+        return value._replace(
+            timeout_ms=timeout_ms, state=TransactionState.EMPTY, updated_ms=now_ms, started_ms=NO_TIMESTAMP
+        )
     else:
         epoch += 1
     return value._replace(
@@ -82,7 +84,7 @@ def init(
         producer_epoch=epoch,
         last_epoch=last_epoch,
         timeout_ms=timeout_ms,
-        state=State.EMPTY,
+        state=TransactionState.EMPTY,
         partitions=(),
         updated_ms=now_ms,
         started_ms=NO_TIMESTAMP,
@@ -122,12 +124,12 @@ def add(
     if value.state in PREPARED:
         raise Refused(ErrorCode.concurrent_transactions)
     wanted = set(partitions)
-    if not wanted or (value.state is State.ONGOING and wanted.issubset(value.partitions)):
+    if not wanted or (value.state is TransactionState.ONGOING and wanted.issubset(value.partitions)):
         return None
     return value._replace(
-        state=State.ONGOING,
+        state=TransactionState.ONGOING,
         partitions=tuple(sorted(wanted.union(value.partitions))),
-        started_ms=value.started_ms if value.state is State.ONGOING else now_ms,
+        started_ms=value.started_ms if value.state is TransactionState.ONGOING else now_ms,
         updated_ms=now_ms,
         previous_producer_id=value.producer_id,
         version=version,
@@ -139,10 +141,10 @@ def fence(value: TransactionValue, now_ms: int, *, by_itself: bool = False) -> T
 
     Unless it was the producer who wanted it (`by_itself`): then it may come and ask for the new one.
     """
-    assert value.state is State.ONGOING
+    assert value.state is TransactionState.ONGOING
     assert value.producer_epoch < EPOCH_MAX
     return value._replace(
-        state=State.PREPARE_ABORT,
+        state=TransactionState.PREPARE_ABORT,
         producer_epoch=value.producer_epoch + 1,
         last_epoch=value.producer_epoch if by_itself else NO_PRODUCER_EPOCH,
         updated_ms=now_ms,
@@ -157,7 +159,7 @@ def end(value: TransactionValue | None, speaker: Identity, now_ms: int, *, commi
     """
     value = check_speaker(value, speaker)
     prepare, complete = _ends(committed)
-    if value.state is State.ONGOING:
+    if value.state is TransactionState.ONGOING:
         return value._replace(
             state=prepare,
             updated_ms=now_ms,
@@ -168,13 +170,13 @@ def end(value: TransactionValue | None, speaker: Identity, now_ms: int, *, commi
     return None
 
 
-def _ends(committed: bool) -> tuple[State, State]:
+def _ends(committed: bool) -> tuple[TransactionState, TransactionState]:
     if committed:
-        return State.PREPARE_COMMIT, State.COMPLETE_COMMIT
-    return State.PREPARE_ABORT, State.COMPLETE_ABORT
+        return TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT
+    return TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT
 
 
-def _check_ended(value: TransactionValue, prepare: State, complete: State) -> None:
+def _check_ended(value: TransactionValue, prepare: TransactionState, complete: TransactionState) -> None:
     if value.state is prepare:
         raise Refused(ErrorCode.concurrent_transactions)
     if value.state is not complete:
@@ -196,7 +198,7 @@ def end_and_bump(
         # The producer got its next epoch with the answer to the end, and uses it before the markers are written
         # (KAFKA-18464): an abort of a transaction of which nothing has been sent comes that early.
         raise Refused(ErrorCode.concurrent_transactions)
-    if value.state is not State.ONGOING and committed:
+    if value.state is not TransactionState.ONGOING and committed:
         raise Refused(ErrorCode.invalid_txn_state, f"the transaction is in state {value.state.label}")
     exhausted = value.producer_epoch >= EPOCH_USABLE_MAX
     return value._replace(
@@ -204,7 +206,7 @@ def end_and_bump(
         producer_epoch=value.producer_epoch + 1,
         last_epoch=value.producer_epoch,
         next_producer_id=_take(spare_id) if exhausted else NO_PRODUCER_ID,
-        started_ms=value.started_ms if value.state is State.ONGOING else now_ms,
+        started_ms=value.started_ms if value.state is TransactionState.ONGOING else now_ms,
         updated_ms=now_ms,
         previous_producer_id=value.producer_id,
         version=max(value.version, EPOCH_BUMPS_FROM),
@@ -224,7 +226,9 @@ def complete(value: TransactionValue, now_ms: int) -> TransactionValue:
     assert value.state in PREPARED
     identity = after(value)
     return value._replace(
-        state=State.COMPLETE_COMMIT if value.state is State.PREPARE_COMMIT else State.COMPLETE_ABORT,
+        state=TransactionState.COMPLETE_COMMIT
+        if value.state is TransactionState.PREPARE_COMMIT
+        else TransactionState.COMPLETE_ABORT,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
         previous_producer_id=value.producer_id,

@@ -20,9 +20,9 @@ from ottla.config.live import LiveConfig
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Reply
 from ottla.coordinator.transaction_coordinator import TransactionCoordinator
+from ottla.coordinator.transaction_machine import Codes
 from ottla.coordinator.transaction_records import TopicPartition
 from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM, Identity
-from ottla.coordinator.transactions import Codes
 from ottla.errors import ErrorCode, Refused
 from ottla.log.transactions import Guard
 from ottla.net.outbound import PeerLost

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.wire.batch import BatchHeader
-from ottla.wire.sift import places
+from ottla.wire.record_filter import record_spans
 
 ABORT = 0
 COMMIT = 1
@@ -79,6 +79,6 @@ class CleanedTransactions:
 
 
 def _kind(header: BatchHeader, data: bytes) -> int | None:
-    for _, _, _, _, _, key, _ in places(header, data):
+    for _, _, _, _, _, key, _ in record_spans(header, data):
         return int(_MARKER_KEY.unpack_from(key)[1]) if key is not None and len(key) >= _MARKER_KEY.size else -1
     return None

@@ -8,7 +8,7 @@ First the dirty part of the log, the one no pass has seen, fills a map from key 
 room: so much the pass cleans, and the next one goes on from there. Then everything from the start of the log is read
 again, and a record stays if
     its offset lies behind what the map covers, or
-    the map knows no later record of its key, and it is no tombstone whose time has come (`sift`: delete horizon).
+    the map knows no later record of its key, and it is no tombstone whose time has come (delete horizon).
 A batch that loses all its records goes, but stays as a bare header if it is
     the last one of a producer who is still known: its sequence is in there, or
     the last one of the new segment: so a segment still reaches up to the next one, and what is missing between two
@@ -31,8 +31,8 @@ from ottla.log.scan import headers, whole
 from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, file_stem
 from ottla.runtime import Child, Disk, File
 from ottla.wire.batch import BatchHeader, read_header
+from ottla.wire.record_filter import RecordSpan, delete_horizon_ms, keep, keep_header, record_spans
 from ottla.wire.records import open_batch
-from ottla.wire.sift import Place, delete_horizon_ms, keep, keep_header, places
 
 WORK = "ottla.log.cleaning:clean"
 """The pass, as a process of its own is told to do it."""
@@ -207,7 +207,7 @@ class _Pass:
                 if header.last_offset < job.first_dirty or self._is_void(header, batch):
                     continue
                 base = header.base_offset
-                for _, _, _, _, delta, key, _ in places(*open_batch(batch, RECORDS_BYTES_MAX)):
+                for _, _, _, _, delta, key, _ in record_spans(*open_batch(batch, RECORDS_BYTES_MAX)):
                     offset = base + delta
                     if key is None or not job.first_dirty <= offset < job.end:
                         continue
@@ -241,7 +241,7 @@ class _Pass:
                 else:
                     output.join(source)
                 for _, header, batch in self._batches(source):
-                    self._sift(header, batch, output)
+                    self._filter_records(header, batch, output)
             if output is not None:
                 yield from self._finish(output)
         except (Fault, Refused):
@@ -264,7 +264,7 @@ class _Pass:
             return header.last_offset == last.last_offset
         return header.is_control and header.producer_epoch == last.epoch
 
-    def _sift(self, header: BatchHeader, batch: memoryview, output: _Output) -> None:
+    def _filter_records(self, header: BatchHeader, batch: memoryview, output: _Output) -> None:
         """Put into the output what stays of a batch, or at least its header where that has to."""
         now_ms = self._job.now_ms
         horizon_ms = delete_horizon_ms(header)
@@ -272,7 +272,7 @@ class _Pass:
         if header.is_control:
             opened = open_batch(batch, RECORDS_BYTES_MAX)
             doomed = self._transactions.saw_marker(*opened) and header.base_offset < self._mapped_end
-            kept = [] if doomed and due else [Place(*place) for place in places(*opened)]
+            kept = [] if doomed and due else [RecordSpan(*place) for place in record_spans(*opened)]
             waits = doomed
         elif self._transactions.saw_batch(header) and header.base_offset < self._mapped_end:
             kept, waits = [], False
@@ -295,13 +295,13 @@ class _Pass:
         else:
             output.add(keep(*opened, kept) if kept else keep_header(header))
 
-    def _choose(self, header: BatchHeader, data: bytes, *, due: bool) -> tuple[list[Place], bool]:
+    def _choose(self, header: BatchHeader, data: bytes, *, due: bool) -> tuple[list[RecordSpan], bool]:
         """The records that stay, and whether there is a tombstone among them that waits for its time."""
         last_offset = self._offsets.get
         base, mapped_end = header.base_offset, self._mapped_end
-        kept: list[Place] = []
+        kept: list[RecordSpan] = []
         waits = False
-        for place in places(header, data):
+        for place in record_spans(header, data):
             _, _, _, _, delta, key, has_value = place
             offset = base + delta
             if offset < mapped_end:
@@ -314,7 +314,7 @@ class _Pass:
                     if due:
                         continue
                     waits = True
-            kept.append(Place._make(place))
+            kept.append(RecordSpan._make(place))
         return kept, waits
 
 

@@ -38,7 +38,7 @@ class AuthenticationFailed(Exception):
     """The other side has not shown that it is who it says. The text is for our log, not for the other side."""
 
 
-class Identity(NamedTuple):
+class BrokerIdentity(NamedTuple):
     """Who we are, and what we share with the others."""
 
     broker_id: int
@@ -54,7 +54,7 @@ class Connecting:
 
     __slots__ = ("_identity", "hello")
 
-    def __init__(self, identity: Identity, peer_id: int, nonce: bytes) -> None:
+    def __init__(self, identity: BrokerIdentity, peer_id: int, nonce: bytes) -> None:
         self._identity = identity
         self.hello: Final = _HELLO.pack(_VERSION, identity.broker_id, peer_id, nonce)
         """The first thing to send."""
@@ -73,7 +73,7 @@ class Accepting:
 
     __slots__ = ("_expected", "_identity", "_nonce", "_peer")
 
-    def __init__(self, identity: Identity, nonce: bytes) -> None:
+    def __init__(self, identity: BrokerIdentity, nonce: bytes) -> None:
         self._identity = identity
         self._nonce = nonce
         self._expected: bytes | None = None

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, cast
 
 from ottla.access.session import Session
 from ottla.errors import BadFrame
-from ottla.net.doors import STRANGER_BYTES_MAX
+from ottla.net.connection_limits import UNAUTHENTICATED_FRAME_BYTES_MAX
 from ottla.net.pending import Pending, Reply
 from ottla.net.streaming import Stream, Streamed
 from ottla.runtime import Buffer, Handle
@@ -64,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         """It came through a listener for brokers only."""
         self.authentication: object = None
         """How far it has come with that; of concern only to the handlers of SaslHandshake and SaslAuthenticate."""
-        self.frame_bytes_max = STRANGER_BYTES_MAX if inter_broker else server.limits.frame_bytes_max
+        self.frame_bytes_max = UNAUTHENTICATED_FRAME_BYTES_MAX if inter_broker else server.limits.frame_bytes_max
         self.address = "?"
         self.closed = False
         self.active_at = server.runtime.now()
@@ -90,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.address = self.session.address = str(peer[0]) if peer else "?"
         self._transport.set_write_buffer_limits(high=0)  # say so as soon as the socket does not take all
-        if not self._server.doors.admit(self):
+        if not self._server.connection_limits.admit(self):
             self.closed = True
             self._transport.abort()
         log.debug("connection from %s on %s", self.address, self.session.listener_name)
@@ -131,14 +131,14 @@ class Connection(asyncio.BufferedProtocol):
         log.debug("connection from %s on %s ended: %s", self.address, self.session.listener_name, why)
         self._let_go()
         self._stream = None
-        self._server.unread.release(self)
+        self._server.response_memory.release(self)
         if self._resuming is not None:
             self._resuming.cancel()
         owed, self._owed = self._owed, deque()
         for pending in owed:
             if not pending.resolved and pending.abandoned is not None:
                 pending.abandoned()
-        self._server.doors.gone(self)
+        self._server.connection_limits.gone(self)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -146,11 +146,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._stream is not None:
             self._stream.paused = True
         if self.session.broker_id is None and (self._stream is not None or self._unread > COLLECTED_BYTES_MAX):
-            self._server.unread.hold(self, self._unread)
+            self._server.response_memory.hold(self, self._unread)
 
     def resume_writing(self) -> None:
         self.active_at = self._server.runtime.now()
-        self._server.unread.release(self)
+        self._server.response_memory.release(self)
         if self._stream is not None:
             self._stream.resumed()
         else:
@@ -161,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
         """The other end has proved to be this broker."""
         self.session.authenticated_as_broker(broker_id)
         self.frame_bytes_max = self._server.limits.frame_bytes_max
-        self._server.doors.welcomed(self)
+        self._server.connection_limits.authenticated(self)
 
     # Requests in.
 
@@ -262,7 +262,7 @@ class Connection(asyncio.BufferedProtocol):
         """One call for all answers of a read: clients that pipeline cost fewer system calls."""
         if replies:
             self._server.sent_bytes += len(replies[0]) if len(replies) == 1 else sum(map(len, replies))
-            self._server.turn.send(self._transport, replies)
+            self._server.write_coalescing.send(self._transport, replies)
 
     def _keep(self, rest: memoryview, need: int) -> None:
         """Hold on to the start of a frame, or to requests that have to wait for their turn."""
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
             self._leave_room()
             return size
         self._takes_room = True
-        if self._server.room.take(self, size):
+        if self._server.request_memory.take(self, size):
             return size
         self._stop_reading()
         return least
@@ -316,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
     def _leave_room(self) -> None:
         if self._takes_room:
             self._takes_room = False
-            self._server.room.release(self)
+            self._server.request_memory.release(self)
 
     def stalled(self, since: float) -> bool:
         return self._filled < self._need and self.active_at < since
@@ -357,7 +357,12 @@ class Connection(asyncio.BufferedProtocol):
         if held is not None and self._filled and self._filled >= self._need:
             self._held = None
             self._consume(memoryview(held)[: self._filled])
-        if self._stopped_reading and not self.closed and not self._blocked and not self._server.room.waits(self):
+        if (
+            self._stopped_reading
+            and not self.closed
+            and not self._blocked
+            and not self._server.request_memory.waits(self)
+        ):
             self._stopped_reading = False
             self._transport.resume_reading()
 
@@ -433,7 +438,7 @@ class Connection(asyncio.BufferedProtocol):
     def hang_up(self) -> None:
         """Close; what was already answered still goes out."""
         self.closed = True
-        self._server.turn.flush(self._transport)
+        self._server.write_coalescing.flush(self._transport)
         self._transport.close()
 
     def give_up(self, why: str) -> None:

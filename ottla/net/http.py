@@ -33,12 +33,12 @@ Serve = Callable[[str], Awaitable[Page]]
 """From the path that was asked for, without its query, to the page."""
 
 
-class Asked(NamedTuple):
+class HttpRequest(NamedTuple):
     path: str
     with_body: bool
 
 
-def parse_request(head: bytes) -> Asked | HTTPStatus:
+def parse_request(head: bytes) -> HttpRequest | HTTPStatus:
     """What the head of a request asks for, or why it is refused."""
     words = head.split(b"\n", 1)[0].rstrip(b"\r").split(b" ")
     if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not words[1].startswith(b"/"):
@@ -50,7 +50,7 @@ def parse_request(head: bytes) -> Asked | HTTPStatus:
         path = target.split(b"?", 1)[0].decode("ascii")
     except UnicodeDecodeError:
         return HTTPStatus.BAD_REQUEST
-    return Asked(path, method == b"GET")
+    return HttpRequest(path, method == b"GET")
 
 
 def written(page: Page, *, with_body: bool = True) -> bytes:
@@ -110,7 +110,7 @@ class _Connection(asyncio.Protocol):
             self._answering.cancel()
         self._server.gone(self)
 
-    async def _ask(self, asked: Asked) -> None:
+    async def _ask(self, asked: HttpRequest) -> None:
         try:
             page = await self._server.serve(asked.path)
         except Exception as failure:  # whatever it was, the one who asked is told

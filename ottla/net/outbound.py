@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Self, TypeVar, cast
 
 from ottla import __version__
 from ottla.errors import BadFrame, ErrorCode, Fault
-from ottla.net.authentication import MECHANISM, NONCE_BYTES, AuthenticationFailed, Connecting, Identity
+from ottla.net.authentication import MECHANISM, NONCE_BYTES, AuthenticationFailed, BrokerIdentity, Connecting
 from ottla.runtime import Buffer, Handle, Runtime
 from ottla.wire import messages
 from ottla.wire.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -420,7 +420,7 @@ class OutboundConnection(asyncio.BufferedProtocol):
 
 
 async def open_to_broker(
-    runtime: Runtime, host: str, port: int, identity: Identity, peer_id: int, *, timeout_s: float = OPEN_TIMEOUT_S
+    runtime: Runtime, host: str, port: int, identity: BrokerIdentity, peer_id: int, *, timeout_s: float = OPEN_TIMEOUT_S
 ) -> OutboundConnection:
     """A connection of a broker to broker `peer_id`, each convinced of the other (`authentication`); or Unreached."""
 

@@ -28,7 +28,7 @@ STALLED_SECONDS_MAX = 10.0
 """How long a client may take nothing while others wait for the memory."""
 
 
-class Holder(Protocol):
+class ResponseHolder(Protocol):
     def unread_bytes(self) -> int:
         """How much the socket has not taken yet."""
 
@@ -54,8 +54,8 @@ class ResponseMemory:
         """`most`: how many bytes may be held; -1 sets no limit."""
         self._runtime = runtime
         self._most = most
-        self._held: dict[Holder, _Held] = {}
-        self._waiting: dict[Holder, None] = {}  # in the order in which they came
+        self._held: dict[ResponseHolder, _Held] = {}
+        self._waiting: dict[ResponseHolder, None] = {}  # in the order in which they came
         self._bytes = 0
         self._look: Handle | None = None
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
@@ -69,7 +69,7 @@ class ResponseMemory:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def chunk_bytes(self, holder: Holder) -> int:
+    def chunk_bytes(self, holder: ResponseHolder) -> int:
         """How much may be loaded for it and wait. 0: nothing, and `may_load` is called when there is room."""
         most = self._most()
         if most < 0:
@@ -86,7 +86,7 @@ class ResponseMemory:
         most = self._most()
         return most < 0 or (self._bytes + size) * SPARE_SHARES <= most
 
-    def hold(self, holder: Holder, size: int) -> None:
+    def hold(self, holder: ResponseHolder, size: int) -> None:
         """So much is loaded for it and not sent, instead of what was before."""
         held = self._held.get(holder)
         if held is None:
@@ -98,7 +98,7 @@ class ResponseMemory:
         if self._bytes > self._most() >= 0:
             self._watch()
 
-    def release(self, holder: Holder) -> None:
+    def release(self, holder: ResponseHolder) -> None:
         """Nothing is held for it, and nothing wanted."""
         self._waiting.pop(holder, None)
         held = self._held.pop(holder, None)

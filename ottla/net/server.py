@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ottla.net.connection import SCRATCH_BYTES, Connection
-from ottla.net.doors import Doors
+from ottla.net.connection_limits import ConnectionLimits
 from ottla.net.limits import Limits
 from ottla.net.pending import Delayed, Pending, Reply, Serve
+from ottla.net.request_memory import RequestMemory
 from ottla.net.response_memory import ResponseMemory
-from ottla.net.room import Room
 from ottla.net.streaming import Pace
-from ottla.net.turn import Turn
+from ottla.net.write_coalescing import WriteCoalescing
 from ottla.runtime import Handle, Listener, Runtime
 
 __all__ = ["Connection", "Pending", "Reply", "Serve", "Server"]
@@ -23,15 +23,15 @@ class Server:
         self.serve = serve
         self.delayed = delayed
         self.limits = limits
-        self.turn = Turn(runtime)
-        self.room = Room(runtime, lambda: self.limits.held_bytes_max)
+        self.write_coalescing = WriteCoalescing(runtime)
+        self.request_memory = RequestMemory(runtime, lambda: self.limits.held_bytes_max)
         self.pace = Pace(runtime)
-        self.unread = ResponseMemory(runtime, lambda: self.limits.unread_bytes_max)
+        self.response_memory = ResponseMemory(runtime, lambda: self.limits.unread_bytes_max)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.received_bytes = self.sent_bytes = 0
-        self.doors = Doors(runtime, lambda: self.limits)
-        self.connections = self.doors.connections
-        self.guests = self.doors.guests
+        self.connection_limits = ConnectionLimits(runtime, lambda: self.limits)
+        self.connections = self.connection_limits.connections
+        self.inter_broker_connections = self.connection_limits.inter_broker_connections
         self._listeners: list[Listener] = []
         self._sweep: Handle | None = None
 
@@ -53,7 +53,7 @@ class Server:
             await listener.close()
         if self._sweep is not None:
             self._sweep.cancel()
-        for connection in [*self.connections, *self.guests]:
+        for connection in [*self.connections, *self.inter_broker_connections]:
             connection.hang_up()
 
     # Connections on which nothing happens.
@@ -65,5 +65,5 @@ class Server:
         self._sweep = self.runtime.call_at(self.runtime.now() + period, self._close_idle)
 
     def _close_idle(self) -> None:
-        self.doors.close_idle(self.runtime.now() - self.limits.idle_ms_max / 1000)
+        self.connection_limits.close_idle(self.runtime.now() - self.limits.idle_ms_max / 1000)
         self._sweep_later()

@@ -110,7 +110,7 @@ class Stream:
         self._socket: socket.socket | None = transport.get_extra_info("socket") if plain else None
         self._parts = answer.parts
         self._runtime = server.runtime
-        self._memory = server.unread
+        self._memory = server.response_memory
         self._done = done
         self._next = 0  # the first part that is not sent
         self._at = 0  # and how much of it is
@@ -118,7 +118,7 @@ class Stream:
         self._held = False
         self._loading = False
         self._ended = False
-        server.turn.flush(transport)
+        server.write_coalescing.flush(transport)
         self.paused = transport.get_write_buffer_size() > 0
         """The socket takes no more for now."""
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from ottla.log.damage import held_from
 from ottla.replication.partition import Partition
 from ottla.wire.fetch import FetchPartition, PartitionFetched
-from ottla.wire.fetch_session import FIRST_EPOCH, NO_SESSION, FetchSession
+from ottla.wire.fetch_session import FIRST_EPOCH, NO_SESSION, FetchSessionHandler
 from ottla.wire.replica_fetch import Answer, Partitions
 
 BACKOFF_SECONDS_MIN: Final = 0.02
@@ -50,7 +50,7 @@ class FetchPlan:
         self._followed: dict[Key, Followed] = {}
         self._moved: dict[Key, None] = {}
         self._resting: dict[Key, None] = {}
-        self._session: FetchSession[Key, FetchPartition] = FetchSession()
+        self._session: FetchSessionHandler[Key, FetchPartition] = FetchSessionHandler()
         self._requests = 0
 
     def __len__(self) -> int:

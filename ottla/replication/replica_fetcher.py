@@ -28,7 +28,7 @@ from ottla.replication.throttle import Throttle
 from ottla.runtime import Buffer, Handle, Runtime
 from ottla.wire.apis import FETCH
 from ottla.wire.fetch import PartitionFetched
-from ottla.wire.replica_fetch import VERSION, Wanted, decode_response, encode_request
+from ottla.wire.replica_fetch import VERSION, FetchParams, decode_response, encode_request
 
 log = logging.getLogger("ottla.replication")
 
@@ -206,7 +206,9 @@ class Follower:
         deadline = self._plan.deadline()
         if deadline is not None:  # somebody comes back before that
             wait_ms = min(wait_ms, max(int((deadline - self._runtime.now()) * 1000), 1))
-        wanted = Wanted(settings.broker_id, self._around.broker_epoch, wait_ms, settings.bytes_min, settings.bytes_max)
+        wanted = FetchParams(
+            settings.broker_id, self._around.broker_epoch, wait_ms, settings.bytes_min, settings.bytes_max
+        )
         return encode_request(wanted, request.session_id, request.session_epoch, request.topics, request.forgotten)
 
     async def _rest(self) -> None:

@@ -29,7 +29,7 @@ from ottla.wire.fields import (
     structure,
     tagged_fields,
 )
-from ottla.wire.scan import uvarint
+from ottla.wire.primitives import uvarint
 from ottla.wire.tree import Message, Struct
 
 Decoder = Callable[[Buffer, int], Message]

@@ -21,7 +21,7 @@ from ottla.wire.fields import (
     structure,
     tagged_fields,
 )
-from ottla.wire.scan import pack_uvarint
+from ottla.wire.primitives import pack_uvarint
 from ottla.wire.tree import Message, Struct
 
 Encoder = Callable[[Message], bytes]

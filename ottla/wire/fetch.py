@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ottla.errors import BadFrame
 from ottla.runtime import Buffer, Source
-from ottla.wire.scan import compact_string, pack_uvarint, skip_tags, string, tags, uvarint
+from ottla.wire.primitives import compact_string, pack_uvarint, skip_tags, string, tags, uvarint
 
 FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13

@@ -34,7 +34,7 @@ Key = TypeVar("Key", bound=Hashable)
 Wanted = TypeVar("Wanted")
 
 
-class FetchSession(Generic[Key, Wanted]):
+class FetchSessionHandler(Generic[Key, Wanted]):
     """What one broker knows: of each partition by its key, what is wanted of it."""
 
     def __init__(self, *, enabled: bool = True) -> None:

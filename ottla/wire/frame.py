@@ -14,7 +14,7 @@ from typing import Final
 from ottla.errors import BadFrame
 from ottla.runtime import Buffer
 from ottla.wire.apis import API_VERSIONS, APIS
-from ottla.wire.scan import skip_tags
+from ottla.wire.primitives import skip_tags
 
 LENGTH_BYTES: Final = 4
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from ottla.errors import BadFrame
 from ottla.runtime import Buffer
-from ottla.wire.scan import compact_string, uvarint
+from ottla.wire.primitives import compact_string, uvarint
 
 THROTTLES_FROM: Final = 3
 RETENTION_UNTIL: Final = 4

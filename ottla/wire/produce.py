@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.errors import BadFrame, ErrorCode
-from ottla.wire.scan import compact_string, pack_uvarint, skip_tags, string, uvarint
+from ottla.wire.primitives import compact_string, pack_uvarint, skip_tags, string, uvarint
 
 FLEXIBLE_FROM = 9
 TOPIC_IDS_FROM = 13

@@ -36,7 +36,7 @@ from ottla.wire.batch import (
     read_header,
 )
 from ottla.wire.compression import compress, decompress
-from ottla.wire.scan import pack_uvarint
+from ottla.wire.primitives import pack_uvarint
 
 Headers = Sequence[tuple[str, bytes | None]]
 

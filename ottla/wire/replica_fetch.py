@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ottla.errors import BadFrame
 from ottla.wire.fetch import MISSING_TAG, FetchPartition, PartitionFetched
-from ottla.wire.scan import pack_uvarint, skip_tags, tags, uvarint
+from ottla.wire.primitives import pack_uvarint, skip_tags, tags, uvarint
 
 VERSION = 17
 
@@ -22,7 +22,7 @@ _DIVERGING_TAG = 0
 _MISSING = struct.Struct(">qq?")
 
 
-class Wanted(NamedTuple):
+class FetchParams(NamedTuple):
     """What all partitions of one request share."""
 
     replica_id: int
@@ -42,7 +42,7 @@ Partitions = dict[bytes, list[FetchPartition]]
 
 
 def encode_request(
-    wanted: Wanted,
+    wanted: FetchParams,
     session_id: int,
     session_epoch: int,
     topics: Partitions,

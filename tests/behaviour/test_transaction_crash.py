@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient
 
 from ottla.coordinator import log_batch
 from ottla.coordinator.transaction_records import (
-    State,
     TransactionKey,
+    TransactionState,
     TransactionValue,
     decode_key,
     decode_value,
@@ -80,7 +80,7 @@ def forge(broker: WatchedBroker, directory: str, change: Callable[[PartitionLog]
     log.sync()
 
 
-def prepared(transactional_id: str, state: State) -> Callable[[PartitionLog], None]:
+def prepared(transactional_id: str, state: TransactionState) -> Callable[[PartitionLog], None]:
     def change(log: PartitionLog) -> None:
         piece = log.read(0, 1 << 20, limit=log.log_end)
         assert piece is not None
@@ -95,7 +95,7 @@ def prepared(transactional_id: str, state: State) -> Callable[[PartitionLog], No
                     newest = decode_value(None, record.value)
             position += size
         assert isinstance(newest, TransactionValue)
-        assert newest.state is State.ONGOING
+        assert newest.state is TransactionState.ONGOING
         value = newest._replace(state=state, producer_epoch=newest.producer_epoch + 1)
         batch, header = log_batch.build([(encode_key(TransactionKey(transactional_id)), encode_value(value))], 0)
         log.append(memoryview(batch), header, leader_epoch=log.latest_epoch, now_ms=0)
@@ -139,7 +139,7 @@ def test_a_prepared_transaction_is_finished_by_whoever_comes_next(
     for partition in range(2):
         assert producer.send("t", b"%d" % partition, partition=partition) == NONE
     broker.kill()
-    state = State.PREPARE_COMMIT if committed else State.PREPARE_ABORT
+    state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
     forge(broker, STATE_LOG, prepared(producer.id, state))
     for partition in range(marked_already):
         forge(broker, f"t-{partition}", marked(producer, committed=committed))
@@ -154,7 +154,7 @@ def test_a_prepared_transaction_is_finished_by_whoever_comes_next(
 def test_offsets_of_a_prepared_transaction_come_to_count(broker: WatchedBroker, producer: Raw):
     assert producer.commit_offset("g", "t", 42) == NONE
     broker.kill()
-    forge(broker, STATE_LOG, prepared(producer.id, State.PREPARE_COMMIT))
+    forge(broker, STATE_LOG, prepared(producer.id, TransactionState.PREPARE_COMMIT))
     started(broker, producer)
     producer.settled()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})

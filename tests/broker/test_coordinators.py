@@ -9,10 +9,10 @@ from ottla.broker.broker import Broker
 from ottla.cluster.changes import TopicDeleted
 from ottla.cluster.model import Partition as State
 from ottla.cluster.requests import TopicSpec
-from ottla.coordinator import log_batch, records
+from ottla.coordinator import group_records, log_batch
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
-from ottla.coordinator.records import OffsetCommitKey, OffsetCommitValue
-from ottla.coordinator.runtime import Phase
+from ottla.coordinator.group_records import OffsetCommitKey, OffsetCommitValue
+from ottla.coordinator.shard import Phase
 from ottla.errors import ErrorCode, StorageFault
 from ottla.local.waiting import until
 from ottla.replication.partition import Partition
@@ -81,8 +81,8 @@ def move(broker: Broker, partition: Partition, leader: int, *, told: bool = True
 
 def replicated(partition: Partition, offset: int) -> None:
     """Another leader has committed an offset, and this broker has copied it."""
-    key = records.encode_key(OffsetCommitKey("g", "t", 0))
-    data, header = log_batch.build([(key, records.encode_value(OffsetCommitValue(offset)))], 1_790_000_000_000)
+    key = group_records.encode_key(OffsetCommitKey("g", "t", 0))
+    data, header = log_batch.build([(key, group_records.encode_value(OffsetCommitValue(offset)))], 1_790_000_000_000)
     partition.log.append(memoryview(data), header, leader_epoch=partition.leader_epoch, now_ms=1_790_000_000_000)
 
 

@@ -43,8 +43,8 @@ def hang_up_when(broker: Broker, *, done: bool) -> list[int]:
     async def create_topics(specs: Sequence[TopicSpec], *, validate_only: bool = False) -> list[TopicResult]:
         asked.append(len(specs))
         results = await really(specs) if done else []
-        for guest in list(broker._server.guests):
-            guest.abort()
+        for connection in list(broker._server.inter_broker_connections):
+            connection.abort()
         return results
 
     broker.cluster.create_topics = create_topics  # type: ignore[method-assign]
@@ -80,8 +80,8 @@ def test_what_can_be_done_twice_is_asked_again(tmp_path):
 
             async def alter_topic_configs(*args, **options):
                 if breaks and breaks.pop():
-                    for guest in list(one._server.guests):
-                        guest.abort()
+                    for connection in list(one._server.inter_broker_connections):
+                        connection.abort()
                 return await really(*args, **options)
 
             one.cluster.alter_topic_configs = alter_topic_configs  # type: ignore[method-assign]

@@ -13,8 +13,8 @@ from ottla.broker.peers import Lane
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode, Refused
 from ottla.local.waiting import until
-from ottla.net import doors
-from ottla.net.authentication import MECHANISM, NONCE_BYTES, SECRET_BYTES, Connecting, Identity
+from ottla.net import connection_limits
+from ottla.net.authentication import MECHANISM, NONCE_BYTES, SECRET_BYTES, BrokerIdentity, Connecting
 from ottla.net.outbound import Unreached, open_to_broker
 from ottla.wire import apis
 from ottla.wire.frame import framed, request_header
@@ -180,7 +180,9 @@ def test_what_brokers_say_is_told_to_brokers_only(tmp_path):
 # Proving who one is.
 
 
-async def log_in(client: Client, identity: Identity, peer: int, nonce: bytes | None = None) -> tuple[bytes, bytes]:
+async def log_in(
+    client: Client, identity: BrokerIdentity, peer: int, nonce: bytes | None = None
+) -> tuple[bytes, bytes]:
     """Prove to be `identity`. The greeting and the proof, as somebody may overhear them."""
     handshake = await client.call(SaslHandshakeRequest(mechanism=MECHANISM), SaslHandshakeResponse, 1)
     assert (handshake.error_code, handshake.mechanisms) == (0, [MECHANISM])
@@ -200,9 +202,9 @@ def test_a_broker_that_has_proved_itself_is_known_by_its_id(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2) as (one, two):
             connection = await two.peers.open(1)
-            assert [guest.session.broker_id for guest in one._server.guests] == [2]
+            assert [connection.session.broker_id for connection in one._server.inter_broker_connections] == [2]
             connection.close()
-            await until(lambda: not one._server.guests)
+            await until(lambda: not one._server.inter_broker_connections)
 
     run(test)
 
@@ -211,14 +213,14 @@ def test_one_without_the_secret_is_turned_away(tmp_path, caplog):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,), Client.to(one, "REPLICATION") as client:
             await client.call(SaslHandshakeRequest(mechanism=MECHANISM), SaslHandshakeResponse, 1)
-            guess = Connecting(Identity(2, bytes(SECRET_BYTES)), 1, bytes(NONCE_BYTES))
+            guess = Connecting(BrokerIdentity(2, bytes(SECRET_BYTES)), 1, bytes(NONCE_BYTES))
             assert (await authenticate(client, guess.hello)).error_code == 0
             refused = await authenticate(client, bytes(32))
             assert refused.error_code == ErrorCode.sasl_authentication_failed
             assert refused.error_message == "Authentication failed"
             assert await client.closed()
             where = endpoint_of(one, "REPLICATION")
-            stranger = Identity(2, bytes(SECRET_BYTES))
+            stranger = BrokerIdentity(2, bytes(SECRET_BYTES))
             with pytest.raises(Unreached, match="does not know the secret"):
                 await open_to_broker(one.runtime, where.host, where.port, stranger, 1)
 
@@ -230,7 +232,7 @@ def test_what_was_overheard_opens_nothing(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 1) as (one,):
             async with Client.to(one, "REPLICATION") as client:
-                hello, proof = await log_in(client, Identity(2, one.cluster.secret), 1)
+                hello, proof = await log_in(client, BrokerIdentity(2, one.cluster.secret), 1)
             async with Client.to(one, "REPLICATION") as client:
                 await client.call(SaslHandshakeRequest(mechanism=MECHANISM), SaslHandshakeResponse, 1)
                 assert (await authenticate(client, hello)).error_code == 0
@@ -272,7 +274,7 @@ def test_other_mechanisms_and_other_orders_are_refused(tmp_path):
             assert (answer.error_code, answer.mechanisms) == (ErrorCode.unsupported_sasl_mechanism, [MECHANISM])
             old = await client.call(SaslHandshakeRequest(mechanism=MECHANISM), SaslHandshakeResponse, 0)
             assert old.error_code == ErrorCode.illegal_sasl_state
-            await log_in(client, Identity(2, one.cluster.secret), 1)
+            await log_in(client, BrokerIdentity(2, one.cluster.secret), 1)
             again = await client.call(SaslHandshakeRequest(mechanism=MECHANISM), SaslHandshakeResponse, 1)
             assert again.error_code == ErrorCode.illegal_sasl_state
 
@@ -286,7 +288,7 @@ GARBAGE = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
     struct.pack(">i", -1),
     struct.pack(">i", 7) + bytes(7),
-    struct.pack(">i", doors.STRANGER_BYTES_MAX + 1) + bytes(100),
+    struct.pack(">i", connection_limits.UNAUTHENTICATED_FRAME_BYTES_MAX + 1) + bytes(100),
     struct.pack(">i", 2**31 - 1),
     struct.pack(">i", 100) + bytes([255]) * 100,
     framed(request_header(apis.SASL_HANDSHAKE, 1, 1, "x"), struct.pack(">h", 30_000), b"SHORT"),
@@ -319,7 +321,7 @@ def test_strangers_are_answered_nothing_else(tmp_path):
                     assert await client.closed(), api.name
             async with Client.to(one, "REPLICATION") as client:  # nor half-way
                 await client.call(SaslHandshakeRequest(mechanism=MECHANISM), SaslHandshakeResponse, 1)
-                await authenticate(client, Connecting(Identity(2, bytes(32)), 1, bytes(NONCE_BYTES)).hello)
+                await authenticate(client, Connecting(BrokerIdentity(2, bytes(32)), 1, bytes(NONCE_BYTES)).hello)
                 client.send(framed(request_header(apis.METADATA, 12, 1, "x"), b"\0\0\0\0"))
                 assert await client.closed()
 
@@ -327,8 +329,8 @@ def test_strangers_are_answered_nothing_else(tmp_path):
 
 
 def test_strangers_have_little_time_and_are_few(tmp_path, monkeypatch):
-    monkeypatch.setattr(doors, "STRANGER_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(doors, "STRANGERS_MAX", 2)
+    monkeypatch.setattr(connection_limits, "UNAUTHENTICATED_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(connection_limits, "UNAUTHENTICATED_MAX", 2)
 
     async def test() -> None:
         async with (
@@ -343,7 +345,7 @@ def test_strangers_have_little_time_and_are_few(tmp_path, monkeypatch):
             assert await silent.closed()
             assert await busy.closed()
             async with Client.to(one, "REPLICATION") as broker:
-                await log_in(broker, Identity(2, one.cluster.secret), 1)
+                await log_in(broker, BrokerIdentity(2, one.cluster.secret), 1)
                 strangers_leave_at = one.runtime.now() + 0.4
                 await until(lambda: one.runtime.now() > strangers_leave_at)
                 await broker.call(DescribeClusterRequest(), DescribeClusterResponse, 1)
@@ -408,7 +410,7 @@ def test_calls_share_a_connection_in_each_lane(tmp_path):
             ]
             answers = await asyncio.gather(*calls)
             assert all(answer.cluster_id == one.image.cluster_id for answer in answers)
-            assert len(one._server.guests) == 2
+            assert len(one._server.inter_broker_connections) == 2
 
     run(test)
 
@@ -439,9 +441,9 @@ def test_a_connection_that_broke_is_made_again(tmp_path):
             await two.peers.call(1, DescribeClusterRequest(), DescribeClusterResponse)
             connection = two.peers._lines[1, Lane.peers].connection
             assert connection is not None
-            for guest in list(one._server.guests):
-                guest.abort()
-            await until(lambda: not one._server.guests and connection.closed)
+            for accepted in list(one._server.inter_broker_connections):
+                accepted.abort()
+            await until(lambda: not one._server.inter_broker_connections and connection.closed)
             await two.peers.call(1, DescribeClusterRequest(), DescribeClusterResponse)
 
     run(test)
@@ -451,13 +453,13 @@ def test_a_connection_unused_for_long_is_not_relied_on(tmp_path):
     async def test() -> None:
         async with brokers(tmp_path, 2, connections_max_idle_ms="60000") as (one, two):
             await two.peers.call(1, DescribeClusterRequest(), DescribeClusterResponse)
-            (first,) = one._server.guests
+            (first,) = one._server.inter_broker_connections
             connection = two.peers._lines[1, Lane.peers].connection
             assert connection is not None
             connection.used_at -= 31  # the other side gives up after a minute
             await two.peers.call(1, DescribeClusterRequest(), DescribeClusterResponse)
-            await until(lambda: first not in one._server.guests)
-            assert len(one._server.guests) == 1
+            await until(lambda: first not in one._server.inter_broker_connections)
+            assert len(one._server.inter_broker_connections) == 1
 
     run(test)
 

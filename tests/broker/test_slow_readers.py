@@ -81,7 +81,7 @@ async def fill(broker: Broker) -> list[bytes]:
 
 
 def stalled(broker: Broker) -> bool:
-    return broker._server.unread.held_bytes > 0
+    return broker._server.response_memory.held_bytes > 0
 
 
 def with_slow_reader(

@@ -17,8 +17,8 @@ from ottla.cli.kafka_scripts.line_reader import LineReader
 from ottla.cli.kafka_scripts.options import ToolFailure, kafkas_words
 from ottla.client.consuming.consumer_records import ConsumerRecord
 from ottla.client.errors import NotUnderstood
-from ottla.coordinator import records, transaction_records
-from ottla.coordinator.record_values import ClassicGroupMember, GroupMetadataValue
+from ottla.coordinator import group_records, transaction_records
+from ottla.coordinator.group_record_values import ClassicGroupMember, GroupMetadataValue
 from tests.cli.shell import Shell
 
 NOWHERE = Target("127.0.0.1:1", {})
@@ -140,14 +140,14 @@ def test_fractions_are_written_as_java_writes_them(number, text):
     assert fraction(number, single=False) == text.encode()
 
 
-def told(formatter, key, value, coder=records):
+def told(formatter, key, value, coder=group_records):
     data = formatter()(record(coder.encode_key(key), None if value is None else coder.encode_value(value)))
     return json.loads(data) if data else None
 
 
 def test_committed_offsets_are_told_in_kafkas_words():
-    key = records.OffsetCommitKey("g", "t", 3)
-    value = records.OffsetCommitValue(7, 1, "note", 99, topic_id=bytes(15) + b"\1")
+    key = group_records.OffsetCommitKey("g", "t", 3)
+    value = group_records.OffsetCommitValue(7, 1, "note", 99, topic_id=bytes(15) + b"\1")
     assert told(coordinators.offsets, key, value) == {
         "key": {"type": 1, "data": {"group": "g", "topic": "t", "partition": 3}},
         "value": {
@@ -158,7 +158,7 @@ def test_committed_offsets_are_told_in_kafkas_words():
             },
         },
     }  # fmt: skip
-    old = told(coordinators.offsets, key, records.OffsetCommitValue(7, -1, "", 99, 100))
+    old = told(coordinators.offsets, key, group_records.OffsetCommitValue(7, -1, "", 99, 100))
     assert old["value"] == {
         "version": 1,
         "data": {"offset": 7, "metadata": "", "commitTimestamp": 99, "expireTimestamp": 100},
@@ -170,7 +170,7 @@ def test_committed_offsets_are_told_in_kafkas_words():
 def test_groups_are_told_in_kafkas_words():
     member = ClassicGroupMember(member_id="m", client_id="c", client_host="/h", subscription=b"s", assignment=b"a")
     value = GroupMetadataValue(protocol_type="consumer", generation=2, members=[member])
-    assert told(coordinators.groups, records.GroupMetadataKey("g"), value)["value"] == {
+    assert told(coordinators.groups, group_records.GroupMetadataKey("g"), value)["value"] == {
         "version": 3,
         "data": {
             "protocolType": "consumer", "generation": 2, "protocol": None, "leader": None,
@@ -186,7 +186,15 @@ def test_groups_are_told_in_kafkas_words():
 def test_transactions_are_told_in_kafkas_words():
     key = transaction_records.TransactionKey("tx")
     value = transaction_records.TransactionValue(
-        4, 1, 60_000, transaction_records.State.ONGOING, (("t", 0), ("t", 2)), 9, 8, previous_producer_id=3, version=2
+        4,
+        1,
+        60_000,
+        transaction_records.TransactionState.ONGOING,
+        (("t", 0), ("t", 2)),
+        9,
+        8,
+        previous_producer_id=3,
+        version=2,
     )
     assert told(coordinators.transactions, key, value, transaction_records) == {
         "key": {"type": 0, "data": {"transactionalId": "tx"}},

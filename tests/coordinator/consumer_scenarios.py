@@ -29,9 +29,9 @@ from ottla.cluster import changes
 from ottla.cluster.image import EMPTY, Image
 from ottla.config import BrokerConfig, load_broker_config
 from ottla.coordinator.decision import Decision
-from ottla.coordinator.groups import Groups
-from ottla.coordinator.records import decode_key, decode_value, encode_key, encode_value
-from ottla.coordinator.surroundings import Client
+from ottla.coordinator.group_context import MemberClient
+from ottla.coordinator.group_machine import GroupMachine
+from ottla.coordinator.group_records import decode_key, decode_value, encode_key, encode_value
 from ottla.errors import ErrorCode, Refused
 from ottla.wire import messages
 from ottla.wire.schema.consumer_group_heartbeat import (
@@ -94,7 +94,7 @@ class Scenario:
         self.world = World()
         self.now = 1000.0
         self.log: list[tuple[bytes, bytes | None]] = []
-        self.groups = Groups(self.world)
+        self.groups = GroupMachine(self.world)
         self.settings: dict[str, str] = {}
         self.epochs: dict[str, int] = {}
         self.instances: dict[str, str] = {}
@@ -164,7 +164,7 @@ class Scenario:
         self.now = end
 
     def reload(self) -> None:
-        self.groups = Groups(self.world)
+        self.groups = GroupMachine(self.world)
         self._replay_into(self.groups)
         self._settle()
 
@@ -237,7 +237,7 @@ class Scenario:
         request.member_id = who
         request.instance_id = self.instances.get(who)
         token = Waiting()
-        self._apply(self.groups.consumer_heartbeat(request, Client(who, "/h"), token, self.now, self.now_ms))
+        self._apply(self.groups.consumer_heartbeat(request, MemberClient(who, "/h"), token, self.now, self.now_ms))
         response = _reply_of(token)
         assert isinstance(response, ConsumerGroupHeartbeatResponse)
         messages.encode(response, 1)
@@ -279,7 +279,7 @@ class Scenario:
             ],
         )
         token = self.parked[who] = Waiting()
-        self._apply(self.groups.join(request, 3, Client(who, "/h"), token, self.now, self.now_ms))
+        self._apply(self.groups.join(request, 3, MemberClient(who, "/h"), token, self.now, self.now_ms))
         return self.heard(who, [], {})
 
     def heard(self, who: str, names: list[str], options: dict[str, str]) -> str:
@@ -400,11 +400,11 @@ class Scenario:
             if decision.records or decision.replies:
                 self._apply(decision)
 
-    def _replay_into(self, groups: Groups) -> None:
+    def _replay_into(self, groups: GroupMachine) -> None:
         for key, value in self.log:
             self._replay_one(groups, key, value)
 
-    def _replay_one(self, groups: Groups, raw_key: bytes, raw_value: bytes | None) -> None:
+    def _replay_one(self, groups: GroupMachine, raw_key: bytes, raw_value: bytes | None) -> None:
         key = decode_key(raw_key)
         assert key is not None
         groups.replay(key, None if raw_value is None else decode_value(key, raw_value))
@@ -418,7 +418,7 @@ class Scenario:
         compacted = list(latest.items())
         buried = [(key, value) for key, value in compacted if value is not None]
         for log in (self.log, compacted, buried):
-            read = Groups(self.world)
+            read = GroupMachine(self.world)
             for key, value in log:
                 self._replay_one(read, key, value)
             assert _by_member(read) == _by_member(self.groups)
@@ -427,7 +427,7 @@ class Scenario:
         return next((who for who, each in self.ids.items() if each == member_id), member_id)
 
 
-def _by_member(groups: Groups) -> Any:
+def _by_member(groups: GroupMachine) -> Any:
     shown = groups.consumer_describe(GROUP)
     shown.error_message = None  # a classic group that the log does not know yet has another
     shown.members.sort(key=lambda member: member.member_id)

@@ -24,12 +24,12 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.config import load_broker_config
+from ottla.coordinator.classic_group import ClassicGroup
+from ottla.coordinator.classic_group_data import ClassicGroupState
 from ottla.coordinator.decision import Decision
-from ottla.coordinator.group import ClassicGroup
-from ottla.coordinator.group_state import State
-from ottla.coordinator.groups import Groups
-from ottla.coordinator.records import GroupMetadataKey, decode_key, decode_value, encode_key, encode_value
-from ottla.coordinator.surroundings import Client
+from ottla.coordinator.group_context import MemberClient
+from ottla.coordinator.group_machine import GroupMachine
+from ottla.coordinator.group_records import GroupMetadataKey, decode_key, decode_value, encode_key, encode_value
 from ottla.errors import ErrorCode, Refused
 from ottla.wire import messages
 from ottla.wire.schema.consumer_protocol_subscription import ConsumerProtocolSubscription
@@ -76,7 +76,7 @@ class GroupScenario:
         self.world = World()
         self.now = 1000.0
         self.log: list[tuple[bytes, bytes | None]] = []
-        self.groups = Groups(self.world)
+        self.groups = GroupMachine(self.world)
         self.settings: dict[str, str] = {}
         self.ids: dict[str, str] = {}
         self.generations: dict[str, int] = {}
@@ -153,7 +153,7 @@ class GroupScenario:
     def do_reload(self) -> None:
         for token in self.groups.parked():
             self._hear(token, Refused(ErrorCode.not_coordinator))
-        self.groups = Groups(self.world)
+        self.groups = GroupMachine(self.world)
         self.behind = False
         self._replay_into(self.groups, self.log)
         self._settle()
@@ -223,7 +223,7 @@ class GroupScenario:
             protocols=[JoinGroupRequestProtocol(name=name, metadata=metadata) for name in protocols],
         )
         version = int(options.get("v", "9"))
-        return self.groups.join(request, version, Client(who, "/h"), token, self.now, self._now_ms)
+        return self.groups.join(request, version, MemberClient(who, "/h"), token, self.now, self._now_ms)
 
     def member_enter(self, who: str, names: list[str], options: dict[str, str], token: Token) -> Decision:
         self._apply(self.member_join(who, [*names, "new"], options, self.token(who)))
@@ -372,7 +372,7 @@ class GroupScenario:
             if decision.records or decision.replies:
                 self._apply(decision)
 
-    def _replay_into(self, groups: Groups, log: list[tuple[bytes, bytes | None]]) -> None:
+    def _replay_into(self, groups: GroupMachine, log: list[tuple[bytes, bytes | None]]) -> None:
         for raw_key, raw_value in log:
             key = decode_key(raw_key)
             assert key is not None
@@ -385,10 +385,14 @@ class GroupScenario:
             newest[key] = value
         buried: list[tuple[bytes, bytes | None]] = [(key, value) for key, value in newest.items() if value is not None]
         for log in (self.log, list(newest.items()), buried):
-            read = Groups(self.world)
+            read = GroupMachine(self.world)
             self._replay_into(read, log)
             live, loaded = self.groups.get(GROUP), read.get(GROUP)
-            settled = isinstance(live, ClassicGroup) and live.state in (State.EMPTY, State.STABLE) and live.recorded
+            settled = (
+                isinstance(live, ClassicGroup)
+                and live.state in (ClassicGroupState.EMPTY, ClassicGroupState.STABLE)
+                and live.recorded
+            )
             if settled and not self.behind:
                 assert isinstance(live, ClassicGroup)
                 assert isinstance(loaded, ClassicGroup)

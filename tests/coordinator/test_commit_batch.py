@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from ottla.cluster import changes
 from ottla.cluster.model import Partition as State
-from ottla.coordinator import records
+from ottla.coordinator import group_records
 from ottla.coordinator.decision import Decision
-from ottla.coordinator.groups import Groups
+from ottla.coordinator.group_machine import GroupMachine
 from ottla.coordinator.loader import Loader
-from ottla.coordinator.runtime import Shard
+from ottla.coordinator.shard import Shard
 from ottla.errors import Refused
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
@@ -48,9 +48,9 @@ class Remembering:
         partition = Partition("__consumer_offsets", bytes(16), 0, 1, self.log, AppendPolicy())
         partition.become(State(replicas=(1,), leader=1, leader_epoch=0, in_sync=(1,), partition_epoch=0))
         self.heard: list[object] = []
-        self.machine = Groups(world)
+        self.machine = GroupMachine(world)
         tell = lambda _, reply: self.heard.append(reply)  # noqa: E731
-        self.shard = Shard(partition, self.machine, records, tell, AtOnce(), held_s_max=5.0)
+        self.shard = Shard(partition, self.machine, group_records, tell, AtOnce(), held_s_max=5.0)
         self.shard.activate(NOW, NOW_MS)
 
     def apply(self, decision: Decision) -> object:
@@ -65,8 +65,8 @@ class Remembering:
         return shown(self.machine)
 
     def reloaded(self) -> list[object]:
-        machine = Groups(self.world)
-        loader = Loader(machine, records, 0)
+        machine = GroupMachine(self.world)
+        loader = Loader(machine, group_records, 0)
         for _ in loader.feed(self.bytes()):
             pass
         for _ in loader.replay():
@@ -74,7 +74,7 @@ class Remembering:
         return shown(machine)
 
 
-def shown(machine: Groups) -> list[object]:
+def shown(machine: GroupMachine) -> list[object]:
     groups = machine.list([], [])
     asked = [OffsetFetchRequestGroup(group_id=group.group_id, topics=None) for group in groups]
     return [groups, *(machine.fetch_offsets(each, None, stable=True).replies[0][1] for each in asked)]

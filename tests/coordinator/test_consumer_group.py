@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.coordinator.records import encode_key
-from ottla.coordinator.surroundings import Client
+from ottla.coordinator.group_context import MemberClient
+from ottla.coordinator.group_records import encode_key
 from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from tests.coordinator.consumer_scenarios import Scenario, scenarios
@@ -30,7 +30,9 @@ def test_a_partition_that_appears_while_the_log_takes_nothing_is_shared_out_when
     scenario = Scenario()
     scenario.run(["topics t=2", "m1 join t -> epoch=1 t:0,1", "m1 beat has=t:0,1 -> epoch=1", "add t=3"])
     beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m1", member_epoch=1, topic_partitions=None)
-    refused = scenario.groups.consumer_heartbeat(beat, Client("m1", "/h"), object(), scenario.now, scenario.now_ms)
+    refused = scenario.groups.consumer_heartbeat(
+        beat, MemberClient("m1", "/h"), object(), scenario.now, scenario.now_ms
+    )
     assert refused.records
     scenario.run(["m1 beat -> epoch=2 t:0,1,2"])
 
@@ -39,8 +41,6 @@ def test_a_classic_member_gets_an_id_that_a_record_has_room_for():
     scenario = Scenario()
     scenario.run(["topics t=2", "m1 join t -> epoch=1 t:0,1"])
     protocols = [JoinGroupRequestProtocol(name="range", metadata=bytes(10))]
-    request = JoinGroupRequest(
-        group_id="g", session_timeout_ms=10_000, protocol_type="consumer", protocols=protocols
-    )
-    joined = scenario.groups.join(request, 3, Client("é" * 16_383, "/h"), object(), scenario.now, scenario.now_ms)
+    request = JoinGroupRequest(group_id="g", session_timeout_ms=10_000, protocol_type="consumer", protocols=protocols)
+    joined = scenario.groups.join(request, 3, MemberClient("é" * 16_383, "/h"), object(), scenario.now, scenario.now_ms)
     assert [encode_key(key) for key, _ in joined.records]

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from ottla.coordinator.surroundings import Client
+from ottla.coordinator.group_context import MemberClient
 from ottla.errors import ErrorCode, Refused
 from ottla.wire.schema.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -146,7 +146,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         machine = self.scenario
         try:
             machine._apply(
-                machine.groups.consumer_heartbeat(request, Client(who, "/h"), token, machine.now, machine.now_ms)
+                machine.groups.consumer_heartbeat(request, MemberClient(who, "/h"), token, machine.now, machine.now_ms)
             )
         except Refused as refused:
             if refused.code not in FENCED:

@@ -10,7 +10,7 @@ import pytest
 from ottla.cluster.image import Broker, Image, Partition, Topic
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.marker_queue import MarkerQueue
-from ottla.coordinator.transactions import Markers, Prepared
+from ottla.coordinator.transaction_machine import Markers, Prepared
 from ottla.local.waiting import until
 from ottla.net.outbound import OutboundConnection, PeerLost
 from ottla.runtime.real import RealRuntime

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ottla.coordinator.transaction_records import (
-    State,
     TransactionKey,
+    TransactionState,
     TransactionValue,
     decode_key,
     decode_value,
@@ -24,7 +24,7 @@ def test_a_key_is_kafkas():
 
 
 def test_an_empty_transaction_is_kafkas():
-    value = TransactionValue(1000, 3, 60_000, State.EMPTY, (), 7, -1)
+    value = TransactionValue(1000, 3, 60_000, TransactionState.EMPTY, (), 7, -1)
     data = bytes.fromhex(
         "0001 00000000000003e8 0003 0000ea60 00"  # version, producer id, epoch, timeout, state
         "00 0000000000000007 ffffffffffffffff 00"  # no partitions, updated, started, no tags
@@ -35,7 +35,7 @@ def test_an_empty_transaction_is_kafkas():
 
 def test_an_ongoing_transaction_is_kafkas():
     value = TransactionValue(
-        1, 0, 1000, State.ONGOING, (("t", 0), ("t", 2), ("u", 1)), 9, 8, previous_producer_id=1, version=2
+        1, 0, 1000, TransactionState.ONGOING, (("t", 0), ("t", 2), ("u", 1)), 9, 8, previous_producer_id=1, version=2
     )
     data = bytes.fromhex(
         "0001 0000000000000001 0000 000003e8 01"
@@ -53,11 +53,15 @@ def test_the_version_of_old_brokers_is_read():
         "00000001 0001 74 00000002 00000005 00000003"
         "0000000000000009 0000000000000008"
     )
-    assert decode_value(KEY, data) == TransactionValue(1, 0, 1000, State.PREPARE_COMMIT, (("t", 3), ("t", 5)), 9, 8)
+    assert decode_value(KEY, data) == TransactionValue(
+        1, 0, 1000, TransactionState.PREPARE_COMMIT, (("t", 3), ("t", 5)), 9, 8
+    )
 
 
 def test_every_field_comes_back():
-    value = TransactionValue(2**40, 32766, 2**31 - 1, State.PREPARE_ABORT, (("ü" * 100, 2**31 - 1),), 1, 2, 3, 4, 2, 5)
+    value = TransactionValue(
+        2**40, 32766, 2**31 - 1, TransactionState.PREPARE_ABORT, (("ü" * 100, 2**31 - 1),), 1, 2, 3, 4, 2, 5
+    )
     assert decode_value(KEY, encode_value(value)) == value
 
 
@@ -70,14 +74,14 @@ def test_a_kind_of_record_that_is_not_ours_is_passed_over():
     assert decode_key(bytes.fromhex("0005 0001 78")) is None
 
 
-@pytest.mark.parametrize("state", State)
-def test_states_are_named_as_kafka_names_them(state: State):
+@pytest.mark.parametrize("state", TransactionState)
+def test_states_are_named_as_kafka_names_them(state: TransactionState):
     names = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
     assert state.label == names[state]
 
 
 def test_damaged_records_are_faults_wherever_they_end():
-    whole = encode_value(TransactionValue(1, 0, 1000, State.ONGOING, (("topic", 1),), 1, 1, 1, 1, 2, 1))
+    whole = encode_value(TransactionValue(1, 0, 1000, TransactionState.ONGOING, (("topic", 1),), 1, 1, 1, 1, 2, 1))
     for size in range(len(whole)):
         with pytest.raises(Fault):
             decode_value(KEY, whole[:size])

@@ -8,9 +8,9 @@ import pytest
 
 from ottla.cluster.model import Partition as State
 from ottla.coordinator import transaction_records
-from ottla.coordinator.runtime import Shard
+from ottla.coordinator.shard import Shard
+from ottla.coordinator.transaction_machine import Markers, Prepared, TransactionLimits, TransactionMachine
 from ottla.coordinator.transaction_steps import Identity
-from ottla.coordinator.transactions import Limits, Markers, Prepared, Transactions
 from ottla.errors import ErrorCode, Refused
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
@@ -30,7 +30,7 @@ class Coordinator:
         self.partition = Partition("__transaction_state", bytes(16), 0, 1, self.log, AppendPolicy())
         self.partition.become(State(replicas=(1, 2), leader=1, leader_epoch=0, in_sync=(1, 2), partition_epoch=0))
         self.heard: list[tuple[object, object]] = []
-        self.machine = Transactions(lambda: Limits(900_000, 10**9))
+        self.machine = TransactionMachine(lambda: TransactionLimits(900_000, 10**9))
         self.shard = Shard(self.partition, self.machine, transaction_records, self.tell, AtOnce(), held_s_max=5.0)
         self.shard.activate(NOW, NOW_MS)
 

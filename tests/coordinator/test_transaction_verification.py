@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ottla.coordinator.transaction_machine import Codes
 from ottla.coordinator.transaction_verification import AddPartitionsBatcher
-from ottla.coordinator.transactions import Codes
 from ottla.errors import ErrorCode
 from ottla.net.outbound import OutboundConnection, PeerLost
 from ottla.runtime.real import RealRuntime

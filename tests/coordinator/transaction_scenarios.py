@@ -20,6 +20,13 @@ Everybody speaks of the transactional id `x` unless `id=` says otherwise, and us
 from __future__ import annotations
 
 from ottla.coordinator.decision import Decision, LogRecord
+from ottla.coordinator.transaction_machine import (
+    NEEDS_PRODUCER_ID,
+    Markers,
+    Prepared,
+    TransactionLimits,
+    TransactionMachine,
+)
 from ottla.coordinator.transaction_records import (
     TransactionKey,
     TransactionValue,
@@ -29,13 +36,6 @@ from ottla.coordinator.transaction_records import (
     encode_value,
 )
 from ottla.coordinator.transaction_steps import Identity
-from ottla.coordinator.transactions import (
-    NEEDS_PRODUCER_ID,
-    Limits,
-    Markers,
-    Prepared,
-    Transactions,
-)
 from ottla.errors import ErrorCode, Refused
 from tests.coordinator.consumer_scenarios import WALL_MS, scenarios
 
@@ -53,14 +53,14 @@ class TransactionScenario:
     def __init__(self) -> None:
         self.now = 1000.0
         self.log: list[tuple[bytes, bytes | None]] = []
-        self.machine = Transactions(self.limits)
+        self.machine = TransactionMachine(self.limits)
         self.to_write: dict[Prepared, Markers] = {}
         self.identities: dict[str, Identity] = {}
         self.failure: ErrorCode | None = None
         self.spare_id = 1
 
-    def limits(self) -> Limits:
-        return Limits(timeout_ms_max=900_000, id_expiration_ms=604_800_000)
+    def limits(self) -> TransactionLimits:
+        return TransactionLimits(timeout_ms_max=900_000, id_expiration_ms=604_800_000)
 
     def run(self, lines: list[str]) -> None:
         for number, line in enumerate(lines, 1):
@@ -250,8 +250,8 @@ class TransactionScenario:
         for decision in self.machine.settle(self.now, self.now_ms):
             self._apply(decision)
 
-    def _read(self, log: list[tuple[bytes, bytes | None]]) -> Transactions:
-        machine = Transactions(self.limits)
+    def _read(self, log: list[tuple[bytes, bytes | None]]) -> TransactionMachine:
+        machine = TransactionMachine(self.limits)
         for raw_key, raw_value in log:
             key = decode_key(raw_key)
             assert key is not None

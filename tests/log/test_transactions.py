@@ -15,8 +15,8 @@ from ottla.sim.disk import SimDisk
 from ottla.wire import marker as markers
 from ottla.wire.batch import DELETE_HORIZON, read_header
 from ottla.wire.marker import Marker
+from ottla.wire.record_filter import RecordSpan, keep, keep_header, record_spans
 from ottla.wire.records import iterate, open_batch
-from ottla.wire.sift import Place, keep, keep_header, places
 from tests.log.batches import NOW, PATH, append, make, stored
 from tests.log.compacting import compact, put
 
@@ -49,7 +49,7 @@ def test_a_marker_that_compaction_has_noted_a_time_in_says_the_same():
     for committed in (True, False):
         data, _ = markers.build(7, 2, Marker(committed, coordinator_epoch=9), NOW)
         header, opened = open_batch(bytes(data), 1000)
-        kept = [Place(*place) for place in places(header, opened)]
+        kept = [RecordSpan(*place) for place in record_spans(header, opened)]
         assert markers.read(keep(header, opened, kept, horizon_ms=NOW + 86_400_000)) == Marker(committed, 9)
     assert markers.read(keep_header(header)) is None
 

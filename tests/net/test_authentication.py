@@ -10,13 +10,13 @@ from ottla.net.authentication import (
     SECRET_BYTES,
     Accepting,
     AuthenticationFailed,
+    BrokerIdentity,
     Connecting,
-    Identity,
 )
 
 SECRET = bytes(range(SECRET_BYTES))
-ONE = Identity(1, SECRET)
-TWO = Identity(2, SECRET)
+ONE = BrokerIdentity(1, SECRET)
+TWO = BrokerIdentity(2, SECRET)
 
 
 def nonce(number: int) -> bytes:
@@ -38,7 +38,7 @@ def test_the_secret_is_never_sent():
 
 
 def test_one_that_does_not_know_the_secret_is_not_let_in():
-    stranger = Connecting(Identity(1, bytes(SECRET_BYTES)), 2, nonce(1))
+    stranger = Connecting(BrokerIdentity(1, bytes(SECRET_BYTES)), 2, nonce(1))
     accepting = Accepting(TWO, nonce(2))
     challenge, _ = accepting.receive(stranger.hello)
     with pytest.raises(AuthenticationFailed, match="does not know the secret"):
@@ -73,7 +73,7 @@ def test_a_challenge_cannot_be_played_back_to_whoever_made_it():
 
 def test_a_broker_cannot_pass_for_another_with_a_proof_of_its_own():
     connecting, accepting = Connecting(ONE, 2, nonce(1)), Accepting(TWO, nonce(2))
-    as_three = Connecting(Identity(3, SECRET), 2, nonce(1))
+    as_three = Connecting(BrokerIdentity(3, SECRET), 2, nonce(1))
     challenge, _ = accepting.receive(as_three.hello)
     own = Accepting(TWO, nonce(2))
     own_challenge, _ = own.receive(connecting.hello)
@@ -97,7 +97,7 @@ def test_what_is_no_greeting_is_refused(hello):
 
 def test_nobody_is_broker_minus_one():
     with pytest.raises(AuthenticationFailed, match="-1 is no broker id"):
-        Accepting(TWO, nonce(2)).receive(Connecting(Identity(-1, SECRET), 2, nonce(1)).hello)
+        Accepting(TWO, nonce(2)).receive(Connecting(BrokerIdentity(-1, SECRET), 2, nonce(1)).hello)
 
 
 @pytest.mark.parametrize("proof", [b"", b"short", bytes(PROOF_BYTES), bytes(PROOF_BYTES * 2)])

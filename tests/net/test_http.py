@@ -9,16 +9,16 @@ import pytest
 
 from ottla.local.waiting import until
 from ottla.net import http
-from ottla.net.http import Asked, HttpServer, Page, parse_request
+from ottla.net.http import HttpRequest, HttpServer, Page, parse_request
 from tests.cluster.helpers import run
 
 
 @pytest.mark.parametrize(
     ("head", "asked"),
     [
-        (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", Asked("/metrics", True)),
-        (b"HEAD /readyz?full=1 HTTP/1.0\r\n\r\n", Asked("/readyz", False)),
-        (b"GET /metrics HTTP/1.1\n\n", Asked("/metrics", True)),
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", HttpRequest("/metrics", True)),
+        (b"HEAD /readyz?full=1 HTTP/1.0\r\n\r\n", HttpRequest("/readyz", False)),
+        (b"GET /metrics HTTP/1.1\n\n", HttpRequest("/metrics", True)),
         (b"POST /metrics HTTP/1.1\r\n\r\n", HTTPStatus.METHOD_NOT_ALLOWED),
         (b"GET http://elsewhere/ HTTP/1.1\r\n\r\n", HTTPStatus.BAD_REQUEST),
         (b"GET /\xff HTTP/1.1\r\n\r\n", HTTPStatus.BAD_REQUEST),

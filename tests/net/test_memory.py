@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from ottla.local.waiting import until
-from ottla.net import room
+from ottla.net import request_memory
 from ottla.net import server as net
 from ottla.net.limits import Limits
 from ottla.net.server import Connection, Pending, Server
@@ -97,19 +97,19 @@ def test_large_frames_that_have_all_begun_and_do_not_fit_together_are_finished_o
         for reader, writer in pairs:
             assert await read_frame(reader) == body
             writer.close()
-        await until(lambda: server.room.held_bytes == 0)
+        await until(lambda: server.request_memory.held_bytes == 0)
 
     serving(echo, test, Limits(held_bytes_max=1_500_000))
 
 
 def test_a_frame_that_does_not_go_on_is_given_up_when_others_need_its_room(monkeypatch):
-    monkeypatch.setattr(room, "STALLED_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(request_memory, "STALLED_SECONDS_MAX", 0.05)
 
     async def test(server: Server, port: int) -> None:
         pairs = [await asyncio.open_connection("127.0.0.1", port, limit=4_000_000) for _ in range(2)]
         for _, writer in pairs:
             writer.write(struct.pack(">i", 1_000_000) + b"x" * 300_000)
-        await until(lambda: server.room.held_bytes == 2_000_008)
+        await until(lambda: server.request_memory.held_bytes == 2_000_008)
         await asyncio.sleep(0.1)
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4_000_000)
         writer.write(frame(b"y" * 1_000_000))
@@ -122,16 +122,16 @@ def test_a_frame_that_does_not_go_on_is_given_up_when_others_need_its_room(monke
 
 
 def test_a_frame_that_does_not_go_on_is_given_up_though_nobody_new_comes_for_its_room(monkeypatch):
-    monkeypatch.setattr(room, "STALLED_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(request_memory, "STALLED_SECONDS_MAX", 0.3)
 
     async def test(server: Server, port: int) -> None:
         pairs = [await asyncio.open_connection("127.0.0.1", port, limit=4_000_000) for _ in range(3)]
         for _, writer in pairs[:2]:
             writer.write(struct.pack(">i", 1_000_000) + b"x" * 300_000)
-        await until(lambda: server.room.held_bytes == 2_000_008)
+        await until(lambda: server.request_memory.held_bytes == 2_000_008)
         reader, writer = pairs[2]
         writer.write(frame(b"y" * 1_000_000))
-        await until(lambda: any(server.room.waits(each) for each in server.connections))
+        await until(lambda: any(server.request_memory.waits(each) for each in server.connections))
         assert await asyncio.wait_for(read_frame(reader), 5) == b"y" * 1_000_000
         for _, each in pairs:
             each.close()

@@ -14,7 +14,14 @@ import pytest
 import uvloop
 
 from ottla.net import outbound as net
-from ottla.net.authentication import MECHANISM, NONCE_BYTES, SECRET_BYTES, Accepting, AuthenticationFailed, Identity
+from ottla.net.authentication import (
+    MECHANISM,
+    NONCE_BYTES,
+    SECRET_BYTES,
+    Accepting,
+    AuthenticationFailed,
+    BrokerIdentity,
+)
 from ottla.net.outbound import OutboundConnection, PeerLost, Unreached, Versions, open_to_broker
 from ottla.runtime.real import RealRuntime
 from ottla.wire import messages
@@ -40,9 +47,9 @@ from ottla.wire.tree import Message
 
 DEADLINE_S = 20.0
 SECRET = bytes(range(SECRET_BYTES))
-ME = Identity(1, SECRET)
+ME = BrokerIdentity(1, SECRET)
 PEER = 2
-THEIRS = Identity(PEER, SECRET)
+THEIRS = BrokerIdentity(PEER, SECRET)
 
 
 @dataclass
@@ -64,7 +71,7 @@ class Asked:
 class Peer:
     """The other side: lets brokers in, says what it speaks, and leaves the rest to the test."""
 
-    identity: Identity = THEIRS
+    identity: BrokerIdentity = THEIRS
     speaks: dict[int, tuple[int, int]] = field(default_factory=lambda: {k: (a.min, a.max) for k, a in APIS.items()})
     asked: asyncio.Queue[Asked] = field(default_factory=asyncio.Queue)
     port: int = 0
@@ -126,7 +133,7 @@ def with_peer(test: Test, make: Callable[[], Peer] = Peer) -> None:
     asyncio.run(run())
 
 
-async def opened(runtime: RealRuntime, peer: Peer, identity: Identity = ME) -> OutboundConnection:
+async def opened(runtime: RealRuntime, peer: Peer, identity: BrokerIdentity = ME) -> OutboundConnection:
     return await open_to_broker(runtime, "127.0.0.1", peer.port, identity, PEER)
 
 
@@ -303,7 +310,7 @@ def test_a_peer_that_hangs_up_is_noticed_at_once():
     with_peer(test)
 
 
-@pytest.mark.parametrize("identity", [Identity(PEER, bytes(SECRET_BYTES)), Identity(3, SECRET)])
+@pytest.mark.parametrize("identity", [BrokerIdentity(PEER, bytes(SECRET_BYTES)), BrokerIdentity(3, SECRET)])
 def test_a_peer_without_the_secret_or_with_another_id_is_not_spoken_to(identity):
     async def test(runtime: RealRuntime, peer: Peer) -> None:
         with pytest.raises(Unreached):

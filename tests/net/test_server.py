@@ -395,7 +395,7 @@ def test_brokers_need_not_wait_for_room_that_clients_take():
     async def test(server: Server, port: int) -> None:
         _, slow = await asyncio.open_connection("127.0.0.1", port)
         slow.write(struct.pack(">i", 1_000_000) + b"x" * 300_000)
-        await until(lambda: server.room.held_bytes > 0)
+        await until(lambda: server.request_memory.held_bytes > 0)
         reader, broker = await asyncio.open_connection("127.0.0.1", port)
         broker.write(frame(b"a broker"))
         assert await read_frame(reader) == b"a broker"

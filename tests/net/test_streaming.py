@@ -85,7 +85,7 @@ def test_an_answer_that_is_loaded_as_it_is_sent_comes_whole_and_in_order(cold_ev
             sizes = (100_000, LARGE, 1)
             expected = b"".join(b"head" + Bytes(size).content(0, size) for size in sizes)
             assert got == expected
-        assert server.unread.held_bytes == 0
+        assert server.response_memory.held_bytes == 0
         writer.close()
 
     def serve(connection: Connection, body: memoryview) -> net.Reply:
@@ -102,14 +102,14 @@ def test_who_does_not_read_costs_a_few_thousand_bytes():
     async def test(server: Server, port: int) -> None:
         reader, writer = await small_window(port)
         writer.write(frame(b"fetch it"))
-        await until(lambda: server.unread.held_bytes > 0)
+        await until(lambda: server.response_memory.held_bytes > 0)
         loaded = source.read_bytes
         await asyncio.sleep(0.05)
         assert source.read_bytes == loaded < len(source)
-        assert server.unread.held_bytes <= CHUNK_BYTES_MIN
+        assert server.response_memory.held_bytes <= CHUNK_BYTES_MIN
         assert source.held == 1, "what it has not read yet must not go"
         assert len(await read_frame(reader)) == len(source) + 4
-        await until(lambda: server.unread.held_bytes == 0)
+        await until(lambda: server.response_memory.held_bytes == 0)
         writer.close()
 
     serving(lambda connection, body: streamed(source), test, Limits(unread_bytes_max=1 << 26))
@@ -140,8 +140,8 @@ def test_the_end_of_an_answer_is_not_kept_when_memory_is_short():
     async def test(server: Server, port: int) -> None:
         reader, writer = await small_window(port)
         writer.write(frame(b"fetch it"))
-        await until(lambda: server.unread.held_bytes > 0)
-        assert server.unread.held_bytes <= CHUNK_BYTES_MIN
+        await until(lambda: server.response_memory.held_bytes > 0)
+        assert server.response_memory.held_bytes <= CHUNK_BYTES_MIN
         assert len(await read_frame(reader)) == len(source) + 4
         assert source.read_bytes > len(source), "some of it was loaded again"
         writer.close()
@@ -161,17 +161,17 @@ def test_many_who_do_not_read_leave_room_for_one_who_does():
         for _, writer in pairs:
             writer.write(frame(b"fetch it"))
         await until(lambda: sum(stalls(connection) for connection in server.connections) == 60)
-        assert 0 < server.unread.held_bytes <= most
+        assert 0 < server.response_memory.held_bytes <= most
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
         for _ in range(3):
             writer.write(frame(b"fetch it"))
             assert len(await read_frame(reader)) == LARGE + 4
             writer.write(frame(b"metadata"))
             assert await read_frame(reader) == b"metadata"
-        assert server.unread.held_bytes <= most
+        assert server.response_memory.held_bytes <= most
         for _, each in [*pairs, (reader, writer)]:
             each.close()
-        await until(lambda: server.unread.held_bytes == 0)
+        await until(lambda: server.response_memory.held_bytes == 0)
 
     serving(large_or_small, test, Limits(unread_bytes_max=most))
 
@@ -197,7 +197,7 @@ def test_when_no_memory_is_left_small_answers_and_brokers_go_on_and_others_wait_
         stalled = [await small_window(port) for _ in range(5)]
         for _, writer in stalled:
             writer.write(frame(b"fetch it"))
-        await until(lambda: server.unread.waiting > 0)
+        await until(lambda: server.response_memory.waiting > 0)
         broker, to_broker = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
         to_broker.write(frame(b"i am a broker"))
         assert await read_frame(broker) == b"i am a broker"
@@ -223,7 +223,7 @@ def test_an_answer_that_cannot_be_finished_closes_its_connection_and_no_other(fa
     async def test(server: Server, port: int) -> None:
         reader, writer = await small_window(port)
         writer.write(frame(b"fetch it"))
-        await until(lambda: server.unread.held_bytes > 0)
+        await until(lambda: server.response_memory.held_bytes > 0)
         source.failure = failure
         other, to_other = await asyncio.open_connection("127.0.0.1", port)
         to_other.write(frame(b"metadata"))
@@ -236,7 +236,7 @@ def test_an_answer_that_cannot_be_finished_closes_its_connection_and_no_other(fa
             pass
         assert size < LARGE
         await until(lambda: len(server.connections) == 1)
-        assert server.unread.held_bytes == 0
+        assert server.response_memory.held_bytes == 0
         for each in (writer, to_other):
             each.close()
 
@@ -251,7 +251,7 @@ def test_a_file_that_has_become_shorter_closes_the_connection():
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(frame(b"fetch it"))
         await until(lambda: not server.connections)
-        assert server.unread.held_bytes == 0
+        assert server.response_memory.held_bytes == 0
         writer.close()
         del reader
 
@@ -301,7 +301,7 @@ def test_an_answer_behind_one_that_was_not_taken_waits_for_the_socket():
         writer.write(frame(b"produce it") + frame(b"a request") * 2)
         await until(lambda: not answers)
         early.resolve(frame(b"first"))
-        await until(lambda: bool(server.unread.held_bytes))
+        await until(lambda: bool(server.response_memory.held_bytes))
         assert source.read_bytes == 0, "the answer before it has not been taken"
         assert await read_frame(reader) == b"first"
         assert await read_frame(reader) == before
@@ -345,10 +345,10 @@ def test_who_leaves_in_the_middle_of_an_answer_leaves_nothing_behind():
     async def test(server: Server, port: int) -> None:
         _, writer = await small_window(port)
         writer.write(frame(b"fetch it"))
-        await until(lambda: server.unread.held_bytes > 0)
+        await until(lambda: server.response_memory.held_bytes > 0)
         writer.transport.abort()
         await until(lambda: not server.connections)
-        assert server.unread.held_bytes == 0
+        assert server.response_memory.held_bytes == 0
         await until(lambda: sources[0]() is None)
 
     serving(serve, test)

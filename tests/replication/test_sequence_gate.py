@@ -8,7 +8,7 @@ import pytest
 
 from ottla.broker.broker import Broker
 from ottla.cluster.requests import TopicSpec
-from ottla.coordinator.runtime import Phase
+from ottla.coordinator.shard import Phase
 from ottla.errors import ErrorCode
 from ottla.local.waiting import until
 from ottla.wire.records import Record, build_batch

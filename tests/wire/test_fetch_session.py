@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ottla.errors import ErrorCode
-from ottla.wire.fetch_session import EPOCH_MAX, OUTSIDE, FetchSession
+from ottla.wire.fetch_session import EPOCH_MAX, OUTSIDE, FetchSessionHandler
 
 
 @pytest.fixture
-def session() -> FetchSession[str, int]:
-    opened: FetchSession[str, int] = FetchSession()
+def session() -> FetchSessionHandler[str, int]:
+    opened: FetchSessionHandler[str, int] = FetchSessionHandler()
     assert opened.update("a", 1)
     assert opened.update("b", 1)
     assert opened.next() == (0, 0, {})
@@ -59,7 +59,7 @@ def test_epochs_begin_again_at_one(session):
 
 
 def test_outside_a_session_no_epoch_counts():
-    alone: FetchSession[str, int] = FetchSession(enabled=False)
+    alone: FetchSessionHandler[str, int] = FetchSessionHandler(enabled=False)
     assert alone.next() == (0, OUTSIDE, {})
     alone.answered(ErrorCode.none, 5)
     assert alone.next() == (0, OUTSIDE, {})

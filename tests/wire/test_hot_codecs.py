@@ -15,8 +15,8 @@ from ottla.net.streaming import Streamed
 from ottla.wire import fetch, produce
 from ottla.wire.fetch import PartitionFetched
 from ottla.wire.messages import decode, encode
+from ottla.wire.primitives import pack_uvarint
 from ottla.wire.produce import PartitionProduced
-from ottla.wire.scan import pack_uvarint
 from ottla.wire.schema.fetch import FetchResponse
 from ottla.wire.schema.produce import ProduceResponse
 from tests.wire import oracle

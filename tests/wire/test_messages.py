@@ -20,7 +20,7 @@ from ottla.wire.messages import (
     encode_response,
     message_class,
 )
-from ottla.wire.scan import pack_uvarint
+from ottla.wire.primitives import pack_uvarint
 from ottla.wire.schema.api_versions import ApiVersionsRequest
 from ottla.wire.schema.consumer_protocol_subscription import ConsumerProtocolSubscription
 from ottla.wire.schema.create_topics import CreateTopicsRequest

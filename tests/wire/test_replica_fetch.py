@@ -8,11 +8,11 @@ from ottla.errors import BadFrame
 from ottla.net.streaming import Streamed
 from ottla.wire import fetch, messages
 from ottla.wire.fetch import FetchPartition, PartitionFetched
-from ottla.wire.replica_fetch import VERSION, Wanted, decode_response, encode_request
+from ottla.wire.replica_fetch import VERSION, FetchParams, decode_response, encode_request
 from ottla.wire.schema.fetch import FetchRequest
 
 T, U = bytes(range(16)), bytes(range(16, 32))
-WANTED = Wanted(replica_id=3, replica_epoch=17, wait_ms_max=500, bytes_min=1, bytes_max=10_000)
+WANTED = FetchParams(replica_id=3, replica_epoch=17, wait_ms_max=500, bytes_min=1, bytes_max=10_000)
 
 
 def test_a_request_is_what_the_leader_reads():

@@ -1,8 +1,8 @@
 """One file per family of APIs. Importing this package registers all handlers."""
 
-from ottla.broker.handlers import (
+from ottla.broker.handlers import (  # noqa: F401
     api_versions,
-    cluster,
+    cluster_metadata,
     config_resources,
     configs,
     consumer_groups,
@@ -19,33 +19,8 @@ from ottla.broker.handlers import (
     quotas,
     security,
     topics,
-    transactions,
     txn_markers,
     txn_offsets,
+    txn_producers,
     unregister_broker,
 )
-
-__all__ = [
-    "api_versions",
-    "cluster",
-    "config_resources",
-    "configs",
-    "consumer_groups",
-    "envelope",
-    "fetch",
-    "find_coordinator",
-    "group_offsets",
-    "groups",
-    "init_producer_id",
-    "log_dirs",
-    "offsets",
-    "partitions",
-    "produce",
-    "quotas",
-    "security",
-    "topics",
-    "transactions",
-    "txn_markers",
-    "txn_offsets",
-    "unregister_broker",
-]

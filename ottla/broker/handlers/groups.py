@@ -13,7 +13,7 @@ from ottla.broker.dispatch import Request, Response, serves
 from ottla.broker.handlers.replies import respond
 from ottla.coordinator.coordinator_service import Promise, in_turns
 from ottla.coordinator.decision import Reply
-from ottla.coordinator.surroundings import Client
+from ottla.coordinator.group_context import MemberClient
 from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
 from ottla.wire.acl import GROUP_OPERATIONS, NOT_ASKED
@@ -43,8 +43,8 @@ NOT_FOUND_FROM = 6
 """From this version of DescribeGroups on a group that is not there is an error; before it was called dead."""
 
 
-def client_of(request: Request) -> Client:
-    return Client(request.client_id or "", f"/{request.session.address}")
+def client_of(request: Request) -> MemberClient:
+    return MemberClient(request.client_id or "", f"/{request.session.address}")
 
 
 def check_group_id(group_id: str) -> None:

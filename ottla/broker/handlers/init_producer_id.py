@@ -6,7 +6,7 @@ import logging
 
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
-from ottla.broker.handlers import transactions
+from ottla.broker.handlers import txn_producers
 from ottla.errors import ErrorCode, Fault
 from ottla.wire.apis import INIT_PRODUCER_ID
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -19,7 +19,7 @@ async def handle(context: Context, message: InitProducerIdRequest, request: Requ
     if message.transactional_id == "":
         return InitProducerIdResponse(error_code=ErrorCode.invalid_request)
     if message.transactional_id is not None:
-        return await transactions.init(context, message, request)
+        return await txn_producers.init(context, message, request)
     try:
         producer_id = await context.producer_ids.take()
     except Fault as fault:

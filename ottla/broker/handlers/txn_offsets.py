@@ -9,7 +9,7 @@ from ottla.broker.dispatch import Request, serves
 from ottla.broker.handlers.replies import respond
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Decision, Producer, Reply, ReplyTo
-from ottla.coordinator.groups import Groups
+from ottla.coordinator.group_machine import GroupMachine
 from ottla.coordinator.transaction_steps import Identity
 from ottla.coordinator.transaction_verification import Manner, Verification
 from ottla.errors import ErrorCode, Refused
@@ -111,7 +111,7 @@ def _decide(
     message: TxnOffsetCommitRequest,
     partition: Partition,
     verification: Verification,
-    groups: Groups,
+    groups: GroupMachine,
     reply_to: ReplyTo,
     now: float,
     now_ms: int,

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 from ottla.cli.formats import Rendered
 from ottla.cli.kafka_scripts.options import ToolFailure
 from ottla.client.consuming.consumer_records import ConsumerRecord
-from ottla.coordinator import records as group_records
+from ottla.coordinator import group_records as group_records
 from ottla.coordinator import transaction_records
-from ottla.coordinator.record_values import GroupMetadataValue
+from ottla.coordinator.group_record_values import GroupMetadataValue
 from ottla.errors import BadFrame, Fault
 from ottla.wire import messages
 from ottla.wire.tree import UNSET, ZERO_UUID, Message, Struct

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from ottla.client.consuming.positions import NO_LIMIT, ConsumerSettings, Reading
 from ottla.client.core.requests import Broker, Send
 from ottla.client.values import TopicPartition
-from ottla.wire.fetch_session import OUTSIDE, FetchSession
+from ottla.wire.fetch_session import OUTSIDE, FetchSessionHandler
 from ottla.wire.schema.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.wire.tree import ZERO_UUID
 
@@ -60,7 +60,7 @@ class Wanted(NamedTuple):
     bytes_max: int
 
 
-class ConsumerSession(FetchSession[TopicPartition, Wanted]):
+class ConsumerSession(FetchSessionHandler[TopicPartition, Wanted]):
     """With one broker. Topics go by their ids, or, as long as one of them is not known, by their names."""
 
     by_id = True

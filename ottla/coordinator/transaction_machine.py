@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ottla.coordinator import transaction_steps as steps
 from ottla.coordinator.deadlines import Deadlines
 from ottla.coordinator.decision import NOTHING, Decision, LogRecord, Producer, ReplyTo, answer
-from ottla.coordinator.transaction_records import State, TopicPartition, TransactionKey, TransactionValue
+from ottla.coordinator.transaction_records import TopicPartition, TransactionKey, TransactionState, TransactionValue
 from ottla.coordinator.transaction_steps import PREPARED, Identity, ProducerIdNeeded
 from ottla.errors import ErrorCode, Refused
 
@@ -27,7 +27,7 @@ ABORT_RETRY_S = 1.0
 """When the log did not take the abort of a transaction past its time, it is tried again after so long."""
 
 
-class Limits(NamedTuple):
+class TransactionLimits(NamedTuple):
     timeout_ms_max: int
     id_expiration_ms: int
 
@@ -60,8 +60,8 @@ NEEDS_PRODUCER_ID = NeedsProducerId()
 Codes = dict[TopicPartition, ErrorCode]
 
 
-class Transactions:
-    def __init__(self, limits: Callable[[], Limits]) -> None:
+class TransactionMachine:
+    def __init__(self, limits: Callable[[], TransactionLimits]) -> None:
         self._limits = limits
         self._values: dict[str, TransactionValue] = {}
         self._unsettled: dict[str, None] = {}
@@ -183,7 +183,7 @@ class Transactions:
             value = self._values.get(transactional_id)
             if value is None:
                 continue
-            idle = value.state is not State.ONGOING and value.state not in PREPARED
+            idle = value.state is not TransactionState.ONGOING and value.state not in PREPARED
             if idle and now_ms - value.updated_ms >= expiration_ms:
                 yield Decision((LogRecord(TransactionKey(transactional_id), None),))
             else:
@@ -217,7 +217,7 @@ class Transactions:
             del self._unsettled[transactional_id]
             self._tickets.pop(transactional_id, None)
             value = self._values.get(transactional_id)
-            if value is not None and value.state is State.ONGOING:
+            if value is not None and value.state is TransactionState.ONGOING:
                 # It began by the wall clock, perhaps another broker's; from here on ours counts, which never jumps.
                 left_ms = min(max(value.started_ms + value.timeout_ms - now_ms, 0), value.timeout_ms)
                 self._timeouts.set((transactional_id,), now + left_ms / 1000)
@@ -234,7 +234,7 @@ class Transactions:
         while (due := self._timeouts.take_first(now)) is not None:
             (transactional_id,) = due
             value = self._values.get(transactional_id)
-            if value is None or value.state is not State.ONGOING:
+            if value is None or value.state is not TransactionState.ONGOING:
                 continue
             self._timeouts.set(due, now + ABORT_RETRY_S)
             yield Decision((LogRecord(TransactionKey(transactional_id), steps.fence(value, now_ms)),))
@@ -249,4 +249,4 @@ def _write(transactional_id: str, value: TransactionValue, reply_to: ReplyTo, re
 
 
 def _markers(value: TransactionValue) -> Markers:
-    return Markers(value.state is State.PREPARE_COMMIT, value.partitions, value.version)
+    return Markers(value.state is TransactionState.PREPARE_COMMIT, value.partitions, value.version)

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ottla.coordinator.classic_group_data import ClassicGroupData, ClassicGroupState
+from ottla.coordinator.classic_members import ClassicMember, new_member_id, protocols_of, rebalance_timeout_ms
 from ottla.coordinator.decision import NOTHING, Decision, Outcome, ReplyTo, answer
-from ottla.coordinator.group_members import Member, new_member_id, protocols_of, rebalance_timeout_ms
-from ottla.coordinator.group_state import GroupState, State
-from ottla.coordinator.records import GroupMetadataKey
-from ottla.coordinator.surroundings import Client, Surroundings
+from ottla.coordinator.group_context import GroupContext, MemberClient
+from ottla.coordinator.group_records import GroupMetadataKey
 from ottla.errors import ErrorCode, Refused
 from ottla.wire.schema.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
@@ -48,15 +48,15 @@ _HEALTHY = HeartbeatResponse()
 _REBALANCING = HeartbeatResponse(error_code=ErrorCode.rebalance_in_progress)
 
 
-class ClassicGroup(GroupState):
-    """The transitions; what the group is, and what the log says of it, stands in GroupState."""
+class ClassicGroup(ClassicGroupData):
+    """The transitions; what the group is, and what the log says of it, stands in ClassicGroupData."""
 
     __slots__ = (
         "_delay_left_s", "_initial", "_join_ends", "_pending", "_sync_ends", "_unsynced", "_widened", "deadline",
     )  # fmt: skip
 
-    def __init__(self, group_id: str, surroundings: Surroundings) -> None:
-        super().__init__(group_id, surroundings)
+    def __init__(self, group_id: str, context: GroupContext) -> None:
+        super().__init__(group_id, context)
         self._pending: dict[str, float] = {}  # members that were told their id and have not joined with it: until when
         self._unsynced: set[str] = set()  # members of this generation that have not asked for their assignment
         self._initial = False  # preparing the first generation since the group was empty
@@ -69,12 +69,12 @@ class ClassicGroup(GroupState):
     @property
     def is_idle(self) -> bool:
         """Nobody is in it or about to be."""
-        return self.state is State.EMPTY and not self._pending
+        return self.state is ClassicGroupState.EMPTY and not self._pending
 
     # Joining.
 
     def join(
-        self, request: JoinGroupRequest, version: int, client: Client, reply_to: ReplyTo, now: float, now_ms: int
+        self, request: JoinGroupRequest, version: int, client: MemberClient, reply_to: ReplyTo, now: float, now_ms: int
     ) -> Decision:
         out = Outcome()
         if not self._has_room(request.member_id):
@@ -96,12 +96,12 @@ class ClassicGroup(GroupState):
         return out.decision()
 
     def _has_room(self, member_id: str) -> bool:
-        most = self._surroundings.config.group_max_size
-        if self.state is State.PREPARING:
+        most = self._context.config.group_max_size
+        if self.state is ClassicGroupState.PREPARING:
             # Those that wait are counted, so that the last to return are turned away if the limit was lowered.
             member = self.members.get(member_id)
             return (member is not None and member.joining is not None) or self.members.joining < most
-        return self.state is State.EMPTY or member_id in self.members or len(self.members) < most
+        return self.state is ClassicGroupState.EMPTY or member_id in self.members or len(self.members) < most
 
     def _turn_away(self, member_id: str, reply_to: ReplyTo, now: float, now_ms: int, out: Outcome) -> None:
         self._pending.pop(member_id, None)
@@ -109,23 +109,23 @@ class ClassicGroup(GroupState):
         if member is not None:
             self._remove(member, out)
         out.reply(reply_to, Refused(ErrorCode.group_max_size_reached))
-        if self.state is State.PREPARING:
+        if self.state is ClassicGroupState.PREPARING:
             self._complete_if_all_joined(now, now_ms, out)
 
     def _speaks(self, request: JoinGroupRequest) -> bool:
         """Whether a member can talk to all others."""
         if not request.protocol_type or not request.protocols:
             return False
-        if self.state is State.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             return True
         return request.protocol_type == self.protocol_type and any(
             self.members.all_speak(each.name) for each in request.protocols
         )
 
-    def _new_id(self, request: JoinGroupRequest, client: Client) -> str:
-        return new_member_id(request, client, self._surroundings.new_id())
+    def _new_id(self, request: JoinGroupRequest, client: MemberClient) -> str:
+        return new_member_id(request, client, self._context.new_id())
 
-    def _tell_id(self, request: JoinGroupRequest, client: Client, reply_to: ReplyTo, now: float) -> Decision:
+    def _tell_id(self, request: JoinGroupRequest, client: MemberClient, reply_to: ReplyTo, now: float) -> Decision:
         """The id goes first, so that a client which gives up and tries again does not leave a ghost in the group."""
         if len(self._pending) >= PENDING_MEMBERS_MAX:
             raise Refused(ErrorCode.group_max_size_reached)
@@ -137,13 +137,13 @@ class ClassicGroup(GroupState):
         self,
         request: JoinGroupRequest,
         member_id: str,
-        client: Client,
+        client: MemberClient,
         reply_to: ReplyTo,
         now: float,
         now_ms: int,
         out: Outcome,
     ) -> None:
-        member = Member(
+        member = ClassicMember(
             member_id,
             request.group_instance_id,
             client,
@@ -165,20 +165,22 @@ class ClassicGroup(GroupState):
         unchanged = list(member.protocols) == protocols_of(request)
         leads = self.members.leader == member.id
         # A leader that joins again wants a rebalance (it may have seen new partitions); others only if they changed.
-        if unchanged and (self.state is State.COMPLETING or (self.state is State.STABLE and not leads)):
+        if unchanged and (
+            self.state is ClassicGroupState.COMPLETING or (self.state is ClassicGroupState.STABLE and not leads)
+        ):
             out.reply(reply_to, self._joined(member, with_members=leads))
             return
         self.members.update(member, request)
         self._park_join(member, reply_to, out)
         self._rebalance_or_complete(now, now_ms, out)
 
-    def _park_join(self, member: Member, reply_to: ReplyTo, out: Outcome) -> None:
+    def _park_join(self, member: ClassicMember, reply_to: ReplyTo, out: Outcome) -> None:
         """Only the latest request of a member waits: an earlier one comes from a connection it has given up."""
         out.reply(self.members.park_join(member, reply_to), Refused(ErrorCode.rebalance_in_progress))
 
     def _return(
         self,
-        member: Member,
+        member: ClassicMember,
         new_id: str,
         request: JoinGroupRequest,
         version: int,
@@ -193,7 +195,7 @@ class ClassicGroup(GroupState):
         out.reply(member.syncing, fenced)
         member.syncing = None
         self.members.update(member, request)
-        if self.state is State.STABLE and self.protocol == self.members.select_protocol():
+        if self.state is ClassicGroupState.STABLE and self.protocol == self.members.select_protocol():
             # Its id is all that changes: nobody else needs to know. Durable before it is told.
             member.session_ends = self._wake_at(now + member.session_timeout_ms / 1000)
             out.record(GroupMetadataKey(self.id), self.snapshot(renamed=(member.id, new_id)))
@@ -205,7 +207,7 @@ class ClassicGroup(GroupState):
         self._park_join(member, reply_to, out)
         self._rebalance_or_complete(now, now_ms, out)
 
-    def _replaced(self, member: Member, new_id: str, version: int) -> JoinGroupResponse:
+    def _replaced(self, member: ClassicMember, new_id: str, version: int) -> JoinGroupResponse:
         """A leader that is back must not assign: the group is stable. A client too old to be told takes itself for a
         follower, if it does not see its own id as the leader's."""
         leads = self.members.leader == member.id
@@ -220,7 +222,7 @@ class ClassicGroup(GroupState):
             response.leader = new_id
         return response
 
-    def _joined(self, member: Member, *, with_members: bool) -> JoinGroupResponse:
+    def _joined(self, member: ClassicMember, *, with_members: bool) -> JoinGroupResponse:
         members = []
         if with_members:
             members = [
@@ -241,7 +243,7 @@ class ClassicGroup(GroupState):
     # Rebalancing.
 
     def _rebalance_or_complete(self, now: float, now_ms: int, out: Outcome) -> None:
-        if self.state is not State.PREPARING:
+        if self.state is not ClassicGroupState.PREPARING:
             self._prepare(now, now_ms, out)
         else:
             self._complete_if_all_joined(now, now_ms, out)
@@ -264,10 +266,10 @@ class ClassicGroup(GroupState):
                 self._start_session(member, now)
         self._unsynced.clear()
         self._sync_ends = None
-        self._initial = self.state is State.EMPTY
-        self._become(State.PREPARING, now_ms)
+        self._initial = self.state is ClassicGroupState.EMPTY
+        self._become(ClassicGroupState.PREPARING, now_ms)
         if self._initial:
-            delay_s = self._surroundings.config.group_initial_rebalance_delay_ms / 1000
+            delay_s = self._context.config.group_initial_rebalance_delay_ms / 1000
             self._widened = False
             self._delay_left_s = max(self.members.rebalance_timeout_ms / 1000 - delay_s, 0.0)
             self._join_ends = self._wake_at(now + delay_s)
@@ -280,7 +282,7 @@ class ClassicGroup(GroupState):
         if self._initial and self._widened and self._delay_left_s > 0:
             # More members came while the group waited: there may be more to come.
             self._widened = False
-            delay_s = min(self._surroundings.config.group_initial_rebalance_delay_ms / 1000, self._delay_left_s)
+            delay_s = min(self._context.config.group_initial_rebalance_delay_ms / 1000, self._delay_left_s)
             self._delay_left_s -= delay_s
             self._join_ends = self._wake_at(now + delay_s)
         else:
@@ -299,11 +301,11 @@ class ClassicGroup(GroupState):
         self.generation = self.generation + 1 if self.generation < 2**31 - 1 else 1
         if not self.members:
             self.protocol = None
-            self._become(State.EMPTY, now_ms)
+            self._become(ClassicGroupState.EMPTY, now_ms)
             out.record(GroupMetadataKey(self.id), self.snapshot())
             return
         self.protocol = self.members.select_protocol()
-        self._become(State.COMPLETING, now_ms)
+        self._become(ClassicGroupState.COMPLETING, now_ms)
         self._sync_ends = self._wake_at(now + self.members.rebalance_timeout_ms / 1000)
         for member in self.members:
             self._start_session(member, now)
@@ -321,12 +323,12 @@ class ClassicGroup(GroupState):
         told = (request.protocol_type, request.protocol_name)  # null: a version that does not say
         if told[0] not in (None, self.protocol_type) or told[1] not in (None, self.protocol):
             raise Refused(ErrorCode.inconsistent_group_protocol)
-        if self.state is State.PREPARING:
+        if self.state is ClassicGroupState.PREPARING:
             raise Refused(ErrorCode.rebalance_in_progress)
         self._unsynced.discard(member.id)
         if not self._unsynced:
             self._sync_ends = None
-        if self.state is State.STABLE:
+        if self.state is ClassicGroupState.STABLE:
             return answer(reply_to, self._synced(member.assignment))
         out = Outcome()
         out.reply(member.syncing, Refused(ErrorCode.rebalance_in_progress))
@@ -357,9 +359,9 @@ class ClassicGroup(GroupState):
         if request.generation_id != self.generation:
             raise Refused(ErrorCode.illegal_generation)
         member.session_ends = now + member.session_timeout_ms / 1000  # only ever later: no need to wake earlier
-        return Decision((), ((reply_to, _REBALANCING if self.state is State.PREPARING else _HEALTHY),))
+        return Decision((), ((reply_to, _REBALANCING if self.state is ClassicGroupState.PREPARING else _HEALTHY),))
 
-    def _start_session(self, member: Member, now: float) -> None:
+    def _start_session(self, member: ClassicMember, now: float) -> None:
         member.session_ends = self._wake_at(now + member.session_timeout_ms / 1000)
 
     def leave(self, members: Sequence[MemberIdentity], reply_to: ReplyTo, now: float, now_ms: int) -> Decision:
@@ -375,7 +377,7 @@ class ClassicGroup(GroupState):
                 result.error_code = refused.code
             results.append(result)
         out.reply(reply_to, LeaveGroupResponse(members=results))
-        if gone and self.state is not State.EMPTY:
+        if gone and self.state is not ClassicGroupState.EMPTY:
             self._rebalance_or_complete(now, now_ms, out)
         return out.decision()
 
@@ -391,7 +393,7 @@ class ClassicGroup(GroupState):
             member = self.members.check(leaver.member_id, leaver.group_instance_id)
         self._remove(member, out)
 
-    def _remove(self, member: Member, out: Outcome) -> None:
+    def _remove(self, member: ClassicMember, out: Outcome) -> None:
         unknown = Refused(ErrorCode.unknown_member_id)
         out.reply(self.members.take_join(member), unknown)
         out.reply(member.syncing, unknown)
@@ -431,9 +433,9 @@ class ClassicGroup(GroupState):
                 continue
             self._remove(member, out)
             failed += 1
-        if failed and self.state in (State.STABLE, State.COMPLETING):
+        if failed and self.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING):
             self._prepare(now, now_ms, out)
-        elif (failed or overdue) and self.state is State.PREPARING:
+        elif (failed or overdue) and self.state is ClassicGroupState.PREPARING:
             self._complete_if_all_joined(now, now_ms, out)
 
     def _sync_timed_out(self, now: float, now_ms: int, out: Outcome) -> None:
@@ -449,7 +451,7 @@ class ClassicGroup(GroupState):
     def rebalance(self, now: float, now_ms: int) -> Decision:
         """Somebody outside knows that the assignment is no longer good."""
         out = Outcome()
-        if self.state in (State.STABLE, State.COMPLETING):
+        if self.state in (ClassicGroupState.STABLE, ClassicGroupState.COMPLETING):
             self._prepare(now, now_ms, out)
         return out.decision()
 
@@ -458,7 +460,7 @@ class ClassicGroup(GroupState):
             if member.session_ends is None and member.joining is None and member.syncing is None:
                 self._start_session(member, now)
         leaderless = self.members and self.members.leader is None  # it was a consumer group until now
-        if leaderless or len(self.members) > self._surroundings.config.group_max_size:
+        if leaderless or len(self.members) > self._context.config.group_max_size:
             return self.rebalance(now, now_ms)
         return NOTHING
 

@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.net")
 
-STRANGER_BYTES_MAX = 16 * 1024
-STRANGER_SECONDS_MAX = 10.0
-STRANGERS_MAX = 200
+UNAUTHENTICATED_FRAME_BYTES_MAX = 16 * 1024
+UNAUTHENTICATED_SECONDS_MAX = 10.0
+UNAUTHENTICATED_MAX = 200
 
 
-class Doors:
+class ConnectionLimits:
     def __init__(self, runtime: Runtime, limits: Callable[[], Limits]) -> None:
         self._runtime = runtime
         self._limits = limits
         self.connections: dict[Connection, None] = {}  # in the order in which they came
-        self.guests: dict[Connection, None] = {}
+        self.inter_broker_connections: dict[Connection, None] = {}
         """Connections on listeners for brokers only."""
         self._per_address: dict[str, int] = {}
-        self._strangers: dict[Connection, Handle] = {}
+        self._unauthenticated: dict[Connection, Handle] = {}
 
     def admit(self, connection: Connection) -> bool:
         if connection.inter_broker:
-            return self._admit_stranger(connection)
+            return self._admit_unauthenticated(connection)
         if len(self.connections) >= self._limits().connections_max:
             log.warning("refusing a connection: there are %d already (max.connections)", len(self.connections))
             return False
@@ -50,30 +50,34 @@ class Doors:
         self.connections[connection] = None
         return True
 
-    def _admit_stranger(self, connection: Connection) -> bool:
+    def _admit_unauthenticated(self, connection: Connection) -> bool:
         """Brokers are not counted among the clients: whatever clients do, replication goes on."""
-        if len(self._strangers) >= STRANGERS_MAX:
+        if len(self._unauthenticated) >= UNAUTHENTICATED_MAX:
             log.warning("refusing a connection from %s: too many have not said who they are", connection.address)
             return False
-        deadline = self._runtime.now() + STRANGER_SECONDS_MAX
-        self._strangers[connection] = self._runtime.call_at(deadline, connection.close, "it has not said who it is")
-        self.guests[connection] = None
+        deadline = self._runtime.now() + UNAUTHENTICATED_SECONDS_MAX
+        self._unauthenticated[connection] = self._runtime.call_at(
+            deadline, connection.close, "it has not said who it is"
+        )
+        self.inter_broker_connections[connection] = None
         return True
 
-    def welcomed(self, connection: Connection) -> None:
-        timer = self._strangers.pop(connection, None)
+    def authenticated(self, connection: Connection) -> None:
+        timer = self._unauthenticated.pop(connection, None)
         if timer is not None:
             timer.cancel()
 
     def close_idle(self, since: float) -> None:
         """Hang up on those who have sent nothing since, and taken nothing."""
-        for connection in [each for each in (*self.connections, *self.guests) if each.idle_since(since)]:
+        for connection in [
+            each for each in (*self.connections, *self.inter_broker_connections) if each.idle_since(since)
+        ]:
             log.debug("closing the connection from %s: idle", connection.address)
             connection.abort()
 
     def gone(self, connection: Connection) -> None:
-        self.welcomed(connection)
-        self.guests.pop(connection, None)
+        self.authenticated(connection)
+        self.inter_broker_connections.pop(connection, None)
         if connection not in self.connections:
             return
         del self.connections[connection]

@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 
 from ottla.coordinator.decision import Decision
-from ottla.coordinator.groups import Groups
-from ottla.coordinator.records import encode_value
-from ottla.coordinator.surroundings import Client
+from ottla.coordinator.group_context import MemberClient
+from ottla.coordinator.group_machine import GroupMachine
+from ottla.coordinator.group_records import encode_value
 from ottla.wire import messages
 from ottla.wire.schema.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from ottla.wire.schema.sync_group import SyncGroupRequest
@@ -37,7 +37,7 @@ def test_offsets(lines: list[str]):
     GroupScenario().run(lines)
 
 
-def join(groups: Groups, group_id: str, client_id: str, instance_id: str | None = None) -> Decision:
+def join(groups: GroupMachine, group_id: str, client_id: str, instance_id: str | None = None) -> Decision:
     request = JoinGroupRequest(
         group_id=group_id,
         group_instance_id=instance_id,
@@ -46,11 +46,11 @@ def join(groups: Groups, group_id: str, client_id: str, instance_id: str | None 
         protocol_type="consumer",
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
     )
-    return groups.join(request, 0, Client(client_id, "/h"), client_id, 1000.0, WALL_MS)
+    return groups.join(request, 0, MemberClient(client_id, "/h"), client_id, 1000.0, WALL_MS)
 
 
 def test_a_mistake_with_one_group_stops_the_clock_of_no_other():
-    groups = Groups(World())
+    groups = GroupMachine(World())
     for name in ("a", "b", "c"):
         join(groups, name, name)
     joined = []
@@ -69,7 +69,7 @@ def test_a_mistake_with_one_group_stops_the_clock_of_no_other():
 @pytest.mark.parametrize("instance_id", [None, "i" * 32_767], ids=["dynamic", "static"])
 def test_a_name_as_long_as_a_request_can_carry_keeps_no_group_from_being_written(instance_id: str | None):
     """Those who wait for their assignments would never hear of it."""
-    groups = Groups(World())
+    groups = GroupMachine(World())
     join(groups, "g", "a")
     join(groups, "g", "x" * 32_767, instance_id)
     joined: dict[object, JoinGroupResponse] = {}

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from ottla.cluster.model import Partition as State
-from ottla.coordinator import records
+from ottla.coordinator import group_records
 from ottla.coordinator.decision import NOTHING, Decision, LogRecord, Producer, answer
+from ottla.coordinator.group_records import OffsetCommitKey, OffsetCommitValue
 from ottla.coordinator.loader import SLICE_RECORDS, Loader
-from ottla.coordinator.records import OffsetCommitKey, OffsetCommitValue
-from ottla.coordinator.runtime import Shard
+from ottla.coordinator.shard import Shard
 from ottla.errors import ErrorCode, Refused
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
@@ -88,7 +88,7 @@ class Fixture:
         def tell(reply_to: object, reply: object) -> None:
             self.heard.append((reply_to, reply.code if isinstance(reply, Refused) else reply))
 
-        return Shard(self.partition, machine, records, tell, AtOnce(), held_s_max=5.0)
+        return Shard(self.partition, machine, group_records, tell, AtOnce(), held_s_max=5.0)
 
     def apply(self, decision: Decision) -> list[tuple[object, object]]:
         self.heard.clear()
@@ -102,7 +102,7 @@ class Fixture:
 
     def loaded(self) -> Notes:
         machine = Notes()
-        loader = Loader(machine, records, self.log.log_start)
+        loader = Loader(machine, group_records, self.log.log_start)
         while loader.next_offset < self.log.log_end:
             piece = self.log.read(loader.next_offset, 10_000, limit=self.log.log_end)
             assert piece is not None
@@ -235,7 +235,7 @@ def test_loading_keeps_the_order_of_the_records_of_a_group(on_disk: Fixture):
     machine.replay = lambda key, value, producer=None: seen.append(key.partition)  # type: ignore[method-assign,attr-defined]
     piece = on_disk.log.read(0, 10_000, limit=on_disk.log.log_end)
     assert piece is not None
-    loader = Loader(machine, records, 0)
+    loader = Loader(machine, group_records, 0)
     assert not list(loader.feed(piece.load()))
     assert not list(loader.replay())
     assert seen == [2, 3, 1]
@@ -246,7 +246,7 @@ def test_loading_works_in_slices(on_disk: Fixture):
         on_disk.apply(Decision([committed(number, f"g{number}")]))
     piece = on_disk.log.read(0, 10_000_000, limit=on_disk.log.log_end)
     assert piece is not None
-    loader = Loader(Notes(), records, 0)
+    loader = Loader(Notes(), group_records, 0)
     read = len(list(loader.feed(piece.load())))
     assert read * SLICE_RECORDS >= loader.records - SLICE_RECORDS
     assert len(list(loader.replay())) >= read
@@ -284,5 +284,5 @@ def test_a_damaged_batch_is_not_loaded(on_disk: Fixture):
     data = bytearray(piece.load())
     data[-3] ^= 1
     with pytest.raises(Refused) as refused:
-        list(Loader(Notes(), records, 0).feed(data))
+        list(Loader(Notes(), group_records, 0).feed(data))
     assert refused.value.code == ErrorCode.corrupt_message

@@ -15,7 +15,7 @@ LATE_BYTES_MAX = 16 * 1024
 """Larger answers are not kept."""
 
 
-class Turn:
+class WriteCoalescing:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._late: dict[asyncio.Transport, list[Buffer]] | None = None  # None: nothing was sent in this turn

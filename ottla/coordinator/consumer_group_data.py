@@ -13,9 +13,15 @@ from enum import Enum
 
 from ottla.cluster.image import Image
 from ottla.coordinator.assignors import EMPTY, Assignment
-from ottla.coordinator.consumer_member import Member, farewell_records, target_of, with_current, with_metadata
+from ottla.coordinator.consumer_group_member import (
+    ConsumerMember,
+    farewell_records,
+    target_of,
+    with_current,
+    with_metadata,
+)
 from ottla.coordinator.decision import LogRecord
-from ottla.coordinator.record_values import (
+from ottla.coordinator.group_record_values import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
@@ -23,7 +29,7 @@ from ottla.coordinator.record_values import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
-from ottla.coordinator.records import (
+from ottla.coordinator.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMetadataKey,
@@ -36,7 +42,7 @@ from ottla.coordinator.target import Resolved, subscribed_names
 from ottla.wire.schema import consumer_group_describe as described
 
 
-class GroupState(Enum):
+class ConsumerGroupState(Enum):
     """As clients see it."""
 
     EMPTY = "Empty"
@@ -45,13 +51,13 @@ class GroupState(Enum):
     STABLE = "Stable"
 
 
-class ConsumerGroupState:
+class ConsumerGroupData:
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.epoch = 0
         self.metadata_hash = 0
         self.target_epoch = 0
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ConsumerMember] = {}
         self.static_ids: dict[str, str] = {}
         self.targets: dict[str, Assignment] = {}
         self.regexes: dict[str, Resolved] = {}
@@ -67,16 +73,16 @@ class ConsumerGroupState:
         return self.epoch > 0 or bool(self.members)
 
     @property
-    def state(self) -> GroupState:
+    def state(self) -> ConsumerGroupState:
         if not self.members:
-            return GroupState.EMPTY
+            return ConsumerGroupState.EMPTY
         if self.epoch > self.target_epoch:
-            return GroupState.ASSIGNING
+            return ConsumerGroupState.ASSIGNING
         if all(member.reconciled(self.target_epoch) for member in self.members.values()):
-            return GroupState.STABLE
-        return GroupState.RECONCILING
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
 
-    def static_member(self, instance_id: str) -> Member | None:
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
         member_id = self.static_ids.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
@@ -133,7 +139,7 @@ class ConsumerGroupState:
             if old is not None:
                 self._disown(old)
             return
-        member = self.members[member_id] = with_metadata(old or Member(member_id), value)
+        member = self.members[member_id] = with_metadata(old or ConsumerMember(member_id), value)
         if member.instance_id is not None:
             self.static_ids[member.instance_id] = member_id
 
@@ -142,12 +148,12 @@ class ConsumerGroupState:
         if not isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
             if old is not None:
                 self._disown(old)
-                self.members[member_id] = Member(member_id)._replace(
+                self.members[member_id] = ConsumerMember(member_id)._replace(
                     **{name: getattr(old, name) for name in _METADATA_FIELDS}
                 )
             return
         # Compaction may have left the assignment of a member whose metadata comes later, or was buried since.
-        new = with_current(old or Member(member_id), value)
+        new = with_current(old or ConsumerMember(member_id), value)
         if old is not None:
             self._disown(old)
         self.members[member_id] = new
@@ -156,7 +162,7 @@ class ConsumerGroupState:
                 for partition in partitions:
                     self._owners[topic_id, partition] = member_id
 
-    def _disown(self, member: Member) -> None:
+    def _disown(self, member: ConsumerMember) -> None:
         for assignment in (member.assigned, member.revoking):
             for topic_id, partitions in assignment.items():
                 for partition in partitions:
@@ -203,7 +209,7 @@ class ConsumerGroupState:
             members=[self._describe_member(member, image) for member in self.members.values()],
         )
 
-    def _describe_member(self, member: Member, image: Image) -> described.Member:
+    def _describe_member(self, member: ConsumerMember, image: Image) -> described.Member:
         return described.Member(
             member_id=member.id,
             instance_id=member.instance_id,

@@ -1,4 +1,4 @@
-"""Room for requests that have not arrived whole.
+"""RequestMemory for requests that have not arrived whole.
 
 What counts is the memory they take, not the length they promise: a connection asks again whenever its buffer has to
 grow, and is not read from while there is no room. One connection at a time may go beyond the limit, or all of them
@@ -16,7 +16,7 @@ from ottla.runtime import Handle, Runtime
 STALLED_SECONDS_MAX = 10.0
 
 
-class Holder(Protocol):
+class RequestHolder(Protocol):
     def granted(self, size: int) -> None:
         """There is room now for a buffer of that size."""
 
@@ -26,22 +26,22 @@ class Holder(Protocol):
     def close(self, why: str) -> None: ...
 
 
-class Room:
+class RequestMemory:
     def __init__(self, runtime: Runtime, most: Callable[[], int]) -> None:
         self._runtime = runtime
         self._most = most
-        self._held: dict[Holder, int] = {}
+        self._held: dict[RequestHolder, int] = {}
         self._bytes = 0
-        self._beyond: Holder | None = None
-        self._waiting: dict[Holder, int] = {}  # in the order in which they came
+        self._beyond: RequestHolder | None = None
+        self._waiting: dict[RequestHolder, int] = {}  # in the order in which they came
         self._look: Handle | None = None
 
     @property
     def held_bytes(self) -> int:
         return self._bytes
 
-    def take(self, holder: Holder, size: int) -> bool:
-        """Room for a buffer of that size, instead of what was taken before. Otherwise `granted` is called later."""
+    def take(self, holder: RequestHolder, size: int) -> bool:
+        """Memory for a buffer of that size, instead of what was taken before. Otherwise `granted` is called later."""
         if not self._fits(holder, size):
             self._waiting[holder] = size
             self._hang_up_on_stalled()
@@ -50,7 +50,7 @@ class Room:
         self._held[holder] = size
         return True
 
-    def release(self, holder: Holder) -> None:
+    def release(self, holder: RequestHolder) -> None:
         self._waiting.pop(holder, None)
         self._bytes -= self._held.pop(holder, 0)
         if self._beyond is holder:
@@ -63,10 +63,10 @@ class Room:
             self._held[each] = size
             each.granted(size)
 
-    def waits(self, holder: Holder) -> bool:
+    def waits(self, holder: RequestHolder) -> bool:
         return holder in self._waiting
 
-    def _fits(self, holder: Holder, size: int) -> bool:
+    def _fits(self, holder: RequestHolder, size: int) -> bool:
         most = self._most()
         if most < 0 or self._bytes - self._held.get(holder, 0) + size <= most:
             return True

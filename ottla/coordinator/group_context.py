@@ -8,7 +8,7 @@ from ottla.cluster.image import Image
 from ottla.config.broker import BrokerConfig
 
 
-class Surroundings(Protocol):
+class GroupContext(Protocol):
     @property
     def config(self) -> BrokerConfig:
         """The settings as they are now."""
@@ -21,7 +21,7 @@ class Surroundings(Protocol):
         """A random id, unlike any other: the end of a new member's name."""
 
 
-class Client(NamedTuple):
+class MemberClient(NamedTuple):
     """Who asks: shown by the descriptions of groups."""
 
     id: str = ""

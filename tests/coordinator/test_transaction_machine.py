@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 
 from ottla.coordinator.decision import Decision
+from ottla.coordinator.transaction_machine import TransactionLimits, TransactionMachine
 from ottla.coordinator.transaction_steps import Identity
-from ottla.coordinator.transactions import Limits, Transactions
 from tests.coordinator.transaction_scenarios import TransactionScenario, scenarios
 
 
@@ -28,7 +28,7 @@ def test_what_a_coordinator_refuses(lines: list[str]):
 
 
 def test_a_mistake_with_one_transaction_keeps_no_other_from_timing_out():
-    machine = Transactions(lambda: Limits(900_000, 10**9))
+    machine = TransactionMachine(lambda: TransactionLimits(900_000, 10**9))
 
     def apply(decision: Decision) -> None:
         for key, value in decision.records:

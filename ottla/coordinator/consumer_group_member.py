@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from ottla.coordinator.assignors import EMPTY, Assignment, by_topic
 from ottla.coordinator.decision import LogRecord
-from ottla.coordinator.record_values import (
+from ottla.coordinator.group_record_values import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -20,7 +20,7 @@ from ottla.coordinator.record_values import (
     ConsumerGroupTargetAssignmentMemberValue,
     TopicPartitions,
 )
-from ottla.coordinator.records import (
+from ottla.coordinator.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupTargetAssignmentMemberKey,
@@ -62,7 +62,7 @@ class ClassicSide(NamedTuple):
     """Its assignors by name, the one it likes best first, each with the embedded subscription."""
 
 
-class Member(NamedTuple):
+class ConsumerMember(NamedTuple):
     id: str
     epoch: int = JOINING
     previous_epoch: int = JOINING
@@ -81,7 +81,7 @@ class Member(NamedTuple):
     server_assignor: str | None = None
     classic: ClassicSide | None = None
 
-    def moved_to(self, epoch: int) -> Member:
+    def moved_to(self, epoch: int) -> ConsumerMember:
         """An answer that tells a member of its new epoch may be lost: the one before is remembered."""
         return self if epoch == self.epoch else self._replace(epoch=epoch, previous_epoch=self.epoch)
 
@@ -107,7 +107,7 @@ def _written(assignment: Assignment) -> list[TopicPartitions]:
 # Records.
 
 
-def metadata_record(group_id: str, member: Member) -> LogRecord:
+def metadata_record(group_id: str, member: ConsumerMember) -> LogRecord:
     classic = member.classic
     return LogRecord(
         ConsumerGroupMemberMetadataKey(group_id, member.id),
@@ -129,7 +129,7 @@ def metadata_record(group_id: str, member: Member) -> LogRecord:
     )
 
 
-def with_metadata(member: Member, value: ConsumerGroupMemberMetadataValue) -> Member:
+def with_metadata(member: ConsumerMember, value: ConsumerGroupMemberMetadataValue) -> ConsumerMember:
     said = value.classic_member_metadata
     classic = None
     if said is not None:
@@ -148,7 +148,7 @@ def with_metadata(member: Member, value: ConsumerGroupMemberMetadataValue) -> Me
     )
 
 
-def current_record(group_id: str, member: Member) -> LogRecord:
+def current_record(group_id: str, member: ConsumerMember) -> LogRecord:
     return LogRecord(
         ConsumerGroupCurrentMemberAssignmentKey(group_id, member.id),
         ConsumerGroupCurrentMemberAssignmentValue(
@@ -161,7 +161,7 @@ def current_record(group_id: str, member: Member) -> LogRecord:
     )
 
 
-def with_current(member: Member, value: ConsumerGroupCurrentMemberAssignmentValue) -> Member:
+def with_current(member: ConsumerMember, value: ConsumerGroupCurrentMemberAssignmentValue) -> ConsumerMember:
     known = value.state in (MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED)
     return member._replace(
         epoch=value.member_epoch,

@@ -14,9 +14,9 @@ from ottla.broker.handlers.replies import overlapping, respond
 from ottla.coordinator.coordinator_service import Promise, in_turns
 from ottla.coordinator.decision import Reply
 from ottla.coordinator.regex import compile_regex
-from ottla.coordinator.transaction_records import State, TopicPartition, TransactionValue
+from ottla.coordinator.transaction_machine import NEEDS_PRODUCER_ID, Codes, TransactionMachine
+from ottla.coordinator.transaction_records import TopicPartition, TransactionState, TransactionValue
 from ottla.coordinator.transaction_steps import EPOCH_BUMPS_FROM, Identity
-from ottla.coordinator.transactions import NEEDS_PRODUCER_ID, Codes, Transactions
 from ottla.errors import ErrorCode, Refused
 from ottla.net.server import Pending
 from ottla.wire.apis import (
@@ -290,14 +290,14 @@ async def list_all(
     context: Context, message: list_transactions.ListTransactionsRequest, request: Request
 ) -> list_transactions.ListTransactionsResponse:
     """Those that this broker coordinates."""
-    labels = {state.label: state for state in State}
+    labels = {state.label: state for state in TransactionState}
     wanted = {labels[name] for name in message.state_filters if name in labels}
     unknown = [name for name in message.state_filters if name not in labels]
     if message.state_filters and not wanted:
         return list_transactions.ListTransactionsResponse(unknown_state_filters=unknown)
     chooses = _chooser(message, wanted, context.runtime.wall_ms())
 
-    def chosen(machine: Transactions) -> list[list_transactions.TransactionState]:
+    def chosen(machine: TransactionMachine) -> list[list_transactions.TransactionState]:
         return [
             list_transactions.TransactionState(
                 transactional_id=transactional_id,
@@ -315,7 +315,7 @@ async def list_all(
 
 
 def _chooser(
-    message: list_transactions.ListTransactionsRequest, states: set[State], now_ms: int
+    message: list_transactions.ListTransactionsRequest, states: set[TransactionState], now_ms: int
 ) -> Callable[[str, TransactionValue], bool]:
     pattern = compile_regex(message.transactional_id_pattern) if message.transactional_id_pattern else None
     producer_ids = set(message.producer_id_filters)

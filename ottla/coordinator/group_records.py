@@ -12,7 +12,7 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from ottla.coordinator.record_values import (
+from ottla.coordinator.group_record_values import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
@@ -24,7 +24,7 @@ from ottla.coordinator.record_values import (
 )
 from ottla.errors import BadFrame, Fault
 from ottla.wire import messages
-from ottla.wire.scan import pack_uvarint
+from ottla.wire.primitives import pack_uvarint
 from ottla.wire.tree import ZERO_UUID, Message
 
 NO_EPOCH = -1

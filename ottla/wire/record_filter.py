@@ -29,7 +29,7 @@ NULL = 1
 """The length of what is not there, -1, as it is written."""
 
 
-class Place(NamedTuple):
+class RecordSpan(NamedTuple):
     """Where a record lies in its batch's uncompressed bytes, and what compaction asks about it."""
 
     start: int
@@ -42,8 +42,8 @@ class Place(NamedTuple):
     has_value: bool
 
 
-def places(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int, int, int, int, bytes | None, bool]]:
-    """The records in a batch's uncompressed bytes, each as a `Place`, which is not made for the sake of speed."""
+def record_spans(header: BatchHeader, data: bytes) -> Iterator[tuple[int, int, int, int, int, bytes | None, bool]]:
+    """The records in a batch's uncompressed bytes, each as a `RecordSpan`, which is not made for the sake of speed."""
     pos, end = 0, len(data)
     delta_before, delta_max = -1, header.last_offset_delta
     try:
@@ -76,7 +76,7 @@ def delete_horizon_ms(header: BatchHeader) -> int | None:
     return header.base_timestamp if header.attributes & DELETE_HORIZON else None
 
 
-def keep(header: BatchHeader, data: bytes, kept: Sequence[Place], *, horizon_ms: int | None = None) -> bytes:
+def keep(header: BatchHeader, data: bytes, kept: Sequence[RecordSpan], *, horizon_ms: int | None = None) -> bytes:
     """The batch with these of its records, under its own codec; with a delete horizon, if one is given."""
     assert kept
     max_timestamp = header.max_timestamp
@@ -95,7 +95,7 @@ def keep(header: BatchHeader, data: bytes, kept: Sequence[Place], *, horizon_ms:
     return seal(header, compress(CODECS[header.codec], plain))
 
 
-def _moved(data: bytes, place: Place, shift_ms: int) -> bytes:
+def _moved(data: bytes, place: RecordSpan, shift_ms: int) -> bytes:
     """The record with its time counted from another base."""
     body = b"\0" + pack_varint(place.timestamp_delta + shift_ms) + data[place.rest : place.stop]
     return pack_varint(len(body)) + body

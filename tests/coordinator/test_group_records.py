@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.coordinator import record_values as values
-from ottla.coordinator import records
+from ottla.coordinator import group_record_values as values
+from ottla.coordinator import group_records
 from ottla.errors import Fault
 
 REPOSITORY = Path(__file__).parents[2]
@@ -21,12 +21,15 @@ TOPIC_ID = bytes(range(16))
 SOME = values.TopicPartitions(topic_id=TOPIC_ID, partitions=[0, 3])
 
 RECORDS = [
-    (records.OffsetCommitKey("g", "t", 3), records.OffsetCommitValue(5, 2, "nöte", 123)),
-    (records.OffsetCommitKey("g", "t", 3), records.OffsetCommitValue(5, -1, "n" * 4096, 123, topic_id=TOPIC_ID)),
-    (records.OffsetCommitKey("g", "t", 3), records.OffsetCommitValue(2**62, -1, "", 123, 456)),
-    (records.OffsetCommitKey("g", "t", 3), None),
+    (group_records.OffsetCommitKey("g", "t", 3), group_records.OffsetCommitValue(5, 2, "nöte", 123)),
     (
-        records.GroupMetadataKey("g"),
+        group_records.OffsetCommitKey("g", "t", 3),
+        group_records.OffsetCommitValue(5, -1, "n" * 4096, 123, topic_id=TOPIC_ID),
+    ),
+    (group_records.OffsetCommitKey("g", "t", 3), group_records.OffsetCommitValue(2**62, -1, "", 123, 456)),
+    (group_records.OffsetCommitKey("g", "t", 3), None),
+    (
+        group_records.GroupMetadataKey("g"),
         values.GroupMetadataValue(
             protocol_type="consumer",
             generation=3,
@@ -48,12 +51,12 @@ RECORDS = [
             ],
         ),
     ),
-    (records.GroupMetadataKey("g"), values.GroupMetadataValue(protocol_type="", current_state_timestamp_ms=1)),
-    (records.GroupMetadataKey("g"), None),
-    (records.ConsumerGroupMetadataKey("g"), values.ConsumerGroupMetadataValue(epoch=3, metadata_hash=-7)),
-    (records.ConsumerGroupMetadataKey("g"), values.ConsumerGroupMetadataValue(epoch=3)),
+    (group_records.GroupMetadataKey("g"), values.GroupMetadataValue(protocol_type="", current_state_timestamp_ms=1)),
+    (group_records.GroupMetadataKey("g"), None),
+    (group_records.ConsumerGroupMetadataKey("g"), values.ConsumerGroupMetadataValue(epoch=3, metadata_hash=-7)),
+    (group_records.ConsumerGroupMetadataKey("g"), values.ConsumerGroupMetadataValue(epoch=3)),
     (
-        records.ConsumerGroupPartitionMetadataKey("g"),
+        group_records.ConsumerGroupPartitionMetadataKey("g"),
         values.ConsumerGroupPartitionMetadataValue(
             topics=[
                 values.TopicMetadata(
@@ -66,7 +69,7 @@ RECORDS = [
         ),
     ),
     (
-        records.ConsumerGroupMemberMetadataKey("g", "m"),
+        group_records.ConsumerGroupMemberMetadataKey("g", "m"),
         values.ConsumerGroupMemberMetadataValue(
             instance_id="i",
             client_id="c",
@@ -80,39 +83,39 @@ RECORDS = [
             ),
         ),
     ),
-    (records.ConsumerGroupMemberMetadataKey("g", "m"), values.ConsumerGroupMemberMetadataValue(rack_id="r")),
+    (group_records.ConsumerGroupMemberMetadataKey("g", "m"), values.ConsumerGroupMemberMetadataValue(rack_id="r")),
     (
-        records.ConsumerGroupTargetAssignmentMetadataKey("g"),
+        group_records.ConsumerGroupTargetAssignmentMetadataKey("g"),
         values.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=4),
     ),
     (
-        records.ConsumerGroupTargetAssignmentMemberKey("g", "m"),
+        group_records.ConsumerGroupTargetAssignmentMemberKey("g", "m"),
         values.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=[SOME]),
     ),
     (
-        records.ConsumerGroupCurrentMemberAssignmentKey("g", "m"),
+        group_records.ConsumerGroupCurrentMemberAssignmentKey("g", "m"),
         values.ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=3, previous_member_epoch=2, state=1, assigned_partitions=[SOME]
         ),
     ),
     (
-        records.ConsumerGroupRegularExpressionKey("g", "a.*"),
+        group_records.ConsumerGroupRegularExpressionKey("g", "a.*"),
         values.ConsumerGroupRegularExpressionValue(topics=["a"], version=3, timestamp_ms=4),
     ),
 ]
 
 
 def encoded(key: tuple[object, ...], value: object | None) -> tuple[bytes, bytes | None]:
-    return records.encode_key(key), None if value is None else records.encode_value(value)
+    return group_records.encode_key(key), None if value is None else group_records.encode_value(value)
 
 
 @pytest.mark.parametrize(("key", "value"), RECORDS, ids=lambda part: type(part).__name__)
 def test_a_record_is_read_as_it_was_written(key: tuple[object, ...], value: object | None):
     raw_key, raw_value = encoded(key, value)
-    read = records.decode_key(raw_key)
+    read = group_records.decode_key(raw_key)
     assert read == key
     assert type(read) is type(key)
-    assert raw_value is None or records.decode_value(read, raw_value) == value
+    assert raw_value is None or group_records.decode_value(read, raw_value) == value
 
 
 @pytest.mark.skipif(not (JARS.is_dir() and shutil.which("java")), reason="needs Java and Kafka's jars (make bench)")
@@ -139,32 +142,32 @@ def test_kafkas_coordinator_reads_every_record_and_would_write_the_same_bytes():
 @pytest.mark.parametrize(
     ("data", "value"),
     [
-        ("0000 0000000000000005 0004 6e6f7465 000000000000007b", records.OffsetCommitValue(5, -1, "note", 123)),
+        ("0000 0000000000000005 0004 6e6f7465 000000000000007b", group_records.OffsetCommitValue(5, -1, "note", 123)),
         (
             "0001 0000000000000005 0000 000000000000007b 00000000000001c8",
-            records.OffsetCommitValue(5, -1, "", 123, 456),
+            group_records.OffsetCommitValue(5, -1, "", 123, 456),
         ),
-        ("0002 0000000000000005 0000 000000000000007b", records.OffsetCommitValue(5, -1, "", 123)),
-        ("0003 0000000000000005 00000002 0000 000000000000007b", records.OffsetCommitValue(5, 2, "", 123)),
+        ("0002 0000000000000005 0000 000000000000007b", group_records.OffsetCommitValue(5, -1, "", 123)),
+        ("0003 0000000000000005 00000002 0000 000000000000007b", group_records.OffsetCommitValue(5, 2, "", 123)),
         (
             "0004 0000000000000005 00000002 01 000000000000007b 02 07 01 ff 00 10" + TOPIC_ID.hex(),
-            records.OffsetCommitValue(5, 2, "", 123, topic_id=TOPIC_ID),
+            group_records.OffsetCommitValue(5, 2, "", 123, topic_id=TOPIC_ID),
         ),
     ],
     ids=["version 0", "version 1", "version 2", "version 3", "a later release's tag before ours"],
 )
-def test_offsets_of_every_release_are_read(data: str, value: records.OffsetCommitValue):
-    assert records.decode_value(records.OffsetCommitKey("g", "t", 0), bytes.fromhex(data)) == value
+def test_offsets_of_every_release_are_read(data: str, value: group_records.OffsetCommitValue):
+    assert group_records.decode_value(group_records.OffsetCommitKey("g", "t", 0), bytes.fromhex(data)) == value
 
 
 def test_the_oldest_key_is_read():
     old = bytes.fromhex("0000 0001 67 0001 74 00000003")
-    assert records.decode_key(old) == records.OffsetCommitKey("g", "t", 3)
+    assert group_records.decode_key(old) == group_records.OffsetCommitKey("g", "t", 3)
 
 
 def test_records_of_other_kinds_of_group_are_passed_over():
     share_group_metadata = bytes.fromhex("000b 0001 67")
-    assert records.decode_key(share_group_metadata) is None
+    assert group_records.decode_key(share_group_metadata) is None
 
 
 @given(st.sampled_from(RECORDS), st.data())
@@ -176,8 +179,8 @@ def test_a_damaged_record_is_told_and_nothing_else_happens(record, data):
     damaged = which[:at] if data.draw(st.booleans()) else which[:at] + bytes([which[at] ^ 0xFF]) + which[at + 1 :]
     try:
         if which is raw_key:
-            records.decode_key(damaged)
+            group_records.decode_key(damaged)
         else:
-            records.decode_value(record[0], damaged)
+            group_records.decode_value(record[0], damaged)
     except Fault:
         pass

@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
+from ottla.coordinator.classic_members import Members
 from ottla.coordinator.decision import LogRecord
-from ottla.coordinator.group_members import Members
-from ottla.coordinator.record_values import GroupMetadataValue
-from ottla.coordinator.records import NO_TIMESTAMP, GroupMetadataKey, OffsetCommitValue
-from ottla.coordinator.surroundings import Surroundings
+from ottla.coordinator.group_context import GroupContext
+from ottla.coordinator.group_record_values import GroupMetadataValue
+from ottla.coordinator.group_records import NO_TIMESTAMP, GroupMetadataKey, OffsetCommitValue
 from ottla.errors import ErrorCode, Refused
 from ottla.wire.schema.describe_groups import DescribedGroup, DescribedGroupMember
 
@@ -17,25 +17,25 @@ CONSUMER = "consumer"
 """The protocol type whose metadata is a subscription to topics."""
 
 
-class State(enum.Enum):
+class ClassicGroupState(enum.Enum):
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
 
 
-class GroupState:
+class ClassicGroupData:
     __slots__ = (
-        "_surroundings", "generation", "id", "members", "protocol", "protocol_type", "recorded", "state",
+        "_context", "generation", "id", "members", "protocol", "protocol_type", "recorded", "state",
         "state_since_ms",
     )  # fmt: skip
 
     type_name = "classic"
 
-    def __init__(self, group_id: str, surroundings: Surroundings) -> None:
+    def __init__(self, group_id: str, context: GroupContext) -> None:
         self.id = group_id
-        self._surroundings = surroundings
-        self.state = State.EMPTY
+        self._context = context
+        self.state = ClassicGroupState.EMPTY
         self.state_since_ms = NO_TIMESTAMP
         self.generation = 0
         self.protocol_type = ""
@@ -57,7 +57,7 @@ class GroupState:
     def member_count(self) -> int:
         return len(self.members)
 
-    def _become(self, state: State, now_ms: int) -> None:
+    def _become(self, state: ClassicGroupState, now_ms: int) -> None:
         self.state = state
         self.state_since_ms = now_ms
 
@@ -92,7 +92,7 @@ class GroupState:
         self.generation = value.generation
         self.protocol_type = value.protocol_type
         self.protocol = value.protocol
-        self.state = State.STABLE if value.members else State.EMPTY
+        self.state = ClassicGroupState.STABLE if value.members else ClassicGroupState.EMPTY
         self.state_since_ms = value.current_state_timestamp_ms
         told = {member.member_id for member in value.members}
         for recorded in value.members:
@@ -110,20 +110,20 @@ class GroupState:
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, *, version: int, transactional: bool
     ) -> None:
-        if generation < 0 and self.state is State.EMPTY:
+        if generation < 0 and self.state is ClassicGroupState.EMPTY:
             return  # an administrator, or a consumer that manages its partitions itself
         if generation >= 0 or member_id or instance_id is not None:
             self.members.check(member_id, instance_id)
             if generation != self.generation:
                 raise Refused(ErrorCode.illegal_generation)
-        elif not transactional and self.state is not State.EMPTY:
+        elif not transactional and self.state is not ClassicGroupState.EMPTY:
             raise Refused(ErrorCode.unknown_member_id)
-        if not transactional and self.state is State.COMPLETING:
+        if not transactional and self.state is ClassicGroupState.COMPLETING:
             raise Refused(ErrorCode.rebalance_in_progress)
 
     def committed(self, member_id: str, now: float) -> None:
         member = self.members.get(member_id)
-        if member is not None and self.state is not State.COMPLETING and member.session_ends is not None:
+        if member is not None and self.state is not ClassicGroupState.COMPLETING and member.session_ends is not None:
             member.session_ends = now + member.session_timeout_ms / 1000
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
@@ -134,7 +134,7 @@ class GroupState:
             raise Refused(ErrorCode.non_empty_group)  # nobody can say which topics it still needs
 
     def check_delete(self) -> None:
-        if self.state is not State.EMPTY:
+        if self.state is not ClassicGroupState.EMPTY:
             raise Refused(ErrorCode.non_empty_group)
 
     def subscribes(self, topic: str) -> bool:
@@ -146,15 +146,15 @@ class GroupState:
     def kept_since_ms(self, commit: OffsetCommitValue) -> int | None:
         if not self.protocol_type:
             return commit.commit_timestamp_ms  # a consumer without a group: its last sign of life
-        if self.state is State.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             return self.state_since_ms if self.state_since_ms != NO_TIMESTAMP else commit.commit_timestamp_ms
-        if self.state is State.STABLE and self.protocol_type == CONSUMER:
+        if self.state is ClassicGroupState.STABLE and self.protocol_type == CONSUMER:
             return commit.commit_timestamp_ms  # of a topic that no member subscribes to any more
         return None
 
     def describe(self) -> DescribedGroup:
         """Metadata and assignments only while they are settled."""
-        stable = self.state is State.STABLE
+        stable = self.state is ClassicGroupState.STABLE
         members = [
             DescribedGroupMember(
                 member_id=member.id,

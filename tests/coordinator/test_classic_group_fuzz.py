@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ottla.coordinator.group import ClassicGroup
-from ottla.coordinator.group_state import State
+from ottla.coordinator.classic_group import ClassicGroup
+from ottla.coordinator.classic_group_data import ClassicGroupState
 from tests.coordinator.group_scenarios import GROUP, GroupScenario, Token
 
 MEMBERS = "abcd"
@@ -62,7 +62,7 @@ class Watched(GroupScenario):
             return
         members = list(group.members)
         assert group.members.joining == sum(member.joining is not None for member in members)
-        assert group.state is not State.EMPTY or not members
+        assert group.state is not ClassicGroupState.EMPTY or not members
         assert not members or group.members.candidates(), "all members share a protocol"
         if members and group.members.leader is not None:
             assert group.members.leader in group.members

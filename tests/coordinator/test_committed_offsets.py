@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from ottla.cluster.model import Partition as State
-from ottla.coordinator import records
+from ottla.coordinator import group_records
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Decision, LogRecord, Producer
-from ottla.coordinator.groups import Groups
+from ottla.coordinator.group_context import MemberClient
+from ottla.coordinator.group_machine import GroupMachine
+from ottla.coordinator.group_records import OffsetCommitKey, OffsetCommitValue
 from ottla.coordinator.loader import Loader
 from ottla.coordinator.marker_writer import TransactionEnd, write_through
-from ottla.coordinator.records import OffsetCommitKey, OffsetCommitValue
-from ottla.coordinator.runtime import Shard
-from ottla.coordinator.surroundings import Client
+from ottla.coordinator.shard import Shard
 from ottla.errors import ErrorCode, Refused
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
@@ -40,7 +40,7 @@ def value(offset: int, topic_id: bytes = NO_ID) -> OffsetCommitValue:
     return OffsetCommitValue(offset, commit_timestamp_ms=NOW, topic_id=topic_id)
 
 
-def fetched(groups: Groups, group_id: str = "g") -> tuple[int, int]:
+def fetched(groups: GroupMachine, group_id: str = "g") -> tuple[int, int]:
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     request = OffsetFetchRequestGroup(group_id=group_id, topics=topics)
     ((_, response),) = groups.fetch_offsets(request, object(), stable=True).replies
@@ -49,14 +49,14 @@ def fetched(groups: Groups, group_id: str = "g") -> tuple[int, int]:
     return partition.error_code, partition.committed_offset
 
 
-def replay(groups: Groups, decision: Decision) -> None:
+def replay(groups: GroupMachine, decision: Decision) -> None:
     for key, changed in decision.records:
         groups.replay(key, changed)
 
 
 @pytest.fixture
-def groups() -> Groups:
-    return Groups(World())
+def groups() -> GroupMachine:
+    return GroupMachine(World())
 
 
 @pytest.mark.parametrize("first", [1, 2])
@@ -104,7 +104,7 @@ def test_a_stale_epoch_in_a_transaction_is_an_old_generation_to_the_producer(gro
         group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=1000,
         subscribed_topic_names=["t"], topic_partitions=[],
     )  # fmt: skip
-    replay(groups, groups.consumer_heartbeat(hello, Client(), object(), 0.0, 0))
+    replay(groups, groups.consumer_heartbeat(hello, MemberClient(), object(), 0.0, 0))
     commit = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=7, member_id="m", topics=[])
     with pytest.raises(Refused) as refused:
         groups.commit_in_transaction(commit, Producer(1, 0), object(), 0.0, 0)
@@ -147,7 +147,7 @@ def test_an_aborted_commit_leaves_the_one_before_in_a_compressed_topic_too(tmp_p
         if isinstance(reply_to, Promise):
             reply_to.answer(reply)
 
-    shard = Shard(partition, groups, records, tell, AtOnce(), held_s_max=5.0, compression=codec)
+    shard = Shard(partition, groups, group_records, tell, AtOnce(), held_s_max=5.0, compression=codec)
     shard.activate(0.0, NOW)
     shard.apply(Decision([LogRecord(KEY, value(10))]), 0.0, NOW)
     shard.apply(Decision([LogRecord(KEY, value(20))], (), Producer(7, 0)), 0.0, NOW)
@@ -156,8 +156,8 @@ def test_an_aborted_commit_leaves_the_one_before_in_a_compressed_topic_too(tmp_p
     assert codes == [ErrorCode.none]
     assert fetched(groups) == (ErrorCode.none, 10)
     compact(log)
-    loaded = Groups(World())
-    loader = Loader(loaded, records, log.log_start)
+    loaded = GroupMachine(World())
+    loader = Loader(loaded, group_records, log.log_start)
     for batch in stored(log):
         for _ in loader.feed(batch):
             pass

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.coordinator.consumer_member import (
+from ottla.coordinator.consumer_group_member import (
     ClassicSide,
-    Member,
+    ConsumerMember,
     MemberState,
     current_record,
     metadata_record,
     with_current,
     with_metadata,
 )
-from ottla.coordinator.record_values import ConsumerGroupCurrentMemberAssignmentValue, ConsumerGroupMemberMetadataValue
-from ottla.coordinator.records import ConsumerGroupMemberMetadataKey, decode_value, encode_key, encode_value
+from ottla.coordinator.group_record_values import (
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataValue,
+)
+from ottla.coordinator.group_records import ConsumerGroupMemberMetadataKey, decode_value, encode_key, encode_value
 
-PLAIN = Member(
+PLAIN = ConsumerMember(
     "m",
     instance_id="a",
     rack_id="",
@@ -38,17 +41,17 @@ CLASSIC = PLAIN._replace(classic=ClassicSide(7, (("range", b"xy"),)))
     ],
     ids=["consumer", "classic"],
 )
-def test_metadata_has_the_bytes_that_kafka_writes(member: Member, written: str):
+def test_metadata_has_the_bytes_that_kafka_writes(member: ConsumerMember, written: str):
     record = metadata_record("g", member)
     assert encode_value(record.value).hex() == written
     value = decode_value(ConsumerGroupMemberMetadataKey("g", "m"), bytes.fromhex(written))
     assert isinstance(value, ConsumerGroupMemberMetadataValue)
-    assert with_metadata(Member("m"), value) == member
+    assert with_metadata(ConsumerMember("m"), value) == member
     assert encode_key(record.key).hex() == "000500016700016d"
 
 
 def test_the_current_assignment_survives_the_log():
-    member = Member(
+    member = ConsumerMember(
         "m",
         epoch=3,
         previous_epoch=2,
@@ -58,9 +61,9 @@ def test_the_current_assignment_survives_the_log():
     )
     record = current_record("g", member)
     assert isinstance(record.value, ConsumerGroupCurrentMemberAssignmentValue)
-    assert with_current(Member("m"), record.value) == member
+    assert with_current(ConsumerMember("m"), record.value) == member
 
 
 def test_a_state_that_a_newer_release_wrote_is_not_taken_for_another():
     value = ConsumerGroupCurrentMemberAssignmentValue(state=9)
-    assert with_current(Member("m"), value).state is MemberState.UNKNOWN
+    assert with_current(ConsumerMember("m"), value).state is MemberState.UNKNOWN

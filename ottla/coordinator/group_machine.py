@@ -15,21 +15,21 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from ottla.coordinator import conversion
+from ottla.coordinator.classic_group import UNKNOWN_MEMBER, ClassicGroup
+from ottla.coordinator.committed_offsets import CommittedOffsets
 from ottla.coordinator.consumer_group import ConsumerGroup
-from ottla.coordinator.consumer_member import JOINING
+from ottla.coordinator.consumer_group_member import JOINING
 from ottla.coordinator.decision import NOTHING, Decision, LogRecord, Producer, ReplyTo, answer
-from ottla.coordinator.group import UNKNOWN_MEMBER, ClassicGroup
+from ottla.coordinator.group_context import GroupContext, MemberClient
 from ottla.coordinator.group_kind import GroupKind
-from ottla.coordinator.offsets import Offsets
-from ottla.coordinator.record_values import GroupMetadataValue
-from ottla.coordinator.records import (
+from ottla.coordinator.group_record_values import GroupMetadataValue
+from ottla.coordinator.group_records import (
     Committed,
     ConsumerGroupMetadataKey,
     GroupMetadataKey,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from ottla.coordinator.surroundings import Client, Surroundings
 from ottla.errors import ErrorCode, Refused
 from ottla.wire.offset_commit import Commit
 from ottla.wire.schema.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
@@ -55,13 +55,13 @@ GROUP_NOT_FOUND_FROM = 9
 """From this version of OffsetCommit on a group that is not there is called so."""
 
 
-class Groups:
+class GroupMachine:
     """The machine of one partition of the offsets topic."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
         self._groups: dict[str, GroupKind] = {}
-        self._offsets = Offsets(surroundings)
+        self._offsets = CommittedOffsets(context)
         self._unsettled: set[str] = set()
         self._times: list[tuple[float, str]] = []  # a heap; each group stands in it once with the time it counts on
         self._due: deque[tuple[float, str]] = deque()  # taken out of it, to be woken: after a mistake with one, later
@@ -83,7 +83,7 @@ class Groups:
     # The classic protocol.
 
     def join(
-        self, request: JoinGroupRequest, version: int, client: Client, reply_to: ReplyTo, now: float, now_ms: int
+        self, request: JoinGroupRequest, version: int, client: MemberClient, reply_to: ReplyTo, now: float, now_ms: int
     ) -> Decision:
         group = self._groups.get(request.group_id)
         farewell: list[LogRecord] = []
@@ -93,7 +93,7 @@ class Groups:
         if group is None:
             if request.member_id != UNKNOWN_MEMBER:
                 raise Refused(ErrorCode.unknown_member_id)
-            group = ClassicGroup(request.group_id, self._surroundings)
+            group = ClassicGroup(request.group_id, self._context)
         decision = group.join(request, version, client, reply_to, now, now_ms)
         if farewell:
             decision = Decision((*farewell, *decision.records), decision.replies)
@@ -115,7 +115,7 @@ class Groups:
     # The consumer protocol.
 
     def consumer_heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, client: Client, reply_to: ReplyTo, now: float, now_ms: int
+        self, request: ConsumerGroupHeartbeatRequest, client: MemberClient, reply_to: ReplyTo, now: float, now_ms: int
     ) -> Decision:
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
@@ -123,10 +123,10 @@ class Groups:
         if request.member_epoch != JOINING:
             raise Refused(ErrorCode.group_id_not_found, f"Group {request.group_id} not found.")
         # There will be a consumer group once the records are replayed; what they will say is asked of a draft of it.
-        draft = ConsumerGroup(request.group_id, self._surroundings)
+        draft = ConsumerGroup(request.group_id, self._context)
         before = NOTHING
         if isinstance(group, ClassicGroup) and not group.is_empty:
-            before = conversion.upgrade(group, self._surroundings)
+            before = conversion.upgrade(group, self._context)
         elif isinstance(group, ClassicGroup):
             before = Decision(_tombstones(group))
         for key, value in before.records:
@@ -207,7 +207,7 @@ class Groups:
         topics = []
         for topic in request.topics:
             code = ErrorCode.none
-            if topic.name not in self._surroundings.image.topics:
+            if topic.name not in self._context.image.topics:
                 code = ErrorCode.unknown_topic_or_partition
             elif group.subscribes(topic.name):
                 code = ErrorCode.group_subscribed_to_topic
@@ -307,7 +307,7 @@ class Groups:
     def _replayed_offset(self, group_id: str, *, gone: bool) -> None:
         group = self._groups.get(group_id)
         if group is None and not gone:
-            self._groups[group_id] = ClassicGroup(group_id, self._surroundings)
+            self._groups[group_id] = ClassicGroup(group_id, self._context)
         elif group is not None and gone:
             self._forget_if_nothing(group)
 
@@ -315,7 +315,7 @@ class Groups:
         group = self._groups.get(group_id)
         if value is not None:
             if not isinstance(group, ClassicGroup):
-                group = self._groups[group_id] = ClassicGroup(group_id, self._surroundings)
+                group = self._groups[group_id] = ClassicGroup(group_id, self._context)
             if not group.recorded:  # it may have been there already, for the sake of its offsets
                 self._unsettled.add(group_id)
             group.replay(value)
@@ -329,7 +329,7 @@ class Groups:
         if not isinstance(group, ConsumerGroup):
             if value is None:
                 return
-            group = ConsumerGroup(group_id, self._surroundings)
+            group = ConsumerGroup(group_id, self._context)
             self._groups[group_id] = group
             self._unsettled.add(group_id)
         group.replay(key, value)
@@ -340,7 +340,7 @@ class Groups:
         """The group is no more. If it has left offsets, its name stays."""
         del self._groups[group.id]
         if self._offsets.has(group.id):
-            self._groups[group.id] = ClassicGroup(group.id, self._surroundings)
+            self._groups[group.id] = ClassicGroup(group.id, self._context)
 
     def _is_idle(self, group: GroupKind) -> bool:
         return group.is_idle if isinstance(group, ClassicGroup) else group.is_empty

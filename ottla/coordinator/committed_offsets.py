@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from ottla.coordinator.commit_batch import CommitBatch, Known
 from ottla.coordinator.decision import LogRecord
-from ottla.coordinator.records import NO_EPOCH, NO_TIMESTAMP, Committed, OffsetCommitKey, OffsetCommitValue
-from ottla.coordinator.surroundings import Surroundings
+from ottla.coordinator.group_context import GroupContext
+from ottla.coordinator.group_records import NO_EPOCH, NO_TIMESTAMP, Committed, OffsetCommitKey, OffsetCommitValue
 from ottla.errors import ErrorCode
 from ottla.wire.offset_commit import Commit
 from ottla.wire.schema.offset_commit import (
@@ -43,13 +43,13 @@ class _Pending(NamedTuple):
     value: OffsetCommitValue
 
 
-class Offsets:
+class CommittedOffsets:
     """The offsets of all groups of one shard."""
 
-    __slots__ = ("_committed", "_pended", "_pending", "_surroundings")
+    __slots__ = ("_committed", "_context", "_pended", "_pending")
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
         self._committed: dict[str, Topics] = {}
         self._pending: dict[int, dict[OffsetCommitKey, _Pending]] = {}  # by producer id
         self._pended = 0
@@ -61,7 +61,7 @@ class Offsets:
 
     def commit(self, request: OffsetCommitRequest, now_ms: int) -> tuple[list[LogRecord], OffsetCommitResponse]:
         """The records that a commit needs, and its answer once they are committed."""
-        image, config = self._surroundings.image, self._surroundings.config
+        image, config = self._context.image, self._context.config
         metadata_max = config.offset_metadata_max_bytes
         expires_ms = NO_TIMESTAMP if request.retention_time_ms == NO_RETENTION else now_ms + request.retention_time_ms
         group_id = request.group_id
@@ -90,7 +90,7 @@ class Offsets:
 
     def commit_bare(self, commit: Commit, now_ms: int) -> tuple[CommitBatch | None, list[int]]:
         """The same for a commit that is not worth a tree: its batch, and what becomes of each topic."""
-        image = self._surroundings.image
+        image = self._context.image
         known = []
         codes: list[int] = []
         for offsets in commit.topics:
@@ -162,7 +162,7 @@ class Offsets:
         """What is committed, for some partitions or (topics None) for all. Nothing committed is no error."""
         committed = self._committed.get(request.group_id, {})
         unstable = self._unstable(request.group_id) if stable and self._pending else set()
-        image = self._surroundings.image
+        image = self._context.image
         topics = []
         if request.topics is None:
             for name in sorted(committed.keys() | {name for name, _ in unstable}):
@@ -226,7 +226,7 @@ class Offsets:
         kept_since_ms: Callable[[OffsetCommitValue], int | None],
     ) -> list[LogRecord]:
         """Tombstones for offsets that nobody has needed for `offsets.retention.minutes` (KIP-211)."""
-        retention_ms = self._surroundings.config.offsets_retention_minutes * 60_000
+        retention_ms = self._context.config.offsets_retention_minutes * 60_000
         unstable = self._unstable(group_id) if self._pending else set()
         found = []
         for name, partitions in self._committed.get(group_id, {}).items():

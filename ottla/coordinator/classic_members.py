@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ottla.coordinator.decision import ReplyTo
-from ottla.coordinator.record_values import ClassicGroupMember
-from ottla.coordinator.surroundings import Client
+from ottla.coordinator.group_context import MemberClient
+from ottla.coordinator.group_record_values import ClassicGroupMember
 from ottla.errors import BadFrame, ErrorCode, Refused
 from ottla.wire import messages
 from ottla.wire.schema.consumer_protocol_subscription import ConsumerProtocolSubscription
@@ -20,7 +20,7 @@ NAME_CHARS_MAX = 256
 """So much of a client's or an instance's name stands in the id of a member."""
 
 
-class Member:
+class ClassicMember:
     __slots__ = (
         "assignment", "client", "id", "instance_id", "is_new", "joining", "protocols", "rebalance_timeout_ms",
         "session_ends", "session_timeout_ms", "syncing",
@@ -30,7 +30,7 @@ class Member:
         self,
         member_id: str,
         instance_id: str | None,
-        client: Client,
+        client: MemberClient,
         *,
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
@@ -73,12 +73,12 @@ class Member:
         )
 
 
-def member_of(recorded: ClassicGroupMember, protocol: str | None) -> Member:
+def member_of(recorded: ClassicGroupMember, protocol: str | None) -> ClassicMember:
     """A member as the log remembers it: with the one protocol that was chosen."""
-    return Member(
+    return ClassicMember(
         recorded.member_id,
         recorded.group_instance_id,
-        Client(recorded.client_id, recorded.client_host),
+        MemberClient(recorded.client_id, recorded.client_host),
         session_timeout_ms=recorded.session_timeout_ms,
         rebalance_timeout_ms=_timeout_or(recorded.rebalance_timeout_ms, recorded.session_timeout_ms),
         protocols=[(protocol or "", recorded.subscription)],
@@ -86,7 +86,7 @@ def member_of(recorded: ClassicGroupMember, protocol: str | None) -> Member:
     )
 
 
-def new_member_id(request: JoinGroupRequest, client: Client, unique: str) -> str:
+def new_member_id(request: JoinGroupRequest, client: MemberClient, unique: str) -> str:
     """With a name in front that people know; cut, for with the rest behind it it has to fit into a record."""
     return f"{(request.group_instance_id or client.id)[:NAME_CHARS_MAX]}-{unique}"
 
@@ -110,7 +110,7 @@ class Members:
     __slots__ = ("_by_id", "_by_instance", "_speakers", "joining", "leader")
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Member] = {}
+        self._by_id: dict[str, ClassicMember] = {}
         self._by_instance: dict[str, str] = {}
         self._speakers: dict[str, int] = {}  # how many members speak a protocol
         self.joining = 0
@@ -120,20 +120,20 @@ class Members:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ClassicMember]:
         return iter(self._by_id.values())
 
     def __contains__(self, member_id: str) -> bool:
         return member_id in self._by_id
 
-    def get(self, member_id: str) -> Member | None:
+    def get(self, member_id: str) -> ClassicMember | None:
         return self._by_id.get(member_id)
 
-    def static(self, instance_id: str | None) -> Member | None:
+    def static(self, instance_id: str | None) -> ClassicMember | None:
         member_id = None if instance_id is None else self._by_instance.get(instance_id)
         return None if member_id is None else self._by_id[member_id]
 
-    def check(self, member_id: str, instance_id: str | None) -> Member:
+    def check(self, member_id: str, instance_id: str | None) -> ClassicMember:
         """The member that asks; refused if it is none, or if another process has taken its place."""
         if instance_id is not None:
             holder = self._by_instance.get(instance_id)
@@ -146,7 +146,7 @@ class Members:
             raise Refused(ErrorCode.unknown_member_id)
         return member
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ClassicMember) -> None:
         assert member.id not in self._by_id
         self._by_id[member.id] = member
         if member.instance_id is not None:
@@ -157,7 +157,7 @@ class Members:
         if self.leader is None:
             self.leader = member.id
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: ClassicMember) -> None:
         assert member.joining is None, "is answered first"
         del self._by_id[member.id]
         self._count(member, -1)
@@ -166,7 +166,7 @@ class Members:
         if self.leader == member.id:
             self.leader = next(iter(self._by_id), None)
 
-    def rename(self, member: Member, member_id: str) -> None:
+    def rename(self, member: ClassicMember, member_id: str) -> None:
         """A static member that came back has a new id, and everything else of the old one, its place in order too."""
         old = member.id
         self._by_id = {member_id if key == old else key: each for key, each in self._by_id.items()}
@@ -186,20 +186,20 @@ class Members:
             return
         member.assignment = recorded.assignment
         if member.client != (recorded.client_id, recorded.client_host):
-            member.client = Client(recorded.client_id, recorded.client_host)
+            member.client = MemberClient(recorded.client_id, recorded.client_host)
         member.session_timeout_ms = recorded.session_timeout_ms
         member.rebalance_timeout_ms = _timeout_or(recorded.rebalance_timeout_ms, recorded.session_timeout_ms)
         if member.metadata(protocol) != recorded.subscription:
             self._speak(member, [(protocol or "", recorded.subscription)])
 
-    def park_join(self, member: Member, reply_to: ReplyTo) -> ReplyTo | None:
+    def park_join(self, member: ClassicMember, reply_to: ReplyTo) -> ReplyTo | None:
         """Let the member wait for the join phase to complete. Whoever waited in its name before, if anybody."""
         before, member.joining = member.joining, reply_to
         if before is None:
             self.joining += 1
         return before
 
-    def take_join(self, member: Member) -> ReplyTo | None:
+    def take_join(self, member: ClassicMember) -> ReplyTo | None:
         """The request that waits, which is to be answered now."""
         waiting, member.joining = member.joining, None
         if waiting is not None:
@@ -218,7 +218,7 @@ class Members:
 
     # Protocols.
 
-    def update(self, member: Member, request: JoinGroupRequest) -> None:
+    def update(self, member: ClassicMember, request: JoinGroupRequest) -> None:
         """What a member says when it joins again counts from now on."""
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_ms(request)
@@ -226,12 +226,12 @@ class Members:
         if member.protocols != protocols:
             self._speak(member, protocols)
 
-    def _speak(self, member: Member, protocols: Protocols) -> None:
+    def _speak(self, member: ClassicMember, protocols: Protocols) -> None:
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
 
-    def _count(self, member: Member, step: int) -> None:
+    def _count(self, member: ClassicMember, step: int) -> None:
         for name in {name for name, _ in member.protocols}:
             self._speakers[name] = self._speakers.get(name, 0) + step
             if not self._speakers[name]:

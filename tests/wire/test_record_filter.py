@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ottla.errors import Refused
 from ottla.wire.batch import CODECS, CRC_FROM, DELETE_HORIZON, HEADER_BYTES, check, read_header
+from ottla.wire.record_filter import RecordSpan, delete_horizon_ms, keep, keep_header, record_spans
 from ottla.wire.records import Record, RecordsRefused, build_batch, check_keys, iterate, open_batch, validate
-from ottla.wire.sift import Place, delete_horizon_ms, keep, keep_header, places
 
 MEBIBYTE = 2**20
 NOW = 1_700_000_000_000
@@ -40,7 +40,7 @@ def read(batch) -> list[Record]:
 def test_records_that_stay_are_the_same(records, codec, random, horizon_ms):
     batch = build_batch(records, codec=codec, base_offset=100 - 100, producer_id=4, producer_epoch=1, base_sequence=9)
     header, data = opened(batch)
-    found = [Place(*place) for place in places(header, data)]
+    found = [RecordSpan(*place) for place in record_spans(header, data)]
     assert [(place.key, place.has_value) for place in found] == [
         (record.key, record.value is not None) for record in records
     ]
@@ -57,7 +57,7 @@ def test_records_that_stay_are_the_same(records, codec, random, horizon_ms):
 def test_the_time_of_append_stays_when_records_go():
     batch = build_batch([Record(0, NOW, b"a"), Record(1, NOW, b"b")], log_append_time_ms=NOW + 5)
     header, data = opened(batch)
-    first = Place(*next(places(header, data)))
+    first = RecordSpan(*next(record_spans(header, data)))
     assert [record.timestamp for record in read(keep(header, data, [first], horizon_ms=NOW + 99))] == [NOW + 5]
 
 
@@ -98,14 +98,14 @@ def test_what_passes_the_quick_check_can_be_sifted(records, data):
         check_keys(bytes(batch), bytes_max=MEBIBYTE)
     except Refused:
         return
-    found = [Place(*place) for place in places(*opened(bytes(batch)))]
+    found = [RecordSpan(*place) for place in record_spans(*opened(bytes(batch)))]
     assert [place.offset_delta for place in found] == list(range(len(records)))
     assert all(place.key is not None for place in found)
 
 
 def test_the_checksum_of_a_sifted_batch_is_its_own():
     header, data = opened(build_batch([Record(0, NOW, b"a"), Record(1, NOW, b"b")]))
-    kept = bytearray(keep(header, data, [Place(*next(places(header, data)))]))
+    kept = bytearray(keep(header, data, [RecordSpan(*next(record_spans(header, data)))]))
     check(kept)
     kept[CRC_FROM + 30] ^= 1
     with pytest.raises(Refused):
