@@ -179,7 +179,13 @@ def test_the_file_map_lists_every_module_with_its_first_words():
 
 
 def test_the_changelog_has_a_place_for_what_is_new():
-    assert "\n## Unreleased\n" in (REPOSITORY / "CHANGELOG.md").read_text()
+    """And nothing stands outside of its sections."""
+    text = (REPOSITORY / "CHANGELOG.md").read_text()
+    unreleased = text.partition("\n## Unreleased\n")[2].partition("\n## ")[0]
+    before, *sections = unreleased.split("\n### ")
+    assert "\n- " not in before, "an entry belongs under Added, Changed or Fixed"
+    known = {"Before you upgrade", "Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert {section.partition("\n")[0] for section in sections} <= known
 
 
 def test_commands_in_the_readme_exist():
@@ -197,11 +203,19 @@ def test_what_brokers_write_into_a_checkout_is_not_taken_for_a_part_of_it():
     assert {f"{BROKER_SETTINGS['log.dir'].default}/", f"{zookeeper.default}/"} <= {*ignored}
 
 
-def test_the_glossary_names_files_that_are_there():
-    text = (REPOSITORY / "docs" / "GLOSSARY.md").read_text()
-    named = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", text)
-    assert named
-    assert [name for name in named if not (REPOSITORY / "ottla" / name).exists()] == []
+def test_the_files_that_documents_name_are_there():
+    """By their whole path in any document, and below `ottla` in the architecture and the glossary."""
+    missing = set()
+    for path in tracked():
+        if path.suffix != ".md":
+            continue
+        named = set(re.findall(r"`((?:ottla|tests|tools|bench|examples|deploy|docs)/[\w./-]+\.\w+)`", path.read_text()))
+        if path.name in ("ARCHITECTURE.md", "GLOSSARY.md"):
+            below = re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", path.read_text())
+            assert below, path.name
+            named |= {f"ottla/{name}" for name in below if not name.startswith(("ottla/", "tests/", "tools/"))}
+        missing |= {f"{name_of(path)}: {name}" for name in named if not (REPOSITORY / name).exists()}
+    assert missing == set()
 
 
 def test_documents_agree_on_how_many_walks_there_are():
