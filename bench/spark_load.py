@@ -16,8 +16,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ BATCHES = 45
 LEFT_OUT = 15
 """Of these: the first ones, in which Spark compiles and workers start."""
 TURNS = 2
+RATE_TURNS = 3
 TRICKLE_S = 20.0
 TRICKLE_PAUSE_S = 0.1
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.memory": "2g"}
@@ -74,14 +76,15 @@ def forms_of(spark: Any) -> dict[str, str]:
     return {"ottla": "ottla", "connector": "kafka"} if spark.conf.get("spark.jars", "") else {"ottla": "ottla"}
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """The better of two: the first warms what it uses."""
-    times = []
-    for _ in range(2):
-        begun = time.monotonic()
-        work()
-        times.append(time.monotonic() - begun)
-    return min(times)
+def rates(rows: int, works: Mapping[str, Callable[[], object]]) -> dict[str, float]:
+    """Rows a second of each, the best of its turns: the first ones warm the JVM, which all share."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(RATE_TURNS):
+        for name, work in works.items():
+            begun = time.monotonic()
+            work()
+            times[name].append(time.monotonic() - begun)
+    return {name: rows / min(took) for name, took in times.items()}
 
 
 class Job:
@@ -199,18 +202,13 @@ def measure_streams(spark: Any, bootstrap: str, topic: str, sink: str) -> dict[s
 def measure_plain(bootstrap: str, topic: str, sink: str, rows: int) -> dict[str, float]:
     spark = session()
     found = measure_streams(spark, bootstrap, topic, sink)
-    forms = forms_of(spark)
-    large = rows // 10
-    for name, form in forms.items():
-        job = Job(spark, form, bootstrap)
-        found[f"{name}_write_rows_s"] = rows / seconds(lambda job=job: job.write(sink, rows, 100))  # type: ignore[misc]
-        found[f"{name}_write_1k_rows_s"] = large / seconds(
-            lambda job=job: job.write(sink, large, 1000)  # type: ignore[misc]
-        )
-        found[f"{name}_read_rows_s"] = rows / seconds(lambda job=job: job.read(topic))  # type: ignore[misc]
-    two = seconds(lambda: Job(spark, "ottla", bootstrap).read(topic, columns="key,value"))
-    found["ottla_read_two_rows_s"] = rows / two
-    if "connector" in forms:
+    jobs = {name: Job(spark, form, bootstrap) for name, form in forms_of(spark).items()}
+    writes = {f"{name}_write_rows_s": partial(job.write, sink, rows, 100) for name, job in jobs.items()}
+    large = {f"{name}_write_1k_rows_s": partial(job.write, sink, rows // 10, 1000) for name, job in jobs.items()}
+    reads = {f"{name}_read_rows_s": partial(job.read, topic) for name, job in jobs.items()}
+    reads["ottla_read_two_rows_s"] = partial(jobs["ottla"].read, topic, columns="key,value")
+    found |= rates(rows, writes) | rates(rows // 10, large) | rates(rows, reads)
+    if "connector" in jobs:
         found["read_ratio"] = found["ottla_read_rows_s"] / found["connector_read_rows_s"]
         found["read_two_ratio"] = found["ottla_read_two_rows_s"] / found["connector_read_rows_s"]
         found["write_ratio"] = found["ottla_write_rows_s"] / found["connector_write_rows_s"]
