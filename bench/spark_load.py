@@ -64,8 +64,8 @@ def session() -> Any:
 @contextmanager
 def pipeline_session(folder: Path) -> Iterator[Any]:
     """As `ottla pipeline` makes it, with as many cores as the other."""
-    from ottla.spark.pipeline.session import checkpoint_settings
-    from ottla.spark.pipeline.session import session as made
+    from ottla.spark.pipeline.spark_session import checkpoint_settings
+    from ottla.spark.pipeline.spark_session import session as made
 
     settings = {**checkpoint_settings(str(folder)), **connector_jars(), "spark.master": f"local[{CORES}]"}
     with made("bench", folder / "spark.log", None, {**settings, "spark.driver.memory": "2g"}) as spark:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.client.admin import Admin, NewTopic
     from ottla.client.consuming.consumer import Consumer
+    from ottla.client.consuming.consumer_coordinator import RebalanceListener
     from ottla.client.consuming.consumer_records import ConsumerRecord
-    from ottla.client.consuming.subscription import RebalanceListener
     from ottla.client.errors import ClientError
     from ottla.client.producing.producer import Producer
     from ottla.client.values import (
@@ -46,7 +46,7 @@ _HOMES = {
     "ConsumerRecord": "consuming.consumer_records",
     "NewTopic": "admin",
     "Producer": "producing.producer",
-    "RebalanceListener": "consuming.subscription",
+    "RebalanceListener": "consuming.consumer_coordinator",
 }
 """Where in `client` a name is defined, unless in `values`."""
 

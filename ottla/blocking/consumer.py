@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from ottla.blocking.thread import Blocking
 from ottla.client.consuming import consumer
+from ottla.client.consuming.consumer_coordinator import RebalanceListener
 from ottla.client.consuming.consumer_records import ConsumerRecord, Deserializer, RecordBuffer
-from ottla.client.consuming.subscription import RebalanceListener
 from ottla.client.core.settings import ConsumerOptions
 from ottla.client.values import Given, GroupMetadata, OffsetAndTimestamp, TopicPartition
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 from ottla.blocking.thread import Blocking
 from ottla.client.core.settings import ProducerOptions
 from ottla.client.producing import producer
-from ottla.client.producing.deliveries import Verdict
 from ottla.client.producing.partitioners import Function, Partitioner
+from ottla.client.producing.produce_requests import AppendResult
 from ottla.client.producing.producer import HeadersGiven, Serializer
 from ottla.client.values import Given, GroupMetadata, OpenTransaction, RecordMetadata
 from ottla.wire.records import Headers
@@ -208,7 +208,7 @@ class Producer(Blocking[producer.Producer]):
             except Exception as error:  # noqa: BLE001 (a partitioner of the user's may raise anything)
                 self._refuse(offered, error)
                 continue
-            if verdict is not Verdict.ACCEPTED:
+            if verdict is not AppendResult.ACCEPTED:
                 assert self._thread is not None
                 waiting = self._thread.loop.create_task(self._insist(offered, sent_at, verdict), name="a record waits")
                 waiting.add_done_callback(lambda _: self._take())
@@ -217,10 +217,10 @@ class Producer(Blocking[producer.Producer]):
         assert self._thread is not None
         self._thread.loop.call_soon(self._take)
 
-    async def _insist(self, offered: _Offered, sent_at: float, verdict: Verdict) -> None:
+    async def _insist(self, offered: _Offered, sent_at: float, verdict: AppendResult) -> None:
         behind: set[str] = set()
         waited_s = time.monotonic() - max(sent_at, self._moved_at)
-        if verdict is Verdict.METADATA_MISSING:
+        if verdict is AppendResult.METADATA_MISSING:
             behind = self._topics_queued()
             # If it was behind others, maybe nobody has looked for its topic so far.
             waited_s = time.monotonic() - sent_at if self._client.heard_of(offered[0]) else 0.0

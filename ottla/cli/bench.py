@@ -195,7 +195,7 @@ def consume(topic: str, records: int, arrow: bool, target: Target, as_json: bool
 async def _consumed(consumer: Consumer, topic: str, records: int, arrow: bool) -> Measured:
     read = size = 0
     if arrow:
-        import ottla.client.consuming.columns  # noqa: F401 (loading it is not what is measured)
+        import ottla.client.consuming.arrow_records  # noqa: F401 (loading it is not what is measured)
     async with consumer:
         places = [TopicPartition(topic, number) for number in sorted(await consumer.partitions_for(topic))]
         ends = await consumer.end_offsets(places)

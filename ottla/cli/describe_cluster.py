@@ -11,7 +11,7 @@ from ottla.cli.cluster import MIN_IN_SYNC, Target, administer, cluster_options, 
 from ottla.cli.output import alarming, human_bytes, print_json, print_table
 from ottla.cli.partition_stats import disks
 from ottla.client.admin import Admin, LogDir, ResourceKind, Topic
-from ottla.client.core.requests import Broker
+from ottla.client.core.requests import Node
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
 from ottla.log.scrub_schedule import status_of
@@ -26,7 +26,7 @@ SHOWN_MAX: Final = 10
 
 
 class BrokerStatus(NamedTuple):
-    broker: Broker
+    broker: Node
     version: str | None
     leaders: int
     replicas: int
@@ -141,7 +141,7 @@ async def _min_in_sync(admin: Admin, topic: Topic) -> int:
     return next((int(each.value or 1) for each in configs if each.name == MIN_IN_SYNC), 1)
 
 
-async def _broker(admin: Admin, broker: Broker, topics: list[Topic], dirs: list[LogDir]) -> BrokerStatus:
+async def _broker(admin: Admin, broker: Node, topics: list[Topic], dirs: list[LogDir]) -> BrokerStatus:
     id_ = broker.node_id
     held = [part for topic in topics for part in topic.partitions if id_ in part.replicas]
     try:

@@ -125,11 +125,11 @@ def validate(file: Path, spark: bool, as_json: bool) -> None:
     found = _problems(file)
     notes: list[Problem] = []
     if spark and not found:
-        from ottla.spark.pipeline import analysis, session
+        from ottla.spark.pipeline import analysis, spark_session
 
         try:
             found, notes = analysis.problems(_parsed(file))
-        except session.NotStarted as problem:
+        except spark_session.NotStarted as problem:
             raise Failure(str(problem)) from None
     if found and as_json:
         print_json({"problems": [{"line": each.line, "text": each.text} for each in found]})
@@ -140,7 +140,7 @@ def validate(file: Path, spark: bool, as_json: bool) -> None:
         raise Failure(str(BadPipeline(str(file), found)))
     pipeline = _parsed(file)
     from ottla.spark.pipeline import option_checks
-    from ottla.spark.pipeline.reasons import counted
+    from ottla.spark.pipeline.failures import counted
 
     notes = sorted([*notes, *option_checks.notes(pipeline)])
     for note in () if as_json else notes:
@@ -216,7 +216,7 @@ def run(
     Example:
       ottla pipeline run --available-now
     """
-    from ottla.spark.pipeline import kept
+    from ottla.spark.pipeline import storage
 
     pipeline = _parsed(file)
     for names, known in ((only, [*pipeline.sinks]), (full_refresh, _queries(pipeline))):
@@ -235,14 +235,14 @@ def run(
             say(f"{name}: removed {gone}")
     pipeline = _checked(file)
     span = _span(pipeline, only, start, end)
-    from ottla.spark.pipeline import running, session
+    from ottla.spark.pipeline import query_runner, spark_session
 
     try:
         if span is not None:
-            running.run_backfill(pipeline, only, span, master=master, say=say)
+            query_runner.run_backfill(pipeline, only, span, master=master, say=say)
         else:
-            running.run(pipeline, master=master, available_now=available_now, only=only, say=say)
-    except (running.Failed, kept.AlreadyRunning, session.NotStarted) as problem:
+            query_runner.run(pipeline, master=master, available_now=available_now, only=only, say=say)
+    except (query_runner.QueriesFailed, storage.AlreadyRunning, spark_session.NotStarted) as problem:
         raise Failure(str(problem)) from None
 
 
@@ -281,7 +281,7 @@ def status(file: Path, as_json: bool) -> None:
     Example:
       ottla pipeline status
     """
-    from ottla.spark.pipeline import graph, kept, lag
+    from ottla.spark.pipeline import graph, lag, storage
 
     pipeline = _parsed(file)
     queries = (*graph.dead_letters(pipeline), *pipeline.sinks)
@@ -289,7 +289,7 @@ def status(file: Path, as_json: bool) -> None:
         print_json({name: _status_told(pipeline, name) for name in queries})
         return
     for name in queries:
-        click.echo(_status_line(name, kept.status(pipeline, name)))
+        click.echo(_status_line(name, storage.status(pipeline, name)))
         for mirror in lag.mirrors(pipeline, name):
             click.echo(f"    {lag.shown(mirror)}")
 
@@ -355,11 +355,11 @@ def _queries(pipeline: Pipeline) -> list[str]:
 
 
 def _forgotten(pipeline: Pipeline, name: str) -> list[str]:
-    from ottla.spark.pipeline import kept
+    from ottla.spark.pipeline import storage
 
     try:
-        return kept.forget(pipeline, name)
-    except kept.AlreadyRunning as problem:
+        return storage.forget(pipeline, name)
+    except storage.AlreadyRunning as problem:
         raise Failure(str(problem)) from None
 
 
@@ -384,9 +384,9 @@ def _checked(file: Path) -> Pipeline:
 
 
 def _wrong(pipeline: Pipeline) -> list[Problem]:
-    from ottla.spark.pipeline import checks, kept
+    from ottla.spark.pipeline import checks, storage
 
-    return checks.problems(pipeline) or kept.broken_checkpoints(pipeline)
+    return checks.problems(pipeline) or storage.broken_checkpoints(pipeline)
 
 
 def _problems(file: Path) -> list[Problem]:
@@ -409,14 +409,14 @@ def _say(told: object, text: str, *, as_json: bool) -> None:
 
 
 def _status_told(pipeline: Pipeline, name: str) -> dict[str, Any]:
-    from ottla.spark.pipeline import kept, lag
+    from ottla.spark.pipeline import lag, storage
 
-    said = kept.status(pipeline, name) or {"state": None}  # has not run yet
+    said = storage.status(pipeline, name) or {"state": None}  # has not run yet
     return said | {"groups": [lag.shown(mirror)._asdict() for mirror in lag.mirrors(pipeline, name)]}
 
 
 def _status_line(name: str, told: dict[str, Any] | None) -> str:
-    from ottla.spark.pipeline.reasons import counted
+    from ottla.spark.pipeline.failures import counted
 
     if told is None:
         return f"{name}: has not run yet"

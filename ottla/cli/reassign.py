@@ -16,7 +16,7 @@ from ottla.cli.failure import Misused, Suggesting
 from ottla.cli.output import Progress, commas, print_json, print_table, quiet_option
 from ottla.cli.spreading import Moves, spread
 from ottla.client.admin import Admin, Reassignment
-from ottla.client.core.waits import Waits
+from ottla.client.core.wait_reasons import WaitReasons
 from ottla.client.values import TopicPartition
 
 LOOK_SECONDS: Final = 0.2
@@ -122,7 +122,7 @@ def start(plan_file: IO[str] | None, moves: tuple[str, ...], wait: bool, target:
 
 async def _until_moved(admin: Admin, places: list[TopicPartition]) -> None:
     bar = Progress("moving partitions", len(places))
-    waits, asked_at = Waits(), time.monotonic()
+    waits, asked_at = WaitReasons(), time.monotonic()
     try:
         while left := await admin.list_reassignments(places):
             bar.reached(len(places) - len(left))

@@ -7,7 +7,7 @@ from typing import Final
 
 from ottla.client.admin import Admin, ResourceKind
 from ottla.client.consuming.consumer import Consumer
-from ottla.client.producing.partitioners import Priority, partition_of_key
+from ottla.client.producing.partitioners import PriorityPartitioner, partition_of_key
 from ottla.client.producing.producer import Producer
 from ottla.client.values import TopicPartition
 from ottla.drills import pictures
@@ -231,7 +231,7 @@ async def _without_keys(stage: Stage) -> None:
         counts == [4, 4, 4], "no key, round robin: 12 records are 4 in each of visits-0, visits-1, visits-2", counts
     )
     await stage.draw()
-    band = Priority((1, 1, 1)).band(0, 3)
+    band = PriorityPartitioner((1, 1, 1)).band(0, 3)
     async with Producer(stage.cluster.bootstrap, partitioner="priority") as producer:
         urgent = await producer.send_and_wait("visits", b"urgent", headers=[("priority", b"0")])
         later = await producer.send_and_wait("visits", b"later", headers=[("priority", b"2")])

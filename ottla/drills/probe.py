@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from ottla.client.core.connection import Connection
+from ottla.client.core.broker_connection import BrokerConnection
 from ottla.client.errors import ClientError
 from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
@@ -260,9 +260,9 @@ class Probe:
             await connection.close()
 
 
-async def _open(address: str) -> Connection:
+async def _open(address: str) -> BrokerConnection:
     host, _, port = address.rpartition(":")
-    return await Connection.open(host, int(port), client_id="ottla-drill")
+    return await BrokerConnection.open(host, int(port), client_id="ottla-drill")
 
 
 def count_on_disk(cluster: LocalCluster, broker_id: int, topic: str, partition: int = 0) -> int:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
-from ottla.client.core.connection import Connection
+from ottla.client.core.broker_connection import BrokerConnection
 from ottla.client.errors import ClientError
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
 from ottla.wire.tree import Message
@@ -79,7 +79,7 @@ class Watcher:
     """Asks brokers for the cluster's metadata: whoever answered last is asked first."""
 
     def __init__(self) -> None:
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, BrokerConnection] = {}
 
     async def look(self, addresses: Iterable[str]) -> ClusterSnapshot | None:
         """What the first that answers sees; None when nobody does."""
@@ -108,7 +108,7 @@ class Watcher:
         connection = self._connections.get(address)
         if connection is None or connection.lost is not None:
             host, _, port = address.rpartition(":")
-            connection = await Connection.open(host, int(port), client_id="ottla-watch")
+            connection = await BrokerConnection.open(host, int(port), client_id="ottla-watch")
             if (other := self._connections.get(address)) is not None and other.lost is None:
                 await connection.close()  # somebody else was quicker
                 connection = other

@@ -7,7 +7,7 @@ Each is a callable that takes what to convert and, if it wants to, where it goes
 confluent-kafka's own serializers do, which can stand in for these, and these for them.
 """
 
-from ottla.serde.avro import AvroDeserializer, AvroSerializer
+from ottla.serde.avro_serde import AvroDeserializer, AvroSerializer
 from ottla.serde.plain import JsonDeserializer, JsonSerializer, StringDeserializer, StringSerializer
 from ottla.serde.registry import RegistryError, SchemaRegistry
 

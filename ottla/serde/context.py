@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Context(Protocol):
+class SerializationContext(Protocol):
     """What the clients here give, and confluent-kafka's `SerializationContext`."""
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from ottla.serde.context import Context
+from ottla.serde.context import SerializationContext
 from ottla.serde.registry import SchemaRegistry, registry_of
 
 _FRAME: Final = struct.Struct(">bI")
@@ -25,7 +25,7 @@ class Framing:
         self._kind = kind
         self._subject = subject
 
-    def framed(self, data: bytes, context: Context | None) -> bytes:
+    def framed(self, data: bytes, context: SerializationContext | None) -> bytes:
         subject = self._subject
         if subject is None:
             if context is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ottla.serde.context import Context
+from ottla.serde.context import SerializationContext
 from ottla.serde.framing import Framing, unframed
 from ottla.serde.registry import SchemaRegistry
 
@@ -14,7 +14,7 @@ class StringSerializer:
     def __init__(self, encoding: str = "utf-8") -> None:
         self._encoding = encoding
 
-    def __call__(self, value: object, context: Context | None = None) -> bytes | None:
+    def __call__(self, value: object, context: SerializationContext | None = None) -> bytes | None:
         return None if value is None else str(value).encode(self._encoding)
 
 
@@ -22,7 +22,7 @@ class StringDeserializer:
     def __init__(self, encoding: str = "utf-8") -> None:
         self._encoding = encoding
 
-    def __call__(self, data: bytes | None, context: Context | None = None) -> str | None:
+    def __call__(self, data: bytes | None, context: SerializationContext | None = None) -> str | None:
         return None if data is None else data.decode(self._encoding)
 
 
@@ -43,7 +43,7 @@ class JsonSerializer:
                 raise ValueError("a registry needs a schema: JsonSerializer(schema, registry=...)")
             self._framing = Framing(registry, json.dumps(schema), "JSON", subject)
 
-    def __call__(self, value: object, context: Context | None = None) -> bytes | None:
+    def __call__(self, value: object, context: SerializationContext | None = None) -> bytes | None:
         if value is None:
             return None
         data = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
@@ -53,7 +53,7 @@ class JsonSerializer:
 class JsonDeserializer:
     """Plain JSON, or behind the id of a schema: which of the two is seen from the first byte."""
 
-    def __call__(self, data: bytes | None, context: Context | None = None) -> Any:
+    def __call__(self, data: bytes | None, context: SerializationContext | None = None) -> Any:
         if data is None:
             return None
         if data[:1] == b"\0":

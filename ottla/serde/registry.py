@@ -34,7 +34,7 @@ class RegistryError(Exception):
         return self.code in NOT_FOUND
 
 
-class Schema(NamedTuple):
+class RegisteredSchema(NamedTuple):
     text: str
     kind: str = AVRO
     references: tuple[tuple[str, str, int], ...] = ()
@@ -57,7 +57,7 @@ class SchemaRegistry:
             self._headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
         self._guard = threading.Lock()
         self._ids: dict[tuple[str, str], int] = {}
-        self._schemas: dict[int, Schema] = {}
+        self._schemas: dict[int, RegisteredSchema] = {}
 
     def register(self, subject: str, schema: str, kind: str = AVRO) -> int:
         """The id of this schema as a version of the subject; a new version, if it is not there yet."""
@@ -71,7 +71,7 @@ class SchemaRegistry:
             self._ids[subject, schema] = answer["id"]
         return int(answer["id"])
 
-    def schema(self, schema_id: int) -> Schema:
+    def schema(self, schema_id: int) -> RegisteredSchema:
         with self._guard:
             known = self._schemas.get(schema_id)
         if known is not None:
@@ -81,15 +81,15 @@ class SchemaRegistry:
             self._schemas[schema_id] = found
         return found
 
-    def version(self, subject: str, version: int | str = "latest") -> Schema:
+    def version(self, subject: str, version: int | str = "latest") -> RegisteredSchema:
         path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}"
         return self._schema_of(self._ask("GET", path))
 
     @staticmethod
-    def _schema_of(answer: dict[str, Any]) -> Schema:
+    def _schema_of(answer: dict[str, Any]) -> RegisteredSchema:
         references = answer.get("references") or []
         named = tuple((each["name"], each["subject"], each["version"]) for each in references)
-        return Schema(answer["schema"], answer.get("schemaType", AVRO), named)
+        return RegisteredSchema(answer["schema"], answer.get("schemaType", AVRO), named)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

@@ -42,7 +42,7 @@ from pyspark.sql.types import (
     TimeType,
 )
 
-from ottla.serde.avro import AvroDeserializer, AvroSerializer
+from ottla.serde.avro_serde import AvroDeserializer, AvroSerializer
 from ottla.serde.registry import RegistryError
 from ottla.spark.options import BadOption
 

@@ -25,9 +25,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceArrowWriter
 
 from ottla.spark import clients
-from ottla.spark.border import short_tracebacks
-from ottla.spark.connectors import options as postgres
+from ottla.spark.connectors import postgres_options as postgres
 from ottla.spark.options import BadOption, check_promise, write_options
+from ottla.spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import pyarrow as pa

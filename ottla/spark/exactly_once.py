@@ -54,7 +54,7 @@ ENDING_MAX: Final = 8
 log = logging.getLogger(__name__)
 
 
-class Identity(NamedTuple):
+class WriteIdentity(NamedTuple):
     """Which write this is."""
 
     app_id: str
@@ -73,7 +73,7 @@ class Identity(NamedTuple):
         return f"{PREFIX}{self.app_id}"
 
 
-class Sent(Protocol):
+class WriteTarget(Protocol):
     """What is written, and where to."""
 
     @property
@@ -82,7 +82,7 @@ class Sent(Protocol):
     def topic(self) -> str | None: ...
 
 
-class Content(NamedTuple):
+class TaskContent(NamedTuple):
     """What a task had to write, in whatever order: enough to notice that it is not the same."""
 
     rows: int = 0
@@ -90,7 +90,7 @@ class Content(NamedTuple):
     total: int = 0
     """Of keys and values: their bytes, counted and added up."""
 
-    def plus(self, batch: pa.RecordBatch) -> Content:
+    def plus(self, batch: pa.RecordBatch) -> TaskContent:
         import pyarrow.compute as pc
 
         size, total = self.size, self.total
@@ -98,7 +98,7 @@ class Content(NamedTuple):
             if name in batch.schema.names:
                 letters = _letters(batch.column(name))
                 size, total = size + len(letters), total + (pc.sum(letters).as_py() or 0)
-        return Content(self.rows + batch.num_rows, size, total)
+        return TaskContent(self.rows + batch.num_rows, size, total)
 
 
 def _letters(column: pa.Array) -> pa.Array:
@@ -116,17 +116,17 @@ def _letters(column: pa.Array) -> pa.Array:
 
 class _Counted:
     def __init__(self) -> None:
-        self.so_far = Content()
+        self.so_far = TaskContent()
 
     def add(self, batch: pa.RecordBatch) -> None:
         self.so_far = self.so_far.plus(batch)
 
 
-class Part(NamedTuple):
+class TaskCommit(NamedTuple):
     """What a task has done."""
 
     task: int
-    content: Content
+    content: TaskContent
     transaction: OpenTransaction | None
     """None: it was committed before."""
 
@@ -142,19 +142,19 @@ class NotCommitted(Exception):
 # In the tasks.
 
 
-def write(plan: Any, identity: Identity, task: int, batches: Iterator[pa.RecordBatch]) -> Part:
+def write(plan: Any, identity: WriteIdentity, task: int, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
     """Write a task's rows, unless they are there already, and leave it to the driver that they count."""
     from ottla.spark.sink import send_all
 
     group = identity.group(task)
-    tp = marker_place(plan)
+    tp = marker_partition(plan)
     with clients.transactional({"transaction.timeout.ms": TIMEOUT_MS, **plan.options.kafka}, group) as kept:
         producer = kept.take_over()
-        decided = Decision.known(plan, identity, tp)
+        decided = CommitDecision.known(plan, identity, tp)
         if decided is None or decided.version >= identity.version:  # else nothing of this version was committed
             marker = _marker(plan, group, tp)
             if marker is not None and marker.offset > identity.version:
-                return Part(task, _passed(identity, task, marker, batches), None)
+                return TaskCommit(task, _passed(identity, task, marker, batches), None)
             _check(plan, identity, task, tp, marker, decided)
         producer.begin_transaction()
         try:
@@ -162,23 +162,23 @@ def write(plan: Any, identity: Identity, task: int, batches: Iterator[pa.RecordB
             send_all(producer, plan, batches, content.add)
             note = json.dumps({"version": identity.version, "content": content.so_far})
             producer.send_offsets_to_transaction({tp: (identity.version + 1, note)}, group)
-            return Part(task, content.so_far, producer.hand_over_transaction())
+            return TaskCommit(task, content.so_far, producer.hand_over_transaction())
         except BaseException:
             producer.abort_transaction()
             raise
 
 
-def marker_place(plan: Sent) -> TopicPartition:
+def marker_partition(plan: WriteTarget) -> TopicPartition:
     return TopicPartition(plan.topic or OFFSETS_TOPIC, 0)
 
 
-def _offset(plan: Sent, group: str, tp: TopicPartition, *, stable: bool = True) -> OffsetAndMetadata | None:
+def _offset(plan: WriteTarget, group: str, tp: TopicPartition, *, stable: bool = True) -> OffsetAndMetadata | None:
     """As it is when no transaction holds it any more, or (not stable) as it was before."""
     with clients.admin(plan.options.kafka) as admin:
         return admin.group_offsets(group, [tp], stable=stable).get(tp)
 
 
-def _marker(plan: Sent, group: str, tp: TopicPartition) -> OffsetAndMetadata | None:
+def _marker(plan: WriteTarget, group: str, tp: TopicPartition) -> OffsetAndMetadata | None:
     """Unless it is a decision of an app that was called like this task."""
     offset = _offset(plan, group, tp)
     return None if offset is None or _is_decision(offset) else offset
@@ -188,9 +188,11 @@ def _is_decision(offset: OffsetAndMetadata) -> bool:
     return "tasks" in json.loads(offset.metadata or "{}")
 
 
-def _passed(identity: Identity, task: int, marker: OffsetAndMetadata, batches: Iterator[pa.RecordBatch]) -> Content:
+def _passed(
+    identity: WriteIdentity, task: int, marker: OffsetAndMetadata, batches: Iterator[pa.RecordBatch]
+) -> TaskContent:
     """Let the rows pass. Of a later version nothing is known; of the same one, what there was."""
-    content = Content()
+    content = TaskContent()
     for batch in batches:
         content = content.plus(batch)
     noted = json.loads(marker.metadata) if marker.metadata else {}
@@ -209,12 +211,12 @@ _OTHERWISE: Final = (
 
 
 def _check(
-    plan: Sent,
-    identity: Identity,
+    plan: WriteTarget,
+    identity: WriteIdentity,
     task: int,
     tp: TopicPartition,
     marker: OffsetAndMetadata | None,
-    decided: Decision | None,
+    decided: CommitDecision | None,
 ) -> None:
     """Whether it is certain that this task has not written this version: nobody commits what was not decided on."""
     if decided is not None and decided.version > identity.version:
@@ -231,7 +233,7 @@ def _check(
         raise NotRepeatable(_unknown(identity, identity.decisions if decided is None else identity.group(task), tp))
 
 
-def _unknown(identity: Identity, group: str, tp: TopicPartition) -> str:
+def _unknown(identity: WriteIdentity, group: str, tp: TopicPartition) -> str:
     return (
         f"whether batch {identity.version} of {identity.app_id} was written is not known: group {group} has no offset "
         f"for {tp.topic}. Either that topic was deleted and made anew, and they went with it; or the query stood "
@@ -245,7 +247,7 @@ def _unknown(identity: Identity, group: str, tp: TopicPartition) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class CommitDecision:
     """That a version is committed, and what it consists of."""
 
     version: int
@@ -254,12 +256,12 @@ class Decision:
     at_s: float
 
     @classmethod
-    def of(cls, identity: Identity, parts: Sequence[Part]) -> Self:
+    def of(cls, identity: WriteIdentity, parts: Sequence[TaskCommit]) -> Self:
         parsed = json.dumps([part.content for part in sorted(parts)])
         return cls(identity.version, len(parts), hashlib.sha256(parsed.encode()).hexdigest()[:32], time.time())
 
     @classmethod
-    def known(cls, plan: Sent, identity: Identity, tp: TopicPartition) -> Self | None:
+    def known(cls, plan: WriteTarget, identity: WriteIdentity, tp: TopicPartition) -> Self | None:
         offset = _offset(plan, identity.decisions, tp) or _earlier_decision(plan, identity, tp)
         if offset is None:
             return None
@@ -274,7 +276,7 @@ class Decision:
         return json.dumps({"tasks": self.tasks, "digest": self.digest, "at_s": self.at_s})
 
 
-def _earlier_decision(plan: Sent, identity: Identity, tp: TopicPartition) -> OffsetAndMetadata | None:
+def _earlier_decision(plan: WriteTarget, identity: WriteIdentity, tp: TopicPartition) -> OffsetAndMetadata | None:
     """What stands under the name that decisions had before. Only if it is one, it is worth waiting for: a task of
     another app, which may have this name, holds it for the whole of its batch."""
     offset = None
@@ -285,7 +287,7 @@ def _earlier_decision(plan: Sent, identity: Identity, tp: TopicPartition) -> Off
     return offset
 
 
-def commit(plan: Sent, identity: Identity, parts: Sequence[Part]) -> None:
+def commit(plan: WriteTarget, identity: WriteIdentity, parts: Sequence[TaskCommit]) -> None:
     """All tasks are done. Raises if this is not what was decided on before; then nothing new counts."""
     try:
         decide(plan, identity, parts)
@@ -297,7 +299,7 @@ def commit(plan: Sent, identity: Identity, parts: Sequence[Part]) -> None:
     end(plan, _open(parts), committed=True)
 
 
-def abort(plan: Sent, parts: Iterable[Part]) -> None:
+def abort(plan: WriteTarget, parts: Iterable[TaskCommit]) -> None:
     """Let readers go on. What cannot be aborted now is when its time is over, or when the task is run again."""
     try:
         end(plan, _open(parts), committed=False)
@@ -305,13 +307,13 @@ def abort(plan: Sent, parts: Iterable[Part]) -> None:
         return
 
 
-def _open(parts: Iterable[Part]) -> list[OpenTransaction]:
+def _open(parts: Iterable[TaskCommit]) -> list[OpenTransaction]:
     return [part.transaction for part in parts if part.transaction is not None]
 
 
-def decide(plan: Sent, identity: Identity, parts: Sequence[Part]) -> None:
+def decide(plan: WriteTarget, identity: WriteIdentity, parts: Sequence[TaskCommit]) -> None:
     """Who has made the decision before this one, and has not been fenced since, need not ask what was decided."""
-    new = Decision.of(identity, parts)
+    new = CommitDecision.of(identity, parts)
     left = len(_open(parts))
     with clients.transactional(plan.options.kafka, identity.decisions) as kept:
         if kept.decided == identity.version - 1 and left == len(parts):
@@ -324,10 +326,12 @@ def decide(plan: Sent, identity: Identity, parts: Sequence[Part]) -> None:
         _decide_anew(plan, identity, new, left, kept)
 
 
-def _decide_anew(plan: Sent, identity: Identity, new: Decision, left: int, kept: clients.Transactional) -> None:
-    tp = marker_place(plan)
+def _decide_anew(
+    plan: WriteTarget, identity: WriteIdentity, new: CommitDecision, left: int, kept: clients.Transactional
+) -> None:
+    tp = marker_partition(plan)
     kept.take_over()  # another driver of this query cannot decide any more
-    known = Decision.known(plan, identity, tp)
+    known = CommitDecision.known(plan, identity, tp)
     if known is not None and known.version >= identity.version:
         _compare(identity, known, new, left)
         return
@@ -337,14 +341,15 @@ def _decide_anew(plan: Sent, identity: Identity, new: Decision, left: int, kept:
     _record(plan, identity, new, kept)
 
 
-def _record(plan: Sent, identity: Identity, new: Decision, kept: clients.Transactional) -> None:
+def _record(plan: WriteTarget, identity: WriteIdentity, new: CommitDecision, kept: clients.Transactional) -> None:
     kept.decided = None
     with kept.producer.transaction() as producer:
-        producer.send_offsets_to_transaction({marker_place(plan): (new.version + 1, new.note())}, identity.decisions)
+        offsets = {marker_partition(plan): (new.version + 1, new.note())}
+        producer.send_offsets_to_transaction(offsets, identity.decisions)
     kept.decided = new.version
 
 
-def _compare(identity: Identity, known: Decision, new: Decision, left: int) -> None:
+def _compare(identity: WriteIdentity, known: CommitDecision, new: CommitDecision, left: int) -> None:
     """With what was decided on. Of later versions nothing is known but that there is nothing left to do."""
     same = known.tasks == new.tasks and known.digest == new.digest if known.version == new.version else left == 0
     if same:
@@ -355,7 +360,7 @@ def _compare(identity: Identity, known: Decision, new: Decision, left: int) -> N
     )
 
 
-def end(plan: Sent, transactions: Sequence[OpenTransaction], *, committed: bool) -> None:
+def end(plan: WriteTarget, transactions: Sequence[OpenTransaction], *, committed: bool) -> None:
     if not transactions:
         return
     with clients.admin(plan.options.kafka) as admin, ThreadPoolExecutor(min(ENDING_MAX, len(transactions))) as pool:

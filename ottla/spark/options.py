@@ -1,7 +1,7 @@
 """Options of the data source: those of Spark's Kafka connector, and a few of our own.
 
 Spark hands option names over in lower case. What nobody understands, or what contradicts something else, is refused by
-its name; what only the connector's Java client has a use for is known and without effect (`IDLE`, `tolerated`).
+its name; what only the connector's Java client has a use for is known and without effect (`IDLE`, `ignored_options`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlparse
 
 from ottla.client.values import TopicPartition
 from ottla.config.options import Options, did_you_mean
-from ottla.spark import tolerated
+from ottla.spark import ignored_options
 
 V = TypeVar("V")
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ IDLE: Final = (
 FIXED: Final = {
     "kafka.auto.offset.reset": "startingOffsets says where to begin",
     "kafka.enable.auto.commit": "the checkpoint holds the position; groupId mirrors it into a group",
-    **{KAFKA + name: why for name, why in tolerated.SERIALIZERS.items()},
+    **{KAFKA + name: why for name, why in ignored_options.SERIALIZERS.items()},
     "kafka.interceptor.classes": "there are no interceptors",
     "kafka.enable.idempotence": "the sink is always idempotent",
     "kafka.transactional.id": "txnAppId names a writer",
@@ -148,7 +148,7 @@ class WriteOptions:
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    options = _Given(given, READ, tolerated.READING)
+    options = _Given(given, READ, ignored_options.READING)
     options.refuse_together(SUBSCRIBE)
     if options.first(SUBSCRIBE) is None:
         raise BadOption(f"one of {', '.join(SUBSCRIBE)} says what to read")
@@ -211,7 +211,7 @@ def _check_edge(read: ReadOptions, edge: Edge, option: str | None) -> None:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    options = _Given(given, WRITE, tolerated.WRITING)
+    options = _Given(given, WRITE, ignored_options.WRITING)
     version = options.value("txnVersion")
     app_id = options.value("txnAppId")
     if version is not None and app_id is None:
@@ -275,8 +275,8 @@ class _Given(Options):
         self._written = {name.lower(): names.get(name.lower(), name) for name in given}
         notes = []
         for name, value in ((name.lower(), value) for name, value in given.items()):
-            why = None if name in self._known else tolerated.note(name, kind)
-            if name in FIXED and tolerated.is_true(name.removeprefix(KAFKA), value):
+            why = None if name in self._known else ignored_options.note(name, kind)
+            if name in FIXED and ignored_options.is_true(name.removeprefix(KAFKA), value):
                 continue
             if name in FIXED or name.startswith(SECURED):
                 why = FIXED.get(name, "the client has neither TLS nor SASL, and reaches brokers by PLAINTEXT only")

@@ -20,7 +20,7 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from ottla.client.errors import ClientError
-from ottla.spark.source import OttlaStreamReader, Part
+from ottla.spark.source import OttlaStreamReader, RangesPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +68,7 @@ class PrefetchingStreamReader(_SimpleStreamReaderWrapper):
         self._reader.stop()
 
 
-def _read(reader: OttlaStreamReader, parts: Sequence[Part]) -> list[pa.RecordBatch] | None:
+def _read(reader: OttlaStreamReader, parts: Sequence[RangesPartition]) -> list[pa.RecordBatch] | None:
     """None: the task is to read them, and to say why it cannot."""
     rows: list[pa.RecordBatch] = []
     size = 0

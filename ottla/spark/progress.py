@@ -16,7 +16,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from ottla.client.errors import ClientError
 from ottla.spark import clients
-from ottla.spark.offsets import Offsets, from_json
+from ottla.spark.offset_ranges import Offsets, from_json
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 
 from ottla.blocking import Producer
 from ottla.spark import clients, exactly_once, fencing
-from ottla.spark.border import short_tracebacks
-from ottla.spark.exactly_once import Identity, Part
+from ottla.spark.exactly_once import TaskCommit, WriteIdentity
 from ottla.spark.options import BadOption, WriteOptions, check_promise, tell_notes
+from ottla.spark.tracebacks import short_tracebacks
 from ottla.spark.workers import settle, settling
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ class Written(WriterCommitMessage):
     """What became of one task's rows."""
 
     rows: int
-    identity: Identity | None = None
-    part: Part | None = None
+    identity: WriteIdentity | None = None
+    part: TaskCommit | None = None
     """What the driver has to commit, where there is an identity."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WritePlan:
     """Which columns there are, and where they go."""
 
     options: WriteOptions
@@ -76,7 +76,7 @@ class Plan:
             yield producer.send_arrow(topic, batch.filter(pc.equal(topics, topic)), **names)
 
 
-def plan_of(options: WriteOptions, schema: StructType) -> Plan:
+def plan_of(options: WriteOptions, schema: StructType) -> WritePlan:
     """What the columns mean; BadOption for those that cannot be written."""
     clients.new_producer(options.kafka)
     tell_notes(options.notes)
@@ -94,7 +94,7 @@ def plan_of(options: WriteOptions, schema: StructType) -> Plan:
     if "headers" in types and not _are_headers(types["headers"]):
         kind = types["headers"].simpleString()
         raise BadOption(f"column 'headers' is {kind}; it can be array<struct<key: string, value: binary>>")
-    return Plan(options, tuple(types))
+    return WritePlan(options, tuple(types))
 
 
 def _check_type(types: dict[str, DataType], name: str, allowed: Sequence[DataType], said: str) -> None:
@@ -107,7 +107,7 @@ def _are_headers(kind: DataType) -> bool:
 
 
 def send_all(
-    producer: Producer, plan: Plan, batches: Iterator[pa.RecordBatch], parsed: Callable[[pa.RecordBatch], None]
+    producer: Producer, plan: WritePlan, batches: Iterator[pa.RecordBatch], parsed: Callable[[pa.RecordBatch], None]
 ) -> None:
     """Until all rows are in the log, as safe as acks says. Spark makes the next batch while one is sent."""
     under_way: deque[Future[int]] = deque()
@@ -129,7 +129,7 @@ def send_all(
 class _Writer:
     """What batch and stream have in common."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
         self._sent = False
 
@@ -140,7 +140,7 @@ class _Writer:
             fencing.fence_before_tasks(self._plan.options)
         return self.__dict__.copy()
 
-    def _write(self, batches: Iterator[pa.RecordBatch], task: TaskContext, identity: Identity | None) -> Written:
+    def _write(self, batches: Iterator[pa.RecordBatch], task: TaskContext, identity: WriteIdentity | None) -> Written:
         if identity is not None:
             part = exactly_once.write(self._plan, identity, task.partitionId(), batches)
             return Written(part.content.rows, identity, part)
@@ -164,7 +164,7 @@ class _Writer:
         exactly_once.abort(self._plan, _parts(messages))
 
 
-def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
+def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
     return [message.part for message in messages if isinstance(message, Written) and message.part is not None]
 
 
@@ -181,7 +181,7 @@ class OttlaWriter(_Writer, DataSourceArrowWriter):
                 "a write inside foreachBatch needs txnAppId, a name of its own within the query, and txnVersion, the "
                 "batch id: a batch that is run again is skipped by these; guarantee=at_least_once does without"
             )
-        identity = None if options.version is None else Identity(str(options.app_id), options.version)
+        identity = None if options.version is None else WriteIdentity(str(options.app_id), options.version)
         return self._write(iterator, task, identity)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -219,7 +219,7 @@ class OttlaStreamWriter(_Writer, DataSourceStreamArrowWriter):
             return self._write(iterator, task, None)
         assert query is not None, "Spark tells every task of a streaming query its id"
         assert batch is not None, "and the id of the batch"
-        return self._write(iterator, task, Identity(options.app_id or query, int(batch)))
+        return self._write(iterator, task, WriteIdentity(options.app_id or query, int(batch)))
 
     @settling
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

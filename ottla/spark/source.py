@@ -43,13 +43,13 @@ from pyspark.sql.types import (
 
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
-from ottla.spark import clients, offsets
-from ottla.spark.border import short_tracebacks
-from ottla.spark.cluster import Cluster, NotThere, Start
-from ottla.spark.offsets import Offsets, Range, from_json, to_json
+from ottla.spark import clients, offset_ranges
+from ottla.spark.offset_lookup import NotThere, OffsetLookup, Start
+from ottla.spark.offset_ranges import OffsetRange, Offsets, from_json, to_json
 from ottla.spark.options import BadOption, ReadOptions, read_options, tell_notes, write_options
-from ottla.spark.reading import NO_ID, WHY_LOST, DataLost, log, read
+from ottla.spark.range_reader import NO_ID, WHY_LOST, DataLost, log, read
 from ottla.spark.topic_ids import TopicIds
+from ottla.spark.tracebacks import short_tracebacks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,10 +123,10 @@ def _understood(options: ReadOptions) -> ReadOptions:
     return options
 
 
-class Part(InputPartition):
+class RangesPartition(InputPartition):
     """What one task reads, one range after the other."""
 
-    def __init__(self, *ranges: Range) -> None:
+    def __init__(self, *ranges: OffsetRange) -> None:
         super().__init__(ranges)
         self.ranges = ranges
 
@@ -139,14 +139,14 @@ class OttlaReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        cluster = Cluster(self._options)
+        cluster = OffsetLookup(self._options)
         ids = {name: topic_id.hex() for name, topic_id in cluster.topics()[1].items() if topic_id != NO_ID}
         start, end = cluster.starting().offsets, cluster.ending()
-        return [Part(task) for task in _tasks(self._options, offsets.ranges(start, end, ids))]
+        return [RangesPartition(task) for task in _tasks(self._options, offset_ranges.ranges(start, end, ids))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes up a partition of its own where there are none.
-        return read(self._options, partition.ranges) if isinstance(partition, Part) else iter(())
+        return read(self._options, partition.ranges) if isinstance(partition, RangesPartition) else iter(())
 
 
 @short_tracebacks
@@ -155,7 +155,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self._cluster = Cluster(options)
+        self._lookup = OffsetLookup(options)
         self._topic_ids = TopicIds(options)
         self._is_planned = False
         """A batch was planned, or run again, since this process began."""
@@ -177,7 +177,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, dict[str, int]]:
         """Spark asks when it plans the end of the first batch, and again for its beginning: the same each time."""
         if self._initial is None:
-            self._initial = self._cluster.starting()
+            self._initial = self._lookup.starting()
             if self._target is not None:
                 later = self._initial.offsets
                 self._target = {tp: max(end, later.get(tp, end)) for tp, end in self._target.items()}
@@ -205,11 +205,11 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._topic_ids.of_this_topic(begun)
         if not isinstance(limit, ReadAllAvailable):
             # Of a partition that is new, what is not in its log any more counts for nothing.
-            waiting = known | self._cluster.beginnings(latest.keys() - known.keys())
+            waiting = known | self._lookup.beginnings(latest.keys() - known.keys())
             if self._waits(waiting, latest):
                 return to_json(begun)
             if self.options.offsets_max is not None:
-                latest = offsets.limited(waiting, latest, self.options.offsets_max)
+                latest = offset_ranges.limited(waiting, latest, self.options.offsets_max)
         return self._admitted({tp: _seen(end, tp, begun, known) for tp, end in latest.items()})
 
     def _now(self, begun: Offsets, *, careful: bool) -> tuple[dict[str, bytes], Offsets]:
@@ -225,12 +225,12 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return ids, target
             asked_at = time.monotonic()
             try:
-                ends = target | self._cluster.ends(again or partitions)
+                ends = target | self._lookup.ends(again or partitions)
             except NotThere as gone:
                 problem = gone
                 continue
             is_quick = time.monotonic() - asked_at < QUICK_S
-            if is_quick or ends == begun or self._cluster.topics(only_there=True)[1].items() >= ids.items():
+            if is_quick or ends == begun or self._lookup.topics(only_there=True)[1].items() >= ids.items():
                 if self._target and again:
                     self._target_ids, self._target = ids, self._target | ends
                 return ids, ends
@@ -238,16 +238,16 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _there(self, begun: Offsets, *, careful: bool) -> tuple[list[TopicPartition], dict[str, bytes]]:
         """Of what the options mean. That something is gone is believed when it is said twice."""
-        partitions, ids = self._cluster.topics(only_there=True)
+        partitions, ids = self._lookup.topics(only_there=True)
         if begun.keys() - set(partitions):
             time.sleep(GONE_S)
-            partitions, ids = self._cluster.topics(only_there=True)
+            partitions, ids = self._lookup.topics(only_there=True)
         if not careful:
             return partitions, ids
         for tp in sorted(begun.keys() - set(partitions)):
             what = str(tp) if tp.topic in ids else f"topic {tp.topic}"
             self._lost(f"{what} is gone, which was read up to offset {begun[tp]} of partition {tp.partition}")
-        return self._cluster.topics() if set(self.options.topics) - ids.keys() else (partitions, ids)
+        return self._lookup.topics() if set(self.options.topics) - ids.keys() else (partitions, ids)
 
     def _first(self, begun: Offsets, latest: Offsets) -> Offsets:
         """In the first batch nothing is read of partitions that begin at their ends: so it is the same when it is run
@@ -261,17 +261,17 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._latest) or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [Part(task) for task in _tasks(self.options, self._ranges(start, end))]
+        return [RangesPartition(task) for task in _tasks(self.options, self._ranges(start, end))]
 
-    def small_batch(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part] | None:
+    def small_batch(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangesPartition] | None:
         """The one task of a batch that is small, and that nobody wants to be shared out; None: `partitions` cuts it."""
         options = self.options
-        size = offsets.count(self._begun(start), from_json(end))
+        size = offset_ranges.count(self._begun(start), from_json(end))
         if not 0 < size <= options.prefetch_records or options.partitions_min or options.partition_records_max:
             return None
-        return [Part(*self._ranges(start, end))]
+        return [RangesPartition(*self._ranges(start, end))]
 
-    def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
+    def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
         begun, ended = self._begun(start), from_json(end)
         remade = self._remade_since_plan()
         if remade:
@@ -288,7 +288,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lost(f"{tp} is gone, which was read up to offset {begun[tp]}")
         for tp in back:
             self._lost(f"{tp} ends at offset {ended[tp]}, but was read up to {begun[tp]}: {WHY_LOST}")
-        return offsets.ranges(begun, ended, self._ids_again | self._topic_ids.of_batch())
+        return offset_ranges.ranges(begun, ended, self._ids_again | self._topic_ids.of_batch())
 
     def _begun(self, start: dict[str, Any]) -> Offsets:
         """Where a batch begins."""
@@ -300,7 +300,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_planned:
             return {}
         self._is_planned = True
-        ids = self._cluster.topics(only_there=True)[1]
+        ids = self._lookup.topics(only_there=True)[1]
         self._ids_again = {name: each.hex() for name, each in ids.items() if each != NO_ID}
         planned = self._topic_ids.of_batch()
         return {
@@ -310,7 +310,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _tell_lost_plan(self, remade: Mapping[str, bytes], begun: Offsets, ended: Offsets) -> None:
         for name, topic_id in sorted(remade.items()):
             of_topic = {place: end for place, end in ended.items() if place.topic == name}
-            count = offsets.count(begun, of_topic)
+            count = offset_ranges.count(begun, of_topic)
             self._lost(
                 f"topic {name} was deleted and made anew; {count} offsets of the old one, which the batch that is run "
                 "again was to read, are gone"
@@ -334,7 +334,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Generator[pa.RecordBatch]:
         # Spark makes up a partition of its own where there are none.
-        return read(self.options, partition.ranges if isinstance(partition, Part) else ())
+        return read(self.options, partition.ranges if isinstance(partition, RangesPartition) else ())
 
     def _admitted(self, latest: Offsets) -> dict[str, dict[str, int]]:
         self._triggered_at = time.monotonic()
@@ -343,7 +343,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _waits(self, begun: Offsets, latest: Offsets) -> bool:
         """Whether there is too little yet, and time to wait for more. Who reads what is available does not wait."""
         least = self.options.offsets_min
-        if least is None or self._target is not None or offsets.count(begun, latest) >= least:
+        if least is None or self._target is not None or offset_ranges.count(begun, latest) >= least:
             return False
         return time.monotonic() - self._triggered_at < self.options.trigger_delay_s
 
@@ -371,5 +371,5 @@ def _seen(end: int, tp: TopicPartition, begun: Offsets, known: Offsets) -> int:
     return end - 1 if tp not in known and end == begun.get(tp) and end > 0 else end
 
 
-def _tasks(options: ReadOptions, parts: list[Range]) -> list[Range]:
-    return offsets.tasks(parts, options.partitions_min, options.partition_records_max)
+def _tasks(options: ReadOptions, parts: list[OffsetRange]) -> list[OffsetRange]:
+    return offset_ranges.tasks(parts, options.partitions_min, options.partition_records_max)

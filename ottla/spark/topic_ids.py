@@ -30,9 +30,9 @@ from urllib.parse import unquote, urlparse
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
 from ottla.spark import clients
-from ottla.spark.offsets import Offsets
+from ottla.spark.offset_ranges import Offsets
 from ottla.spark.options import ReadOptions
-from ottla.spark.reading import NO_ID
+from ottla.spark.range_reader import NO_ID
 
 FOLDER: Final = "ottla"
 PREFIX: Final = "ottla-topics-"
@@ -43,7 +43,7 @@ AGAIN_S: Final = 3600.0
 log = logging.getLogger(__name__)
 
 
-class Known(NamedTuple):
+class KnownTopic(NamedTuple):
     """A topic as it was last seen."""
 
     topic_id: str
@@ -51,9 +51,9 @@ class Known(NamedTuple):
     """Up to which offset each partition of the topic before it had been read; empty as soon as the new one has been."""
 
 
-class Store(Protocol):
-    def load(self) -> dict[str, Known]: ...
-    def save(self, known: Mapping[str, Known]) -> None: ...
+class TopicIdStore(Protocol):
+    def load(self) -> dict[str, KnownTopic]: ...
+    def save(self, known: Mapping[str, KnownTopic]) -> None: ...
 
 
 class TopicIds:
@@ -61,11 +61,11 @@ class TopicIds:
 
     def __init__(self, options: ReadOptions) -> None:
         self._store = _store(options)
-        self._known: dict[str, Known] | None = None
+        self._known: dict[str, KnownTopic] | None = None
         self._save_at = 0.0
 
     @property
-    def known(self) -> dict[str, Known]:
+    def known(self) -> dict[str, KnownTopic]:
         if self._known is None:
             self._known = {} if self._store is None else self._store.load()
         return self._known
@@ -87,9 +87,9 @@ class TopicIds:
             at = {tp.partition: offset for tp, offset in start.items() if tp.topic == name}
             known = news.get(name)
             if name in remade:
-                news[name] = Known(topic_id.hex(), at)
+                news[name] = KnownTopic(topic_id.hex(), at)
             elif topic_id != NO_ID and (known is None or not at):
-                news[name] = Known(topic_id.hex(), {})  # read from its beginning on
+                news[name] = KnownTopic(topic_id.hex(), {})  # read from its beginning on
             elif known is not None and known.remade_at and known.remade_at != at:
                 news[name] = known._replace(remade_at={})  # the batch that began there is done
         is_due = time.monotonic() >= self._save_at
@@ -119,7 +119,7 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def load(self) -> dict[str, Known]:
+    def load(self) -> dict[str, KnownTopic]:
         try:
             return _parsed(self._path.read_text())
         except FileNotFoundError:
@@ -128,7 +128,7 @@ class _File:
             log.warning("%s cannot be read; a topic that was made anew meanwhile goes unnoticed: %s", self._path, error)
             return {}
 
-    def save(self, known: Mapping[str, Known]) -> None:
+    def save(self, known: Mapping[str, KnownTopic]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         aside = self._path.with_suffix(f".{os.getpid()}.tmp")
         with aside.open("w") as file:
@@ -143,7 +143,7 @@ class _Group:
         self._kafka = kafka
         self._group_id = PREFIX + group_id
 
-    def load(self) -> dict[str, Known]:
+    def load(self) -> dict[str, KnownTopic]:
         try:
             with clients.admin(self._kafka) as admin:
                 offset = admin.group_offsets(self._group_id, [OFFSETS]).get(OFFSETS)
@@ -152,7 +152,7 @@ class _Group:
             log.warning("group %s does not tell the ids of the topics: %s", self._group_id, error)
             return {}
 
-    def save(self, known: Mapping[str, Known]) -> None:
+    def save(self, known: Mapping[str, KnownTopic]) -> None:
         """The broker limits how long it may be; then it is not kept."""
         try:
             with clients.admin(self._kafka) as admin:
@@ -161,22 +161,22 @@ class _Group:
             log.warning("group %s does not keep the ids of the topics: %s", self._group_id, error)
 
 
-def _reported(known: Mapping[str, Known]) -> str:
+def _reported(known: Mapping[str, KnownTopic]) -> str:
     return json.dumps({name: [each.topic_id, each.remade_at] for name, each in known.items()}, separators=(",", ":"))
 
 
-def _parsed(text: str) -> dict[str, Known]:
+def _parsed(text: str) -> dict[str, KnownTopic]:
     """ValueError, if it is something else."""
     try:
         return {
-            name: Known(str(topic_id), {int(partition): int(offset) for partition, offset in at.items()})
+            name: KnownTopic(str(topic_id), {int(partition): int(offset) for partition, offset in at.items()})
             for name, (topic_id, at) in json.loads(text or "{}").items()
         }
     except (TypeError, AttributeError) as error:
         raise ValueError(f"no ids of topics: {error}") from None
 
 
-def _store(options: ReadOptions) -> Store | None:
+def _store(options: ReadOptions) -> TopicIdStore | None:
     if options.checkpoint is not None:
         parts = urlparse(options.checkpoint)
         if parts.scheme in ("", "file"):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ottla.blocking import Admin
 from ottla.blocking.thread import LoopThread
-from ottla.client.core.connection import Connection
+from ottla.client.core.broker_connection import BrokerConnection
 from ottla.client.errors import ClientError
 from ottla.cluster.ensemble import HOST
 from ottla.local.cluster import LocalCluster
@@ -86,7 +86,7 @@ class Cluster(Started):
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
         for broker in self._local.serving():
             try:
-                connection = await Connection.open(HOST, broker.port)
+                connection = await BrokerConnection.open(HOST, broker.port)
             except ClientError:
                 continue  # it has gone meanwhile
             try:

@@ -12,8 +12,8 @@ import pytest
 
 from ottla.blocking import Admin, Consumer, Producer
 from ottla.client.admin import NewTopic
+from ottla.client.consuming.consumer_coordinator import RebalanceListener
 from ottla.client.consuming.consumer_records import NotDeserialized
-from ottla.client.consuming.subscription import RebalanceListener
 from ottla.client.errors import ClientError, TopicExists, UnknownTopic, Unreachable
 from ottla.client.values import TopicPartition
 from ottla.local.waiting import wait_for

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.cli.describe_cluster import BrokerStatus, ClusterStatus, _named, _print
 from ottla.client.admin import LogDir
-from ottla.client.core.requests import Broker
+from ottla.client.core.requests import Node
 from ottla.client.values import TopicPartition
 from ottla.local.waiting import wait_for
 from tests.cli.commands import Ottla
@@ -40,7 +40,7 @@ def test_brokers_disks_and_partitions_in_trouble_are_shown(ottla_cluster):
 
 def test_a_full_disk_is_flagged(capsys):
     dirs = [LogDir("/data", 1000, 0, None, {})]
-    broker = BrokerStatus(Broker(1, "here", 9092), None, 0, 0, 0, dirs, {})
+    broker = BrokerStatus(Node(1, "here", 9092), None, 0, 0, 0, dirs, {})
     _print(ClusterStatus("c", 1, [broker], [], 0, 0, [], [], []))
     assert "broker 1: /data: 0 B of 1.0 kB are free: make room" in capsys.readouterr().out
     _print(ClusterStatus("c", 1, [broker._replace(dirs=[dirs[0]._replace(usable_bytes=500)])], [], 0, 0, [], [], []))

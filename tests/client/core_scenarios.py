@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from ottla.client.core.metadata import Leader, Metadata, MetadataSettings
-from ottla.client.core.requests import Broker, Send
+from ottla.client.core.requests import Node, Send
 from ottla.errors import ErrorCode
 from ottla.wire.schema import metadata
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
@@ -192,7 +192,7 @@ class Scenario:
 
     def do_hint(self, word: str, leader: str, verdict: str = "news") -> None:
         node, _, epoch = leader.partition("@")
-        endpoint = Broker(int(node), f"h{node}", int(node))
+        endpoint = Node(int(node), f"h{node}", int(node))
         news = self.metadata.hinted(*place(word), Leader(int(node), int(epoch)), [endpoint])
         assert news == (verdict == "news")
 

@@ -8,22 +8,22 @@ from collections.abc import Callable
 
 from ottla.client.consuming.fetcher import Fetcher
 from ottla.client.core.metadata import Metadata
-from ottla.client.core.requests import Broker, Send
-from ottla.client.producing.accumulator import Accumulator, Action
-from ottla.client.producing.deliveries import Delivered, Undelivered
+from ottla.client.core.requests import Node, Send
+from ottla.client.producing.accumulator import Action, RecordAccumulator
+from ottla.client.producing.produce_requests import Delivered, Undelivered
 from ottla.errors import ErrorCode
 from ottla.net.outbound import Versions
 from ottla.wire.frame import LENGTH_BYTES, framed, parse_response_header, read_length, request_header
 from ottla.wire.messages import decode, encode, message_class
 from ottla.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-Machine = Metadata | Accumulator | Fetcher
+Machine = Metadata | RecordAccumulator | Fetcher
 
 
 class Line:
     """One connection. What is sent before it stands waits for it."""
 
-    def __init__(self, driver: Driver, to: Broker) -> None:
+    def __init__(self, driver: Driver, to: Node) -> None:
         self.driver = driver
         self.to = to
         self.waiting: deque[tuple[Machine, Send]] = deque()
@@ -96,7 +96,7 @@ class Line:
 
 
 class Driver:
-    def __init__(self, metadata: Metadata, *machines: Accumulator | Fetcher) -> None:
+    def __init__(self, metadata: Metadata, *machines: RecordAccumulator | Fetcher) -> None:
         self.machines: tuple[Machine, ...] = (metadata, *machines)
         self.lines: dict[int, Line] = {}
         self.woken = asyncio.Event()
@@ -107,7 +107,7 @@ class Driver:
     def now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def address_of(self, broker: Broker) -> tuple[str, int]:
+    def address_of(self, broker: Node) -> tuple[str, int]:
         return broker.host, broker.port
 
     async def run_until(self, done: Callable[[], bool], timeout_s: float = 60.0) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.client.core.requests import ANYBODY, Send
+from ottla.client.core.requests import ANY_NODE, Send
 from ottla.client.group.assignors import ASSIGNORS, assignors_named
 from ottla.client.group.classic_member import ClassicMember
 from ottla.client.group.consumer_member import ConsumerMember
@@ -297,7 +297,7 @@ class Scenario:
     def shown_action(self, action: Action) -> str:
         match action:
             case Send(request=request, to=to):
-                assert (to is ANYBODY) == isinstance(request, FindCoordinatorRequest)
+                assert (to is ANY_NODE) == isinstance(request, FindCoordinatorRequest)
                 self.in_flight.append(request)
                 return " ".join(self.shown_request(request))
             case Revoke() | Assign() | Lose():

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ottla.client.core.connection import Connection
-from ottla.client.core.requests import ANYBODY, Broker, Send
+from ottla.client.core.broker_connection import BrokerConnection
+from ottla.client.core.requests import ANY_NODE, Node, Send
 from ottla.client.errors import ClientError
 from ottla.client.group.member import (
     Action,
@@ -42,7 +42,7 @@ class Shell:
         self.loop = asyncio.get_running_loop()
         self.timer: asyncio.TimerHandle | None = None
         self.tasks: set[asyncio.Task[None]] = set()
-        self.connections: dict[tuple[str, int, bool], asyncio.Task[Connection]] = {}
+        self.connections: dict[tuple[str, int, bool], asyncio.Task[BrokerConnection]] = {}
 
     @property
     def owned(self) -> set[int]:
@@ -90,12 +90,12 @@ class Shell:
         else:
             self.tell(self.machine.answered, send.request, response)
 
-    async def call(self, request: Message, to: Broker, timeout_s: float) -> Message:
+    async def call(self, request: Message, to: Node, timeout_s: float) -> Message:
         """The coordinator has a connection of its own: a join that waits holds up what comes behind it."""
-        place = (to.host, to.port, True) if to is not ANYBODY else (self.broker.host, self.broker.port, False)
+        place = (to.host, to.port, True) if to is not ANY_NODE else (self.broker.host, self.broker.port, False)
         opening = self.connections.get(place)
         if opening is None:
-            opening = self.connections[place] = self.loop.create_task(Connection.open(*place[:2]))
+            opening = self.connections[place] = self.loop.create_task(BrokerConnection.open(*place[:2]))
         try:
             connection = await asyncio.shield(opening)
             return await connection.call(request, message_class(request.API_KEY, "response"), timeout_s=timeout_s)
@@ -111,7 +111,7 @@ class Shell:
             self.tell(self.machine.named, action, {key: names[key] for key in action.ids & names.keys()})
 
     async def metadata(self) -> tuple[dict[str, int], dict[bytes, str]]:
-        answer = await self.call(MetadataRequest(topics=None), ANYBODY, 10)
+        answer = await self.call(MetadataRequest(topics=None), ANY_NODE, 10)
         assert isinstance(answer, MetadataResponse)
         counts = {topic.name or "": len(topic.partitions) for topic in answer.topics if not topic.error_code}
         return counts, {topic.topic_id: topic.name or "" for topic in answer.topics if not topic.error_code}
@@ -138,7 +138,7 @@ class Shell:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         for opened in await asyncio.gather(*self.connections.values(), return_exceptions=True):
-            if isinstance(opened, Connection):
+            if isinstance(opened, BrokerConnection):
                 await opened.close()
         self.connections.clear()
 

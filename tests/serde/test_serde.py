@@ -12,7 +12,7 @@ import pytest
 
 from ottla.blocking import Consumer, Producer
 from ottla.client.consuming.consumer_records import NotDeserialized
-from ottla.client.core.serialization import Context
+from ottla.client.core.serialization import FieldContext
 from ottla.serde import (
     AvroDeserializer,
     AvroSerializer,
@@ -108,7 +108,7 @@ def registry() -> Iterator[Registry]:
         thread.join()
 
 
-VALUE = Context("orders", "value", ())
+VALUE = FieldContext("orders", "value", ())
 
 
 def test_strings_and_json_come_back_as_they_were():

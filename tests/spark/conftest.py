@@ -11,7 +11,7 @@ import pytest
 
 from ottla import blocking
 from ottla.client.admin import NewTopic
-from ottla.spark.pipeline.session import quick_python
+from ottla.spark.pipeline.spark_session import quick_python
 from tests.conftest import Served
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.spark.connectors.parquet import ParquetEpochs
-from ottla.spark.pipeline.session import quick_python
+from ottla.spark.pipeline.spark_session import quick_python
 
 
 def main(bootstrap: str, source: str, sink: str, place: Path) -> None:

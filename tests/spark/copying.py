@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.pipeline.session import quick_python
+from ottla.spark.pipeline.spark_session import quick_python
 
 ROWS_PER_BATCH = 1000
 

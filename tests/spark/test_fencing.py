@@ -14,27 +14,27 @@ import pyarrow as pa
 
 from ottla import blocking
 from ottla.spark import exactly_once, fencing
-from ottla.spark.exactly_once import Identity, Part
+from ottla.spark.exactly_once import TaskCommit, WriteIdentity
 from ottla.spark.fencing import fence_left_over
 from ottla.spark.options import WriteOptions
-from ottla.spark.sink import OttlaStreamWriter, OttlaWriter, Plan
+from ottla.spark.sink import OttlaStreamWriter, OttlaWriter, WritePlan
 from tests.spark.conftest import Create
 from tests.spark.test_sink import committed, fill, numbers, once
 
 pytestmark = pytest.mark.timeout(300)
 
 
-def plan_of(broker, topic: str, **options) -> Plan:
-    return Plan(WriteOptions(kafka={"bootstrap.servers": broker.bootstrap}, topic=topic, **options), ("value",))
+def plan_of(broker, topic: str, **options) -> WritePlan:
+    return WritePlan(WriteOptions(kafka={"bootstrap.servers": broker.bootstrap}, topic=topic, **options), ("value",))
 
 
 def rows(*numbers: int):
     return iter(pa.table({"value": [str(number) for number in numbers]}).to_batches())
 
 
-def break_off(plan: Plan, app_id: str, tasks: int, version: int = 0) -> list[Part]:
+def break_off(plan: WritePlan, app_id: str, tasks: int, version: int = 0) -> list[TaskCommit]:
     """A batch whose driver dies when all tasks are done."""
-    identity = Identity(app_id, version)
+    identity = WriteIdentity(app_id, version)
     return [exactly_once.write(plan, identity, task, rows(1000 + task)) for task in range(tasks)]
 
 
@@ -107,7 +107,7 @@ def test_where_the_checkpoint_cannot_be_read_the_commit_fences_what_the_run_did_
     topic = create(1)
     plan = plan_of(broker, topic, checkpoint="hdfs://nowhere/checkpoint")
     break_off(plan, topic, 4)
-    identity = Identity(topic, 0)
+    identity = WriteIdentity(topic, 0)
     parts = [exactly_once.write(plan, identity, task, rows(task)) for task in range(2)]
     assert len(ongoing(broker, topic)) == 4
     exactly_once.commit(plan, identity, parts)

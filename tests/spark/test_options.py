@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.client.values import TopicPartition
-from ottla.spark import offsets
+from ottla.spark import offset_ranges
 from ottla.spark.clients import new_consumer, new_producer
-from ottla.spark.offsets import Range
+from ottla.spark.offset_ranges import OffsetRange
 from ottla.spark.options import EARLIEST, LATEST, BadOption, Edge, check_promise, read_options, write_options
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -145,24 +145,25 @@ def test_exactly_once_does_not_go_with_few_acknowledgements(given, streaming, re
 
 def test_a_limit_is_shared_in_proportion_to_the_backlog_and_every_partition_gets_some():
     start = {T0: 0, T1: 100}
-    assert offsets.limited(start, {T0: 1000, T1: 100}, 10) == {T0: 10, T1: 100}
-    assert offsets.limited(start, {T0: 1000, T1: 101}, 100) == {T0: 99, T1: 101}
-    assert offsets.limited(start, {T0: 5, T1: 103}, 100) == {T0: 5, T1: 103}
+    assert offset_ranges.limited(start, {T0: 1000, T1: 100}, 10) == {T0: 10, T1: 100}
+    assert offset_ranges.limited(start, {T0: 1000, T1: 101}, 100) == {T0: 99, T1: 101}
+    assert offset_ranges.limited(start, {T0: 5, T1: 103}, 100) == {T0: 5, T1: 103}
 
 
 def test_a_partition_that_is_new_begins_at_its_beginning():
-    assert offsets.ranges({T0: 3}, {T0: 5, T1: 2}) == [Range("t", 0, 3, 5), Range("t", 1, 0, 2, begins=True)]
-    assert offsets.ranges({T0: 3}, {T0: 3}) == []
+    both = [OffsetRange("t", 0, 3, 5), OffsetRange("t", 1, 0, 2, begins=True)]
+    assert offset_ranges.ranges({T0: 3}, {T0: 5, T1: 2}) == both
+    assert offset_ranges.ranges({T0: 3}, {T0: 3}) == []
 
 
 parts = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 2000)), min_size=1, max_size=6).map(
-    lambda sizes: [Range("t", at, start, start + size) for at, (start, size) in enumerate(sizes)]
+    lambda sizes: [OffsetRange("t", at, start, start + size) for at, (start, size) in enumerate(sizes)]
 )
 
 
 @given(parts, st.none() | st.integers(1, 20), st.none() | st.integers(50, 500))
 def test_tasks_cover_every_offset_once_and_are_as_many_and_as_small_as_asked(given, least, most):
-    cut = offsets.tasks(given, least, most)
+    cut = offset_ranges.tasks(given, least, most)
     for part in given:
         pieces = [piece for piece in cut if piece.partition == part.partition]
         assert pieces[0].start == part.start
@@ -174,12 +175,12 @@ def test_tasks_cover_every_offset_once_and_are_as_many_and_as_small_as_asked(giv
         assert cut == given
     if least is not None and least <= sum(map(len, given)):
         assert len(cut) >= min(least, len(given))
-    assert cut == offsets.tasks(given, least, most)
+    assert cut == offset_ranges.tasks(given, least, most)
 
 
 def test_offsets_are_stored_as_the_connector_stores_them():
     told = {"t": {"0": 23, "10": 4}, "u": {"1": 0}}
-    assert offsets.to_json(offsets.from_json(told)) == told
+    assert offset_ranges.to_json(offset_ranges.from_json(told)) == told
 
 
 @pytest.mark.parametrize(

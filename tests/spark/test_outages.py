@@ -21,9 +21,9 @@ from ottla import blocking
 from ottla.client.admin import NewTopic
 from ottla.local.processes import BrokerProcess
 from ottla.spark import clients, exactly_once
-from ottla.spark.exactly_once import Identity
+from ottla.spark.exactly_once import WriteIdentity
 from ottla.spark.options import WriteOptions, read_options
-from ottla.spark.sink import Plan
+from ottla.spark.sink import WritePlan
 from ottla.spark.source import OttlaStreamReader
 from tests.harness.cluster import Brokers
 from tests.spark.test_sink import fill, numbers, once
@@ -79,8 +79,8 @@ def run_batch(bootstrap: str, number: int, meanwhile: Meanwhile, monkeypatch: py
     meanwhile("before the task reads")
     rows = pa.Table.from_batches(reader.read(part)).select(["key", "value"])
     assert rows.num_rows == ROWS
-    plan = Plan(WriteOptions(kafka={"bootstrap.servers": bootstrap}, topic="sink"), ("key", "value"))
-    identity = Identity("outages", number)
+    plan = WritePlan(WriteOptions(kafka={"bootstrap.servers": bootstrap}, topic="sink"), ("key", "value"))
+    identity = WriteIdentity("outages", number)
 
     def given(task: int) -> Iterator[pa.RecordBatch]:
         half = ROWS // 2

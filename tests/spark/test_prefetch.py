@@ -20,7 +20,7 @@ from ottla.client.errors import TimedOut
 from ottla.client.values import TopicPartition
 from ottla.spark import prefetch, source
 from ottla.spark.prefetch import PrefetchingStreamReader
-from ottla.spark.reading import DataLost
+from ottla.spark.range_reader import DataLost
 from ottla.spark.source import OttlaDataSource, OttlaStreamReader
 from tests.spark.conftest import REPOSITORY, Create
 from tests.spark.test_source import run

@@ -20,10 +20,10 @@ from ottla.cluster.ensemble import HOST
 from ottla.local.cluster import LocalCluster
 from ottla.local.proxy import ClusterProxies
 from ottla.spark import clients, exactly_once, workers
-from ottla.spark.exactly_once import Identity, NotRepeatable, Part
+from ottla.spark.exactly_once import NotRepeatable, TaskCommit, WriteIdentity
 from ottla.spark.fencing import DECISIONS_PREFIX
 from ottla.spark.options import WriteOptions
-from ottla.spark.sink import OttlaStreamWriter, OttlaWriter, Plan
+from ottla.spark.sink import OttlaStreamWriter, OttlaWriter, WritePlan
 from ottla.spark.source import OttlaDataSource
 from ottla.wire.apis import APIS
 from tests.conftest import ExternalBroker, Served
@@ -68,8 +68,9 @@ def asked(watched: tuple[Served, list[str]]) -> Callable[[], list[str]]:
     return taken
 
 
-def written(plan: Plan, app_id: str, version: int, *tasks: tuple[int, ...]) -> list[Part]:
-    return [exactly_once.write(plan, Identity(app_id, version), task, rows(*each)) for task, each in enumerate(tasks)]
+def written(plan: WritePlan, app_id: str, version: int, *tasks: tuple[int, ...]) -> list[TaskCommit]:
+    identity = WriteIdentity(app_id, version)
+    return [exactly_once.write(plan, identity, task, rows(*each)) for task, each in enumerate(tasks)]
 
 
 def test_a_micro_batch_asks_for_nothing_that_is_known_from_the_one_before(broker, create: Create, asked):
@@ -88,7 +89,7 @@ def test_a_micro_batch_asks_for_nothing_that_is_known_from_the_one_before(broker
         reading = asked()
         parts = written(plan, sink, version, (version,))
         writing = asked()
-        exactly_once.commit(plan, Identity(sink, version), parts)
+        exactly_once.commit(plan, WriteIdentity(sink, version), parts)
         committing = asked()
         begun = ended
     assert planning == ["Metadata", "ListOffsets"]
@@ -104,26 +105,26 @@ def test_a_task_that_finds_the_batch_decided_on_still_looks_for_its_marker(broke
     plan = plan_of(broker, topic, app_id=topic)
     for version in range(2):
         parts = written(plan, topic, version, (2 * version,), (2 * version + 1,))
-        exactly_once.decide(plan, Identity(topic, version), parts)
+        exactly_once.decide(plan, WriteIdentity(topic, version), parts)
         exactly_once.end(plan, [part.transaction for part in parts if part.transaction], committed=True)
     again = written(plan, topic, 1, (2,), (3,))
     assert [part.transaction for part in again] == [None, None]
-    exactly_once.commit(plan, Identity(topic, 1), again)
-    exactly_once.commit(plan, Identity(topic, 2), written(plan, topic, 2, (4,)))
+    exactly_once.commit(plan, WriteIdentity(topic, 1), again)
+    exactly_once.commit(plan, WriteIdentity(topic, 2), written(plan, topic, 2, (4,)))
     assert numbers(broker.bootstrap, topic) == once(5)
 
 
 def test_a_driver_that_was_replaced_asks_what_the_other_has_decided(broker, create: Create):
     topic = create(1)
     plan = plan_of(broker, topic, app_id=topic)
-    exactly_once.commit(plan, Identity(topic, 0), written(plan, topic, 0, (0,)))
+    exactly_once.commit(plan, WriteIdentity(topic, 0), written(plan, topic, 0, (0,)))
     with blocking.Producer(broker.bootstrap, transactional_id=DECISIONS_PREFIX + topic):
         pass  # another driver was here, and has decided nothing
-    exactly_once.commit(plan, Identity(topic, 1), written(plan, topic, 1, (1,)))
+    exactly_once.commit(plan, WriteIdentity(topic, 1), written(plan, topic, 1, (1,)))
 
     mine = dict(clients._transactional)
     clients._transactional.clear()  # as in another process
-    decided = Identity(topic, 2)
+    decided = WriteIdentity(topic, 2)
     other = written(plan, topic, 2, (2,), (3,))
     exactly_once.decide(plan, decided, other)
     others = dict(clients._transactional)
@@ -143,7 +144,7 @@ def test_the_number_of_cached_producers_is_limited(broker, create: Create):
     plan = plan_of(broker, topic, app_id=topic)
     tasks = [(number,) for number in range(clients.TRANSACTIONAL_MAX + 3)]
     for version in range(2):
-        exactly_once.commit(plan, Identity(topic, version), written(plan, topic, version, *tasks))
+        exactly_once.commit(plan, WriteIdentity(topic, version), written(plan, topic, version, *tasks))
     assert len(clients._transactional) == clients.TRANSACTIONAL_MAX
     assert sum(numbers(broker.bootstrap, topic).values()) == 2 * len(tasks)
 
@@ -152,7 +153,7 @@ def test_what_a_worker_has_imported_is_not_looked_through_after_each_use(monkeyp
     frozen: list[None] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
     options = WriteOptions(kafka={"bootstrap.servers": "127.0.0.1:1"}, topic="t", promise="at_least_once")
-    plan = Plan(options, ("value",))
+    plan = WritePlan(options, ("value",))
     monkeypatch.setattr(workers, "_uses", 0)
     pickle.dumps(OttlaWriter(plan))
     assert not frozen, "a batch's writer may be made in a program that is not ours"

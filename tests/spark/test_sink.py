@@ -16,9 +16,9 @@ import pyarrow as pa
 from ottla import blocking
 from ottla.client.values import TopicPartition
 from ottla.spark import exactly_once, fencing
-from ottla.spark.exactly_once import Identity, NotRepeatable
+from ottla.spark.exactly_once import NotRepeatable, WriteIdentity
 from ottla.spark.options import WriteOptions
-from ottla.spark.sink import OttlaWriter, Plan
+from ottla.spark.sink import OttlaWriter, WritePlan
 from tests.spark.conftest import Create
 
 pytestmark = pytest.mark.timeout(300)
@@ -141,8 +141,8 @@ def test_a_driver_that_is_killed_while_it_commits_leaves_nothing_twice_however_r
     killed: str, spark, write, broker, create: Create
 ):
     topic = create(2)
-    identity = Identity(topic, 0)
-    plan = Plan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
+    identity = WriteIdentity(topic, 0)
+    plan = WritePlan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
     parts = [exactly_once.write(plan, identity, task, iter([rows])) for task, rows in enumerate(shared_out(900, 3))]
     if killed != "before the decision":
         exactly_once.decide(plan, identity, parts)
@@ -165,7 +165,7 @@ def test_a_driver_that_is_killed_while_it_commits_leaves_nothing_twice_however_r
     assert numbers(broker.bootstrap, topic) == once(900)
 
 
-def written(plan: Plan, identity: Identity, count: int, tasks: int) -> list[exactly_once.Part]:
+def written(plan: WritePlan, identity: WriteIdentity, count: int, tasks: int) -> list[exactly_once.TaskCommit]:
     """By all tasks, and not committed yet."""
     return [
         exactly_once.write(plan, identity, task, iter([rows])) for task, rows in enumerate(shared_out(count, tasks))
@@ -174,9 +174,9 @@ def written(plan: Plan, identity: Identity, count: int, tasks: int) -> list[exac
 
 def test_a_query_that_is_called_like_a_task_of_another_one_does_not_get_in_its_way(broker, create: Create):
     topic = create(2)
-    plan = Plan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
+    plan = WritePlan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
     for version in range(2):
-        orders, named_alike = Identity(topic, version), Identity(f"{topic}-1", version)
+        orders, named_alike = WriteIdentity(topic, version), WriteIdentity(f"{topic}-1", version)
         parts = written(plan, orders, 300, tasks=2)
         exactly_once.commit(plan, named_alike, written(plan, named_alike, 300, tasks=2))
         exactly_once.commit(plan, orders, parts)
@@ -185,8 +185,8 @@ def test_a_query_that_is_called_like_a_task_of_another_one_does_not_get_in_its_w
 
 def test_what_an_earlier_version_decided_on_still_counts(broker, create: Create, monkeypatch):
     topic = create(2)
-    plan = Plan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
-    query = Identity(f"{topic}-1", 0)
+    plan = WritePlan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
+    query = WriteIdentity(f"{topic}-1", 0)
     with monkeypatch.context() as earlier:
         earlier.setattr(exactly_once, "DECISIONS_PREFIX", fencing.PREFIX)
         exactly_once.decide(plan, query, written(plan, query, 300, tasks=3))  # and was killed
@@ -195,19 +195,19 @@ def test_what_an_earlier_version_decided_on_still_counts(broker, create: Create,
     exactly_once.commit(plan, query, written(plan, query, 300, tasks=3))
     assert numbers(broker.bootstrap, topic) == once(300)
     # Its decision stands where task 1 of another query leaves its marker, and is none.
-    other = Identity(topic, 0)
+    other = WriteIdentity(topic, 0)
     exactly_once.commit(plan, other, written(plan, other, 300, tasks=2))
     assert numbers(broker.bootstrap, topic) == once(300) + once(300)
 
 
 def test_a_query_of_an_earlier_version_goes_on_with_its_next_batch(broker, create: Create, monkeypatch):
     topic = create(2)
-    plan = Plan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
+    plan = WritePlan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
     with monkeypatch.context() as earlier:
         earlier.setattr(exactly_once, "DECISIONS_PREFIX", fencing.PREFIX)
-        exactly_once.commit(plan, Identity(topic, 0), written(plan, Identity(topic, 0), 300, tasks=2))
+        exactly_once.commit(plan, WriteIdentity(topic, 0), written(plan, WriteIdentity(topic, 0), 300, tasks=2))
     for version in (1, 2):
-        query = Identity(topic, version)
+        query = WriteIdentity(topic, version)
         exactly_once.commit(plan, query, written(plan, query, 300, tasks=2))
     assert numbers(broker.bootstrap, topic) == once(300) + once(300) + once(300)
 
@@ -219,11 +219,11 @@ def test_tasks_that_were_idle_for_long_write_again_and_those_of_a_zombie_do_not(
     write(frame.coalesce(1), topic, txnAppId=topic, txnVersion=1)
     with blocking.Admin(broker.bootstrap) as admin:
         admin.delete_groups([f"ottla-sink-{topic}-1", f"ottla-sink-{topic}-2"])  # as if they had expired meanwhile
-    plan = Plan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
-    late = [exactly_once.write(plan, Identity(topic, 2), 0, iter(shared_out(90, 1)))]
+    plan = WritePlan(WriteOptions({"bootstrap.servers": broker.bootstrap}, topic), ("key", "value"))
+    late = [exactly_once.write(plan, WriteIdentity(topic, 2), 0, iter(shared_out(90, 1)))]
     write(frame, topic, txnAppId=topic, txnVersion=2)
     with pytest.raises(NotRepeatable):
-        exactly_once.commit(plan, Identity(topic, 2), late)
+        exactly_once.commit(plan, WriteIdentity(topic, 2), late)
     assert numbers(broker.bootstrap, topic) == once(90) + once(90) + once(90)
 
 
@@ -293,7 +293,7 @@ def test_at_least_once_does_without_transactions(stream, broker, create: Create,
 
 def test_a_task_sends_its_rows_in_order_while_spark_makes_more(broker, create: Create):
     topic = create(1)
-    plan = Plan(WriteOptions(kafka={"bootstrap.servers": broker.bootstrap}, topic=topic), ("value",))
+    plan = WritePlan(WriteOptions(kafka={"bootstrap.servers": broker.bootstrap}, topic=topic), ("value",))
     made: list[int] = []
 
     def batches(count: int):
@@ -318,8 +318,8 @@ def test_a_task_sends_its_rows_in_order_while_spark_makes_more(broker, create: C
 
 def test_the_content_of_a_task_is_identified_by_counts_and_sums_without_order():
     rows = pa.record_batch({"key": ["a", None, "ccc"], "value": [b"xyz", b"", b"\xff"]})
-    whole = exactly_once.Content().plus(rows)
+    whole = exactly_once.TaskContent().plus(rows)
     assert whole == (3, 8, sum(b"a" + b"ccc" + b"xyz" + b"\xff"))
-    turned = exactly_once.Content().plus(rows.slice(1)).plus(rows.slice(0, 1))
+    turned = exactly_once.TaskContent().plus(rows.slice(1)).plus(rows.slice(0, 1))
     assert turned == whole
-    assert exactly_once.Content().plus(rows.slice(0, 0)) == (0, 0, 0)
+    assert exactly_once.TaskContent().plus(rows.slice(0, 0)) == (0, 0, 0)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from ottla import blocking
 from ottla.client.values import TopicPartition
 from ottla.spark.options import BadOption, read_options
-from ottla.spark.source import OttlaStreamReader, Part
+from ottla.spark.source import OttlaStreamReader, RangesPartition
 from tests.spark.conftest import FOREVER, Create
 
 pytestmark = pytest.mark.timeout(300)
@@ -260,7 +260,8 @@ def test_a_stream_that_begins_at_the_end_begins_where_it_said_first(fill, broker
     assert reader.partitions(start, end) == []
     later = reader.latestOffset(end, reader.getDefaultReadLimit())
     assert later == {topic: {"0": 15, "1": 15}}
-    ranges = [each for part in reader.partitions(end, later) if isinstance(part, Part) for each in part.ranges]
+    parts = [part for part in reader.partitions(end, later) if isinstance(part, RangesPartition)]
+    ranges = [each for part in parts for each in part.ranges]
     assert [(each.start, each.end) for each in ranges] == [(5, 15)] * 2
 
 

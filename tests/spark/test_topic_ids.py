@@ -18,9 +18,9 @@ from ottla.client.admin import NewTopic
 from ottla.client.errors import UnknownTopic
 from ottla.local.waiting import wait_for
 from ottla.spark import clients
-from ottla.spark.cluster import Cluster
+from ottla.spark.offset_lookup import OffsetLookup
 from ottla.spark.options import read_options
-from ottla.spark.reading import DataLost
+from ottla.spark.range_reader import DataLost
 from ottla.spark.source import OttlaReader, OttlaStreamReader
 from tests.spark.conftest import Create
 
@@ -165,21 +165,21 @@ def test_a_topic_that_is_made_anew_while_its_end_is_asked_for_is_read_once(broke
     careful, tolerant = Query(broker, topic), Query(broker, topic, failOnDataLoss="false")
     careful.run()
     tolerant.run()
-    ends = Cluster.ends
+    ends = OffsetLookup.ends
     numbers = [range(100, 150), range(200, 270)]
 
-    def late(cluster: Cluster, places: Any) -> Any:
-        monkeypatch.setattr(Cluster, "ends", ends)
+    def late(cluster: OffsetLookup, places: Any) -> Any:
+        monkeypatch.setattr(OffsetLookup, "ends", ends)
         make_anew(broker, topic, numbers[0])
         time.sleep(0.1)
         return ends(cluster, places)
 
-    monkeypatch.setattr(Cluster, "ends", late)
+    monkeypatch.setattr(OffsetLookup, "ends", late)
     with pytest.raises(DataLost, match="deleted and made anew"):
         careful.end()
     tolerant.run()
     del numbers[0]
-    monkeypatch.setattr(Cluster, "ends", late)
+    monkeypatch.setattr(OffsetLookup, "ends", late)
     tolerant.run()
     assert sorted(tolerant.seen) == [*range(20), *range(100, 150), *range(200, 270)]
 

@@ -13,8 +13,7 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from kafka.structs import TopicPartition as PythonPlace
 
-from ottla.client.group.assignors import ASSIGNORS
-from ottla.client.group.assignors.sticky import decode_user_data
+from ottla.client.group.assignors import ASSIGNORS, decode_user_data
 from ottla.client.values import TopicPartition
 from ottla.errors import BadFrame
 from ottla.wire.consumer_protocol import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from ottla.client.core.client import Client
 from ottla.client.core.metadata import MetadataSettings
-from ottla.client.core.requests import ANYBODY, NO_NODE, Broker
+from ottla.client.core.requests import ANY_NODE, NO_NODE, Node
 from ottla.client.core.settings import ClientOptions, ClientSettings, Settings
 from ottla.client.errors import ClientError, ConnectionLost, Several, TimedOut, error_of
 from ottla.client.group.committed_offsets import GroupOffsets
@@ -41,7 +41,7 @@ class AdminBase(Client):
         **settings: Unpack[ClientOptions],
     ) -> None:
         super().__init__(Settings(bootstrap_servers, config, settings, PARTS), runtime, auto_create=False)
-        self._coordinators: dict[str, Broker] = {}
+        self._coordinators: dict[str, Node] = {}
         """Of transactional ids."""
         self._groups: dict[str, GroupOffsets] = {}
 
@@ -67,21 +67,21 @@ class AdminBase(Client):
     def _request_timeout_ms(self) -> int:
         return self._metadata_settings.request_timeout_ms
 
-    async def _call(self, request: Message, answer: type[R], to: Broker | None = None) -> R:
+    async def _call(self, request: Message, answer: type[R], to: Node | None = None) -> R:
         """A question that may be asked again: of this broker, or of whoever can be asked. The controller comes first
         then: other brokers may hear a little later of what it did for us just now."""
 
         async def ask() -> R:
-            chosen = self._controller_or_anybody() if to is None else to
+            chosen = self._controller_or_any() if to is None else to
             return await self._driver.call(request, answer, chosen, timeout_s=self._request_timeout_s)
 
         return await self._driver.insist(ask, timeout_s=self._timeout_s)
 
-    def _controller_or_anybody(self) -> Broker:
+    def _controller_or_any(self) -> Node:
         metadata = self._driver.metadata
         controller = metadata.brokers.get(metadata.controller_id)
         if controller is None or not metadata.reachable(controller.node_id, self._driver.runtime.now()):
-            return ANYBODY
+            return ANY_NODE
         return controller
 
     async def _metadata(self, names: list[str] | None) -> MetadataResponse:
@@ -90,11 +90,11 @@ class AdminBase(Client):
         raise_if(error_of(answer.error_code, "metadata"))
         return answer
 
-    async def _controller(self) -> Broker:
+    async def _controller(self) -> Node:
         """Whoever is it now. A cluster that does not tell has brokers that pass on what is not for them."""
         answer = await self._metadata([])
-        found = {broker.node_id: Broker(broker.node_id, broker.host, broker.port) for broker in answer.brokers}
-        return found.get(answer.controller_id, ANYBODY) if answer.controller_id != NO_NODE else ANYBODY
+        found = {broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in answer.brokers}
+        return found.get(answer.controller_id, ANY_NODE) if answer.controller_id != NO_NODE else ANY_NODE
 
     async def _at_controller(self, request: Message, answer: type[R], codes: Callable[[R], Iterable[int]]) -> R:
         """Sent again only when nothing of it can have been done: after a broker that was not the controller."""
@@ -114,13 +114,13 @@ class AdminBase(Client):
         except _InDoubt as doubt:
             raise doubt.error from None
 
-    async def _brokers(self) -> dict[int, Broker]:
+    async def _brokers(self) -> dict[int, Node]:
         answer = await self._metadata([])
         return {
-            broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers
+            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers
         }
 
-    async def _broker(self, broker_id: int) -> Broker:
+    async def _broker(self, broker_id: int) -> Node:
         brokers = await self._brokers()
         if broker_id not in brokers:
             raise ClientError(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ottla.client.admin.admin_base import AdminBase, raise_if, raise_some
-from ottla.client.core.requests import Broker
+from ottla.client.core.requests import Node
 from ottla.client.errors import ClientError, error_of
 from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
@@ -33,7 +33,7 @@ _UNCLEAN: Final = 1
 class ClusterDescription(NamedTuple):
     cluster_id: str
     controller: int
-    brokers: tuple[Broker, ...]
+    brokers: tuple[Node, ...]
 
 
 class Reassignment(NamedTuple):
@@ -60,7 +60,7 @@ class ClusterAdmin(AdminBase):
     async def describe_cluster(self) -> ClusterDescription:
         answer = await self._call(DescribeClusterRequest(), DescribeClusterResponse)
         raise_if(error_of(answer.error_code, "cluster", answer.error_message))
-        brokers = sorted(Broker(each.broker_id, each.host, each.port, each.rack) for each in answer.brokers)
+        brokers = sorted(Node(each.broker_id, each.host, each.port, each.rack) for each in answer.brokers)
         return ClusterDescription(answer.cluster_id, answer.controller_id, tuple(brokers))
 
     async def reassign(self, replicas: Mapping[TopicPartition, Sequence[int] | None]) -> None:

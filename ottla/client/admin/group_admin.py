@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from ottla.client.admin.admin_base import AdminBase, raise_some, remember
 from ottla.client.core.find_coordinator import find_coordinator
 from ottla.client.core.list_offsets import list_offsets
-from ottla.client.core.requests import Broker
+from ottla.client.core.requests import Node
 from ottla.client.errors import ClientError, NotUnderstood, error_of
 from ottla.client.group.committed_offsets import GroupOffsets
 from ottla.client.values import EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition, offsets_given
@@ -102,7 +102,7 @@ class GroupAdmin(AdminBase):
     async def delete_groups(self, names: Collection[str]) -> None:
         """Groups without members, and all their offsets."""
 
-        async def delete(name: str, coordinator: Broker) -> None:
+        async def delete(name: str, coordinator: Node) -> None:
             answer = await self._driver.call(
                 DeleteGroupsRequest(groups_names=[name]),
                 DeleteGroupsResponse,
@@ -141,7 +141,7 @@ class GroupAdmin(AdminBase):
             wanted = topics.setdefault(topic, OffsetDeleteRequestTopic(name=topic))
             wanted.partitions.append(OffsetDeleteRequestPartition(partition_index=number))
 
-        async def delete(name: str, coordinator: Broker) -> OffsetDeleteResponse:
+        async def delete(name: str, coordinator: Node) -> OffsetDeleteResponse:
             request = OffsetDeleteRequest(group_id=name, topics=list(topics.values()))
             answer = await self._driver.call(
                 request, OffsetDeleteResponse, coordinator, timeout_s=self._request_timeout_s
@@ -203,13 +203,13 @@ class GroupAdmin(AdminBase):
         remember(self._groups, group_id, offsets)
         return offsets
 
-    async def _with_coordinator(self, group_id: str, work: Callable[[str, Broker], Awaitable[T]]) -> T:
+    async def _with_coordinator(self, group_id: str, work: Callable[[str, Node], Awaitable[T]]) -> T:
         async def attempt() -> T:
             return await work(group_id, await find_coordinator(self._driver, group_id, self._request_timeout_s))
 
         return await self._driver.insist(attempt, timeout_s=self._timeout_s)
 
-    async def _described(self, name: str, coordinator: Broker) -> GroupDescription:
+    async def _described(self, name: str, coordinator: Node) -> GroupDescription:
         """Under either protocol: whoever is asked about a group of the other kind says that there is none."""
         try:
             newer = await self._driver.call(
@@ -241,7 +241,7 @@ def _raise(code: int, group: str, message: str | None = None) -> None:
         raise error
 
 
-def _consumer_group(group: consumer_group_describe.DescribedGroup, coordinator: Broker) -> GroupDescription:
+def _consumer_group(group: consumer_group_describe.DescribedGroup, coordinator: Node) -> GroupDescription:
     members = tuple(
         Member(
             each.member_id,
@@ -267,7 +267,7 @@ def _partitions(assignment: consumer_group_describe.Assignment) -> tuple[TopicPa
     )
 
 
-def _classic_group(group: describe_groups.DescribedGroup, coordinator: Broker) -> GroupDescription:
+def _classic_group(group: describe_groups.DescribedGroup, coordinator: Node) -> GroupDescription:
     members = tuple(
         Member(
             each.member_id,

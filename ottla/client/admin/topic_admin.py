@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from ottla.client.admin.admin_base import AdminBase, raise_if, raise_some
 from ottla.client.core.list_offsets import list_offsets
-from ottla.client.core.requests import Broker
+from ottla.client.core.requests import Node
 from ottla.client.errors import BadSetting, ClientError, NotUnderstood, error_of
 from ottla.client.values import COMMITTED, EARLIEST, LATEST, UNCOMMITTED, OffsetAndTimestamp, TopicPartition
 from ottla.errors import ErrorCode
@@ -265,7 +265,7 @@ class TopicAdmin(AdminBase):
         for result in answer.responses:
             raise_if(error_of(result.error_code, _called(kind, name), result.error_message))
 
-    async def _broker_for(self, kind: ResourceKind, name: str) -> Broker | None:
+    async def _broker_for(self, kind: ResourceKind, name: str) -> Node | None:
         """Only a broker itself knows its settings; topics are known to all."""
         if kind not in (ResourceKind.BROKER, ResourceKind.LOGGER) or not name:
             return None
@@ -292,7 +292,7 @@ class TopicAdmin(AdminBase):
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete everything before these offsets (-1: everything). Where each partition begins then."""
         deadline = self._driver.runtime.now() + self._timeout_s
-        by_leader: dict[Broker, dict[str, DeleteRecordsTopic]] = {}
+        by_leader: dict[Node, dict[str, DeleteRecordsTopic]] = {}
         errors: dict[TopicPartition, ClientError | None] = {}
         for (topic, number), offset in before.items():
             await self._driver.topic(topic, deadline)

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
+from ottla.client.consuming.consumer_coordinator import ConsumerCoordinator, RebalanceListener
 from ottla.client.consuming.consumer_records import (
     ConsumerRecord,
     Deserializer,
@@ -26,12 +27,11 @@ from ottla.client.consuming.consumer_records import (
 )
 from ottla.client.consuming.fetcher import Fetcher
 from ottla.client.consuming.positions import NO_LIMIT, ConsumerSettings
-from ottla.client.consuming.subscription import RebalanceListener, Subscription
 from ottla.client.core.client import Client
 from ottla.client.core.list_offsets import list_offsets
 from ottla.client.core.metadata import MetadataSettings
 from ottla.client.core.settings import ClientSettings, ConsumerOptions, GroupSettings, Settings
-from ottla.client.core.waits import Obstacle, of_partition
+from ottla.client.core.wait_reasons import Obstacle, of_partition
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.group.member import MemberSettings
 from ottla.client.values import (
@@ -75,7 +75,7 @@ class Consumer(Client):
         self._consumer_settings = self._settings.part(ConsumerSettings)
         self._group_settings = self._settings.part(GroupSettings)
         self._opener = RecordDeserializer(key_deserializer, value_deserializer)
-        self._subscription = Subscription(self._settings, self._group_settings, self._timeout_s, self)
+        self._coordinator = ConsumerCoordinator(self._settings, self._group_settings, self._timeout_s, self)
         self._fetcher: Fetcher
         self._ahead: deque[Record] = deque()
         """Taken from the fetcher, not given to the user yet; all of one partition."""
@@ -100,13 +100,13 @@ class Consumer(Client):
         driver.explain(self._obstacles)
         try:
             await driver.start(timeout_s=self._bootstrap_timeout_s)
-            self._subscription.start(driver, self._fetcher)
+            self._coordinator.start(driver, self._fetcher)
         except BaseException:
             await self._not_started()
             raise
 
     def _obstacles(self, now: float) -> Iterator[Obstacle]:
-        for tp in self._subscription.assigned():
+        for tp in self._coordinator.assigned():
             if (found := of_partition(self._driver.metadata, *tp, now)) is not None:
                 yield found
 
@@ -127,7 +127,7 @@ class Consumer(Client):
         if all_done:
             self._last = {}
         try:
-            await self._subscription.stop()
+            await self._coordinator.stop()
         finally:
             await self._close()
 
@@ -147,26 +147,26 @@ class Consumer(Client):
         if self._group_settings.group_id is None and pattern:
             raise BadSetting("a pattern needs a group_id")
         self.put_back()
-        self._subscription.subscribe(names, pattern, listener)
+        self._coordinator.subscribe(names, pattern, listener)
 
     def unsubscribe(self) -> None:
         self.put_back()
-        self._subscription.unsubscribe()
+        self._coordinator.unsubscribe()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these, without sharing: from what the group has committed, or from where auto_offset_reset says."""
         self.put_back()
-        self._subscription.assign([TopicPartition(*tp) for tp in partitions])
+        self._coordinator.assign([TopicPartition(*tp) for tp in partitions])
 
     def assignment(self) -> set[TopicPartition]:
-        return set(self._subscription.assigned())
+        return set(self._coordinator.assigned())
 
     def subscription(self) -> set[str]:
-        return set(self._subscription.topics())
+        return set(self._coordinator.topics())
 
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is, for a producer that commits its offsets in a transaction."""
-        return self._subscription.who()
+        return self._coordinator.who()
 
     # Records.
 
@@ -174,7 +174,7 @@ class Consumer(Client):
         """The next record, as soon as there is one."""
         self._limit_to({})
         self._last = {}
-        self._subscription.polled()
+        self._coordinator.polled()
         if not self._ahead or (partitions and self._ahead_tp not in partitions):
             self.put_back()
             taken = await self._take(1, partitions, None)
@@ -194,7 +194,7 @@ class Consumer(Client):
         """The records that have come, by partition; waits up to `timeout_ms` for the first."""
         self._limit_to({})
         self._last = {}
-        self._subscription.polled()
+        self._coordinator.polled()
         limit = max_records or self._group_settings.max_poll_records
         self.put_back()
         self._raise_failure(partitions)
@@ -225,7 +225,7 @@ class Consumer(Client):
         if failure is None or (among and failure.partition not in among) or failure.partition in self.paused():
             return
         self._failure = None
-        if failure.partition in self._subscription.assigned():
+        if failure.partition in self._coordinator.assigned():
             position = self._fetcher.position(failure.partition)
             if position is not None and position.offset == failure.offset:
                 raise failure
@@ -241,11 +241,11 @@ class Consumer(Client):
         """What `getmany` gives, as Arrow columns, and no object is made for a record: about `max_bytes` as they are
         stored, these columns (all but the headers, if none are named). Records from the offsets in `until` on are
         passed over, and are not fetched. Deserializers are not used. Needs `ottla[arrow]`."""
-        from ottla.client.consuming import columns as arrow
+        from ottla.client.consuming import arrow_records as arrow
 
         wanted = arrow.schema(columns)
         self._last = {}
-        self._subscription.polled()
+        self._coordinator.polled()
         self.put_back()
         self._limit_to(until or {})
         limit = max_bytes or arrow.BYTES_MAX
@@ -277,7 +277,7 @@ class Consumer(Client):
     async def _taken(
         self, take: Callable[[], dict[TopicPartition, T]], deadline: float | None
     ) -> dict[TopicPartition, T]:
-        driver, subscription = self._driver, self._subscription
+        driver, subscription = self._driver, self._coordinator
         while True:
             subscription.check()
             taken = take()
@@ -295,15 +295,15 @@ class Consumer(Client):
 
     def polled(self) -> float:
         """The user is alive, and has enough records for now. So many seconds later he should say so again."""
-        self._subscription.polled()
-        return self._subscription.poll_step_s
+        self._coordinator.polled()
+        return self._coordinator.poll_step_s
 
     def put_back(self) -> None:
         """What was taken and not given out is fetched again: the user wants something else first."""
         if self._ahead:
             first = self._ahead[0].offset
             self._ahead.clear()
-            if self._ahead_tp in self._subscription.assigned():
+            if self._ahead_tp in self._coordinator.assigned():
                 self._fetcher.seek(self._ahead_tp, first)
 
     def losing(self, partitions: Collection[TopicPartition]) -> None:
@@ -351,13 +351,13 @@ class Consumer(Client):
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> None:
         """Partitions without a committed offset stay where they are."""
-        partitions = partitions or tuple(self._subscription.assigned())
-        committed = await self._subscription.committed(partitions)
+        partitions = partitions or tuple(self._coordinator.assigned())
+        committed = await self._coordinator.committed(partitions)
         for tp, offset in committed.items():
             self.seek(tp, offset.offset)
 
     async def _seek_to(self, partitions: Collection[TopicPartition], time: int) -> None:
-        partitions = partitions or tuple(self._subscription.assigned())
+        partitions = partitions or tuple(self._coordinator.assigned())
         self._forget_ahead(partitions)
         for tp in partitions:
             self._fetcher.seek_to(TopicPartition(*tp), time)
@@ -374,7 +374,7 @@ class Consumer(Client):
         driver = self._driver
         deadline = driver.runtime.now() + self._timeout_s
         while (consumed := self.consumed(partition)) is None:
-            self._subscription.check()
+            self._coordinator.check()
             await driver.changed(deadline)
             if driver.runtime.now() >= deadline:
                 raise driver.timed_out(f"{partition}: its position was not found out in time")
@@ -391,7 +391,7 @@ class Consumer(Client):
 
     def lag(self) -> dict[TopicPartition, int]:
         """How far behind the end each partition is, where that is known: as of the last fetch."""
-        known = {tp: self._fetcher.lag(tp) for tp in self._subscription.assigned()}
+        known = {tp: self._fetcher.lag(tp) for tp in self._coordinator.assigned()}
         ahead = {self._ahead_tp: len(self._ahead)}
         return {tp: lag + ahead.get(tp, 0) for tp, lag in known.items() if lag is not None}
 
@@ -412,12 +412,12 @@ class Consumer(Client):
     async def commit(self, offsets: Given | None = None) -> None:
         """What was read so far, or these offsets: each that of the next record to be read."""
         if offsets is None:
-            await self._subscription.commit_consumed()
+            await self._coordinator.commit_consumed()
         else:
-            await self._subscription.commit(offsets_given(offsets))
+            await self._coordinator.commit(offsets_given(offsets))
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        found = await self._subscription.committed([partition])
+        found = await self._coordinator.committed([partition])
         return found[partition].offset if partition in found else None
 
     # Questions.

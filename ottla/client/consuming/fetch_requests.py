@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from ottla.client.consuming.positions import NO_LIMIT, ConsumerSettings, Reading
-from ottla.client.core.requests import Broker, Send
+from ottla.client.consuming.positions import NO_LIMIT, ConsumerSettings, TopicPartitionState
+from ottla.client.core.requests import Node, Send
 from ottla.client.values import TopicPartition
 from ottla.wire.fetch_session import OUTSIDE, FetchSessionHandler
 from ottla.wire.schema.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -42,16 +42,16 @@ class RecordSizes:
             self._bytes.clear()
         self._bytes[topic] = size / offsets
 
-    def bytes_for(self, reading: Reading, bytes_max: int) -> int:
+    def bytes_for(self, state: TopicPartitionState, bytes_max: int) -> int:
         """What to ask for: as much as may be, or about what is left of a range."""
-        if reading.until == NO_LIMIT:
+        if state.until == NO_LIMIT:
             return bytes_max
-        record_bytes = self._bytes.get(reading.tp.topic, RECORD_BYTES / SPARE)
-        wanted = (reading.until - reading.next.offset) * record_bytes * SPARE
+        record_bytes = self._bytes.get(state.tp.topic, RECORD_BYTES / SPARE)
+        wanted = (state.until - state.next.offset) * record_bytes * SPARE
         return min(bytes_max, max(RANGE_BYTES_MIN, int(wanted)))
 
 
-class Wanted(NamedTuple):
+class PartitionFetch(NamedTuple):
     """What to fetch of one partition."""
 
     topic_id: bytes
@@ -60,12 +60,12 @@ class Wanted(NamedTuple):
     bytes_max: int
 
 
-class ConsumerSession(FetchSessionHandler[TopicPartition, Wanted]):
+class ConsumerSession(FetchSessionHandler[TopicPartition, PartitionFetch]):
     """With one broker. Topics go by their ids, or, as long as one of them is not known, by their names."""
 
     by_id = True
 
-    def fill(self, request: FetchRequest, wanted: Mapping[TopicPartition, Wanted]) -> None:
+    def fill(self, request: FetchRequest, wanted: Mapping[TopicPartition, PartitionFetch]) -> None:
         """Say in the request what has changed since the last one, or everything."""
         by_id = all(entry.topic_id != ZERO_UUID for entry in wanted.values())
         remade = any(tp in wanted and wanted[tp].topic_id != known.topic_id for tp, known in self.known.items())
@@ -121,7 +121,7 @@ class FetchRequests:
             session = self._sessions[node_id] = ConsumerSession(enabled=self._settings.fetch_sessions)
         return session
 
-    def build(self, broker: Broker, wanted: Mapping[TopicPartition, Wanted], *, waits: bool) -> Send:
+    def build(self, broker: Node, wanted: Mapping[TopicPartition, PartitionFetch], *, waits: bool) -> Send:
         settings = self._settings
         request = FetchRequest(
             max_wait_ms=settings.fetch_max_wait_ms if waits else min(settings.fetch_max_wait_ms, SHORT_WAIT_MS),

@@ -13,23 +13,22 @@ The contract with the shell stands in `core.requests`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
 
 from ottla.client.consuming.completed_fetch import CompletedFetch
-from ottla.client.consuming.fetch_requests import FetchRequests, Wanted
+from ottla.client.consuming.fetch_requests import FetchRequests, PartitionFetch
 from ottla.client.consuming.positions import (
     ConsumerSettings,
     FetchState,
     LogTruncated,
     Position,
-    Reading,
     RecordsDamaged,
+    TopicPartitionState,
     end_of_epoch,
     list_offsets,
 )
 from ottla.client.consuming.subscription_state import SubscriptionState
 from ottla.client.core.metadata import Leader, Metadata
-from ottla.client.core.requests import NO_NODE, STALE_METADATA, Broker, Send, backoff_s, code_of
+from ottla.client.core.requests import NO_NODE, STALE_METADATA, Node, Send, backoff_s, code_of
 from ottla.client.errors import error_of
 from ottla.client.values import COMMITTED, LATEST, NO_EPOCH, TopicPartition
 from ottla.errors import RETRIABLE, ErrorCode, Refused
@@ -43,8 +42,8 @@ from ottla.wire.schema.offset_for_leader_epoch import (
 )
 from ottla.wire.tree import ZERO_UUID, Message
 
-T = TypeVar("T")
-_Asked = dict[TopicPartition, tuple[Reading, int]]
+_States = list[TopicPartitionState]
+_Asked = dict[TopicPartition, tuple[TopicPartitionState, int]]
 """Whom an answer is for, and the turn at which it was asked for."""
 
 
@@ -59,7 +58,7 @@ class Fetcher(SubscriptionState):
         self._validates = True
         """Cleared when a broker knows nothing of leader epochs."""
 
-    def abandon(self) -> list[Broker]:
+    def abandon(self) -> list[Node]:
         """Wait no longer for fetches that were overtaken: the connections to these brokers are to be dropped."""
         moot = {send for send, asked in self._asked.items() if all(map(self._overtaken, asked, asked.values()))}
         abandoned = self._requests.abandon(moot)
@@ -71,28 +70,28 @@ class Fetcher(SubscriptionState):
 
     def decide(self, now: float) -> list[Send]:
         self._decided_at = now
-        resets: dict[Broker, list[Reading]] = {}
-        validations: dict[Broker, list[Reading]] = {}
-        fetches: dict[Broker, list[Reading]] = {}
+        resets: dict[Node, _States] = {}
+        validations: dict[Node, _States] = {}
+        fetches: dict[Node, _States] = {}
         full: set[int] = set()
-        room = sum(reading.buffered_bytes for reading in self._readings.values()) < self.settings.buffered_bytes_max
-        for reading in self._readings.values():
-            self._follow_leader(reading)
-            if reading.offset_requested or reading.held or now < reading.retry_at:
+        room = sum(state.buffered_bytes for state in self._states.values()) < self.settings.buffered_bytes_max
+        for state in self._states.values():
+            self._follow_leader(state)
+            if state.offset_requested or state.held or now < state.retry_at:
                 continue
-            if reading.state is FetchState.READING and not (room and self._hungry(reading)):
-                if reading.buffer and not reading.paused:
-                    full.add(reading.served_by(self._metadata.leader(*reading.tp).node_id))
+            if state.fetch_state is FetchState.FETCHING and not (room and self._hungry(state)):
+                if state.buffer and not state.paused:
+                    full.add(state.served_by(self._metadata.leader(*state.tp).node_id))
                 continue
-            broker = self._broker(reading, now)
+            broker = self._broker(state, now)
             if broker is None:
                 continue
-            if reading.state is FetchState.RESETTING:
-                resets.setdefault(broker, []).append(reading)
-            elif reading.state is FetchState.VALIDATING:
-                validations.setdefault(broker, []).append(reading)
-            elif reading.state is FetchState.READING and not self._requests.is_out(broker.node_id):
-                fetches.setdefault(broker, []).append(reading)
+            if state.fetch_state is FetchState.AWAIT_RESET:
+                resets.setdefault(broker, []).append(state)
+            elif state.fetch_state is FetchState.AWAIT_VALIDATION:
+                validations.setdefault(broker, []).append(state)
+            elif state.fetch_state is FetchState.FETCHING and not self._requests.is_out(broker.node_id):
+                fetches.setdefault(broker, []).append(state)
         sends = [self._inquire(*each, lambda some: list_offsets(some, self.settings)) for each in resets.items()]
         sends += [self._inquire(*each, end_of_epoch) for each in validations.items()]
         sends += [self._fetch(*each, waits=each[0].node_id not in full) for each in fetches.items()]
@@ -101,13 +100,13 @@ class Fetcher(SubscriptionState):
     @property
     def deadline(self) -> float | None:
         """What could be done before has been done, or waits for an answer, for metadata or for the user."""
-        times = (time for reading in self._readings.values() for time in self._times(reading))
+        times = (time for state in self._states.values() for time in self._times(state))
         return min((time for time in times if time > self._decided_at), default=None)
 
-    def _times(self, reading: Reading) -> Iterator[float]:
-        if not reading.offset_requested and not reading.held and reading.state is not FetchState.STUCK:
-            leader = self._metadata.leader(*reading.tp)
-            yield max(reading.retry_at, self._metadata.reachable_at(leader.node_id))
+    def _times(self, state: TopicPartitionState) -> Iterator[float]:
+        if not state.offset_requested and not state.held and state.fetch_state is not FetchState.STUCK:
+            leader = self._metadata.leader(*state.tp)
+            yield max(state.retry_at, self._metadata.reachable_at(leader.node_id))
 
     def answered(self, send: Send, response: Message, now: float) -> None:
         if send not in self._asked:
@@ -119,16 +118,16 @@ class Fetcher(SubscriptionState):
         elif isinstance(response, ListOffsetsResponse):
             for offsets in response.topics:
                 for listed in offsets.partitions:
-                    reading = self._current(asked, TopicPartition(offsets.name, listed.partition_index))
-                    if reading is not None:
-                        self._listed(reading, listed, now)
+                    state = self._current(asked, TopicPartition(offsets.name, listed.partition_index))
+                    if state is not None:
+                        self._listed(state, listed, now)
         else:
             assert isinstance(response, OffsetForLeaderEpochResponse)
             for ends in response.topics:
                 for end in ends.partitions:
-                    reading = self._current(asked, TopicPartition(ends.topic, end.partition))
-                    if reading is not None:
-                        self._epoch_ended(reading, end, now)
+                    state = self._current(asked, TopicPartition(ends.topic, end.partition))
+                    if state is not None:
+                        self._epoch_ended(state, end, now)
 
     def failed(self, send: Send, now: float, code: ErrorCode = ErrorCode.network_exception) -> None:
         if send not in self._asked:
@@ -147,117 +146,117 @@ class Fetcher(SubscriptionState):
         if isinstance(send.request, FetchRequest):
             self._requests.returned(send)
         else:
-            for reading, revision in asked.values():
-                if reading.revision == revision:
-                    reading.offset_requested = False
+            for state, revision in asked.values():
+                if state.revision == revision:
+                    state.offset_requested = False
         return asked
 
-    def _current(self, asked: _Asked, tp: TopicPartition) -> Reading | None:
+    def _current(self, asked: _Asked, tp: TopicPartition) -> TopicPartitionState | None:
         """The partition that an answer is for, unless the answer was overtaken. Each is answered once."""
-        reading, revision = asked.pop(tp, (None, 0))
-        return None if reading is None or self._overtaken(tp, (reading, revision)) else reading
+        state, revision = asked.pop(tp, (None, 0))
+        return None if state is None or self._overtaken(tp, (state, revision)) else state
 
-    def _overtaken(self, tp: TopicPartition, asked: tuple[Reading, int]) -> bool:
-        return self._readings.get(tp) is not asked[0] or asked[0].revision != asked[1]
+    def _overtaken(self, tp: TopicPartition, asked: tuple[TopicPartitionState, int]) -> bool:
+        return self._states.get(tp) is not asked[0] or asked[0].revision != asked[1]
 
     # Where to ask.
 
-    def _hungry(self, reading: Reading) -> bool:
+    def _hungry(self, state: TopicPartitionState) -> bool:
         return (
-            not reading.paused
-            and reading.error is None
-            and reading.next.offset < reading.until
-            and reading.buffered_bytes < self.settings.max_partition_fetch_bytes
+            not state.paused
+            and state.error is None
+            and state.next.offset < state.until
+            and state.buffered_bytes < self.settings.max_partition_fetch_bytes
         )
 
-    def _broker(self, reading: Reading, now: float) -> Broker | None:
-        if reading.state is FetchState.READING and reading.preferred != NO_NODE:
-            near = self._metadata.brokers.get(reading.preferred)
-            if near is not None and now < reading.preferred_until and self._metadata.reachable(near.node_id, now):
+    def _broker(self, state: TopicPartitionState, now: float) -> Node | None:
+        if state.fetch_state is FetchState.FETCHING and state.preferred != NO_NODE:
+            near = self._metadata.brokers.get(state.preferred)
+            if near is not None and now < state.preferred_until and self._metadata.reachable(near.node_id, now):
                 return near
-            reading.preferred = NO_NODE
-        broker = self._metadata.leading_broker(*reading.tp, now)
+            state.preferred = NO_NODE
+        broker = self._metadata.leading_broker(*state.tp, now)
         if broker is None:
-            topic = self._metadata.topic(reading.tp.topic)
+            topic = self._metadata.topic(state.tp.topic)
             if topic is None:
-                reading.error = reading.error or self._metadata.refusal(reading.tp.topic)
-            elif reading.tp.partition not in topic.leaders:
+                state.error = state.error or self._metadata.refusal(state.tp.topic)
+            elif state.tp.partition not in topic.leaders:
                 self._metadata.refresh()
         return broker
 
-    def _follow_leader(self, reading: Reading) -> None:
+    def _follow_leader(self, state: TopicPartitionState) -> None:
         """A leader that nobody has asked yet may know less than the last one; another topic of the same name has
         nothing of what was read."""
-        topic = self._metadata.topic(reading.tp.topic)
-        if topic is not None and not reading.is_of(topic.id):
-            if reading.state is FetchState.RESETTING:
-                reading.reset(reading.reset_to)
-            elif reading.state is not FetchState.STUCK:
-                self._reset(reading, f"{reading.tp}: the topic was deleted, and made again")
-        if reading.state is not FetchState.READING:
+        topic = self._metadata.topic(state.tp.topic)
+        if topic is not None and not state.is_of(topic.id):
+            if state.fetch_state is FetchState.AWAIT_RESET:
+                state.reset(state.reset_to)
+            elif state.fetch_state is not FetchState.STUCK:
+                self._reset(state, f"{state.tp}: the topic was deleted, and made again")
+        if state.fetch_state is not FetchState.FETCHING:
             return
-        epoch = self._metadata.leader(*reading.tp).epoch
-        if epoch > reading.leader_epoch:
-            if self._validates and reading.next.epoch != NO_EPOCH:
-                reading.validate()
+        epoch = self._metadata.leader(*state.tp).epoch
+        if epoch > state.leader_epoch:
+            if self._validates and state.next.epoch != NO_EPOCH:
+                state.validate()
             else:
-                reading.leader_epoch = epoch
+                state.leader_epoch = epoch
 
     # Questions about offsets.
 
-    def _inquire(self, broker: Broker, readings: list[Reading], question: Callable[[list[Reading]], Message]) -> Send:
-        for reading in readings:
-            reading.request_offset(self._metadata.leader(*reading.tp).epoch)
-        return self._asks(Send(question(readings), broker, self.settings.request_timeout_ms / 1000), readings)
+    def _inquire(self, broker: Node, states: _States, question: Callable[[_States], Message]) -> Send:
+        for state in states:
+            state.request_offset(self._metadata.leader(*state.tp).epoch)
+        return self._asks(Send(question(states), broker, self.settings.request_timeout_ms / 1000), states)
 
-    def _asks(self, send: Send, readings: Iterable[Reading]) -> Send:
-        self._asked[send] = {reading.tp: (reading, reading.revision) for reading in readings}
+    def _asks(self, send: Send, states: Iterable[TopicPartitionState]) -> Send:
+        self._asked[send] = {state.tp: (state, state.revision) for state in states}
         return send
 
-    def _listed(self, reading: Reading, listed: ListOffsetsPartitionResponse, now: float) -> None:
+    def _listed(self, state: TopicPartitionState, listed: ListOffsetsPartitionResponse, now: float) -> None:
         code = code_of(listed.error_code)
         if code is not ErrorCode.none:
-            self._refused(reading, code, now)
+            self._refused(state, code, now)
         elif listed.offset < 0:
-            reading.reset(LATEST)  # nothing is as young as the time that was asked for
+            state.reset(LATEST)  # nothing is as young as the time that was asked for
         else:
-            reading.seek(Position(listed.offset, listed.leader_epoch))
-            reading.confirmed()
+            state.seek(Position(listed.offset, listed.leader_epoch))
+            state.confirmed()
 
-    def _epoch_ended(self, reading: Reading, end: EpochEndOffset, now: float) -> None:
+    def _epoch_ended(self, state: TopicPartitionState, end: EpochEndOffset, now: float) -> None:
         code = code_of(end.error_code)
         if code is not ErrorCode.none:
-            self._refused(reading, code, now)
+            self._refused(state, code, now)
             return
-        if end.end_offset >= reading.next.offset:
-            reading.confirmed()
+        if end.end_offset >= state.next.offset:
+            state.confirmed()
             return
-        if reading.buffer:
+        if state.buffer:
             # What the user has not seen is forgotten; what he has seen, if anything, is asked about next.
-            reading.fetch_again()
-            if reading.next.epoch == NO_EPOCH:
-                reading.confirmed()
+            state.fetch_again()
+            if state.next.epoch == NO_EPOCH:
+                state.confirmed()
             return
-        position = reading.position
+        position = state.position
         assert position is not None
         if end.end_offset < 0:
-            self._reset(reading, f"{reading.tp}: the log has nothing of the epoch that was read", LogTruncated)
+            self._reset(state, f"{state.tp}: the log has nothing of the epoch that was read", LogTruncated)
         elif self.settings.auto_offset_reset is None:
-            message = f"{reading.tp}: offset {position.offset} was read, but the log ends at {end.end_offset}"
-            reading.stick(LogTruncated(message, reading.tp, end.end_offset, ErrorCode.offset_out_of_range))
+            message = f"{state.tp}: offset {position.offset} was read, but the log ends at {end.end_offset}"
+            state.stick(LogTruncated(message, state.tp, end.end_offset, ErrorCode.offset_out_of_range))
         else:
-            reading.seek(Position(end.end_offset, end.leader_epoch))
+            state.seek(Position(end.end_offset, end.leader_epoch))
 
     # Fetches.
 
-    def _fetch(self, broker: Broker, readings: list[Reading], *, waits: bool) -> Send:
-        wanted: dict[TopicPartition, Wanted] = {}
-        for reading in readings:
-            known = self._metadata.topic(reading.tp.topic)
+    def _fetch(self, broker: Node, states: _States, *, waits: bool) -> Send:
+        wanted: dict[TopicPartition, PartitionFetch] = {}
+        for state in states:
+            known = self._metadata.topic(state.tp.topic)
             topic_id = known.id if known is not None else ZERO_UUID
-            size = self._requests.sizes.bytes_for(reading, self.settings.max_partition_fetch_bytes)
-            wanted[reading.tp] = Wanted(topic_id, reading.next.offset, reading.leader_epoch, size)
-        return self._asks(self._requests.build(broker, wanted, waits=waits), readings)
+            size = self._requests.sizes.bytes_for(state, self.settings.max_partition_fetch_bytes)
+            wanted[state.tp] = PartitionFetch(topic_id, state.next.offset, state.leader_epoch, size)
+        return self._asks(self._requests.build(broker, wanted, waits=waits), states)
 
     def _fetched(self, node_id: int, asked: _Asked, response: FetchResponse, now: float) -> None:
         session = self._requests.session(node_id)
@@ -270,26 +269,26 @@ class Fetcher(SubscriptionState):
             name = topic.topic or names.get(topic.topic_id, "")
             for part in topic.partitions:
                 tp = TopicPartition(name, part.partition_index)
-                reading = self._current(asked, tp)
-                if reading is None or not self._accepted(reading, part, response, now):
+                state = self._current(asked, tp)
+                if state is None or not self._accepted(state, part, response, now):
                     session.resend(tp)
 
-    def _accepted(self, reading: Reading, part: PartitionData, response: FetchResponse, now: float) -> bool:
+    def _accepted(self, state: TopicPartitionState, part: PartitionData, response: FetchResponse, now: float) -> bool:
         """False: nothing of it was used."""
         code = code_of(part.error_code)
         if code is not ErrorCode.none:
             hint = Leader(part.current_leader.leader_id, part.current_leader.leader_epoch)
-            hinted = self._metadata.hinted(*reading.tp, hint, response.node_endpoints)
-            self._refused(reading, code, now, hinted=hinted)
+            hinted = self._metadata.hinted(*state.tp, hint, response.node_endpoints)
+            self._refused(state, code, now, hinted=hinted)
             return False
         if part.preferred_read_replica != NO_NODE:
-            reading.preferred = part.preferred_read_replica
-            reading.preferred_until = now + self.settings.metadata_max_age_ms / 1000
+            state.preferred = part.preferred_read_replica
+            state.preferred_until = now + self.settings.metadata_max_age_ms / 1000
             return False
-        reading.high_watermark = part.high_watermark
-        reading.last_stable = part.last_stable_offset
-        reading.log_start = part.log_start_offset
-        reading.succeeded()
+        state.high_watermark = part.high_watermark
+        state.last_stable = part.last_stable_offset
+        state.log_start = part.log_start_offset
+        state.succeeded()
         if not part.records:
             return True
         committed = self.settings.isolation_level == COMMITTED
@@ -297,44 +296,45 @@ class Fetcher(SubscriptionState):
         try:
             fetched = CompletedFetch(
                 part.records,
-                reading.next.offset,
+                state.next.offset,
                 aborted=aborted if committed else (),
                 check_crcs=self.settings.check_crcs,
                 expanded_bytes_max=self.settings.expanded_bytes_max,
             )
         except Refused as refused:
-            self._damaged(reading, refused, now)
+            self._damaged(state, refused, now)
             return False
-        self._requests.sizes.observe(reading.tp.topic, fetched.next_offset - reading.next.offset, fetched.size)
-        reading.buffer.append(fetched)
-        reading.next = Position(fetched.next_offset, fetched.next_epoch)
+        self._requests.sizes.observe(state.tp.topic, fetched.next_offset - state.next.offset, fetched.size)
+        state.buffer.append(fetched)
+        state.next = Position(fetched.next_offset, fetched.next_epoch)
         return True
 
-    def _damaged(self, reading: Reading, refused: Refused, now: float) -> None:
-        self._refused(reading, ErrorCode.corrupt_message, now)
-        message = f"{reading.tp} at offset {reading.next.offset}: {refused.message}"
-        reading.error = RecordsDamaged(message, reading.tp, reading.next.offset, refused.code)
+    def _damaged(self, state: TopicPartitionState, refused: Refused, now: float) -> None:
+        self._refused(state, ErrorCode.corrupt_message, now)
+        message = f"{state.tp} at offset {state.next.offset}: {refused.message}"
+        state.error = RecordsDamaged(message, state.tp, state.next.offset, refused.code)
 
     def _refuse_all(self, asked: _Asked, code: ErrorCode, now: float) -> None:
         for tp in list(asked):
-            reading = self._current(asked, tp)
-            if reading is not None:
-                self._refused(reading, code, now)
+            state = self._current(asked, tp)
+            if state is not None:
+                self._refused(state, code, now)
 
-    def _refused(self, reading: Reading, code: ErrorCode, now: float, *, hinted: bool = False) -> None:
-        near, reading.preferred = reading.preferred, NO_NODE
+    def _refused(self, state: TopicPartitionState, code: ErrorCode, now: float, *, hinted: bool = False) -> None:
+        near, state.preferred = state.preferred, NO_NODE
         if code is ErrorCode.offset_out_of_range:
             if near == NO_NODE:  # a follower may be behind; the leader knows
-                self._reset(reading, f"{reading.tp}: the log has no offset {reading.next.offset}")
+                self._reset(state, f"{state.tp}: the log has no offset {state.next.offset}")
             return
         if code in STALE_METADATA and not hinted:
             self._metadata.refresh()
         retriable = code in RETRIABLE or code is ErrorCode.unknown_server_error
-        if not retriable and not (code is ErrorCode.unsupported_version and reading.state is FetchState.VALIDATING):
-            reading.error = error_of(code, str(reading.tp))
-        if reading.state is FetchState.VALIDATING and not self._validates:
-            reading.confirmed()
+        validating = state.fetch_state is FetchState.AWAIT_VALIDATION
+        if not retriable and not (code is ErrorCode.unsupported_version and validating):
+            state.error = error_of(code, str(state.tp))
+        if validating and not self._validates:
+            state.confirmed()
         if not hinted:
-            delay = backoff_s(reading.attempts, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
-            reading.retry_at = now + delay
-            reading.attempts += 1
+            delay = backoff_s(state.attempts, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
+            state.retry_at = now + delay
+            state.attempts += 1

@@ -1,9 +1,9 @@
 """Fetch position of a consumer in one partition, and whether the current leader has confirmed it.
 
-    RESETTING ──ListOffsets──► READING ◄──OffsetForLeaderEpoch── VALIDATING
+    RESETTING ──ListOffsets──► FETCHING ◄──OffsetForLeaderEpoch── VALIDATING
         ▲                         │  └──────a new leader──────────►─┘
         └────offset out of range──┤
-                                  └──and no policy to reset by──► STUCK ──seek──► READING
+                                  └──and no policy to reset by──► STUCK ──seek──► FETCHING
 
 Every record belongs to the epoch of the leader that wrote it. After an election a consumer asks the new leader where
 the epoch of its last record ended there: if before the consumer's position, the log was truncated and what the
@@ -94,9 +94,9 @@ class RecordsDamaged(PositionError):
 
 
 class FetchState(Enum):
-    RESETTING = "resetting"
-    VALIDATING = "validating"
-    READING = "reading"
+    AWAIT_RESET = "await reset"
+    AWAIT_VALIDATION = "await validation"
+    FETCHING = "fetching"
     STUCK = "stuck"
 
 
@@ -107,7 +107,7 @@ class Position(NamedTuple):
     epoch: int = NO_EPOCH
 
 
-class Reading:
+class TopicPartitionState:
     """One assigned partition."""
 
     __slots__ = (
@@ -115,6 +115,7 @@ class Reading:
         "attempts",
         "buffer",
         "error",
+        "fetch_state",
         "held",
         "high_watermark",
         "last_stable",
@@ -129,7 +130,6 @@ class Reading:
         "reset_to",
         "retry_at",
         "revision",
-        "state",
         "topic_id",
         "tp",
         "until",
@@ -138,7 +138,7 @@ class Reading:
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
         self.topic_id = ZERO_UUID
-        self.state = FetchState.RESETTING
+        self.fetch_state = FetchState.AWAIT_RESET
         self.position: Position | None = None
         """What the user gets next."""
         self.next = Position(-1)
@@ -182,13 +182,13 @@ class Reading:
 
     def seek(self, position: Position) -> None:
         """Go there. Without an epoch there is nothing to validate."""
-        self._move(FetchState.READING)
+        self._move(FetchState.FETCHING)
         self.position = self.next = position
         self.leader_epoch = NO_EPOCH
 
     def reset(self, to: int) -> None:
         """Find out where that is, and go there."""
-        self._move(FetchState.RESETTING)
+        self._move(FetchState.AWAIT_RESET)
         self.position = None
         self.reset_to = to
 
@@ -197,7 +197,7 @@ class Reading:
         self.error = error
 
     def validate(self) -> None:
-        self.state = FetchState.VALIDATING
+        self.fetch_state = FetchState.AWAIT_VALIDATION
         self.revision += 1
         self.offset_requested = False
         self.preferred = NO_NODE
@@ -208,7 +208,7 @@ class Reading:
 
     def confirmed(self) -> None:
         """By the leader that was asked."""
-        self.state = FetchState.READING
+        self.fetch_state = FetchState.FETCHING
         self.leader_epoch = self.asked_epoch
         self.succeeded()
 
@@ -224,7 +224,7 @@ class Reading:
         self.retry_at = 0.0
 
     def _move(self, state: FetchState) -> None:
-        self.state = state
+        self.fetch_state = state
         self.revision += 1
         self.buffer.clear()
         self.offset_requested = False
@@ -233,19 +233,19 @@ class Reading:
         self.succeeded()
 
 
-def list_offsets(readings: Iterable[Reading], settings: ConsumerSettings) -> ListOffsetsRequest:
+def list_offsets(states: Iterable[TopicPartitionState], settings: ConsumerSettings) -> ListOffsetsRequest:
     """Where is the offset that each is to be reset to?"""
-    wanted = ((reading.tp, reading.asked_epoch, reading.reset_to) for reading in readings)
+    wanted = ((state.tp, state.asked_epoch, state.reset_to) for state in states)
     return offsets_request(wanted, settings.isolation_level, settings.request_timeout_ms)
 
 
-def end_of_epoch(readings: Iterable[Reading]) -> OffsetForLeaderEpochRequest:
+def end_of_epoch(states: Iterable[TopicPartitionState]) -> OffsetForLeaderEpochRequest:
     """Where did the epoch end that each has read last?"""
     topics: dict[str, OffsetForLeaderTopic] = {}
-    for reading in readings:
-        name, partition = reading.tp
+    for state in states:
+        name, partition = state.tp
         wanted = OffsetForLeaderPartition(
-            partition=partition, current_leader_epoch=reading.asked_epoch, leader_epoch=reading.next.epoch
+            partition=partition, current_leader_epoch=state.asked_epoch, leader_epoch=state.next.epoch
         )
         topics.setdefault(name, OffsetForLeaderTopic(topic=name)).partitions.append(wanted)
     return OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=list(topics.values()))

@@ -16,8 +16,8 @@ from ottla.client.consuming.positions import (
     OffsetOutOfRange,
     Position,
     PositionError,
-    Reading,
     RecordsDamaged,
+    TopicPartitionState,
 )
 from ottla.client.core.metadata import Metadata
 from ottla.client.errors import ClientError
@@ -34,7 +34,7 @@ class SubscriptionState:
     def __init__(self, metadata: Metadata, settings: ConsumerSettings) -> None:
         self.settings = settings
         self._metadata = metadata
-        self._readings: dict[TopicPartition, Reading] = {}
+        self._states: dict[TopicPartition, TopicPartitionState] = {}
         """In the order in which they are served: whoever gave records goes to the end."""
 
     # What the user wants.
@@ -43,87 +43,87 @@ class SubscriptionState:
                ) -> None:  # fmt: skip
         """Read these and no others. Those that stay go on where they are, unless a position is given; new ones
         without a position begin where the policy says."""
-        before = self._readings
-        self._readings = {}
+        before = self._states
+        self._states = {}
         for tp in partitions:
-            reading = before.get(tp)
+            state = before.get(tp)
             position = (positions or {}).get(tp)
-            if reading is None:
-                reading = Reading(tp)
+            if state is None:
+                state = TopicPartitionState(tp)
                 self._metadata.want(tp.topic)
                 if position is None:
-                    self._reset(reading, f"{tp}: there is no position to begin at")
+                    self._reset(state, f"{tp}: there is no position to begin at")
             if position is not None:
-                reading.seek(position)
-            self._readings[tp] = reading
+                state.seek(position)
+            self._states[tp] = state
 
     def assigned(self) -> list[TopicPartition]:
-        return list(self._readings)
+        return list(self._states)
 
     def seek(self, tp: TopicPartition, offset: int, epoch: int = NO_EPOCH, *, until: int = NO_LIMIT) -> None:
         """`until`: fetch nothing from there on."""
-        reading = self._reading(tp)
-        reading.seek(Position(offset, epoch))
-        reading.until = until
+        state = self._assigned_state(tp)
+        state.seek(Position(offset, epoch))
+        state.until = until
 
     def seek_to(self, tp: TopicPartition, time: int) -> None:
         """To EARLIEST, LATEST, or the first record not older than a time in ms."""
-        self._reading(tp).reset(time)
+        self._assigned_state(tp).reset(time)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """What is buffered stays, and is not shown."""
         for tp in partitions:
-            self._reading(tp).paused = True
+            self._assigned_state(tp).paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         for tp in partitions:
-            self._reading(tp).paused = False
+            self._assigned_state(tp).paused = False
 
     def limit(self, until: Mapping[TopicPartition, int]) -> None:
         """Fetch nothing from these offsets on; of the other partitions whatever there is."""
-        for tp, reading in self._readings.items():
-            reading.until = until.get(tp, NO_LIMIT)
+        for tp, state in self._states.items():
+            state.until = until.get(tp, NO_LIMIT)
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
         """Neither ask nor show anything of them until `release`; positions stay, and may be set."""
         for tp in partitions:
-            self._reading(tp).held = True
+            self._assigned_state(tp).held = True
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         for tp in partitions:
-            if tp in self._readings:
-                self._readings[tp].held = False
+            if tp in self._states:
+                self._states[tp].held = False
 
     def revision(self, tp: TopicPartition) -> int:
         """Rises when the position is set: whoever found out a position in the meantime is too late then."""
-        reading = self._readings.get(tp)
-        return -1 if reading is None else reading.revision
+        state = self._states.get(tp)
+        return -1 if state is None else state.revision
 
     def paused(self) -> list[TopicPartition]:
-        return [tp for tp, reading in self._readings.items() if reading.paused]
+        return [tp for tp, state in self._states.items() if state.paused]
 
     def position(self, tp: TopicPartition) -> Position | None:
         """Of the next record to be shown; None until it is known."""
-        return self._reading(tp).position
+        return self._assigned_state(tp).position
 
     def topic_id(self, tp: TopicPartition) -> bytes:
-        return self._reading(tp).topic_id
+        return self._assigned_state(tp).topic_id
 
     def high_watermark(self, tp: TopicPartition) -> int | None:
-        high_watermark = self._reading(tp).high_watermark
+        high_watermark = self._assigned_state(tp).high_watermark
         return high_watermark if high_watermark >= 0 else None
 
     def lag(self, tp: TopicPartition) -> int | None:
         """How many offsets there are from the position to the end of what may be read, as of the last answer."""
-        reading = self._reading(tp)
-        limit = reading.last_stable if self.settings.isolation_level == COMMITTED else reading.high_watermark
-        return None if reading.position is None or limit < 0 else max(0, limit - reading.position.offset)
+        state = self._assigned_state(tp)
+        limit = state.last_stable if self.settings.isolation_level == COMMITTED else state.high_watermark
+        return None if state.position is None or limit < 0 else max(0, limit - state.position.offset)
 
-    def _reading(self, tp: TopicPartition) -> Reading:
-        reading = self._readings.get(tp)
-        if reading is None:
+    def _assigned_state(self, tp: TopicPartition) -> TopicPartitionState:
+        state = self._states.get(tp)
+        if state is None:
             raise ClientError(f"{tp} is not assigned to this consumer")
-        return reading
+        return state
 
     # Out: records.
 
@@ -141,57 +141,57 @@ class SubscriptionState:
         """The same with another way to take, and to count what was taken."""
         taken: dict[TopicPartition, list[T]] = {}
         error: ClientError | None = None
-        for tp, reading in list(self._readings.items()):
+        for tp, state in list(self._states.items()):
             if limit <= 0:
                 break
-            if reading.paused or reading.held or (among and tp not in among):
+            if state.paused or state.held or (among and tp not in among):
                 continue
             try:
-                part = self._taken(reading, take, amount, limit)
+                part = self._taken(state, take, amount, limit)
             except ClientError as failure:
                 error = error or failure
                 continue
             if part:
                 taken[tp] = part
                 limit -= amount(part)
-                self._readings[tp] = self._readings.pop(tp)
+                self._states[tp] = self._states.pop(tp)
         if error is not None and not taken:
             raise error
         return taken
 
     def _taken(
         self,
-        reading: Reading,
+        state: TopicPartitionState,
         take: Callable[[CompletedFetch, int], list[T]],
         amount: Callable[[list[T]], int],
         limit: int,
     ) -> list[T]:
         taken: list[T] = []
-        while reading.buffer and (left := limit - amount(taken)) > 0:
-            fetched = reading.buffer[0]
+        while state.buffer and (left := limit - amount(taken)) > 0:
+            fetched = state.buffer[0]
             try:
                 taken += take(fetched, left)
             except Refused as refused:
                 if taken:
                     break
-                reading.fetch_again()
-                message = f"{reading.tp} at offset {fetched.position}: {refused.message}"
-                raise RecordsDamaged(message, reading.tp, fetched.position, refused.code) from None
-            assert reading.position is not None
-            epoch = fetched.epoch if fetched.epoch != NO_EPOCH else reading.position.epoch
-            reading.position = Position(fetched.position, epoch)
+                state.fetch_again()
+                message = f"{state.tp} at offset {fetched.position}: {refused.message}"
+                raise RecordsDamaged(message, state.tp, fetched.position, refused.code) from None
+            assert state.position is not None
+            epoch = fetched.epoch if fetched.epoch != NO_EPOCH else state.position.epoch
+            state.position = Position(fetched.position, epoch)
             if fetched.exhausted:
-                reading.buffer.popleft()
-        if not taken and reading.error is not None:
-            error = reading.error
-            if reading.state is not FetchState.STUCK:
-                reading.error = None  # told once, then tried again
+                state.buffer.popleft()
+        if not taken and state.error is not None:
+            error = state.error
+            if state.fetch_state is not FetchState.STUCK:
+                state.error = None  # told once, then tried again
             raise error
         return taken
 
-    def _reset(self, reading: Reading, why: str, error: type[PositionError] = OffsetOutOfRange) -> None:
-        offset = reading.position.offset if reading.position else -1
+    def _reset(self, state: TopicPartitionState, why: str, error: type[PositionError] = OffsetOutOfRange) -> None:
+        offset = state.position.offset if state.position else -1
         if self.settings.auto_offset_reset is None:
-            reading.stick(error(why, reading.tp, offset, ErrorCode.offset_out_of_range))
+            state.stick(error(why, state.tp, offset, ErrorCode.offset_out_of_range))
         else:
-            reading.reset(self.settings.auto_offset_reset)
+            state.reset(self.settings.auto_offset_reset)

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from ottla.client.core.connection import Reply, resolve
-from ottla.client.core.metadata import Metadata, Topic
+from ottla.client.core.broker_connection import Reply, resolve
+from ottla.client.core.metadata import Metadata, TopicMetadata
 from ottla.client.core.network import Network
-from ottla.client.core.requests import ANYBODY, Broker, Send, backoff_s
-from ottla.client.core.waits import Obstacle, Unanswered, Waits, of_topics
+from ottla.client.core.requests import ANY_NODE, Node, Send, backoff_s
+from ottla.client.core.wait_reasons import InFlightRequests, Obstacle, WaitReasons, of_topics
 from ottla.client.errors import BUSY, SILENT, ClientError, NoAnswer, TimedOut, Unreachable, error_of
 from ottla.errors import ErrorCode
 from ottla.wire.tree import Message
@@ -63,9 +63,9 @@ class Driver:
         self._waiters: list[asyncio.Future[None]] = []
         self._failures: dict[int, ClientError] = {}
         """Why each broker that could not be spoken to last time could not."""
-        self.waits = Waits()
+        self.waits = WaitReasons()
         """Why nothing happens."""
-        self._unanswered = Unanswered()
+        self._unanswered = InFlightRequests()
         self._sources: list[Callable[[float], Iterable[Obstacle]]] = [self._bootstrap_obstacles]
         self._look_timer: Handle | None = None
         self._calls = 0
@@ -165,7 +165,7 @@ class Driver:
         self.wake()
 
     def _send(self, machine: Machine, send: Send) -> None:
-        to = send.to if send.to is not ANYBODY else self.metadata.any_broker(self.runtime.now())
+        to = send.to if send.to is not ANY_NODE else self.metadata.any_broker(self.runtime.now())
 
         number = self._sends(to, send)
 
@@ -189,7 +189,7 @@ class Driver:
         else:
             self.network.send(send, to, reply if send.awaited else None)
 
-    def _sends(self, to: Broker | None, send: Send) -> int:
+    def _sends(self, to: Node | None, send: Send) -> int:
         """A number under which it is waited for. Before any broker has answered the bootstrap list is what is named."""
         if to is None or not send.awaited or self.metadata.revision == 0:
             return 0
@@ -202,10 +202,10 @@ class Driver:
         else:
             self._unanswered.answered(number, self.waits, self.runtime.now())
 
-    def _note_lost(self, to: Broker, send: Send, error: ClientError) -> None:
-        """A machine that asked ANYBODY cannot say who it was that did not answer."""
+    def _note_lost(self, to: Node, send: Send, error: ClientError) -> None:
+        """A machine that asked ANY_NODE cannot say who it was that did not answer."""
         self._failures[to.node_id] = error
-        if send.to is ANYBODY and error.code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
+        if send.to is ANY_NODE and error.code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
             self.metadata.lost(to.node_id, self.runtime.now())
 
     # Why they wait.
@@ -282,7 +282,7 @@ class Driver:
 
     def ask(self, send: Send, reply: Reply) -> None:
         """Beside the machines; what it says of the broker's health is noted all the same."""
-        to = send.to if send.to is not ANYBODY else self.metadata.any_broker(self.runtime.now())
+        to = send.to if send.to is not ANY_NODE else self.metadata.any_broker(self.runtime.now())
         if to is None:
             self.runtime.call_soon(reply, self._nobody())
             return
@@ -312,7 +312,7 @@ class Driver:
         self,
         request: Message,
         answer: type[R],
-        to: Broker = ANYBODY,
+        to: Node = ANY_NODE,
         *,
         timeout_s: float,
         version_max: int | None = None,
@@ -349,7 +349,7 @@ class Driver:
             attempts += 1
             await asyncio.sleep(pause)
 
-    async def topic(self, name: str, deadline: float) -> Topic:
+    async def topic(self, name: str, deadline: float) -> TopicMetadata:
         """As soon as it is known. What is said of a topic that is not there in time is why."""
         self.metadata.want(name, self.runtime.now())
         with self.metadata.awaited(name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ottla.client.core.requests import CONSUMER, STALE_METADATA, Broker, code_of
+from ottla.client.core.requests import CONSUMER, STALE_METADATA, Node, code_of
 from ottla.client.errors import ClientError, Several, error_of
 from ottla.client.values import UNCOMMITTED, OffsetAndTimestamp, TopicPartition
 from ottla.errors import ErrorCode
@@ -62,9 +62,9 @@ async def list_offsets(
 
 async def _by_leader(
     driver: Driver, times: Mapping[TopicPartition, int], deadline: float
-) -> dict[Broker, dict[TopicPartition, int]]:
+) -> dict[Node, dict[TopicPartition, int]]:
     """A ClientError, worth trying again, when somebody has no leader now."""
-    asked: dict[Broker, dict[TopicPartition, int]] = {}
+    asked: dict[Node, dict[TopicPartition, int]] = {}
     for tp, at in times.items():
         topic = await driver.topic(tp.topic, deadline)
         if tp.partition not in topic.leaders:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ottla.client.core import reasons
-from ottla.client.core.requests import NO_NODE, Broker, Send, backoff_s, code_of
+from ottla.client.core.requests import NO_NODE, Node, Send, backoff_s, code_of
 from ottla.client.errors import ClientError, error_of
 from ottla.client.values import NO_EPOCH
 from ottla.errors import RETRIABLE, ErrorCode
@@ -57,7 +57,7 @@ class Leader(NamedTuple):
 NO_LEADER: Final = Leader(NO_NODE)
 
 
-class Topic(NamedTuple):
+class TopicMetadata(NamedTuple):
     name: str
     id: bytes
     leaders: Mapping[int, Leader]
@@ -65,7 +65,7 @@ class Topic(NamedTuple):
     """Partitions that have a leader, one that can be found. As long as it is not all of them, metadata is refreshed."""
 
 
-_Endpoint = fetch.NodeEndpoint | produce.NodeEndpoint | Broker
+_Endpoint = fetch.NodeEndpoint | produce.NodeEndpoint | Node
 
 
 class _Rest:
@@ -86,14 +86,14 @@ class Metadata:
     ) -> None:
         """`turn`: where in its lists this client begins, so that many clients do not all begin with the first."""
         self.settings = settings or MetadataSettings()
-        self.bootstrap = [Broker(-1 - at, host, port) for at, (host, port) in enumerate(bootstrap)]
+        self.bootstrap = [Node(-1 - at, host, port) for at, (host, port) in enumerate(bootstrap)]
         assert self.bootstrap, "a client needs somebody to ask first"
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, Node] = {}
         self.cluster_id: str | None = None
         self.controller_id = NO_NODE
         self.revision = 0
         """Rises whenever something is known that was not; whoever keeps conclusions compares it."""
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[bytes, str] = {}
         self.errors: dict[str, ErrorCode] = {}
         self.in_use: Callable[[], Iterable[str]] = tuple
@@ -116,7 +116,7 @@ class Metadata:
 
     # What is known.
 
-    def topic(self, name: str) -> Topic | None:
+    def topic(self, name: str) -> TopicMetadata | None:
         return self._topics.get(name)
 
     def topics(self) -> list[str]:
@@ -129,7 +129,7 @@ class Metadata:
         known = self._topics.get(topic)
         return known.leaders.get(partition, NO_LEADER) if known else NO_LEADER
 
-    def leading_broker(self, topic: str, partition: int, now: float) -> Broker | None:
+    def leading_broker(self, topic: str, partition: int, now: float) -> Node | None:
         """The leader, if it can be spoken to."""
         broker = self.brokers.get(self.leader(topic, partition).node_id)
         return broker if broker is not None and self.reachable(broker.node_id, now) else None
@@ -164,7 +164,7 @@ class Metadata:
         rest = self._resting.get(node_id)
         return rest.until if rest else 0.0
 
-    def any_broker(self, now: float) -> Broker | None:
+    def any_broker(self, now: float) -> Node | None:
         """Each in its turn, but one that was lost only while there is no other; those of the bootstrap list when nobody
         else can be reached, or when all others were lost since they were reached: who takes long to be given up is
         ready again before the last of them has failed."""
@@ -181,7 +181,7 @@ class Metadata:
                 return chosen
         return None
 
-    def _failures(self, broker: Broker) -> int:
+    def _failures(self, broker: Node) -> int:
         rest = self._resting.get(broker.node_id)
         return rest.attempts if rest else 0
 
@@ -246,7 +246,7 @@ class Metadata:
     def hinted(self, topic: str, partition: int, leader: Leader, endpoints: Iterable[_Endpoint]) -> bool:
         """A refusal named the leader. True if that is news: then there is no need to ask or to wait."""
         for endpoint in endpoints:
-            self.brokers[endpoint.node_id] = Broker(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
+            self.brokers[endpoint.node_id] = Node(endpoint.node_id, endpoint.host, endpoint.port, endpoint.rack)
         known = self._topics.get(topic)
         if known is None or leader.node_id not in self.brokers or leader.epoch <= self.leader(topic, partition).epoch:
             return False
@@ -344,7 +344,7 @@ class Metadata:
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         self.brokers = {
-            broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
+            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
         }
         known = self.brokers.keys() | {broker.node_id for broker in self.bootstrap}
         self._resting = {node_id: rest for node_id, rest in self._resting.items() if node_id in known}
@@ -379,7 +379,7 @@ class Metadata:
         if before is not None and before.id != topic_id:
             self._names.pop(before.id, None)
         available = tuple(index for index in sorted(leaders) if leaders[index].node_id in self.brokers)
-        self._topics[name] = Topic(name, topic_id, leaders, available)
+        self._topics[name] = TopicMetadata(name, topic_id, leaders, available)
         if topic_id != ZERO_UUID:
             self._names[topic_id] = name
 

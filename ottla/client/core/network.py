@@ -12,8 +12,8 @@ from collections import deque
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from ottla.client.core.connection import Connection, Reply
-from ottla.client.core.requests import Broker, Send
+from ottla.client.core.broker_connection import BrokerConnection, Reply
+from ottla.client.core.requests import Node, Send
 from ottla.client.errors import ClientError, ConnectionLost, NotUnderstood
 from ottla.wire.schema.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from ottla.wire.schema.fetch import FetchRequest
@@ -52,7 +52,7 @@ class _Link:
         self._network = network
         self._key = key
         self._waiting: deque[tuple[Send, Reply | None]] = deque()
-        self.connection: Connection | None = None
+        self.connection: BrokerConnection | None = None
         host, port, lane = key
         self.opening = network.runtime.spawn(self._open(), name=f"{lane.name.lower()} to {host}:{port}")
 
@@ -74,7 +74,7 @@ class _Link:
     async def _open(self) -> None:
         network, (host, port, _) = self._network, self._key
         try:
-            connection = await Connection.open(
+            connection = await BrokerConnection.open(
                 host, port, client_id=network.client_id, runtime=network.runtime, timeout_s=network.setup_timeout_s
             )
         except ClientError as error:
@@ -111,7 +111,7 @@ class _Link:
             del self._network.links[self._key]
 
 
-def _key(to: Broker, kind: type[Message]) -> tuple[str, int, Lane]:
+def _key(to: Node, kind: type[Message]) -> tuple[str, int, Lane]:
     return to.host, to.port, _LANES.get(kind, Lane.QUESTIONS)
 
 
@@ -125,7 +125,7 @@ class Network:
         """What the cluster has agreed on, by name, as the last broker told that was connected to."""
         self.closed = False
 
-    def send(self, send: Send, to: Broker, reply: Reply | None) -> None:
+    def send(self, send: Send, to: Node, reply: Reply | None) -> None:
         """`reply` is called once, perhaps before this returns; never if none is awaited."""
         if self.closed:
             if reply is not None:
@@ -137,7 +137,7 @@ class Network:
             link = self.links[key] = _Link(self, key)
         link.send(send, reply)
 
-    def drop(self, to: Broker, kind: type[Message]) -> None:
+    def drop(self, to: Node, kind: type[Message]) -> None:
         """Give up what was sent of this kind, and whatever else is on the same connection."""
         link = self.links.get(_key(to, kind))
         if link is not None:

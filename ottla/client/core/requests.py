@@ -3,7 +3,7 @@
 The contract between a machine (`metadata`, `accumulator`, `fetcher` and others) and its shell:
 - `decide(now)` gives what is to be done, after whatever happened (to any of the machines) and when `deadline` has
   passed. It never waits.
-- `Send`: to that broker (or to `any_broker`, if it is for ANYBODY), in order with other requests of its kind, in the
+- `Send`: to that broker (or to `any_broker`, if it is for ANY_NODE), in order with other requests of its kind, in the
   highest common version. Then `answered`, or `failed` when the connection is lost or `timeout_s` is over. A shell that
   gives up on one request closes the connection, and fails everything that was sent on it, before it connects anew.
 - `Send.awaited` false: no answer comes. `answered` is not called; `failed` need not be.
@@ -44,7 +44,7 @@ STALE_METADATA: Final = frozenset(
 """Refusals after which a client should find out who leads now."""
 
 
-class Broker(NamedTuple):
+class Node(NamedTuple):
     """Those of the bootstrap list have negative ids: nobody knows yet who they are."""
 
     node_id: int
@@ -53,14 +53,14 @@ class Broker(NamedTuple):
     rack: str | None = None
 
 
-ANYBODY: Final = Broker(-(2**31), "", 0)
+ANY_NODE: Final = Node(-(2**31), "", 0)
 """Whoever can be reached: for questions that every broker can answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Send:
     request: Message
-    to: Broker
+    to: Node
     timeout_s: float
     awaited: bool = True
     version_max: int | None = None

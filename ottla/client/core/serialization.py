@@ -15,7 +15,7 @@ from ottla.wire.records import Headers
 CONTEXT_NAMES: Final = ("ctx", "context")
 
 
-class Context(NamedTuple):
+class FieldContext(NamedTuple):
     """Where a key or value goes or comes from."""
 
     topic: str
@@ -30,7 +30,7 @@ Converter = Callable[[Any, str, Headers], Any]
 def converter(function: Callable[..., Any], field: str) -> Converter:
     if not _takes_context(function):
         return lambda given, _, __: function(given)
-    return lambda given, topic, headers: function(given, Context(topic, field, headers))
+    return lambda given, topic, headers: function(given, FieldContext(topic, field, headers))
 
 
 def _takes_context(function: Callable[..., Any]) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ottla.client.core.find_coordinator import COORDINATOR_MOVED, find_coordinator
-from ottla.client.core.requests import Broker, code_of
+from ottla.client.core.requests import Node, code_of
 from ottla.client.errors import ClientError, CommitFailed, Several, Unreachable, error_of
 from ottla.client.values import GroupMetadata, OffsetAndMetadata, Offsets, TopicPartition
 from ottla.errors import ErrorCode
@@ -56,7 +56,7 @@ class GroupOffsets:
         self._group_id = group_id
         self._timeout_s = timeout_s
         self._request_timeout_s = request_timeout_s
-        self._coordinator: Broker | None = None
+        self._coordinator: Node | None = None
 
     async def commit(
         self, offsets: Offsets, who: Callable[[], GroupMetadata], refused: Refusal = lambda _, __: None
@@ -82,7 +82,7 @@ class GroupOffsets:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return await self._driver.insist(lambda: self._fetch(partitions, asking(), stable), timeout_s=limit_s)
 
-    async def coordinator(self) -> Broker:
+    async def coordinator(self) -> Node:
         """Found once, and looked for again after it was lost."""
         if self._coordinator is None:
             self._coordinator = await find_coordinator(self._driver, self._group_id, self._request_timeout_s)

@@ -5,7 +5,7 @@ failed, a callback returned, the user polled, its deadline has passed), always w
 is to be done, in order. It never waits: `deadline` says until when nothing needs to be done if nothing happens.
 
 The shell's part of the contract
-- `Send`: as in `core.requests`, with `answered` and `failed` told by the request. FindCoordinator goes to ANYBODY.
+- `Send`: as in `core.requests`, with `answered` and `failed` told by the request. FindCoordinator goes to ANY_NODE.
 - `Revoke`, `Assign`, `Lose`: one after another, each with the user's callback; after a `Revoke` or a `Lose` (not an
   `Assign`) `called_back`. Revoked partitions may still be committed, lost ones may be somebody else's by now.
 - `CountPartitions`, `NameTopics`: look it up in fresh metadata, then `counted` or `named`.
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ottla.client.core.find_coordinator import GROUP, coordinator_request, found_coordinator
-from ottla.client.core.requests import ANYBODY, Broker, Send, backoff_s
+from ottla.client.core.requests import ANY_NODE, Node, Send, backoff_s
 from ottla.client.values import TopicPartition
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.schema.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -85,7 +85,7 @@ class GroupMember(ABC):
 
     def __init__(self, settings: MemberSettings) -> None:
         self.settings = settings
-        self.coordinator: Broker | None = None
+        self.coordinator: Node | None = None
         self.member_id = ""
         self.owned: frozenset[TopicPartition] = frozenset()
         """What the user reads, or is in the middle of giving up."""
@@ -215,7 +215,7 @@ class GroupMember(ABC):
 
     def _send(self, request: Message, timeout_ms: int | None = None) -> Message:
         timeout = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        to = ANYBODY if isinstance(request, FindCoordinatorRequest) else self.coordinator
+        to = ANY_NODE if isinstance(request, FindCoordinatorRequest) else self.coordinator
         assert to is not None, "a coordinator has to be found before it is spoken to"
         self._out.append(Send(request, to, timeout / 1000))
         return request

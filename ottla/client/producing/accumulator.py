@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ottla.client.core.metadata import Leader, Metadata
-from ottla.client.core.requests import STALE_METADATA, Broker, Send, backoff_s, code_of
+from ottla.client.core.requests import STALE_METADATA, Node, Send, backoff_s, code_of
 from ottla.client.errors import ClientError, TimedOut, error_of
 from ottla.client.producing.batches import (
     MISNUMBERED,
@@ -30,22 +30,22 @@ from ottla.client.producing.batches import (
     new_record,
     size_of,
 )
-from ottla.client.producing.deliveries import (
+from ottla.client.producing.partitioners import Partitioner
+from ottla.client.producing.produce_requests import (
     DELIVERED,
     DOUBTFUL,
     NO_OFFSET,
     TOO_LARGE,
+    AppendResult,
     Delivered,
     Load,
     ProducerSettings,
     Undelivered,
-    Verdict,
     flaw_of,
     produce,
     results_of,
     too_large,
 )
-from ottla.client.producing.partitioners import Partitioner
 from ottla.client.producing.producer_id import NO_ID, ProducerIdAndEpoch, ProducerIdRequests
 from ottla.client.values import TopicPartition
 from ottla.errors import RETRIABLE, ErrorCode
@@ -58,7 +58,7 @@ from ottla.wire.tree import Message
 Action = Send | Delivered | Undelivered
 
 
-class Accumulator:
+class RecordAccumulator:
     """One producer."""
 
     def __init__(self, metadata: Metadata, partitioner: Partitioner, settings: ProducerSettings | None = None) -> None:
@@ -100,7 +100,7 @@ class Accumulator:
         headers: Headers = (),
         partition: int | None = None,
         token: object = None,
-    ) -> Verdict:
+    ) -> AppendResult:
         """Take a record, or say why not yet. ClientError: not ever."""
         self._check_open()
         known = self._metadata.topic(topic)
@@ -110,21 +110,21 @@ class Accumulator:
             self._metadata.want(topic, now)
             if known is not None:
                 self._metadata.refresh()
-            return Verdict.METADATA_MISSING
+            return AppendResult.METADATA_MISSING
         record = new_record(Record, (0, timestamp_ms, key, value, headers))
         size = size_of(record)
         if HEADER_BYTES + size > self.settings.max_request_size:
             raise too_large(size)
         if self.buffered_bytes + size > self.settings.buffer_memory and self.buffered_bytes:
             self._pressed = True
-            return Verdict.FULL
+            return AppendResult.FULL
         if partition is None:
             partition = self._partitioner.choose(known, record)
             if partition not in known.leaders:
                 raise ClientError(f"the partitioner chose {partition}, which topic {topic} does not have")
         self._add((topic, partition), record, token, size, now)
         self._partitioner.appended(known, partition, size)
-        return Verdict.ACCEPTED
+        return AppendResult.ACCEPTED
 
     def _check_open(self) -> None:
         error = self.failure or self.transaction_error
@@ -297,9 +297,9 @@ class Accumulator:
                 self._send(broker, load)
             queues = [queue for _, load in loads.values() for queue, _ in load]
 
-    def _load(self, queues: Iterable[PartitionQueue], now: float) -> dict[int, tuple[Broker, Load]]:
+    def _load(self, queues: Iterable[PartitionQueue], now: float) -> dict[int, tuple[Node, Load]]:
         """At most one request for each broker, with at most one batch for each partition."""
-        loads: dict[int, tuple[Broker, Load]] = {}
+        loads: dict[int, tuple[Node, Load]] = {}
         sizes: dict[int, int] = {}
         for queue in queues:
             broker = self._destination(queue, now)
@@ -312,7 +312,7 @@ class Accumulator:
                 sizes[broker.node_id] = sizes.get(broker.node_id, 0) + batch.size
         return loads
 
-    def _destination(self, queue: PartitionQueue, now: float) -> Broker | None:
+    def _destination(self, queue: PartitionQueue, now: float) -> Node | None:
         return None if now < queue.muted_until else self._metadata.leading_broker(queue.topic, queue.partition, now)
 
     def _next(self, queue: PartitionQueue, node_id: int, room: int, now: float) -> Batch | None:
@@ -347,7 +347,7 @@ class Accumulator:
         queue.adopt(self.identity)
         return True
 
-    def _send(self, broker: Broker, load: Load) -> None:
+    def _send(self, broker: Node, load: Load) -> None:
         for queue, batch in list(load):
             queue.wait(batch)
             if (flaw := flaw_of(queue, batch, self.settings)) is not None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Final, Protocol
 
-from ottla.client.core.metadata import Topic
+from ottla.client.core.metadata import TopicMetadata
 from ottla.client.errors import BadSetting, ClientError
 from ottla.wire.records import Record
 
@@ -30,14 +30,14 @@ _MASK_64: Final = (1 << 64) - 1
 _PRIORITY_HEADER: Final = "priority"
 
 Function = Callable[[str, Record, Sequence[int]], int]
-"""Topic, record, all partitions of the topic: the one to take."""
+"""TopicMetadata, record, all partitions of the topic: the one to take."""
 
 
 class Partitioner(Protocol):
-    def choose(self, topic: Topic, record: Record) -> int:
+    def choose(self, topic: TopicMetadata, record: Record) -> int:
         """One of the topic's partitions."""
 
-    def appended(self, topic: Topic, partition: int, size: int) -> None:
+    def appended(self, topic: TopicMetadata, partition: int, size: int) -> None:
         """So many bytes were added to a batch of this partition."""
 
 
@@ -77,19 +77,19 @@ class Chance:
 class _ByKey(ABC):
     """What those that differ only for records without a key have in common."""
 
-    def choose(self, topic: Topic, record: Record) -> int:
+    def choose(self, topic: TopicMetadata, record: Record) -> int:
         if record.key is not None:
             return partition_of_key(record.key, len(topic.leaders))
         return self._without_key(topic, topic.available or sorted(topic.leaders))
 
-    def appended(self, topic: Topic, partition: int, size: int) -> None:  # noqa: B027 (few keep count)
+    def appended(self, topic: TopicMetadata, partition: int, size: int) -> None:  # noqa: B027 (few keep count)
         pass
 
     @abstractmethod
-    def _without_key(self, topic: Topic, choice: Sequence[int]) -> int: ...
+    def _without_key(self, topic: TopicMetadata, choice: Sequence[int]) -> int: ...
 
 
-class Sticky(_ByKey):
+class StickyPartitioner(_ByKey):
     """A batch for one partition, then a batch for the next, beginning anywhere."""
 
     def __init__(self, seed: int, batch_size: int) -> None:
@@ -99,7 +99,7 @@ class Sticky(_ByKey):
         self._chosen: dict[str, tuple[int, int]] = {}
         """The partition being filled, and how many bytes it got."""
 
-    def _without_key(self, topic: Topic, choice: Sequence[int]) -> int:
+    def _without_key(self, topic: TopicMetadata, choice: Sequence[int]) -> int:
         chosen = self._chosen.get(topic.name)
         if chosen is not None and chosen[0] in choice:
             return chosen[0]
@@ -110,7 +110,7 @@ class Sticky(_ByKey):
         self._chosen[topic.name] = (partition, 0)
         return partition
 
-    def appended(self, topic: Topic, partition: int, size: int) -> None:
+    def appended(self, topic: TopicMetadata, partition: int, size: int) -> None:
         chosen = self._chosen.get(topic.name)
         if chosen is None or chosen[0] != partition:
             return
@@ -120,17 +120,17 @@ class Sticky(_ByKey):
             self._chosen[topic.name] = (partition, chosen[1] + size)
 
 
-class RoundRobin(_ByKey):
+class RoundRobinPartitioner(_ByKey):
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}
 
-    def _without_key(self, topic: Topic, choice: Sequence[int]) -> int:
+    def _without_key(self, topic: TopicMetadata, choice: Sequence[int]) -> int:
         turn = self._turns.get(topic.name, -1) + 1
         self._turns[topic.name] = turn
         return choice[turn % len(choice)]
 
 
-class ShuffledRoundRobin(_ByKey):
+class ShuffledRoundRobinPartitioner(_ByKey):
     """Every partition in turn, in an order of this producer's own: partitions have ranks that its seed decides, so
     the order stays while leaders come and go."""
 
@@ -141,7 +141,7 @@ class ShuffledRoundRobin(_ByKey):
         self._orders: dict[str, tuple[Sequence[int], list[int]]] = {}
         """The partitions to choose from when they were last ordered, and their order."""
 
-    def _without_key(self, topic: Topic, choice: Sequence[int]) -> int:
+    def _without_key(self, topic: TopicMetadata, choice: Sequence[int]) -> int:
         known = self._orders.get(topic.name)
         if known is None or known[0] != choice:
             known = (choice, sorted(choice, key=lambda partition: self._rank(topic.name, partition)))
@@ -156,16 +156,16 @@ class ShuffledRoundRobin(_ByKey):
         return self._ranks[topic, partition]
 
 
-class Random(_ByKey):
+class RandomPartitioner(_ByKey):
     def __init__(self, seed: int) -> None:
         self._chance = Chance(seed)
 
-    def _without_key(self, topic: Topic, choice: Sequence[int]) -> int:
+    def _without_key(self, topic: TopicMetadata, choice: Sequence[int]) -> int:
         return choice[self._chance.below(len(choice))]
 
 
-class Hash(_ByKey):
-    def _without_key(self, topic: Topic, choice: Sequence[int]) -> int:
+class HashPartitioner(_ByKey):
+    def _without_key(self, topic: TopicMetadata, choice: Sequence[int]) -> int:
         return partition_of_key(b"", len(topic.leaders))
 
 
@@ -180,7 +180,7 @@ def priority_in_header(record: Record) -> int:
     return 0
 
 
-class Priority:
+class PriorityPartitioner:
     """Bands of neighbouring partitions, the first for priority 0. Within a band a key keeps its partition, and
     records without one take turns.
 
@@ -207,7 +207,7 @@ class Priority:
             at + 1 + spare * sum(weights[: at + 1]) // total,
         )
 
-    def choose(self, topic: Topic, record: Record) -> int:
+    def choose(self, topic: TopicMetadata, record: Record) -> int:
         priority = self._priority_of(record)
         band = self.band(priority, len(topic.leaders))
         if record.key is not None:
@@ -217,20 +217,20 @@ class Priority:
         self._turns[topic.name, band.start] = turn
         return choice[turn % len(choice)]
 
-    def appended(self, topic: Topic, partition: int, size: int) -> None:
+    def appended(self, topic: TopicMetadata, partition: int, size: int) -> None:
         pass
 
 
-class Chosen:
+class FunctionPartitioner:
     """By a function of the user's."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
 
-    def choose(self, topic: Topic, record: Record) -> int:
+    def choose(self, topic: TopicMetadata, record: Record) -> int:
         return index(self._function(topic.name, record, sorted(topic.leaders)))
 
-    def appended(self, topic: Topic, partition: int, size: int) -> None:
+    def appended(self, topic: TopicMetadata, partition: int, size: int) -> None:
         pass
 
 
@@ -239,14 +239,14 @@ def partitioner_of(
 ) -> Partitioner:
     """By the name users know it by."""
     if callable(choice):
-        return Chosen(choice)
+        return FunctionPartitioner(choice)
     makers: dict[str, Callable[[], Partitioner]] = {
-        "sticky": lambda: Sticky(seed, batch_size),
-        "round_robin": RoundRobin,
-        "shuffled_round_robin": lambda: ShuffledRoundRobin(seed),
-        "random": lambda: Random(seed),
-        "hash": Hash,
-        "priority": lambda: Priority(weights),
+        "sticky": lambda: StickyPartitioner(seed, batch_size),
+        "round_robin": RoundRobinPartitioner,
+        "shuffled_round_robin": lambda: ShuffledRoundRobinPartitioner(seed),
+        "random": lambda: RandomPartitioner(seed),
+        "hash": HashPartitioner,
+        "priority": lambda: PriorityPartitioner(weights),
     }
     if choice not in makers:
         raise BadSetting(f"there is no partitioner {choice!r}; there are {', '.join(makers)}")

@@ -20,8 +20,8 @@ from ottla.client.core.metadata import MetadataSettings
 from ottla.client.core.serialization import converter
 from ottla.client.core.settings import ClientSettings, ProducerOptions, SendSettings, Settings
 from ottla.client.errors import BadSetting, ClientError, TimedOut, error_of
-from ottla.client.producing.deliveries import Delivered, ProducerSettings, Undelivered, Verdict
 from ottla.client.producing.partitioners import Function, Partitioner, partitioner_of
+from ottla.client.producing.produce_requests import AppendResult, Delivered, ProducerSettings, Undelivered
 from ottla.client.producing.transaction_calls import TransactionCalls
 from ottla.client.producing.transaction_manager import TransactionSettings
 from ottla.client.producing.whole_batches import Content, Shipment, WholeBatches
@@ -33,7 +33,7 @@ from ottla.wire.records import Headers
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ottla.client.producing.column_batches import RowPartitioner
+    from ottla.client.producing.arrow_batches import RowPartitioner
     from ottla.runtime import Runtime
 
 Serializer = Callable[..., bytes | None]
@@ -161,7 +161,7 @@ class Producer(Client):
         future: asyncio.Future[RecordMetadata] = self._new_future()
         ready = self.prepared(topic, value, key, headers, partition, timestamp_ms)
         offered = (topic, *ready, partition, timestamp_ms, future)
-        if self.offer(*offered) is not Verdict.ACCEPTED:
+        if self.offer(*offered) is not AppendResult.ACCEPTED:
             await self.insist_on(*offered)
         self._unyielded += 1
         if not self._unyielded & UNYIELDED_MAX:
@@ -183,7 +183,7 @@ class Producer(Client):
         """Hand over all rows of a table; no object is made for a record. The names are those of its columns: bytes or
         text for keys and values, `list<struct<key, value>>` for headers. Waits only while memory is full; the future
         has the number of rows, once all are in the log. Serializers are not used. Needs `ottla[arrow]`."""
-        from ottla.client.producing import column_batches as arrow
+        from ottla.client.producing import arrow_batches as arrow
 
         driver = self._driver
         future: asyncio.Future[int] = self._new_future()
@@ -209,7 +209,7 @@ class Producer(Client):
         deadline = self._runtime.now() + self._max_block_s
         while (
             verdict := self._accumulator.append_batch(tp, content, shipment, self._runtime.now())
-        ) is not Verdict.ACCEPTED:
+        ) is not AppendResult.ACCEPTED:
             self._driver.wake()
             await self._wait_for(verdict, tp.topic, tp.partition, deadline)
         self._driver.wake()
@@ -311,7 +311,7 @@ class Producer(Client):
         partition: int | None,
         timestamp_ms: int | None,
         token: Promise,
-    ) -> Verdict:
+    ) -> AppendResult:
         """Hand a record over if that takes no waiting; `token` is told what becomes of it."""
         runtime, driver = self._runtime, self._driver
         if self._transactions is not None:
@@ -361,7 +361,7 @@ class Producer(Client):
         with self._driver.metadata.awaited(topic):
             while (
                 verdict := self.offer(topic, value, key, headers, partition, timestamp_ms, token)
-            ) is not Verdict.ACCEPTED:
+            ) is not AppendResult.ACCEPTED:
                 await self._wait_for(verdict, topic, partition, deadline)
 
     def not_taken(self, error: Exception) -> None:
@@ -369,13 +369,13 @@ class Producer(Client):
         if self._transactions is not None:
             self._transactions.spoil(error)
 
-    async def _wait_for(self, verdict: Verdict, topic: str, partition: int | None, deadline: float) -> None:
+    async def _wait_for(self, verdict: AppendResult, topic: str, partition: int | None, deadline: float) -> None:
         driver = self._driver
         if driver.runtime.now() < deadline:
             await driver.changed(deadline)
             return
         waited = f"waited {self._max_block_s:g} s"
-        if verdict is Verdict.FULL:
+        if verdict is AppendResult.FULL:
             raise TimedOut(f"topic {topic}: {waited} for memory; buffer_memory is full of records not yet delivered")
         error = error_of(driver.metadata.error(topic), f"topic {topic}")
         if error is None and partition is not None and driver.metadata.topic(topic) is not None:

@@ -14,7 +14,7 @@ from ottla.wire.batch import NO_PRODUCER
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
-    from ottla.client.producing.deliveries import ProducerSettings
+    from ottla.client.producing.produce_requests import ProducerSettings
 
 NO_TIMEOUT_MS: Final = 2**31 - 1
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1

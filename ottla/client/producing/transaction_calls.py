@@ -8,8 +8,14 @@ from typing import Final
 
 from ottla.client.core.driver import Driver
 from ottla.client.errors import ClientError
-from ottla.client.producing.accumulator import Accumulator
-from ottla.client.producing.transaction_manager import Done, Failed, Phase, TransactionManager, TransactionSettings
+from ottla.client.producing.accumulator import RecordAccumulator
+from ottla.client.producing.transaction_manager import (
+    CallDone,
+    CallFailed,
+    Phase,
+    TransactionManager,
+    TransactionSettings,
+)
 from ottla.client.values import GroupMetadata, Offsets, OpenTransaction
 from ottla.errors import ErrorCode
 
@@ -21,7 +27,7 @@ class TransactionCalls:
     """Of one producer. Made before its accumulator is attached: the machine is asked first."""
 
     def __init__(
-        self, driver: Driver, accumulator: Accumulator, settings: TransactionSettings, *, timeout_s: float
+        self, driver: Driver, accumulator: RecordAccumulator, settings: TransactionSettings, *, timeout_s: float
     ) -> None:
         self._driver = driver
         self._machine = TransactionManager(accumulator, driver.metadata, settings)
@@ -88,12 +94,12 @@ class TransactionCalls:
             waited = f"the transaction's coordinator did not answer within {self._timeout_s:g} s"
             raise self._driver.timed_out(waited) from None
 
-    def _resolve(self, action: Done | Failed) -> None:
+    def _resolve(self, action: CallDone | CallFailed) -> None:
         token = action.token
         assert isinstance(token, asyncio.Future)
         if token.done():
             return
-        if isinstance(action, Failed):
+        if isinstance(action, CallFailed):
             token.set_exception(action.error)
         else:
             token.set_result(None)

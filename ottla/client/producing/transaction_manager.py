@@ -14,8 +14,8 @@ got lost on their way, what the log remembers of their numbers is not known any 
 next epoch after the abort (KIP-360). Under the second version (KIP-890) leaders add partitions by themselves, and every
 end brings the next epoch. Which one is spoken is said with `agree`, between transactions.
 
-The contract with the shell stands in `core.requests`. Each call of the user comes with a token, and ends with `Done` or
-`Failed` for it. This machine is asked before its accumulator, which then writes to partitions that were let in.
+The contract with the shell stands in `core.requests`. Each call of the user has a token, and ends with `CallDone` or
+`CallFailed` for it. This machine is asked before its accumulator, which then writes to partitions that were let in.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ottla.client.core.find_coordinator import (
     found_coordinator,
 )
 from ottla.client.core.metadata import Metadata
-from ottla.client.core.requests import ANYBODY, Broker, Send, backoff_s, code_of
+from ottla.client.core.requests import ANY_NODE, Node, Send, backoff_s, code_of
 from ottla.client.errors import ClientError, error_of
-from ottla.client.producing.accumulator import Accumulator
+from ottla.client.producing.accumulator import RecordAccumulator
 from ottla.client.producing.producer_id import NO_ID, ProducerIdAndEpoch
 from ottla.client.producing.transaction_requests import TransactionRequests
 from ottla.client.values import TRANSACTION_V2, GroupMetadata, Offsets, OpenTransaction, TopicPartition
@@ -97,12 +97,12 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Done:
+class CallDone:
     token: object
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Failed:
+class CallFailed:
     token: object
     error: ClientError
 
@@ -113,13 +113,13 @@ class _Offsets(NamedTuple):
     offsets: Offsets
 
 
-Action = Send | Done | Failed
+Action = Send | CallDone | CallFailed
 
 
 class TransactionManager:
     """One transactional producer, beside its accumulator."""
 
-    def __init__(self, accumulator: Accumulator, metadata: Metadata, settings: TransactionSettings) -> None:
+    def __init__(self, accumulator: RecordAccumulator, metadata: Metadata, settings: TransactionSettings) -> None:
         self.settings = settings
         self.phase = Phase.NEW
         self.error: ClientError | None = None
@@ -128,7 +128,7 @@ class TransactionManager:
         self._accumulator = accumulator
         self._requests = TransactionRequests(settings.transactional_id)
         self._metadata = metadata
-        self._coordinators: dict[tuple[int, str], Broker] = {}
+        self._coordinators: dict[tuple[int, str], Node] = {}
         self._request: Send | None = None
         self._abandoned = False
         """What is asked was for a transaction that the user has aborted meanwhile."""
@@ -305,7 +305,7 @@ class TransactionManager:
         to = self._coordinators.get((kind, key))
         self._asked_coordinator = (kind, key)
         if to is None:
-            request, to = coordinator_request(key, kind), ANYBODY
+            request, to = coordinator_request(key, kind), ANY_NODE
             version_max = None
         self._request = Send(request, to, self.settings.request_timeout_ms / 1000, version_max=version_max)
         self._out.append(self._request)
@@ -345,7 +345,7 @@ class TransactionManager:
                 self._began = self._offsets_added = True
             case TxnOffsetCommitResponse() if self._offsets:
                 self._offsets_added = False
-                self._out.append(Done(self._offsets.popleft().token))
+                self._out.append(CallDone(self._offsets.popleft().token))
             case EndTxnResponse():
                 self._was_ended(response)
 
@@ -364,7 +364,7 @@ class TransactionManager:
         self._began = self._offsets_added = False
         self.error = None
         self.phase = Phase.READY
-        self._out.append(Done(self._token))
+        self._out.append(CallDone(self._token))
 
     def _settle(self, code: ErrorCode, now: float) -> None:
         """It was refused, or not answered: try again, break the transaction, or give up."""
@@ -395,7 +395,7 @@ class TransactionManager:
         self.phase, self.error = Phase.BROKEN, error
         self._refuse_offsets(error)
         if was is Phase.COMMITTING:
-            self._out.append(Failed(self._token, error))
+            self._out.append(CallFailed(self._token, error))
 
     def _fail(self, error: ClientError) -> None:
         waiting = self.phase in (Phase.STARTING, Phase.COMMITTING, Phase.ABORTING)
@@ -403,10 +403,10 @@ class TransactionManager:
         self._refuse_offsets(error)
         self._accumulator.abort(error)
         if waiting:
-            self._out.append(Failed(self._token, error))
+            self._out.append(CallFailed(self._token, error))
 
     def _refuse_offsets(self, error: ClientError) -> None:
-        self._out += [Failed(offsets.token, error) for offsets in self._offsets]
+        self._out += [CallFailed(offsets.token, error) for offsets in self._offsets]
         self._offsets.clear()
         self._offsets_added = False
 

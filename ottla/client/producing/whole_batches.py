@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from ottla.client.core import waits
+from ottla.client.core import wait_reasons
 from ottla.client.errors import ClientError
-from ottla.client.producing.accumulator import Accumulator
+from ottla.client.producing.accumulator import RecordAccumulator
 from ottla.client.producing.batches import Batch
-from ottla.client.producing.deliveries import Verdict, too_large
+from ottla.client.producing.produce_requests import AppendResult, too_large
 from ottla.client.values import RecordMetadata, TopicPartition
 from ottla.wire.batch import HEADER_BYTES
 from ottla.wire.records import Record
@@ -96,14 +96,14 @@ class WholeBatch(Batch):
         ]
 
 
-class WholeBatches(Accumulator):
+class WholeBatches(RecordAccumulator):
     """An accumulator that also takes batches as they are."""
 
     def batch_bytes(self, wanted: int) -> int:
         """How large such a batch may be: as is wanted, or as the user wants all batches, and fits a request."""
         return min(max(wanted, self.settings.batch_size), self.settings.max_request_size)
 
-    def append_batch(self, tp: TopicPartition, content: Content, shipment: Shipment, now: float) -> Verdict:
+    def append_batch(self, tp: TopicPartition, content: Content, shipment: Shipment, now: float) -> AppendResult:
         """Take it, or say why not yet. The topic's partitions are known to whoever made the batch."""
         self._check_open()
         settings = self.settings
@@ -111,7 +111,7 @@ class WholeBatches(Accumulator):
             raise too_large(content.size)
         if self.buffered_bytes + content.size > settings.buffer_memory and self.buffered_bytes:
             self._pressed = True
-            return Verdict.FULL
+            return AppendResult.FULL
         queue = self._queue(tp, now)
         self._serial += 1
         self._pending[self._serial] = 1
@@ -120,12 +120,12 @@ class WholeBatches(Accumulator):
         queue.close_batch()
         self.buffered_bytes += content.size
         shipment.add(content.count)
-        return Verdict.ACCEPTED
+        return AppendResult.ACCEPTED
 
-    def obstacles(self, now: float) -> Iterator[waits.Obstacle]:
+    def obstacles(self, now: float) -> Iterator[wait_reasons.Obstacle]:
         """Why partitions that have records to send get on with none."""
         for queue in self._busy.values():
             reported = queue.last_error, queue.last_message
-            found = waits.of_partition(self._metadata, queue.topic, queue.partition, now, *reported)
+            found = wait_reasons.of_partition(self._metadata, queue.topic, queue.partition, now, *reported)
             if found is not None:
                 yield found

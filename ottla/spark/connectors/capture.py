@@ -24,8 +24,8 @@ import psycopg
 from psycopg import errors, sql
 
 from ottla.spark.connectors.envelope import Captured, Keys, Origin, captured, inserted_first, key_text, snapshot_record
-from ottla.spark.connectors.options import CaptureOptions
 from ottla.spark.connectors.pgoutput import Column, Relation, Transaction, lsn_number, lsn_text, transactions
+from ottla.spark.connectors.postgres_options import CaptureOptions
 from ottla.spark.options import BadOption
 
 T = TypeVar("T")

@@ -23,9 +23,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from ottla.spark.border import short_tracebacks
 from ottla.spark.connectors.folders import Folder, folder_of
 from ottla.spark.options import BadOption
+from ottla.spark.tracebacks import short_tracebacks
 
 OWNER: Final = "_ottla_query"
 SCHEMA: Final = "_ottla_schema"

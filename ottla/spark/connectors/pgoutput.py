@@ -89,7 +89,7 @@ def transactions(messages: Iterable[bytes]) -> Iterator[Transaction]:
     relations: dict[int, Relation] = {}
     current: Transaction | None = None
     for message in messages:
-        reader = _Reader(message)
+        reader = _MessageReader(message)
         kind = reader.character()
         if kind == "B":
             commit_lsn, at, xid = reader.unpack("!QqI")
@@ -111,7 +111,7 @@ def transactions(messages: Iterable[bytes]) -> Iterator[Transaction]:
             raise Malformed(f"unknown message {kind!r}")
 
 
-def _relation(reader: _Reader) -> Relation:
+def _relation(reader: _MessageReader) -> Relation:
     (oid,) = reader.unpack("!I")
     schema, table, identity = reader.string(), reader.string(), reader.character()
     (count,) = reader.unpack("!H")
@@ -124,7 +124,7 @@ def _relation(reader: _Reader) -> Relation:
     return Relation(oid, schema or "pg_catalog", table, identity, tuple(columns))
 
 
-def _changes(kind: str, reader: _Reader, relations: dict[int, Relation]) -> Iterator[Change]:
+def _changes(kind: str, reader: _MessageReader, relations: dict[int, Relation]) -> Iterator[Change]:
     if kind == "T":
         count, _options = reader.unpack("!IB")
         for oid in reader.unpack(f"!{count}I"):
@@ -144,7 +144,7 @@ def _changes(kind: str, reader: _Reader, relations: dict[int, Relation]) -> Iter
     yield Change(kind, relation, old, old_is_key, new)
 
 
-class _Reader:
+class _MessageReader:
     def __init__(self, message: bytes) -> None:
         self._message = message
         self._at = 0

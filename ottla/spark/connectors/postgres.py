@@ -25,10 +25,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ottla.spark.border import short_tracebacks
-from ottla.spark.connectors.options import ReadPlan, batch_plan, read_plan, stream_plan
+from ottla.spark.connectors.postgres_options import ReadPlan, batch_plan, read_plan, stream_plan
 from ottla.spark.connectors.postgres_sink import PostgresStreamWriter, PostgresWriter, sink_plan
 from ottla.spark.options import BadOption
+from ottla.spark.tracebacks import short_tracebacks
 
 NUMERIC: Final = 1700
 DECIMAL_DIGITS_MAX: Final = 38

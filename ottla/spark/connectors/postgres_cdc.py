@@ -21,12 +21,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ottla.spark.border import short_tracebacks
 from ottla.spark.connectors.capture import Capture, Exported, connect
 from ottla.spark.connectors.envelope import Captured
-from ottla.spark.connectors.options import CaptureOptions, capture_options
 from ottla.spark.connectors.pgoutput import lsn_number, lsn_text
+from ottla.spark.connectors.postgres_options import CaptureOptions, capture_options
 from ottla.spark.options import BadOption
+from ottla.spark.tracebacks import short_tracebacks
 
 SCHEMA: Final = "topic string, key string, value string, timestamp timestamp, op string, lsn long"
 ARROW: Final = pa.schema(
@@ -59,7 +59,7 @@ class PostgresCdcDataSource(DataSource):
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):
+class CdcPartition(InputPartition):
     """Of the snapshot, or of the changes in (start, end]."""
 
     start: int | None
@@ -129,13 +129,13 @@ class CdcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         if "lsn" in start:
-            return [Part(lsn_number(start["lsn"]), lsn_number(end["lsn"]))]
+            return [CdcPartition(lsn_number(start["lsn"]), lsn_number(end["lsn"]))]
         name = self._exported.name if self._exported is not None and not self._exported.closed else None
         at = datetime.fromisoformat(end["at"]) if "at" in end else datetime.now(UTC)  # earlier versions left it out
-        return [Part(None, lsn_number(end["lsn"]) if "lsn" in end else -1, name, at)]
+        return [CdcPartition(None, lsn_number(end["lsn"]) if "lsn" in end else -1, name, at)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Part)
+        assert isinstance(partition, CdcPartition)
         with connect(self._options.url) as db:
             capture = Capture(self._options, db)
             if partition.start is None:

@@ -25,9 +25,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ottla.spark.border import short_tracebacks
-from ottla.spark.connectors.options import check_columns, sink_options
+from ottla.spark.connectors.postgres_options import check_columns, sink_options
 from ottla.spark.options import BadOption
+from ottla.spark.tracebacks import short_tracebacks
 from ottla.spark.workers import settling
 
 PROGRESS: Final = "ottla_progress"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.spark.connectors import options as postgres
+from ottla.spark.connectors import postgres_options as postgres
 from ottla.spark.options import BadOption, write_options
-from ottla.spark.pipeline import kept, locating
+from ottla.spark.pipeline import locating, storage
 from ottla.spark.pipeline.document import Pipeline, Problem, Sink
+from ottla.spark.pipeline.failures import reason
 from ottla.spark.pipeline.program import analysed, check_partitions
-from ottla.spark.pipeline.reasons import reason
-from ottla.spark.pipeline.session import session
+from ottla.spark.pipeline.spark_session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +21,7 @@ SQL: Final = "spark.sql."
 
 def problems(pipeline: Pipeline) -> tuple[list[Problem], list[Problem]]:
     """And what may be none."""
-    log = kept.home(pipeline) / "spark.log"
+    log = storage.home(pipeline) / "spark.log"
     with session(pipeline.name, log, None, pipeline.configuration) as spark:
         return found(pipeline, spark), strange_settings(pipeline, spark)
 

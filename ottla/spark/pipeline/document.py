@@ -204,7 +204,7 @@ def parse(text: str, path: str, environment: Mapping[str, str]) -> Pipeline:
     except yaml.MarkedYAMLError as problem:
         line = problem.problem_mark.line + 1 if problem.problem_mark else 1
         raise BadPipeline(path, [Problem(line, f"not YAML: {problem.problem}")]) from None
-    reader = _Reader(environment)
+    reader = _DocumentReader(environment)
     made = reader.pipeline(path, node)
     if reader.problems:
         raise BadPipeline(path, reader.problems)
@@ -222,7 +222,7 @@ def _is_block(node: Any) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.style == "|"
 
 
-class _Reader:
+class _DocumentReader:
     """Walks YAML's nodes, which know their lines, and collects everything that is wrong."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:

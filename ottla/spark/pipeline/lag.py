@@ -12,8 +12,8 @@ from ottla.spark.clients import ADMIN_SETTINGS
 from ottla.spark.options import KAFKA
 from ottla.spark.pipeline import graph
 from ottla.spark.pipeline.document import Pipeline
+from ottla.spark.pipeline.failures import counted
 from ottla.spark.pipeline.program import reading, source_of
-from ottla.spark.pipeline.reasons import counted
 
 TIMEOUT_MS: Final = 5_000
 """Who asks for the status does not want to wait for a cluster that is gone."""

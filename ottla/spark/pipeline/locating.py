@@ -8,7 +8,7 @@ from typing import Final
 
 from ottla.spark.pipeline import graph
 from ottla.spark.pipeline.document import Pipeline, Transform
-from ottla.spark.pipeline.reasons import position
+from ottla.spark.pipeline.failures import position
 
 _VIEW: Final = re.compile(r'createOrReplaceTempView\("(\w+)"\)')
 _QUOTED: Final = re.compile(r"== SQL[^(\n]*\(line (\d+), position \d+\) ==\n(.*)")

@@ -8,7 +8,7 @@ from typing import Final
 
 from ottla.config.options import did_you_mean
 from ottla.spark import clients
-from ottla.spark.connectors import options as postgres
+from ottla.spark.connectors import postgres_options as postgres
 from ottla.spark.options import BadOption, check_promise, check_topic, read_options, write_options
 from ottla.spark.pipeline import ddl, graph, intervals
 from ottla.spark.pipeline.document import Pipeline, Problem, Schema, Sink, Source

@@ -15,7 +15,7 @@ from ottla.config.options import did_you_mean
 from ottla.spark.options import BadOption
 from ottla.spark.pipeline import graph
 from ottla.spark.pipeline.document import Pipeline, Schema, Sink, Source
-from ottla.spark.pipeline.reasons import UNFIT
+from ottla.spark.pipeline.failures import UNFIT
 
 HEAD: Final = '''"""{name}: made of {path} by `ottla pipeline eject`."""
 

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Final
 
 from ottla.spark.pipeline.document import Restart
-from ottla.spark.pipeline.reasons import counted
+from ottla.spark.pipeline.failures import counted
 
 BACKOFF_MAX_S: Final = 300.0
 BUSY_FACTOR: Final = 10

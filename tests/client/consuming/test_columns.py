@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla import Admin, Consumer, NewTopic, Producer, TopicPartition, blocking
-from ottla.client.core.metadata import Leader, Topic
+from ottla.client.core.metadata import Leader, TopicMetadata
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.producing.column_batches import RowPartitioner, murmur2
+from ottla.client.producing.arrow_batches import RowPartitioner, murmur2
 from ottla.client.producing.partitioners import murmur2 as murmur2_of_one
 from ottla.client.producing.partitioners import partition_of_key
 from ottla.wire.columns import Rows
@@ -188,7 +188,7 @@ def test_all_keys_at_once_have_the_hashes_they_have_one_by_one(keys, skip):
 
 
 def dealt(how: str, count: int) -> list[int]:
-    topic = Topic("t", bytes(16), {at: Leader(1, 0) for at in range(4)}, (0, 1, 2, 3))
+    topic = TopicMetadata("t", bytes(16), {at: Leader(1, 0) for at in range(4)}, (0, 1, 2, 3))
     rows = Rows(pa.array([b"x"] * count), timestamps=np.zeros(count, np.int64))
     return RowPartitioner(how, seed=4).partitions(rows, topic, np.full(count, 10), 30).tolist()
 

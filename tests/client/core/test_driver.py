@@ -13,7 +13,7 @@ from ottla.client.errors import NotUnderstood, TimedOut, Unreachable
 from ottla.client.producing.producer import Producer
 from ottla.cluster.ensemble import free_ports
 from tests.client.clients import run
-from tests.client.core.test_connection import peer, read_request
+from tests.client.core.test_broker_connection import peer, read_request
 from tests.conftest import StartBroker
 
 

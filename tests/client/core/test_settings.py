@@ -13,7 +13,7 @@ from ottla.client.consuming.positions import ConsumerSettings
 from ottla.client.core.settings import BOOTSTRAP, ConsumerOptions, GroupSettings, ProducerOptions, Settings
 from ottla.client.errors import BadSetting
 from ottla.client.producing import producer
-from ottla.client.producing.deliveries import ProducerSettings
+from ottla.client.producing.produce_requests import ProducerSettings
 from ottla.client.producing.producer import Producer
 from ottla.client.values import COMMITTED, EARLIEST, LATEST
 

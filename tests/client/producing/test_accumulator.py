@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from ottla.client.core.metadata import Metadata
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.producing.accumulator import Accumulator
-from ottla.client.producing.deliveries import Delivered, ProducerSettings, Undelivered, Verdict
+from ottla.client.producing.accumulator import RecordAccumulator
 from ottla.client.producing.partitioners import partitioner_of
+from ottla.client.producing.produce_requests import AppendResult, Delivered, ProducerSettings, Undelivered
 from ottla.client.producing.producer_id import ProducerIdAndEpoch
 from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
@@ -38,7 +38,7 @@ class ProducerScenario(Scenario):
 
     def __init__(self) -> None:
         super().__init__()
-        self.machine: Accumulator
+        self.machine: RecordAccumulator
         self.mark = 0
         self.log_ends: dict[tuple[str, int], int] = {}
 
@@ -57,29 +57,29 @@ class ProducerScenario(Scenario):
             retries=int(named.get("retries", "1000")),
             transactional_id="x" if "transactional" in words else None,
         )
-        self.machine = Accumulator(self.metadata, partitioner_of("round_robin"), producer)
+        self.machine = RecordAccumulator(self.metadata, partitioner_of("round_robin"), producer)
         if "identity" in named:
             self.machine.identify(ProducerIdAndEpoch(int(named["identity"]), int(named.get("epoch", "0"))))
 
-    def add(self, word: str, value: str) -> Verdict:
+    def add(self, word: str, value: str) -> AppendResult:
         topic, partition = place(word)
         return self.machine.append(topic, value.encode(), self.now, timestamp_ms=1, partition=partition, token=value)
 
     def do_append(self, word: str, *values: str) -> None:
-        assert all(self.add(word, value) is Verdict.ACCEPTED for value in values)
+        assert all(self.add(word, value) is AppendResult.ACCEPTED for value in values)
 
     def do_append_broken(self, word: str, value: str) -> None:
         """A record that no bytes can be made of."""
         topic, partition = place(word)
         wrong: Any = 1.5
         verdict = self.machine.append(topic, b"v", self.now, timestamp_ms=wrong, partition=partition, token=value)
-        assert verdict is Verdict.ACCEPTED
+        assert verdict is AppendResult.ACCEPTED
 
     def do_full(self, word: str, value: str) -> None:
-        assert self.add(word, value) is Verdict.FULL
+        assert self.add(word, value) is AppendResult.FULL
 
     def do_unrouted(self, word: str, value: str) -> None:
-        assert self.add(word, value) is Verdict.METADATA_MISSING
+        assert self.add(word, value) is AppendResult.METADATA_MISSING
 
     def do_append_raises(self, word: str, value: str) -> None:
         with pytest.raises(ClientError):
@@ -186,7 +186,7 @@ class Run:
             if self.chance.random() < 0.3:
                 self.cluster.versions[node] = OLD
         self.metadata = Metadata([("a", 1), ("b", 2)])
-        self.machine = Accumulator(self.metadata, partitioner_of("round_robin"), producer)
+        self.machine = RecordAccumulator(self.metadata, partitioner_of("round_robin"), producer)
         self.client = ModelClient(self.cluster, self.metadata, self.machine)
         self.appended: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
         self.number = 0
@@ -198,7 +198,7 @@ class Run:
             verdict = self.machine.append(
                 "t", value, self.client.now, timestamp_ms=1, partition=partition, token=(partition, value)
             )
-            if verdict is Verdict.ACCEPTED:
+            if verdict is AppendResult.ACCEPTED:
                 self.number += 1
                 self.appended[partition].append(value)
 

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_another_client
 
-from ottla.client.core.metadata import NO_LEADER, Leader, Topic
+from ottla.client.core.metadata import NO_LEADER, Leader, TopicMetadata
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.producing.partitioners import Chance, Priority, murmur2, partition_of_key, partitioner_of
+from ottla.client.producing.partitioners import Chance, PriorityPartitioner, murmur2, partition_of_key, partitioner_of
 from ottla.wire.records import Record
 
 PLAIN = Record(value=b"v")
 
 
-def topic(count: int, without_leader: tuple[int, ...] = ()) -> Topic:
+def topic(count: int, without_leader: tuple[int, ...] = ()) -> TopicMetadata:
     leaders = {index: NO_LEADER if index in without_leader else Leader(1, 0) for index in range(count)}
-    return Topic("t", bytes(16), leaders, [index for index in leaders if index not in without_leader])
+    return TopicMetadata("t", bytes(16), leaders, [index for index in leaders if index not in without_leader])
 
 
 # The Java client's own test vectors, as unsigned numbers.
@@ -120,25 +120,25 @@ def urgent(priority: int, key: bytes | None = None) -> Record:
 
 
 def test_each_priority_has_partitions_of_its_own():
-    bands = Priority((3, 2, 1))
+    bands = PriorityPartitioner((3, 2, 1))
     chosen = {priority: {bands.choose(topic(12), urgent(priority)) for _ in range(40)} for priority in (0, 1, 2, 9)}
     assert chosen == {0: set(range(5)), 1: set(range(5, 9)), 2: {9, 10, 11}, 9: {9, 10, 11}}
     assert bands.choose(topic(12), PLAIN) in chosen[0]
 
 
 def test_a_key_keeps_its_partition_within_its_band():
-    bands = Priority((1, 1))
+    bands = PriorityPartitioner((1, 1))
     assert len({bands.choose(topic(8), urgent(1, b"key")) for _ in range(10)}) == 1
 
 
 def test_a_priority_that_is_no_number_is_refused():
     with pytest.raises(ClientError, match="no number"):
-        Priority((1, 1)).choose(topic(2), Record(headers=(("priority", b"high"),)))
+        PriorityPartitioner((1, 1)).choose(topic(2), Record(headers=(("priority", b"high"),)))
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(1, 40))
 def test_bands_cover_all_partitions_and_do_not_overlap(weights, count):
-    bands = Priority(weights)
+    bands = PriorityPartitioner(weights)
     covered = [bands.band(priority, count) for priority in range(min(len(weights), count))]
     assert all(len(band) >= 1 for band in covered)
     assert [partition for band in covered for partition in band] == list(range(count))

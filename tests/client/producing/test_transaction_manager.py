@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.client.core.requests import ANYBODY, Send
+from ottla.client.core.requests import ANY_NODE, Send
 from ottla.client.errors import ClientError
-from ottla.client.producing.accumulator import Accumulator
-from ottla.client.producing.deliveries import Delivered, ProducerSettings, Undelivered, Verdict
+from ottla.client.producing.accumulator import RecordAccumulator
 from ottla.client.producing.partitioners import partitioner_of
-from ottla.client.producing.transaction_manager import Done, Failed, TransactionManager, TransactionSettings
+from ottla.client.producing.produce_requests import AppendResult, Delivered, ProducerSettings, Undelivered
+from ottla.client.producing.transaction_manager import CallDone, CallFailed, TransactionManager, TransactionSettings
 from ottla.client.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ottla.errors import ErrorCode
 from ottla.wire.batch import read_header
@@ -56,7 +56,7 @@ class TransactionScenario(Scenario):
     `ok KIND` answers the oldest of that kind, `refuse KIND CODE` refuses it, `lose NODE` breaks the connection.
     """
 
-    machine: Accumulator
+    machine: RecordAccumulator
     transactions: TransactionManager
 
     def machines(self) -> list:
@@ -66,7 +66,7 @@ class TransactionScenario(Scenario):
         settings = ProducerSettings(
             linger_ms=0, transactional_id="x", delivery_timeout_ms=int(options(words).get("delivery", "120000"))
         )
-        self.machine = Accumulator(self.metadata, partitioner_of("round_robin"), settings)
+        self.machine = RecordAccumulator(self.metadata, partitioner_of("round_robin"), settings)
         self.transactions = TransactionManager(self.machine, self.metadata, TransactionSettings(transactional_id="x"))
         self.transactions.agree(2 if "second" in words else 1)
 
@@ -84,7 +84,7 @@ class TransactionScenario(Scenario):
             verdict = self.machine.append(
                 topic, value.encode(), self.now, timestamp_ms=1, partition=partition, token=value
             )
-            assert verdict is Verdict.ACCEPTED
+            assert verdict is AppendResult.ACCEPTED
 
     def do_offsets(self, group: str, *words: str) -> None:
         offsets = {TopicPartition(*place(word)): OffsetAndMetadata(int(at)) for word, at in options(words).items()}
@@ -191,7 +191,7 @@ class TransactionScenario(Scenario):
             assert not hasattr(self, "transactions") or self.transactions.version < 2
         match request:
             case FindCoordinatorRequest():
-                assert send.to is ANYBODY
+                assert send.to is ANY_NODE
                 self.shown.append(f"find {request.key}" + (" group" if request.key_type == 0 else ""))
             case InitProducerIdRequest():
                 known = f" {request.producer_id}:{request.producer_epoch}" if request.producer_id >= 0 else ""
@@ -217,9 +217,9 @@ class TransactionScenario(Scenario):
 
     def outcome(self, action: object) -> str:
         match action:
-            case Done():
+            case CallDone():
                 return f"done {action.token}"
-            case Failed():
+            case CallFailed():
                 return f"failed {action.token} {action.error.code.name}"
             case Delivered():
                 return f"delivered {','.join(map(str, action.tokens))}"

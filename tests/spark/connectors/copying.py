@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from ottla.spark.pipeline.session import session
+from ottla.spark.pipeline.spark_session import session
 
 
 def main() -> None:

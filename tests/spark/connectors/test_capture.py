@@ -15,7 +15,7 @@ import psycopg
 
 from ottla.spark.connectors.capture import Capture, LostSlot, connect
 from ottla.spark.connectors.envelope import UNAVAILABLE, Captured
-from ottla.spark.connectors.options import CaptureOptions
+from ottla.spark.connectors.postgres_options import CaptureOptions
 from ottla.spark.options import BadOption
 
 

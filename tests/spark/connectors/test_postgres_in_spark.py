@@ -19,8 +19,8 @@ from pyspark.sql.functions import count
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from ottla.spark import BatchSink
-from ottla.spark.connectors.options import capture_options
 from ottla.spark.connectors.postgres_cdc import CdcStreamReader
+from ottla.spark.connectors.postgres_options import capture_options
 from ottla.spark.connectors.postgres_sink import RowsLost, SinkPlan, Staged, sink_plan, stage, store
 from tests.spark.connectors.test_capture import run
 

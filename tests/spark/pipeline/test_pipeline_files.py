@@ -13,7 +13,7 @@ from click.testing import CliRunner
 pytest.importorskip("yaml", reason="needs PyYAML: make test installs it")
 
 from ottla.cli.main import cli
-from ottla.spark.pipeline import checks, document, graph, kept, lag, picture
+from ottla.spark.pipeline import checks, document, graph, lag, picture, storage
 from ottla.spark.pipeline.document import BadPipeline, Pipeline
 from ottla.spark.pipeline.idle import Idle
 from ottla.spark.pipeline.intervals import seconds
@@ -210,20 +210,20 @@ def test_a_query_keeps_the_ids_of_its_topics_in_its_checkpoint_and_forgets_them_
 
 def test_an_edit_that_breaks_a_checkpoint_is_refused(tmp_path):
     before = made(storage=str(tmp_path))
-    kept.keep_plan(before, "large")
-    assert kept.broken_checkpoints(made("select key, upper(value) as value from orders", str(tmp_path))) == []
-    (other,) = kept.broken_checkpoints(made("select key, value from payments", str(tmp_path)))
+    storage.keep_plan(before, "large")
+    assert storage.broken_checkpoints(made("select key, upper(value) as value from orders", str(tmp_path))) == []
+    (other,) = storage.broken_checkpoints(made("select key, value from payments", str(tmp_path)))
     assert "was made with other sources" in other.text
     assert "--full-refresh large" in other.text
     retyped = BASE.format(picked="select key, value from orders", storage=tmp_path).replace("id int", "id string")
-    (changed,) = kept.broken_checkpoints(document.parse(retyped, "p.yaml", {}))
+    (changed,) = storage.broken_checkpoints(document.parse(retyped, "p.yaml", {}))
     assert "orders.id was int and is string now" in changed.text
 
 
 def test_a_new_field_in_a_schema_is_fine(tmp_path):
-    kept.keep_plan(made(storage=str(tmp_path)), "large")
+    storage.keep_plan(made(storage=str(tmp_path)), "large")
     wider = BASE.format(picked="select key, value from orders", storage=tmp_path).replace("id int", "id int, n int")
-    assert kept.broken_checkpoints(document.parse(wider, "p.yaml", {})) == []
+    assert storage.broken_checkpoints(document.parse(wider, "p.yaml", {})) == []
 
 
 def test_a_checkpoint_that_was_cut_is_mended_only_where_nothing_can_be_lost(tmp_path):

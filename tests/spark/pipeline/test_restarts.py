@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("yaml", reason="needs PyYAML: make test installs it")
 
-from ottla.spark.pipeline import document, kept
+from ottla.spark.pipeline import document, storage
 from ottla.spark.pipeline.document import Pipeline, Restart
 from ottla.spark.pipeline.restarts import BACKOFF_MAX_S, Restarts
 
@@ -45,40 +45,40 @@ def pipeline(tmp_path) -> Pipeline:
 
 
 def state(pipeline: Pipeline) -> str:
-    told = kept.status(pipeline, "a")
+    told = storage.status(pipeline, "a")
     assert told is not None
     return str(told["state"])
 
 
 @pytest.mark.parametrize("said", ["running", "restarting"])
 def test_a_query_runs_only_while_its_lock_is_held(pipeline, said):
-    with kept.running(pipeline, "a"):
-        kept.keep_status(pipeline, "a", {"state": said})
+    with storage.running(pipeline, "a"):
+        storage.keep_status(pipeline, "a", {"state": said})
         assert state(pipeline) == said
     assert state(pipeline) == "ended"
-    kept.keep_status(pipeline, "a", {"state": "stopped"})
+    storage.keep_status(pipeline, "a", {"state": "stopped"})
     assert state(pipeline) == "stopped"
 
 
 def test_a_query_that_is_locked_cannot_be_run_twice(pipeline):
-    twice = lambda: kept.running(pipeline, "a")  # noqa: E731
-    with twice(), pytest.raises(kept.AlreadyRunning, match="run by another process"), twice():
+    twice = lambda: storage.running(pipeline, "a")  # noqa: E731
+    with twice(), pytest.raises(storage.AlreadyRunning, match="run by another process"), twice():
         pass
 
 
 def test_the_checkpoint_of_a_query_that_runs_is_not_removed(pipeline, tmp_path):
     (tmp_path / "checkpoints" / "a").mkdir(parents=True)
-    with kept.running(pipeline, "a"), pytest.raises(kept.AlreadyRunning, match="a is running; stop it first"):
-        kept.forget(pipeline, "a")
-    assert kept.forget(pipeline, "a") == [str(tmp_path / "checkpoints" / "a")]
+    with storage.running(pipeline, "a"), pytest.raises(storage.AlreadyRunning, match="a is running; stop it first"):
+        storage.forget(pipeline, "a")
+    assert storage.forget(pipeline, "a") == [str(tmp_path / "checkpoints" / "a")]
 
 
 def test_a_process_that_is_killed_holds_nothing_any_more(pipeline, tmp_path):
-    kept.keep_status(pipeline, "a", {"state": "running"})
+    storage.keep_status(pipeline, "a", {"state": "running"})
     holder = (
-        "import sys\nfrom pathlib import Path\nfrom ottla.spark.pipeline import document, kept\n"
+        "import sys\nfrom pathlib import Path\nfrom ottla.spark.pipeline import document, storage\n"
         f"pipeline = document.read(Path({str(tmp_path / 'p.yaml')!r}))\n"
-        "with kept.running(pipeline, 'a'):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+        "with storage.running(pipeline, 'a'):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     text = f"name: n\nstorage: {tmp_path}\nsinks: {{a: {{from: b, format: noop}}}}\n"
     (tmp_path / "p.yaml").write_text(text)

@@ -12,7 +12,7 @@ pytest.importorskip("yaml", reason="needs PyYAML: make test installs it")
 from click.testing import CliRunner
 
 from ottla.cli.main import cli
-from ottla.spark.pipeline import document, running
+from ottla.spark.pipeline import document, query_runner
 from ottla.spark.pipeline.document import Pipeline, Restart
 from ottla.spark.pipeline.restarts import Restarts
 
@@ -77,8 +77,8 @@ def file(tmp_path) -> Path:
     return path
 
 
-def started(pipeline: Pipeline, query: Query) -> running._Query:
-    made = running._Query(pipeline, "a", "", lambda: cast("Any", query), query.said.append)
+def started(pipeline: Pipeline, query: Query) -> query_runner._Query:
+    made = query_runner._Query(pipeline, "a", "", lambda: cast("Any", query), query.said.append)
     made.start()
     return made
 
@@ -157,6 +157,7 @@ def test_the_last_failure_says_that_the_limit_of_restarts_was_reached(file):
 
 def test_queries_for_dead_letters_are_distinguished_from_sinks(file):
     pipeline = document.read(file)
-    queries = [running._Query(pipeline, name, "", lambda: cast("Any", None), print) for name in ("a", "b_dead_letters")]
-    assert running._counted(pipeline, queries) == "2 queries (1 sink, 1 for dead letters)"
-    assert running._counted(pipeline, queries[:1]) == "1 query"
+    names = ("a", "b_dead_letters")
+    queries = [query_runner._Query(pipeline, name, "", lambda: cast("Any", None), print) for name in names]
+    assert query_runner._counted(pipeline, queries) == "2 queries (1 sink, 1 for dead letters)"
+    assert query_runner._counted(pipeline, queries[:1]) == "1 query"

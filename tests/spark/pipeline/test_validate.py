@@ -11,7 +11,7 @@ pytest.importorskip("yaml", reason="needs PyYAML: make test installs it")
 from click.testing import CliRunner
 
 from ottla.cli.main import cli
-from ottla.spark.pipeline import analysis, document, kept
+from ottla.spark.pipeline import analysis, document, storage
 
 FILE = """\
 name: orders
@@ -225,7 +225,7 @@ def test_too_many_dead_letters_are_estimated_from_a_sample(ratio, least, bad, ro
 
 
 def test_a_topic_that_was_edited_is_refused_since_its_marker_stands_elsewhere(tmp_path):
-    kept.keep_plan(document.read(write(tmp_path)), "large")
+    storage.keep_plan(document.read(write(tmp_path)), "large")
     file = write(tmp_path, "topic: large", "topic: larger")
     told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
     assert f"{file}:{line_with(file, 'topic: larger')}: the checkpoint of large has written topic large" in told.output
@@ -241,7 +241,7 @@ def test_a_setting_that_spark_does_not_know_is_noted_if_it_is_almost_one_of_its_
 
 
 def test_a_path_that_was_edited_is_refused(tmp_path):
-    kept.keep_plan(document.read(write(tmp_path)), "files")
+    storage.keep_plan(document.read(write(tmp_path)), "files")
     file = write(tmp_path, "file:///tmp/none", "file:///tmp/other")
     told = CliRunner().invoke(cli, ["pipeline", "validate", str(file)])
     assert "the checkpoint of files has written path file:///tmp/none" in told.output

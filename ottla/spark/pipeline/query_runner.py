@@ -15,13 +15,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.spark.pipeline import graph, intervals, kept, locating
+from ottla.spark.pipeline import graph, intervals, locating, storage
 from ottla.spark.pipeline.document import Pipeline
+from ottla.spark.pipeline.failures import counted, is_busy, is_permanent, reason
 from ottla.spark.pipeline.idle import Idle
 from ottla.spark.pipeline.program import Span, backfill, program
-from ottla.spark.pipeline.reasons import counted, is_busy, is_permanent, reason
 from ottla.spark.pipeline.restarts import Restarts
-from ottla.spark.pipeline.session import checkpoint_settings, session
+from ottla.spark.pipeline.spark_session import checkpoint_settings, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,12 +34,12 @@ Say = Callable[[str], None]
 Begin = Callable[[], "StreamingQuery"]
 
 
-class Failed(RuntimeError):
+class QueriesFailed(RuntimeError):
     """Queries ended by themselves, with reasons."""
 
 
 def run(pipeline: Pipeline, *, master: str | None, available_now: bool, only: tuple[str, ...], say: Say) -> None:
-    log = kept.home(pipeline) / "spark.log"
+    log = storage.home(pipeline) / "spark.log"
     stopped = _Stopped()
     settings = {**checkpoint_settings(pipeline.storage), **pipeline.configuration}
     queries: list[_Query] = []
@@ -47,7 +47,7 @@ def run(pipeline: Pipeline, *, master: str | None, available_now: bool, only: tu
         with stopped, ExitStack() as stack:
             for name in (*graph.dead_letters(pipeline), *pipeline.sinks):
                 if not only or name in only:
-                    stack.enter_context(kept.running(pipeline, name))
+                    stack.enter_context(storage.running(pipeline, name))
             spark = stack.enter_context(session(pipeline.name, log, master, settings))
             queries = _queries(pipeline, spark, available_now, only, say)
             say(
@@ -66,7 +66,7 @@ def run(pipeline: Pipeline, *, master: str | None, available_now: bool, only: tu
         say(f"{pipeline.name}: stopped")  # Spark's own processes had been asked, too
     failed = [query.failure for query in queries if query.failure is not None]
     if failed:
-        raise Failed("\n".join(failed))
+        raise QueriesFailed("\n".join(failed))
 
 
 def _counted(pipeline: Pipeline, queries: list[_Query]) -> str:
@@ -99,7 +99,7 @@ def _queries(
 
 def run_backfill(pipeline: Pipeline, sinks: tuple[str, ...], span: Span, *, master: str | None, say: Say) -> None:
     """Records of some time once more, through the queries of these sinks."""
-    log = kept.home(pipeline) / "spark.log"
+    log = storage.home(pipeline) / "spark.log"
     with session(pipeline.name, log, master, pipeline.configuration) as spark:
         for name in sinks:
             namespace: dict[str, Any] = {"__name__": "ottla_backfill"}
@@ -110,7 +110,7 @@ def run_backfill(pipeline: Pipeline, sinks: tuple[str, ...], span: Span, *, mast
                 namespace[f"backfill_{name}"](spark)
             except Exception as problem:
                 line = locating.line_of(pipeline, text, problem)
-                raise Failed(f"{name}: {reason(str(problem))} ({pipeline.path}:{line})") from problem
+                raise QueriesFailed(f"{name}: {reason(str(problem))} ({pipeline.path}:{line})") from problem
             say(f"{name}: done in {time.monotonic() - began:.1f} s")
 
 
@@ -151,7 +151,7 @@ class _Query:
         self._restart_at = None
         try:
             if self.name in self._pipeline.sinks:
-                kept.keep_plan(self._pipeline, self.name)
+                storage.keep_plan(self._pipeline, self.name)
             self._query = self._begin()
         except Exception as problem:  # noqa: BLE001 - whatever it is, the other queries go on
             line = locating.line_of(self._pipeline, self._text, problem)
@@ -242,7 +242,7 @@ class _Query:
 
     def _keep(self, state: str, problem: str | None = None) -> None:
         progress = None if self._query is None else self._query.lastProgress
-        kept.keep_status(
+        storage.keep_status(
             self._pipeline,
             self.name,
             {

@@ -21,7 +21,7 @@ NO_IDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """Offsets [start, end) of one partition, read by one task."""
 
     topic: str
@@ -79,16 +79,16 @@ def count(start: Offsets, end: Offsets) -> int:
     return sum(max(0, offset - start.get(tp, 0)) for tp, offset in end.items())
 
 
-def ranges(start: Offsets, end: Offsets, topic_ids: Mapping[str, str] = NO_IDS) -> list[Range]:
+def ranges(start: Offsets, end: Offsets, topic_ids: Mapping[str, str] = NO_IDS) -> list[OffsetRange]:
     """What is to be read of each partition, in order. One that `start` does not know begins at its beginning."""
     return [
-        Range(tp.topic, tp.partition, start.get(tp, 0), end[tp], tp not in start, topic_ids.get(tp.topic, ""))
+        OffsetRange(tp.topic, tp.partition, start.get(tp, 0), end[tp], tp not in start, topic_ids.get(tp.topic, ""))
         for tp in sorted(end)
         if end[tp] > start.get(tp, 0)
     ]
 
 
-def tasks(parts: list[Range], partitions_min: int | None, records_max: int | None) -> list[Range]:
+def tasks(parts: list[OffsetRange], partitions_min: int | None, records_max: int | None) -> list[OffsetRange]:
     """One task for each partition, or more: so many at least, and none with more offsets than may be."""
     pieces = [
         piece for part in parts for piece in _split(part, 1 if records_max is None else -(-len(part) // records_max))
@@ -107,7 +107,7 @@ def tasks(parts: list[Range], partitions_min: int | None, records_max: int | Non
     ]
 
 
-def _split(part: Range, pieces: int) -> Iterator[Range]:
+def _split(part: OffsetRange, pieces: int) -> Iterator[OffsetRange]:
     start, left = part.start, len(part)
     for at in range(pieces):
         size = left // (pieces - at)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ottla.client.admin import parse_bootstrap
-from ottla.client.core.connection import Connection
+from ottla.client.core.broker_connection import BrokerConnection
 from ottla.client.errors import (
     ConnectionLost,
     NotUnderstood,
@@ -72,7 +72,7 @@ def test_the_highest_common_version_is_spoken():
 
     async def scenario():
         async with peer(serve) as port:
-            opened = await Connection.open("127.0.0.1", port, client_id="me")
+            opened = await BrokerConnection.open("127.0.0.1", port, client_id="me")
             answer = await opened.call(MetadataRequest(topics=[]), MetadataResponse)
             await opened.close()
             return answer.controller_id
@@ -93,7 +93,7 @@ def test_a_broker_that_knows_only_old_versions_is_asked_again():
 
     async def scenario():
         async with peer(serve) as port:
-            await (await Connection.open("127.0.0.1", port)).close()
+            await (await BrokerConnection.open("127.0.0.1", port)).close()
 
     run(scenario())
     assert asked[1] == 0 < asked[0]
@@ -106,7 +106,7 @@ def test_an_api_the_broker_does_not_have_is_not_asked_for():
 
     async def scenario():
         async with peer(serve) as port:
-            opened = await Connection.open("127.0.0.1", port)
+            opened = await BrokerConnection.open("127.0.0.1", port)
             try:
                 await opened.call(MetadataRequest(topics=[]), MetadataResponse)
             finally:
@@ -120,9 +120,9 @@ def test_connection_refused_is_unreachable_and_retriable():
     async def scenario():
         async with peer(lambda reader, writer: reader.read()) as port:
             pass
-        await Connection.open("127.0.0.1", port)
+        await BrokerConnection.open("127.0.0.1", port)
 
-    with pytest.raises(Unreachable, match="Connection refused") as refused:
+    with pytest.raises(Unreachable, match="BrokerConnection refused") as refused:
         run(scenario())
     assert refused.value.retriable
     assert refused.value.code is ErrorCode.network_exception
@@ -146,7 +146,7 @@ def test_a_server_of_another_protocol_is_not_understood(bytes_sent):
 
     async def scenario():
         async with peer(serve) as port:
-            await Connection.open("127.0.0.1", port)
+            await BrokerConnection.open("127.0.0.1", port)
 
     with pytest.raises(NotUnderstood) as refused:
         run(scenario())
@@ -160,7 +160,7 @@ def test_a_connection_that_breaks_fails_what_waits_on_it_and_what_comes_after():
 
     async def scenario():
         async with peer(serve) as port:
-            opened = await Connection.open("127.0.0.1", port)
+            opened = await BrokerConnection.open("127.0.0.1", port)
             for _ in range(2):
                 with pytest.raises(ConnectionLost, match="closed the connection"):
                     await opened.call(MetadataRequest(topics=[]), MetadataResponse)
@@ -189,7 +189,7 @@ def test_many_requests_are_under_way_and_answers_of_any_size_find_their_own():
 
     async def scenario():
         async with peer(serve) as port:
-            opened = await Connection.open("127.0.0.1", port)
+            opened = await BrokerConnection.open("127.0.0.1", port)
             calls = [opened.call(MetadataRequest(topics=[]), MetadataResponse) for _ in range(5)]
             answers = await asyncio.gather(*calls)
             await opened.close()
@@ -205,7 +205,7 @@ def test_one_request_without_an_answer_ends_the_connection_and_all_that_wait_on_
 
     async def scenario():
         async with peer(serve) as port:
-            opened = await Connection.open("127.0.0.1", port)
+            opened = await BrokerConnection.open("127.0.0.1", port)
             patient = asyncio.ensure_future(opened.call(MetadataRequest(topics=[]), MetadataResponse, timeout_s=60))
             await asyncio.sleep(0)
             with pytest.raises(TimedOut):
@@ -220,7 +220,7 @@ def test_one_request_without_an_answer_ends_the_connection_and_all_that_wait_on_
 def test_a_broker_that_does_not_answer_is_not_waited_for_for_ever():
     async def scenario():
         async with peer(lambda reader, writer: reader.read()) as port:
-            await Connection.open("127.0.0.1", port, timeout_s=0.05)
+            await BrokerConnection.open("127.0.0.1", port, timeout_s=0.05)
 
     with pytest.raises(TimedOut) as refused:
         run(scenario())
@@ -281,7 +281,7 @@ def test_a_broker_that_dies_as_soon_as_it_has_accepted_is_not_waited_for_for_eve
         runtime = Runtime()
         with pytest.raises(ConnectionLost):
             async with asyncio.timeout(5):
-                await Connection.open("127.0.0.1", 9, runtime=runtime, timeout_s=0.1)
+                await BrokerConnection.open("127.0.0.1", 9, runtime=runtime, timeout_s=0.1)
         await runtime.close()
 
     asyncio.run(main())

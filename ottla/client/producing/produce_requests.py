@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 from ottla.client.core.metadata import Metadata
-from ottla.client.core.requests import Broker, Send
+from ottla.client.core.requests import Node, Send
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.producing.batches import BATCHES_IN_FLIGHT_MAX, Batch, PartitionQueue
 from ottla.client.values import RecordMetadata
@@ -81,7 +81,7 @@ class ProducerSettings:
         return self.acks == -1 if self.enable_idempotence is None else self.enable_idempotence
 
 
-class Verdict(Enum):
+class AppendResult(Enum):
     """What became of a record that was to be appended."""
 
     ACCEPTED = "accepted"
@@ -129,7 +129,7 @@ Load = list[tuple[PartitionQueue, Batch]]
 
 
 def produce(
-    broker: Broker, load: Load, metadata: Metadata, settings: ProducerSettings, version_max: int | None = None
+    broker: Node, load: Load, metadata: Metadata, settings: ProducerSettings, version_max: int | None = None
 ) -> Send:
     by_id = True
     topics: dict[str, TopicProduceData] = {}

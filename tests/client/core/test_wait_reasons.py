@@ -14,9 +14,15 @@ from click.testing import CliRunner
 from ottla.cli.main import cli
 from ottla.client.admin import Admin, ResourceKind
 from ottla.client.consuming.consumer import Consumer
-from ottla.client.core import driver, reasons, waits
-from ottla.client.core.requests import Broker as Node
-from ottla.client.core.waits import AGAIN_SECONDS, FORGOTTEN_SECONDS, PATIENCE_SECONDS, Unanswered, Waits
+from ottla.client.core import driver, reasons, wait_reasons
+from ottla.client.core.requests import Node
+from ottla.client.core.wait_reasons import (
+    AGAIN_SECONDS,
+    FORGOTTEN_SECONDS,
+    PATIENCE_SECONDS,
+    InFlightRequests,
+    WaitReasons,
+)
 from ottla.client.errors import BUSY, SILENT, ClientError, NotUnderstood, TimedOut, UnknownTopic
 from ottla.client.producing.producer import Producer
 from ottla.client.values import TopicPartition
@@ -37,13 +43,13 @@ PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 
 
 def test_a_lasting_reason_is_logged_after_patience_and_again_every_minute():
-    machine = Waits()
+    machine = WaitReasons()
     told = [at for at in range(int(AGAIN_SECONDS) + 20) if machine.look([("orders-0", "no leader")], float(at))]
     assert told == [PATIENCE_SECONDS, PATIENCE_SECONDS + AGAIN_SECONDS]
 
 
 def test_a_reason_that_is_over_is_not_logged():
-    machine = Waits()
+    machine = WaitReasons()
     machine.note("Heartbeat", "not coordinator", 0.0)
     assert machine.look([], FORGOTTEN_SECONDS - 1) == [], "it was met only once"
     machine.look([], FORGOTTEN_SECONDS + 1)
@@ -54,7 +60,7 @@ def test_a_reason_that_is_over_is_not_logged():
 
 
 def test_an_answer_is_noted_with_the_brokers_own_words_until_another_comes():
-    machine = Waits()
+    machine = WaitReasons()
     request = FindCoordinatorRequest(coordinator_keys=["g"])
     refused = Coordinator(key="g", error_code=ErrorCode.coordinator_not_available, error_message="it needs 3 brokers")
     machine.heard(request, FindCoordinatorResponse(coordinators=[refused]), 0.0)
@@ -70,7 +76,7 @@ def test_an_answer_is_noted_with_the_brokers_own_words_until_another_comes():
 
 
 def test_find_coordinator_gives_the_reason_why_a_coordinator_is_not_available():
-    machine = Waits()
+    machine = WaitReasons()
     found = FindCoordinatorRequest(coordinator_keys=["t"])
     refused = InitProducerIdResponse(error_code=ErrorCode.coordinator_not_available)
     for at in (0.0, 1.0, PATIENCE_SECONDS):
@@ -90,7 +96,7 @@ def test_reasons_name_what_mends_them():
 
 
 def test_a_broker_that_does_not_answer_is_reported_until_it_does():
-    machine, unanswered = Waits(), Unanswered()
+    machine, unanswered = WaitReasons(), InFlightRequests()
     broker = Node(3, "here", 9092)
     fetch = FetchRequest(max_wait_ms=2000)
     number = unanswered.sent(broker, fetch, 0.0)
@@ -113,7 +119,7 @@ def test_a_broker_that_does_not_answer_is_reported_until_it_does():
 
 
 def test_the_same_reason_of_many_partitions_is_logged_once():
-    machine = Waits()
+    machine = WaitReasons()
     obstacles = [(f"orders-{n}", f"orders-{n}: no leader") for n in range(5)] + [("topic x", "topic x: unknown")]
     assert machine.look(obstacles, 0.0) == []
     told = ["5 partitions (orders-0, orders-1, orders-2, and 2 more): no leader", "topic x: unknown"]
@@ -127,7 +133,7 @@ def test_the_same_reason_of_many_partitions_is_logged_once():
 @pytest.fixture
 def warnings(monkeypatch, caplog):
     """The warnings so far, of clients that lose patience at once."""
-    monkeypatch.setattr(waits, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(wait_reasons, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(driver, "LOOK_SECONDS", 0.05)
     caplog.set_level(logging.WARNING)
     return lambda: [record.getMessage() for record in caplog.records if record.name == "ottla.client"]
@@ -384,7 +390,7 @@ def test_a_reason_stands_without_a_hint_that_contradicts_it(tmp_path):
 
 
 def test_a_command_tells_on_standard_error_and_at_the_end(monkeypatch):
-    monkeypatch.setattr(waits, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(wait_reasons, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(driver, "LOOK_SECONDS", 0.05)
     with Broker({"offsets.topic.replication.factor": 3}) as broker:
         arguments = ["-b", broker.bootstrap_servers, "-X", "default.api.timeout.ms=1500"]

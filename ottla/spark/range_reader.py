@@ -19,7 +19,7 @@ from ottla.blocking import Consumer
 from ottla.client.consuming.positions import OffsetOutOfRange
 from ottla.client.errors import ClientError, TimedOut, UnknownTopic
 from ottla.spark import clients
-from ottla.spark.offsets import Range
+from ottla.spark.offset_ranges import OffsetRange
 from ottla.spark.options import ReadOptions
 from ottla.spark.workers import settle
 
@@ -42,7 +42,7 @@ class DataLost(Exception):
         super().__init__(f"{what}. To go on with what is left, set failOnDataLoss to false; what was lost stays lost")
 
 
-def read(options: ReadOptions, parts: Iterable[Range]) -> Generator[pa.RecordBatch]:
+def read(options: ReadOptions, parts: Iterable[OffsetRange]) -> Generator[pa.RecordBatch]:
     try:
         for part in parts:
             yield from _read_range(options, part)
@@ -50,7 +50,7 @@ def read(options: ReadOptions, parts: Iterable[Range]) -> Generator[pa.RecordBat
         settle()
 
 
-def _read_range(options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:
+def _read_range(options: ReadOptions, part: OffsetRange) -> Iterator[pa.RecordBatch]:
     with clients.consumer(options.kafka) as consumer:
         consumer.assign([part.tp])
         consumer.seek(part.tp, part.start, until=part.end)
@@ -60,7 +60,7 @@ def _read_range(options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:
             consumer.unsubscribe()
 
 
-def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[pa.RecordBatch]:
+def _batches(consumer: Consumer, options: ReadOptions, part: OffsetRange) -> Iterator[pa.RecordBatch]:
     tp, end = part.tp, part.end
     planned = bytes.fromhex(part.topic_id)
     until = {tp: end}
@@ -102,7 +102,7 @@ def _batches(consumer: Consumer, options: ReadOptions, part: Range) -> Iterator[
             raise TimedOut(f"{tp}: nothing came from offset {position} on within {limit}, though {end} is its end")
 
 
-def _left(consumer: Consumer, options: ReadOptions, part: Range, position: int) -> tuple[int, int]:
+def _left(consumer: Consumer, options: ReadOptions, part: OffsetRange, position: int) -> tuple[int, int]:
     """The range that is still to be read of what the log has: all of it, if the consumer, which is older than the
     query, has only seen that the topic is another one than it knew."""
     tp = part.tp
@@ -115,7 +115,7 @@ def _left(consumer: Consumer, options: ReadOptions, part: Range, position: int) 
     return max(position, first), min(part.end, last)
 
 
-def _tell_remade(options: ReadOptions, part: Range, position: int) -> None:
+def _tell_remade(options: ReadOptions, part: OffsetRange, position: int) -> None:
     _tell_lost(
         options,
         f"topic {part.topic} was deleted and made anew; {part.end - position} offsets of the old one's partition "

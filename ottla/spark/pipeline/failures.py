@@ -16,7 +16,7 @@ TRACEBACK: Final = "Traceback (most recent call last):"
 PERMANENT_ERRORS: Final = (
     "ottla.spark.options.BadOption",
     "ottla.spark.exactly_once.NotRepeatable",
-    "ottla.spark.reading.DataLost",
+    "ottla.spark.range_reader.DataLost",
     "ottla.spark.connectors.capture.LostSlot",
     "ottla.client.errors.BadName",
 )

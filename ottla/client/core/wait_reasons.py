@@ -2,9 +2,9 @@
 
 Reasons come from three sides. Answers with an error after which the client tries again are noted as they come, by what
 they are about, until an answer without one comes. What the machines stand still for (no leader, no such topic) is
-looked at every second while anybody waits, and so are the requests that a broker has not answered (`Unanswered`). A
-reason that has held for `PATIENCE_SECONDS` is told once, and again every minute. What holds for many partitions alike
-is told of them together.
+looked at every second while anybody waits, and so are the requests that a broker has not answered (`InFlightRequests`).
+A reason that has held for `PATIENCE_SECONDS` is logged once, and again every minute. A reason that many partitions
+share is logged once for all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from ottla.client.core import reasons
 from ottla.client.core.metadata import Metadata
-from ottla.client.core.requests import NO_NODE, Broker, code_of
+from ottla.client.core.requests import NO_NODE, Node, code_of
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.schema.fetch import FetchRequest
 from ottla.wire.schema.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -58,7 +58,7 @@ class _Wait:
         return lasted and (self.reported_at is None or now - self.reported_at >= AGAIN_SECONDS)
 
 
-class Waits:
+class WaitReasons:
     """All that one client waits for."""
 
     def __init__(self) -> None:
@@ -138,36 +138,36 @@ def _named(names: list[str]) -> str:
     return f"{len(names)} partitions ({', '.join(names[:NAMED_MAX])}{more})"
 
 
-class Unanswered:
+class InFlightRequests:
     """The requests that are under way. Some may wait at the broker: a fetch for records, a member for the others."""
 
     def __init__(self) -> None:
-        self._sent: dict[int, tuple[Broker, Message, float]] = {}
+        self._sent: dict[int, tuple[Node, Message, float]] = {}
         self._number = 0
         self._noted: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._sent)
 
-    def sent(self, to: Broker, request: Message, now: float) -> int:
+    def sent(self, to: Node, request: Message, now: float) -> int:
         """Its number, for when it is answered or given up."""
         self._number += 1
         self._sent[self._number] = (to, request, now)
         return self._number
 
-    def over(self, number: int) -> Broker | None:
+    def over(self, number: int) -> Node | None:
         """It was answered, or given up: by whom."""
         to, _, _ = self._sent.pop(number, (None, None, 0.0))
         return to
 
-    def answered(self, number: int, waits: Waits, now: float) -> None:
+    def answered(self, number: int, waits: WaitReasons, now: float) -> None:
         """A broker that has answered is silent no more, unless it owes another answer for long."""
         to = self.over(number)
         if to is not None and _about(to) in self._noted and _about(to) not in self._silent(now):
             self._noted.discard(_about(to))
             waits.over(_about(to))
 
-    def look(self, waits: Waits, now: float) -> None:
+    def look(self, waits: WaitReasons, now: float) -> None:
         """Note the brokers that have not answered in the time that their answers may take."""
         for about, (reason, since) in self._silent(now).items():
             self._noted.add(about)
@@ -183,7 +183,7 @@ class Unanswered:
         return silent
 
 
-def _about(to: Broker) -> str:
+def _about(to: Node) -> str:
     return f"no answer of broker {to.node_id}"
 
 
@@ -191,7 +191,7 @@ def _allowed_s(request: Message) -> float:
     return request.max_wait_ms / 1000 if isinstance(request, FetchRequest) else 0.0
 
 
-def _silence(to: Broker, request: Message) -> str:
+def _silence(to: Node, request: Message) -> str:
     name = type(request).__name__.removesuffix("Request")
     who = f"broker {to.node_id} at {to.host}:{to.port}"
     if isinstance(request, JoinGroupRequest | SyncGroupRequest):

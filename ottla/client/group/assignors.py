@@ -1,30 +1,120 @@
-"""Sticky (KIP-54): as even as the subscriptions allow, and as little moved as that allows.
+"""Assignors of classic groups: which member reads which partitions, under the names that other clients know.
 
-Every member keeps what it had and may still have; what nobody has goes to whoever has least. Then partitions
-move along chains, from a member that has at least two more than the last in the chain, until no chain is left:
-c may not want a topic that a has too much of, but b may, and c may want one that b has. A chain moves one
-partition per link and changes the load of its two ends only. What is new to its member anyway is moved first.
-
-A member tells the leader what it had in its user data: the partitions by topic, then the generation (KIP-341)
-by which the leader knows which of two claims to the same partition is stale.
+Only the group's leader computes. For members of different clients to share a group they need to agree on the names of
+the assignors and on the bytes that members send to the leader, not on the algorithm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
+from typing import Final, Protocol
 
-from ottla.client.group.assignors.base import Assignment, in_order, partitions_of, subscribers
 from ottla.client.values import TopicPartition
 from ottla.errors import BadFrame
 from ottla.wire.consumer_protocol import NO_GENERATION, Subscription
 from ottla.wire.topic_partition import by_topic
 
+Assignment = dict[str, list[TopicPartition]]
+"""Partitions by member id; every member has an entry."""
+
+
+class Assignor(Protocol):
+    """Without state: what a member must remember between two rebalances is handed in."""
+
+    name: str
+    """What the protocol calls it; the group uses one that all members know."""
+    cooperative: bool = False
+    """Whether members may keep their partitions while they rebalance (KIP-429)."""
+
+    def user_data(self, owned: Collection[TopicPartition], generation: int) -> bytes | None:
+        """What a member tells the leader's assignor: its last assignment, and the generation it is of."""
+        return None
+
+    def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
+        """`partitions` has the number of partitions of each topic there is; others are left out."""
+
+
+def in_order(members: Mapping[str, Subscription]) -> list[str]:
+    """Static members first and by their own names: when one restarts under a new member id nothing moves."""
+    return sorted(members, key=lambda member: _rank(member, members[member]))
+
+
+def _rank(member: str, subscription: Subscription) -> tuple[bool, str]:
+    instance = subscription.instance_id
+    return instance is None, member if instance is None else instance
+
+
+def subscribers(members: Mapping[str, Subscription]) -> dict[str, list[str]]:
+    """The members that want each topic, in order."""
+    wanted: dict[str, list[str]] = {}
+    for member in in_order(members):
+        for topic in set(members[member].topics):
+            wanted.setdefault(topic, []).append(member)
+    return wanted
+
+
+def partitions_of(topics: Iterable[str], partitions: Mapping[str, int]) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for topic in sorted(topics) for number in range(partitions.get(topic, 0))]
+
+
+class RangeAssignor(Assignor):
+    """Range: each topic by itself, in runs of consecutive partitions.
+
+    Members in order, partitions in order; the first members get one more where the division leaves a remainder. Topics
+    with as many partitions and the same subscribers are co-partitioned: the member that has partition 3 of one has
+    partition 3 of the other, so that equal keys of both are read by one member.
+    """
+
+    name = "range"
+
+    def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
+        assignment: Assignment = {member: [] for member in members}
+        for topic, wanting in sorted(subscribers(members).items()):
+            share, extra = divmod(partitions.get(topic, 0), len(wanting))
+            start = 0
+            for index, member in enumerate(wanting):
+                end = start + share + (index < extra)
+                assignment[member] += [TopicPartition(topic, number) for number in range(start, end)]
+                start = end
+        return assignment
+
+
+class RoundRobinAssignor(Assignor):
+    """Round-robin: all partitions of all topics in one list, assigned one by one; a member that is not subscribed to
+    the topic is skipped."""
+
+    name = "roundrobin"
+
+    def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
+        order = in_order(members)
+        wants = {member: frozenset(members[member].topics) for member in order}
+        assignment: Assignment = {member: [] for member in members}
+        at = 0
+        for partition in partitions_of(subscribers(members), partitions):
+            while partition.topic not in wants[order[at % len(order)]]:
+                at += 1
+            assignment[order[at % len(order)]].append(partition)
+            at += 1
+        return assignment
+
+
 Claims = Mapping[str, tuple[Collection[TopicPartition], int]]
 """By member: what it says it has, and since which generation."""
 
 
-class Sticky:
+class StickyAssignor:
+    """Sticky (KIP-54): as even as the subscriptions allow, and as few moves as that allows.
+
+    Every member keeps what it had and may still have; what nobody has goes to the least loaded member. Then partitions
+    move along chains, from a member that has at least two more than the last in the chain, until no chain is left:
+    member c may not read a topic that a has too much of, but b may, and c may read one that b has. A chain moves one
+    partition per link and changes the load of its two ends only. What is new to its member anyway is moved first.
+
+    A member sends the leader what it had in its user data: the partitions by topic, then the generation (KIP-341), by
+    which the leader knows which of two claims to the same partition is stale.
+    """
+
     name = "sticky"
     cooperative = False
 
@@ -217,3 +307,59 @@ def _read_int(view: memoryview, pos: int, size: int) -> tuple[int, int]:
     if len(view) - pos < size:
         raise BadFrame("user data that ends early")
     return int.from_bytes(view[pos : pos + size], "big", signed=True), pos + size
+
+
+GENERATION_BYTES: Final = 4
+
+
+class CooperativeStickyAssignor:
+    """Cooperative sticky (KIP-429): the sticky assignment, reached in two rebalances, so that no member stops reading
+    what it keeps.
+
+    Members join with the partitions they own and go on reading them. A partition that is to move is assigned to nobody
+    in this rebalance: its owner sees that it is gone, revokes it and asks for another one, in which it is free. So no
+    partition ever has two readers.
+
+    Members send what they own in the subscription itself (since version 1), and the generation there (since version 2)
+    or, as older Java clients do, in four bytes of user data, or, as older librdkafka does, as sticky does.
+    """
+
+    name = "cooperative-sticky"
+    cooperative = True
+
+    def user_data(self, owned: Collection[TopicPartition], generation: int) -> bytes | None:
+        return generation.to_bytes(GENERATION_BYTES, "big", signed=True)
+
+    def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
+        claims: Claims = {
+            member: (subscription.owned, _generation(subscription)) for member, subscription in members.items()
+        }
+        final = stick(partitions, members, claims)
+        owners: dict[TopicPartition, set[str]] = {}
+        for member, subscription in members.items():
+            for partition in subscription.owned:
+                owners.setdefault(partition, set()).add(member)
+        return {
+            member: [partition for partition in assigned if member in owners.get(partition, {member})]
+            for member, assigned in final.items()
+        }
+
+
+def _generation(subscription: Subscription) -> int:
+    if subscription.generation != NO_GENERATION or not subscription.user_data:
+        return subscription.generation
+    if len(subscription.user_data) == GENERATION_BYTES:
+        return int.from_bytes(subscription.user_data, "big", signed=True)
+    return decode_user_data(subscription.user_data)[1]
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = {
+    each.name: each for each in (RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor())
+}
+
+
+def assignors_named(names: Sequence[str]) -> tuple[Assignor, ...]:
+    """In the order of preference given. ValueError for a name that none has."""
+    unknown = [name for name in names if name not in ASSIGNORS]
+    if unknown or not names:
+        raise ValueError(f"no assignor is called {unknown[0] if unknown else ''!r}: there are {', '.join(ASSIGNORS)}")
+    return tuple(ASSIGNORS[name] for name in names)

@@ -12,7 +12,7 @@ from ottla.client.errors import ClientError, UnknownTopic
 from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 from ottla.spark import clients
-from ottla.spark.offsets import Offsets
+from ottla.spark.offset_ranges import Offsets
 from ottla.spark.options import EARLIEST, LATEST, BadOption, Edge, ReadOptions, Times
 
 
@@ -26,7 +26,7 @@ class Start(NamedTuple):
     """Partitions that begin wherever their logs end: asked again, that is somewhere else."""
 
 
-class Cluster:
+class OffsetLookup:
     """Seen through the options of one reader. Asked anew each time: topics grow, and patterns match new ones."""
 
     def __init__(self, options: ReadOptions) -> None:

@@ -7,7 +7,7 @@ import json
 from types import ModuleType
 from typing import Any
 
-from ottla.serde.context import Context
+from ottla.serde.context import SerializationContext
 from ottla.serde.framing import Framing, unframed
 from ottla.serde.registry import SchemaRegistry, registry_of
 
@@ -37,7 +37,7 @@ class AvroSerializer:
         self._schema = self._avro.parse_schema(plain)
         self._framing = None if registry is None else Framing(registry, json.dumps(plain), "AVRO", subject)
 
-    def __call__(self, value: Any, context: Context | None = None) -> bytes | None:
+    def __call__(self, value: Any, context: SerializationContext | None = None) -> bytes | None:
         if value is None:
             return None
         buffer = io.BytesIO()
@@ -61,7 +61,7 @@ class AvroDeserializer:
         self._registry = None if registry is None else registry_of(registry)
         self._writers: dict[int, Any] = {}
 
-    def __call__(self, data: bytes | None, context: Context | None = None) -> Any:
+    def __call__(self, data: bytes | None, context: SerializationContext | None = None) -> Any:
         if data is None:
             return None
         if self._registry is None:

@@ -10,8 +10,8 @@ import pytest
 
 from ottla.client.admin import Admin
 from ottla.client.consuming.consumer import Consumer
+from ottla.client.consuming.consumer_coordinator import RebalanceListener
 from ottla.client.consuming.consumer_records import NotDeserialized
-from ottla.client.consuming.subscription import RebalanceListener
 from ottla.client.errors import ClientError, CommitFailed, UnknownTopic
 from ottla.client.producing.producer import Producer
 from ottla.client.values import TopicPartition
@@ -200,7 +200,7 @@ async def refused_automatically(broker: Broker, consumer: Consumer) -> asyncio.T
     refused = broker.inject("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS", times=1)
     while not refused.hits:
         await consumer.getmany(timeout_ms=20, max_records=1)
-    committing = consumer._subscription._committing
+    committing = consumer._coordinator._committing
     assert committing is not None
     return committing
 

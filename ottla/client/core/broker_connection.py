@@ -40,7 +40,7 @@ Reply = Callable[[Message | ClientError], object]
 """Called once, with the answer or with what came instead."""
 
 
-class Connection:
+class BrokerConnection:
     """Made by `open`. Requests may be sent from many tasks at once."""
 
     def __init__(self, outbound: OutboundConnection) -> None:
@@ -60,7 +60,7 @@ class Connection:
         client_id: str = "ottla",
         runtime: Runtime | None = None,
         timeout_s: float | None = None,
-    ) -> Connection:
+    ) -> BrokerConnection:
         """Connect and agree on versions, or ClientError. Without a runtime: the real one, on the running loop."""
         if runtime is None:
             from ottla.runtime.real import RealRuntime

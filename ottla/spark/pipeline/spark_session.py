@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.options import local_path
+from ottla.spark.pipeline.failures import reason
 from ottla.spark.pipeline.program import SHUFFLE, STATE
-from ottla.spark.pipeline.reasons import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ottla.client.core.metadata import Topic
+from ottla.client.core.metadata import TopicMetadata
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.producing.partitioners import partition_of_key
 from ottla.client.values import TopicPartition
@@ -54,7 +54,7 @@ class RowPartitioner:
         self._turn = seed & 0xFFFF
         self._random = np.random.default_rng(seed)
 
-    def partitions(self, rows: Rows, topic: Topic, sizes: Ints, batch_bytes: int) -> Ints:
+    def partitions(self, rows: Rows, topic: TopicMetadata, sizes: Ints, batch_bytes: int) -> Ints:
         if self._how not in ("sticky", "round_robin", "random", "hash"):
             raise BadSetting(f"partitioner {self._how} wants records one by one; name a column with partitions instead")
         count = len(topic.leaders)
@@ -66,7 +66,7 @@ class RowPartitioner:
             chosen[keyless] = self._without_key(topic, sizes[keyless], batch_bytes)
         return chosen
 
-    def _without_key(self, topic: Topic, sizes: Ints, batch_bytes: int) -> Ints:
+    def _without_key(self, topic: TopicMetadata, sizes: Ints, batch_bytes: int) -> Ints:
         choice: Ints = np.array(topic.available or sorted(topic.leaders), np.int64)
         if self._how == "hash":
             return np.full(len(sizes), partition_of_key(b"", len(topic.leaders)), np.int64)
@@ -140,7 +140,7 @@ class RowsContent:
 
 
 def contents(
-    table: pa.RecordBatch, names: Names, topic: Topic, deal: RowPartitioner, *, now_ms: int, batch_bytes: int
+    table: pa.RecordBatch, names: Names, topic: TopicMetadata, deal: RowPartitioner, *, now_ms: int, batch_bytes: int
 ) -> Iterator[tuple[TopicPartition, RowsContent]]:
     """All rows in batches for their partitions. Rows of one partition keep their order."""
     for some in _parts(table):
@@ -191,7 +191,7 @@ def _times(column: pa.Array | None, count: int, now_ms: int) -> Ints:
     return times
 
 
-def _given(part: pa.RecordBatch, names: Names, topic: Topic, dealt: Callable[[], Ints]) -> Ints:
+def _given(part: pa.RecordBatch, names: Names, topic: TopicMetadata, dealt: Callable[[], Ints]) -> Ints:
     """The partitions that a column names, where it does."""
     if names.partition is None:
         return dealt()

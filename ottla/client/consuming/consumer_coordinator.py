@@ -1,4 +1,4 @@
-"""Subscription: which partitions a consumer reads, by its group or by the user's choice, and its commits.
+"""ConsumerCoordinator: which partitions a consumer reads, by its group or by the user's choice, and its commits.
 
     GROUP    topics or a pattern with a group_id: the group says which partitions, and may take them back
     ALONE    topics without a group_id: all their partitions
@@ -75,7 +75,7 @@ class _Mode(Enum):
     MANUAL = "manual"
 
 
-class Subscription:
+class ConsumerCoordinator:
     def __init__(self, settings: Settings, group_settings: GroupSettings, timeout_s: float, user: User) -> None:
         self.commit_at: float | None = None
         self._group_settings = group_settings

@@ -11,8 +11,8 @@ pytest.importorskip("pyspark", reason="needs PySpark: make test installs it")
 from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 
-from ottla.spark.pipeline import session
-from ottla.spark.pipeline.session import checkpoint_settings
+from ottla.spark.pipeline import spark_session
+from ottla.spark.pipeline.spark_session import checkpoint_settings
 
 SETTING = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -28,14 +28,14 @@ def test_checkpoints_elsewhere_are_left_to_spark(storage):
 
 
 def test_a_spark_without_that_manager_keeps_its_own(monkeypatch):
-    monkeypatch.setattr(session, "MANAGER", "org.apache.spark.NotThere")
+    monkeypatch.setattr(spark_session, "MANAGER", "org.apache.spark.NotThere")
     assert checkpoint_settings("/var/lib/orders") == {}
 
 
 def test_what_pyspark_logs_of_an_error_is_in_the_file_and_not_on_the_terminal(tmp_path, capfd):
     loggers = [PySparkLogger.getLogger(name) for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger")]
     before = [list(logger.handlers) for logger in loggers]
-    with session.logged_to(tmp_path / "spark.log"):
+    with spark_session.logged_to(tmp_path / "spark.log"):
         for logger in loggers:
             logger.exception("no such column", errorClass="UNRESOLVED_COLUMN")
     assert [logger.handlers for logger in loggers] == before
@@ -54,5 +54,6 @@ class Builder:
 def test_a_java_that_does_not_start_says_why(tmp_path):
     log = tmp_path / "spark.log"
     log.write_text("of the run before\n")
-    with pytest.raises(session.NotStarted, match=f"Spark did not start: Invalid maximum heap size: -Xmx2gigs .*{log}"):
-        session._started(Builder(), log)
+    why = f"Spark did not start: Invalid maximum heap size: -Xmx2gigs .*{log}"
+    with pytest.raises(spark_session.NotStarted, match=why):
+        spark_session._started(Builder(), log)
