@@ -122,7 +122,7 @@ def test_connection_refused_is_unreachable_and_retriable():
             pass
         await BrokerConnection.open("127.0.0.1", port)
 
-    with pytest.raises(Unreachable, match="BrokerConnection refused") as refused:
+    with pytest.raises(Unreachable, match="Connection refused") as refused:
         run(scenario())
     assert refused.value.retriable
     assert refused.value.code is ErrorCode.network_exception

@@ -28,7 +28,7 @@ ottla.spark.options.BadOption: there is no option 'subscrib'; did you mean subsc
 TASK = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
   File "/site-packages/ottla/client/core/broker_connection.py", line 101, in open
     raise Unreachable(f"cannot connect to {address}: {_reason(error)}") from None
-ottla.client.errors.Unreachable: cannot connect to 127.0.0.1:1: BrokerConnection refused
+ottla.client.errors.Unreachable: cannot connect to 127.0.0.1:1: Connection refused
  SQLSTATE: 38000 SQLSTATE: XXKST"""
 EACH_BATCH = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function in foreach batch \
 sink. Reason: An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -98,7 +98,7 @@ COLUMN_SAID = (
     [
         (SOURCE, "there is no option 'subscrib'; did you mean subscribe?", True),
         (FAILED + SOURCE + " SQLSTATE: XXKST" + STATE, "there is no option 'subscrib'; did you mean subscribe?", True),
-        (FAILED + TASK + STATE, "cannot connect to 127.0.0.1:1: BrokerConnection refused", False),
+        (FAILED + TASK + STATE, "cannot connect to 127.0.0.1:1: Connection refused", False),
         (FAILED + EACH_BATCH + STATE, "KeyError: 'no such column'", False),
         (CLUSTER, "ValueError: no column and a second line", False),
         (
