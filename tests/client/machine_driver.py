@@ -9,15 +9,16 @@ from collections.abc import Callable
 from ottla.client.consuming.fetcher import Fetcher
 from ottla.client.core.metadata import Metadata
 from ottla.client.core.requests import Node, Send
-from ottla.client.producing.accumulator import Action, RecordAccumulator
+from ottla.client.producing.accumulator import Action
 from ottla.client.producing.produce_requests import Delivered, Undelivered
+from ottla.client.producing.sender import Sender
 from ottla.errors import ErrorCode
 from ottla.net.outbound import Versions
 from ottla.wire.frame import LENGTH_BYTES, framed, parse_response_header, read_length, request_header
 from ottla.wire.messages import decode, encode, message_class
 from ottla.wire.schema.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-Machine = Metadata | RecordAccumulator | Fetcher
+Machine = Metadata | Sender | Fetcher
 
 
 class Line:
@@ -96,7 +97,7 @@ class Line:
 
 
 class Driver:
-    def __init__(self, metadata: Metadata, *machines: RecordAccumulator | Fetcher) -> None:
+    def __init__(self, metadata: Metadata, *machines: Sender | Fetcher) -> None:
         self.machines: tuple[Machine, ...] = (metadata, *machines)
         self.lines: dict[int, Line] = {}
         self.woken = asyncio.Event()

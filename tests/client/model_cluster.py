@@ -18,8 +18,9 @@ from typing import Any
 from ottla.client.consuming.fetcher import Fetcher
 from ottla.client.core.metadata import Metadata
 from ottla.client.core.requests import Send
-from ottla.client.producing.accumulator import Action, RecordAccumulator
+from ottla.client.producing.accumulator import Action
 from ottla.client.producing.produce_requests import Delivered, Undelivered
+from ottla.client.producing.sender import Sender
 from ottla.errors import ErrorCode, Refused
 from ottla.log.producers import Producers
 from ottla.wire.batch import BatchHeader, check_produced, read_header, stamp
@@ -332,7 +333,7 @@ class ModelCluster:
         ]
 
 
-Machine = Metadata | RecordAccumulator | Fetcher
+Machine = Metadata | Sender | Fetcher
 
 
 class Wire:
@@ -348,7 +349,7 @@ class Wire:
 class ModelClient:
     """Machines, wired to a cluster on a virtual clock."""
 
-    def __init__(self, cluster: ModelCluster, metadata: Metadata, *machines: RecordAccumulator | Fetcher) -> None:
+    def __init__(self, cluster: ModelCluster, metadata: Metadata, *machines: Sender | Fetcher) -> None:
         self.cluster = cluster
         self.machines: tuple[Machine, ...] = (metadata, *machines)
         self.now = 0.0

@@ -12,9 +12,9 @@ from ottla.client.admin import Admin, NewTopic
 from ottla.client.consuming.fetcher import Fetcher
 from ottla.client.consuming.positions import ConsumerSettings
 from ottla.client.core.metadata import Metadata
-from ottla.client.producing.accumulator import RecordAccumulator
 from ottla.client.producing.partitioners import partitioner_of
 from ottla.client.producing.produce_requests import NO_OFFSET, AppendResult, Delivered, ProducerSettings
+from ottla.client.producing.sender import Sender
 from ottla.client.values import EARLIEST, TopicPartition
 from tests.client.machine_driver import Driver
 from tests.conftest import Served, StartBroker
@@ -32,7 +32,7 @@ async def produce(
 ) -> Driver:
     """Write all values round-robin, waiting whenever there is no room."""
     metadata = Metadata([bootstrap])
-    machine = RecordAccumulator(metadata, partitioner_of("round_robin"), settings)
+    machine = Sender(metadata, partitioner_of("round_robin"), settings)
     driver = Driver(metadata, machine)
     metadata.want(topic)
     await driver.run_until(lambda: metadata.topic(topic) is not None)

@@ -6,15 +6,18 @@ and whose `results` has what was found about the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from ottla.client.core.client import Client
+from ottla.client.core.find_coordinator import GROUP, find_coordinator
+from ottla.client.core.list_offsets import list_offsets
 from ottla.client.core.metadata import MetadataSettings
-from ottla.client.core.requests import ANY_NODE, NO_NODE, Node
+from ottla.client.core.requests import ANY_NODE, Node
 from ottla.client.core.settings import ClientOptions, ClientSettings, Settings
 from ottla.client.errors import ClientError, ConnectionLost, Several, TimedOut, error_of
 from ottla.client.group.committed_offsets import GroupOffsets
+from ottla.client.values import UNCOMMITTED, OffsetAndTimestamp, TopicPartition
 from ottla.errors import ErrorCode
 from ottla.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.wire.tree import Message
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from ottla.runtime import Runtime
 
 R = TypeVar("R", bound=Message)
-K = TypeVar("K")
 T = TypeVar("T")
 
 PARTS: Final = (ClientSettings, MetadataSettings)
@@ -72,10 +74,40 @@ class AdminBase(Client):
         then: other brokers may hear a little later of what it did for us just now."""
 
         async def ask() -> R:
-            chosen = self._controller_or_any() if to is None else to
-            return await self._driver.call(request, answer, chosen, timeout_s=self._request_timeout_s)
+            return await self._once(request, answer, self._controller_or_any() if to is None else to)
 
         return await self._driver.insist(ask, timeout_s=self._timeout_s)
+
+    async def _once(self, request: Message, answer: type[R], to: Node, version_max: int | None = None) -> R:
+        timeout_s = self._request_timeout_s
+        return await self._driver.call(request, answer, to, timeout_s=timeout_s, version_max=version_max)
+
+    async def _at_coordinator(self, key: str, work: Callable[[str, Node], Awaitable[T]], kind: int = GROUP) -> T:
+        """`work` with the coordinator of a group or a transactional id, found anew at every attempt."""
+
+        async def attempt() -> T:
+            return await work(key, await find_coordinator(self._driver, key, self._request_timeout_s, kind))
+
+        return await self._driver.insist(attempt, timeout_s=self._timeout_s)
+
+    def _deadline(self) -> float:
+        return self._driver.runtime.now() + self._timeout_s
+
+    async def _leader(self, tp: TopicPartition, deadline: float) -> Node | None:
+        """The leader of a partition, if it can be reached."""
+        await self._driver.topic(tp.topic, deadline)
+        return self._driver.metadata.leading_broker(*tp, self._driver.runtime.now())
+
+    async def _list_offsets(
+        self, times: Mapping[TopicPartition, int], isolation_level: int = UNCOMMITTED
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        return await list_offsets(
+            self._driver,
+            times,
+            timeout_s=self._timeout_s,
+            request_timeout_s=self._request_timeout_s,
+            isolation_level=isolation_level,
+        )
 
     def _controller_or_any(self) -> Node:
         metadata = self._driver.metadata
@@ -90,19 +122,15 @@ class AdminBase(Client):
         raise_if(error_of(answer.error_code, "metadata"))
         return answer
 
-    async def _controller(self) -> Node:
-        """Whoever is it now. A cluster that does not tell has brokers that pass on what is not for them."""
-        answer = await self._metadata([])
-        found = {broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in answer.brokers}
-        return found.get(answer.controller_id, ANY_NODE) if answer.controller_id != NO_NODE else ANY_NODE
-
     async def _at_controller(self, request: Message, answer: type[R], codes: Callable[[R], Iterable[int]]) -> R:
         """Sent again only when nothing of it can have been done: after a broker that was not the controller."""
 
         async def ask() -> R:
-            controller = await self._controller()
+            # A cluster that names no controller has brokers that forward what is not for them.
+            response = await self._metadata([])
+            controller = _nodes(response).get(response.controller_id, ANY_NODE)
             try:
-                reported = await self._driver.call(request, answer, controller, timeout_s=self._request_timeout_s)
+                reported = await self._once(request, answer, controller)
             except (ConnectionLost, TimedOut) as error:
                 raise _InDoubt(error) from error
             if {*codes(reported)} == {ErrorCode.not_controller}:
@@ -115,10 +143,7 @@ class AdminBase(Client):
             raise doubt.error from None
 
     async def _brokers(self) -> dict[int, Node]:
-        answer = await self._metadata([])
-        return {
-            broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers
-        }
+        return _nodes(await self._metadata([]))
 
     async def _broker(self, broker_id: int) -> Node:
         brokers = await self._brokers()
@@ -136,6 +161,23 @@ class _InDoubt(Exception):
     def __init__(self, error: ClientError) -> None:
         super().__init__(error)
         self.error = error
+
+
+def _nodes(response: MetadataResponse) -> dict[int, Node]:
+    return {each.node_id: Node(each.node_id, each.host, each.port, each.rack) for each in response.brokers}
+
+
+async def for_each(what: str, names: Iterable[str], work: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+    """What `work` gives for each name; one error for all names for which it failed."""
+    results: dict[str, T] = {}
+    errors: dict[str, ClientError | None] = {}
+    for name in names:
+        try:
+            results[name] = await work(name)
+        except ClientError as error:
+            errors[name] = error
+    raise_some(what, errors, results)
+    return results
 
 
 def remember(known: dict[str, T], name: str, value: T) -> None:

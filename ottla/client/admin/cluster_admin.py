@@ -70,14 +70,12 @@ class ClusterAdmin(AdminBase):
             timeout_ms=self._request_timeout_ms,
             topics=[
                 ReassignableTopic(
-                    name=topic, partitions=[_reassigned(TopicPartition(topic, n), replicas) for n in numbers]
+                    name=topic, partitions=[_reassigned(n, replicas[TopicPartition(topic, n)]) for n in numbers]
                 )
                 for topic, numbers in by_topic(replicas).items()
             ],
         )
-        answer = await self._at_controller(
-            request, AlterPartitionReassignmentsResponse, lambda answer: (answer.error_code,)
-        )
+        answer = await self._at_controller(request, AlterPartitionReassignmentsResponse, lambda a: (a.error_code,))
         raise_if(error_of(answer.error_code, "reassign", answer.error_message))
         errors = {}
         for topic in answer.responses:
@@ -90,19 +88,12 @@ class ClusterAdmin(AdminBase):
         self, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
         """The moves that are under way: of these partitions, or all."""
-        topics = None if partitions is None else by_topic(partitions)
-        request = ListPartitionReassignmentsRequest(
-            timeout_ms=self._request_timeout_ms,
-            topics=None
-            if topics is None
-            else [
-                ListPartitionReassignmentsTopics(name=name, partition_indexes=numbers)
-                for name, numbers in topics.items()
-            ],
-        )
-        answer = await self._at_controller(
-            request, ListPartitionReassignmentsResponse, lambda response: (response.error_code,)
-        )
+        topics = None
+        if partitions is not None:
+            grouped = by_topic(partitions).items()
+            topics = [ListPartitionReassignmentsTopics(name=name, partition_indexes=each) for name, each in grouped]
+        request = ListPartitionReassignmentsRequest(timeout_ms=self._request_timeout_ms, topics=topics)
+        answer = await self._at_controller(request, ListPartitionReassignmentsResponse, lambda a: (a.error_code,))
         raise_if(error_of(answer.error_code, "reassignments", answer.error_message))
         return {
             TopicPartition(topic.name, part.partition_index): Reassignment(
@@ -117,16 +108,15 @@ class ClusterAdmin(AdminBase):
     ) -> set[TopicPartition]:
         """Let the preferred replica lead, or (unclean) any that is alive, at the price of records. Those that got a new
         leader; where nothing was to be done is no error."""
+        topics = None
+        if partitions is not None:
+            topics = [TopicPartitions(topic=name, partitions=each) for name, each in by_topic(partitions).items()]
         request = ElectLeadersRequest(
             election_type=_UNCLEAN if unclean else _PREFERRED,
-            topic_partitions=None
-            if partitions is None
-            else [
-                TopicPartitions(topic=name, partitions=numbers) for name, numbers in by_topic(partitions).items()
-            ],
+            topic_partitions=topics,
             timeout_ms=self._request_timeout_ms,
         )
-        answer = await self._at_controller(request, ElectLeadersResponse, lambda answer: (answer.error_code,))
+        answer = await self._at_controller(request, ElectLeadersResponse, lambda a: (a.error_code,))
         raise_if(error_of(answer.error_code, "elect leaders"))
         elected: set[TopicPartition] = set()
         errors: dict[TopicPartition, ClientError | None] = {}
@@ -172,8 +162,5 @@ class ClusterAdmin(AdminBase):
         return found
 
 
-def _reassigned(
-    tp: TopicPartition, replicas: Mapping[TopicPartition, Sequence[int] | None]
-) -> ReassignablePartition:
-    wanted = replicas[tp]
-    return ReassignablePartition(partition_index=tp.partition, replicas=None if wanted is None else list(wanted))
+def _reassigned(number: int, replicas: Sequence[int] | None) -> ReassignablePartition:
+    return ReassignablePartition(partition_index=number, replicas=None if replicas is None else list(replicas))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
-from ottla.client.admin.admin_base import AdminBase, raise_some, remember
-from ottla.client.core.find_coordinator import find_coordinator
-from ottla.client.core.list_offsets import list_offsets
+from ottla.client.admin.admin_base import AdminBase, for_each, raise_some, remember
 from ottla.client.core.requests import Node
 from ottla.client.errors import ClientError, NotUnderstood, error_of
 from ottla.client.group.committed_offsets import GroupOffsets
@@ -25,8 +23,6 @@ from ottla.wire.schema.offset_delete import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
-
-T = TypeVar("T")
 
 DEAD = "Dead"
 """The state that a classic group has that does not exist."""
@@ -89,37 +85,17 @@ class GroupAdmin(AdminBase):
         return sorted(groups)
 
     async def describe_groups(self, names: Collection[str]) -> dict[str, GroupDescription]:
-        described: dict[str, GroupDescription] = {}
-        errors: dict[str, ClientError | None] = {}
-        for name in names:
-            try:
-                described[name] = await self._with_coordinator(name, self._described)
-            except ClientError as error:
-                errors[name] = error
-        raise_some("describe groups", errors, described)
-        return described
+        return await for_each("describe groups", names, self._describe_group)
 
     async def delete_groups(self, names: Collection[str]) -> None:
         """Groups without members, and all their offsets."""
 
         async def delete(name: str, coordinator: Node) -> None:
-            answer = await self._driver.call(
-                DeleteGroupsRequest(groups_names=[name]),
-                DeleteGroupsResponse,
-                coordinator,
-                timeout_s=self._request_timeout_s,
-            )
+            answer = await self._once(DeleteGroupsRequest(groups_names=[name]), DeleteGroupsResponse, coordinator)
             for result in answer.results:
                 _raise(result.error_code, name)
 
-        errors: dict[str, ClientError | None] = {}
-        for name in names:
-            try:
-                await self._with_coordinator(name, delete)
-                errors[name] = None
-            except ClientError as error:
-                errors[name] = error
-        raise_some("delete groups", errors)
+        await for_each("delete groups", names, lambda name: self._at_coordinator(name, delete))
 
     async def group_offsets(
         self, group_id: str, partitions: Collection[TopicPartition] | None = None, *, stable: bool = True
@@ -143,29 +119,23 @@ class GroupAdmin(AdminBase):
 
         async def delete(name: str, coordinator: Node) -> OffsetDeleteResponse:
             request = OffsetDeleteRequest(group_id=name, topics=list(topics.values()))
-            answer = await self._driver.call(
-                request, OffsetDeleteResponse, coordinator, timeout_s=self._request_timeout_s
-            )
+            answer = await self._once(request, OffsetDeleteResponse, coordinator)
             _raise(answer.error_code, name)
             return answer
 
-        answer = await self._with_coordinator(group_id, delete)
-        raise_some(
-            "delete offsets",
-            {
-                TopicPartition(topic.name, part.partition_index): error_of(
-                    part.error_code, f"{topic.name}-{part.partition_index}"
-                )
-                for topic in answer.topics
-                for part in topic.partitions
-            },
-        )
+        answer = await self._at_coordinator(group_id, delete)
+        codes = {
+            TopicPartition(topic.name, part.partition_index): part.error_code
+            for topic in answer.topics
+            for part in topic.partitions
+        }
+        raise_some("delete offsets", {tp: error_of(code, str(tp)) for tp, code in codes.items()})
 
     async def group_lag(self, group_id: str) -> dict[TopicPartition, PartitionLag]:
         """How far the group is behind, in every partition of the topics that it has committed for or is reading now:
         a partition that nobody has committed for has all its records ahead."""
         committed = await self.group_offsets(group_id)
-        described = await self._with_coordinator(group_id, self._described)
+        described = await self._describe_group(group_id)
         assigned = {each.topic for member in described.members for each in member.partitions}
         topics = await self._metadata(sorted({each.topic for each in committed} | assigned))
         partitions = sorted(
@@ -183,14 +153,7 @@ class GroupAdmin(AdminBase):
         return lags
 
     async def _offsets_at(self, partitions: Collection[TopicPartition], time: int) -> dict[TopicPartition, int]:
-        if not partitions:
-            return {}
-        found = await list_offsets(
-            self._driver,
-            dict.fromkeys(partitions, time),
-            timeout_s=self._timeout_s,
-            request_timeout_s=self._request_timeout_s,
-        )
+        found = await self._list_offsets(dict.fromkeys(partitions, time)) if partitions else {}
         return {each: at.offset for each, at in found.items()}
 
     # Coordinators.
@@ -203,31 +166,21 @@ class GroupAdmin(AdminBase):
         remember(self._groups, group_id, offsets)
         return offsets
 
-    async def _with_coordinator(self, group_id: str, work: Callable[[str, Node], Awaitable[T]]) -> T:
-        async def attempt() -> T:
-            return await work(group_id, await find_coordinator(self._driver, group_id, self._request_timeout_s))
-
-        return await self._driver.insist(attempt, timeout_s=self._timeout_s)
+    async def _describe_group(self, group_id: str) -> GroupDescription:
+        return await self._at_coordinator(group_id, self._described)
 
     async def _described(self, name: str, coordinator: Node) -> GroupDescription:
         """Under either protocol: whoever is asked about a group of the other kind says that there is none."""
         try:
-            newer = await self._driver.call(
-                ConsumerGroupDescribeRequest(group_ids=[name]),
-                ConsumerGroupDescribeResponse,
-                coordinator,
-                timeout_s=self._request_timeout_s,
-            )
-            group = newer.groups[0]
+            request = ConsumerGroupDescribeRequest(group_ids=[name])
+            group = (await self._once(request, ConsumerGroupDescribeResponse, coordinator)).groups[0]
             if group.error_code == ErrorCode.none:
                 return _consumer_group(group, coordinator)
             if group.error_code != ErrorCode.group_id_not_found:
                 _raise(group.error_code, name, group.error_message)
         except NotUnderstood:
             pass  # a broker from before
-        answer = await self._driver.call(
-            DescribeGroupsRequest(groups=[name]), DescribeGroupsResponse, coordinator, timeout_s=self._request_timeout_s
-        )
+        answer = await self._once(DescribeGroupsRequest(groups=[name]), DescribeGroupsResponse, coordinator)
         classic = answer.groups[0]
         _raise(classic.error_code, name, classic.error_message)
         if classic.group_state == DEAD:

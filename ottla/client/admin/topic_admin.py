@@ -7,7 +7,6 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from ottla.client.admin.admin_base import AdminBase, raise_if, raise_some
-from ottla.client.core.list_offsets import list_offsets
 from ottla.client.core.requests import Node
 from ottla.client.errors import BadSetting, ClientError, NotUnderstood, error_of
 from ottla.client.values import COMMITTED, EARLIEST, LATEST, UNCOMMITTED, OffsetAndTimestamp, TopicPartition
@@ -281,26 +280,19 @@ class TopicAdmin(AdminBase):
         self, times: Mapping[TopicPartition, int | str], *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The first record not older than each time: in ms, or "earliest", "latest" (the end) or "max_timestamp"."""
-        return await list_offsets(
-            self._driver,
-            {TopicPartition(*tp): _time(at) for tp, at in times.items()},
-            timeout_s=self._timeout_s,
-            request_timeout_s=self._request_timeout_s,
-            isolation_level=COMMITTED if read_committed else UNCOMMITTED,
-        )
+        wanted = {TopicPartition(*tp): _time(at) for tp, at in times.items()}
+        return await self._list_offsets(wanted, COMMITTED if read_committed else UNCOMMITTED)
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete everything before these offsets (-1: everything). Where each partition begins then."""
-        deadline = self._driver.runtime.now() + self._timeout_s
+        deadline = self._deadline()
         by_leader: dict[Node, dict[str, DeleteRecordsTopic]] = {}
         errors: dict[TopicPartition, ClientError | None] = {}
         for (topic, number), offset in before.items():
-            await self._driver.topic(topic, deadline)
-            broker = self._driver.metadata.leading_broker(topic, number, self._driver.runtime.now())
+            tp = TopicPartition(topic, number)
+            broker = await self._leader(tp, deadline)
             if broker is None:
-                errors[TopicPartition(topic, number)] = error_of(
-                    ErrorCode.leader_not_available, f"{topic}-{number}", "it has no leader now"
-                )
+                errors[tp] = error_of(ErrorCode.leader_not_available, str(tp), "it has no leader now")
                 continue
             topics = by_leader.setdefault(broker, {})
             partition = DeleteRecordsPartition(partition_index=number, offset=offset)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from ottla.client.admin.admin_base import AdminBase, raise_if, raise_some, remember
+from ottla.client.admin.admin_base import AdminBase, for_each, raise_if, remember
 from ottla.client.core.find_coordinator import TRANSACTION, find_coordinator
+from ottla.client.core.requests import Node
 from ottla.client.errors import ClientError, error_of
 from ottla.client.values import OpenTransaction, TopicPartition
 from ottla.errors import ErrorCode
@@ -82,47 +83,32 @@ class TransactionAdmin(AdminBase):
         return sorted(found)
 
     async def describe_transactions(self, ids: Collection[str]) -> dict[str, TransactionDescription]:
-        described: dict[str, TransactionDescription] = {}
-        errors: dict[str, ClientError | None] = {}
-        for transactional_id in ids:
-            try:
-                described[transactional_id] = await self._transaction(transactional_id)
-            except ClientError as error:
-                errors[transactional_id] = error
-        raise_some("describe transactions", errors, described)
-        return described
+        return await for_each("describe transactions", ids, self._describe_transaction)
 
-    async def _transaction(self, transactional_id: str) -> TransactionDescription:
-        async def ask() -> TransactionDescription:
-            coordinator = await find_coordinator(self._driver, transactional_id, self._request_timeout_s, TRANSACTION)
-            answer = await self._driver.call(
-                DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-                DescribeTransactionsResponse,
-                coordinator,
-                timeout_s=self._request_timeout_s,
-            )
-            reported = answer.transaction_states[0]
-            raise_if(error_of(reported.error_code, f"transactional id {transactional_id}"))
-            partitions = [TopicPartition(each.topic, number) for each in reported.topics for number in each.partitions]
-            return TransactionDescription(
-                transactional_id,
-                reported.transaction_state,
-                reported.producer_id,
-                reported.producer_epoch,
-                reported.transaction_timeout_ms,
-                reported.transaction_start_time_ms,
-                coordinator.node_id,
-                tuple(sorted(partitions)),
-            )
+    async def _describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        return await self._at_coordinator(transactional_id, self._described_transaction, TRANSACTION)
 
-        return await self._driver.insist(ask, timeout_s=self._timeout_s)
+    async def _described_transaction(self, transactional_id: str, coordinator: Node) -> TransactionDescription:
+        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+        answer = await self._once(request, DescribeTransactionsResponse, coordinator)
+        reported = answer.transaction_states[0]
+        raise_if(error_of(reported.error_code, f"transactional id {transactional_id}"))
+        partitions = [TopicPartition(each.topic, number) for each in reported.topics for number in each.partitions]
+        return TransactionDescription(
+            transactional_id,
+            reported.transaction_state,
+            reported.producer_id,
+            reported.producer_epoch,
+            reported.transaction_timeout_ms,
+            reported.transaction_start_time_ms,
+            coordinator.node_id,
+            tuple(sorted(partitions)),
+        )
 
     async def describe_producers(self, partition: TopicPartition) -> list[ActiveProducer]:
         """Who writes there with a sequence, as its leader knows it."""
         topic, number = partition
-        deadline = self._driver.runtime.now() + self._timeout_s
-        await self._driver.topic(topic, deadline)
-        leader = self._driver.metadata.leading_broker(topic, number, self._driver.runtime.now())
+        leader = await self._leader(partition, self._deadline())
         if leader is None:
             raise await self._why_not_led(partition)
         request = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[number])])
@@ -187,13 +173,7 @@ class TransactionAdmin(AdminBase):
             coordinator = self._coordinators.pop(name, None) or await find_coordinator(
                 self._driver, name, self._request_timeout_s, TRANSACTION
             )
-            answer = await self._driver.call(
-                request,
-                EndTxnResponse,
-                coordinator,
-                timeout_s=self._request_timeout_s,
-                version_max=transaction.end_txn_version_max,
-            )
+            answer = await self._once(request, EndTxnResponse, coordinator, transaction.end_txn_version_max)
             raise_if(error_of(answer.error_code, f"transactional id {name}"))
             remember(self._coordinators, name, coordinator)
 
@@ -202,16 +182,13 @@ class TransactionAdmin(AdminBase):
     async def fence_producer(self, transactional_id: str) -> None:
         """Shut out whoever writes under this id now: what it has not committed is aborted. As a new producer with the
         same id would, so the id must exist."""
-        await self._transaction(transactional_id)
+        await self._describe_transaction(transactional_id)
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS
+        )
 
-        async def fence() -> None:
-            coordinator = await find_coordinator(self._driver, transactional_id, self._request_timeout_s, TRANSACTION)
-            answer = await self._driver.call(
-                InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS),
-                InitProducerIdResponse,
-                coordinator,
-                timeout_s=self._request_timeout_s,
-            )
+        async def fence(_: str, coordinator: Node) -> None:
+            answer = await self._once(request, InitProducerIdResponse, coordinator)
             raise_if(error_of(answer.error_code, f"transactional id {transactional_id}"))
 
-        await self._driver.insist(fence, timeout_s=self._timeout_s)
+        await self._at_coordinator(transactional_id, fence, TRANSACTION)

@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from ottla.client.consuming.consumer_coordinator import ConsumerCoordinator, RebalanceListener
 from ottla.client.consuming.consumer_records import (
@@ -449,7 +449,3 @@ class Consumer(Client):
             request_timeout_s=self._consumer_settings.request_timeout_ms / 1000,
             isolation_level=self._consumer_settings.isolation_level,
         )
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self

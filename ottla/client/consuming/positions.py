@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -93,13 +93,6 @@ class RecordsDamaged(PositionError):
     hint = "If it happens again, the log is damaged there; `seek` beyond it skips it."
 
 
-class FetchState(Enum):
-    AWAIT_RESET = "await reset"
-    AWAIT_VALIDATION = "await validation"
-    FETCHING = "fetching"
-    STUCK = "stuck"
-
-
 class Position(NamedTuple):
     """The next record, and the epoch of the one before it if that is known."""
 
@@ -107,65 +100,50 @@ class Position(NamedTuple):
     epoch: int = NO_EPOCH
 
 
+NOWHERE: Final = Position(-1)
+
+
+class FetchState(Enum):
+    AWAIT_RESET = "await reset"
+    AWAIT_VALIDATION = "await validation"
+    FETCHING = "fetching"
+    STUCK = "stuck"
+
+
+@dataclass(slots=True, eq=False)
 class TopicPartitionState:
     """One assigned partition."""
 
-    __slots__ = (
-        "asked_epoch",
-        "attempts",
-        "buffer",
-        "error",
-        "fetch_state",
-        "held",
-        "high_watermark",
-        "last_stable",
-        "leader_epoch",
-        "log_start",
-        "next",
-        "offset_requested",
-        "paused",
-        "position",
-        "preferred",
-        "preferred_until",
-        "reset_to",
-        "retry_at",
-        "revision",
-        "topic_id",
-        "tp",
-        "until",
-    )
-
-    def __init__(self, tp: TopicPartition) -> None:
-        self.tp = tp
-        self.topic_id = ZERO_UUID
-        self.fetch_state = FetchState.AWAIT_RESET
-        self.position: Position | None = None
-        """What the user gets next."""
-        self.next = Position(-1)
-        """What is fetched next: ahead of the position by what is buffered."""
-        self.until = NO_LIMIT
-        """Nothing is fetched from here on."""
-        self.buffer: deque[CompletedFetch] = deque()
-        self.reset_to = LATEST
-        self.paused = False
-        self.held = False
-        """Nothing is asked or shown until somebody has said where it begins, or has let go of it."""
-        self.revision = 0
-        """Rises whenever answers that are on their way lose their meaning."""
-        self.offset_requested = False
-        """A question about its offset is out."""
-        self.asked_epoch = NO_EPOCH
-        """Of the leader that it went to."""
-        self.leader_epoch = NO_EPOCH
-        """Of the leader by whom the position is known to be right."""
-        self.high_watermark = -1
-        self.last_stable = -1
-        self.log_start = -1
-        self.preferred = NO_NODE
-        self.preferred_until = 0.0
-        self.retry_at = 0.0
-        self.attempts = 0
-        self.error: ClientError | None = None
+    tp: TopicPartition
+    topic_id: bytes = ZERO_UUID
+    fetch_state: FetchState = FetchState.AWAIT_RESET
+    position: Position | None = None
+    """What the user gets next."""
+    next: Position = NOWHERE
+    """What is fetched next: ahead of the position by what is buffered."""
+    until: int = NO_LIMIT
+    """Nothing is fetched from here on."""
+    buffer: deque[CompletedFetch] = field(default_factory=deque)
+    reset_to: int = LATEST
+    paused: bool = False
+    held: bool = False
+    """Nothing is asked or shown until somebody has said where it begins, or has let go of it."""
+    revision: int = 0
+    """Rises whenever answers that are on their way lose their meaning."""
+    offset_requested: bool = False
+    """A question about its offset is out."""
+    asked_epoch: int = NO_EPOCH
+    """Of the leader that it went to."""
+    leader_epoch: int = NO_EPOCH
+    """Of the leader by whom the position is known to be right."""
+    high_watermark: int = -1
+    last_stable: int = -1
+    log_start: int = -1
+    preferred: int = NO_NODE
+    preferred_until: float = 0.0
+    retry_at: float = 0.0
+    attempts: int = 0
+    error: ClientError | None = None
 
     @property
     def buffered_bytes(self) -> int:

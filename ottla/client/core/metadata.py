@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ottla.client.core import reasons
 from ottla.client.core.requests import NO_NODE, Node, Send, backoff_s, code_of
-from ottla.client.errors import ClientError, error_of
+from ottla.client.errors import NO_LEADER_HINT, ClientError, error_of, explained
 from ottla.client.values import NO_EPOCH
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.schema import fetch, produce
@@ -137,10 +136,10 @@ class Metadata:
     def obstacle(self, topic: str, partition: int, said: ErrorCode = ErrorCode.none, message: str | None = None) -> str:
         """What its leader said last, or why it could not be asked, for people."""
         if said not in (ErrorCode.none, ErrorCode.network_exception):
-            return reasons.reason(said, topic, message)
+            return explained(said, topic, message)
         leader = self.leader(topic, partition).node_id
         if leader == NO_NODE:
-            return reasons.NO_LEADER.format(topic=topic)
+            return NO_LEADER_HINT.format(topic=topic)
         return f"its leader, broker {leader}, does not answer"
 
     def error(self, topic: str) -> ErrorCode:

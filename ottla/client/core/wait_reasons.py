@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ottla.client.core import reasons
 from ottla.client.core.metadata import Metadata
 from ottla.client.core.requests import NO_NODE, Node, code_of
+from ottla.client.errors import explained
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.schema.fetch import FetchRequest
 from ottla.wire.schema.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -95,7 +95,7 @@ class WaitReasons:
         if isinstance(response, FindCoordinatorResponse) and code is ErrorCode.none and message not in _NO_WARNING:
             self.note(about, f"{about}: {message}", now)  # it is there, and writes nothing down
         elif code in RETRIABLE:
-            self.note(about, f"{about}: {reasons.reason(code, '', message)}", now)
+            self.note(about, f"{about}: {explained(code, '', message)}", now)
             self._waits[about].vague = code is ErrorCode.coordinator_not_available and not about.startswith(COORDINATOR)
         else:
             self.over(about)
@@ -202,7 +202,7 @@ def _silence(to: Node, request: Message) -> str:
 def of_topics(metadata: Metadata) -> Iterator[Obstacle]:
     """Topics that somebody wants and nobody knows."""
     for topic, code in metadata.errors.items():
-        yield f"topic {topic}", f"topic {topic}: {reasons.reason(code, topic)}"
+        yield f"topic {topic}", f"topic {topic}: {explained(code, topic)}"
 
 
 def of_partition(

@@ -57,6 +57,7 @@ class GroupOffsets:
         self._timeout_s = timeout_s
         self._request_timeout_s = request_timeout_s
         self._coordinator: Node | None = None
+        """Found once, and looked for again after it was lost."""
 
     async def commit(
         self, offsets: Offsets, who: Callable[[], GroupMetadata], refused: Refusal = lambda _, __: None
@@ -81,15 +82,6 @@ class GroupOffsets:
         asking = who or (lambda: GroupMetadata(self._group_id))
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return await self._driver.insist(lambda: self._fetch(partitions, asking(), stable), timeout_s=limit_s)
-
-    async def coordinator(self) -> Node:
-        """Found once, and looked for again after it was lost."""
-        if self._coordinator is None:
-            self._coordinator = await find_coordinator(self._driver, self._group_id, self._request_timeout_s)
-        return self._coordinator
-
-    def lost(self) -> None:
-        self._coordinator = None
 
     async def _commit(self, offsets: Offsets, who: GroupMetadata, refused: Refusal) -> None:
         request = OffsetCommitRequest(
@@ -122,20 +114,17 @@ class GroupOffsets:
     async def _fetch(
         self, partitions: Collection[TopicPartition] | None, who: GroupMetadata, stable: bool
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        wanted = None if partitions is None else by_topic(partitions)
-        by_name = None if wanted is None else list(wanted.items())
         group = OffsetFetchRequestGroup(
             group_id=self._group_id,
             member_id=who.member_id or None,
             member_epoch=who.generation_id if who.member_id else -1,
-            topics=None if by_name is None else [_topics(*entry) for entry in by_name],
+            topics=None,
         )
-        request = OffsetFetchRequest(
-            groups=[group],
-            group_id=self._group_id,
-            topics=None if by_name is None else [_topic(*entry) for entry in by_name],
-            require_stable=stable,
-        )
+        request = OffsetFetchRequest(groups=[group], group_id=self._group_id, topics=None, require_stable=stable)
+        if partitions is not None:
+            grouped = by_topic(partitions).items()
+            group.topics = [OffsetFetchRequestTopics(name=name, partition_indexes=each) for name, each in grouped]
+            request.topics = [OffsetFetchRequestTopic(name=name, partition_indexes=each) for name, each in grouped]
         answer = await self._call(request, OffsetFetchResponse)
         reported = answer.groups[0] if answer.groups else answer
         self._raise(code_of(reported.error_code), f"offsets of group {self._group_id}")
@@ -152,20 +141,17 @@ class GroupOffsets:
 
     async def _call(self, request: OffsetCommitRequest | OffsetFetchRequest, answer: type[_Answer]) -> _Answer:
         try:
-            return await self._driver.call(
-                request,
-                answer,
-                await self.coordinator(),
-                timeout_s=self._request_timeout_s,
-                version_max=TOPIC_NAMES_UNTIL,
-            )
+            if self._coordinator is None:
+                self._coordinator = await find_coordinator(self._driver, self._group_id, self._request_timeout_s)
+            to, timeout_s = self._coordinator, self._request_timeout_s
+            return await self._driver.call(request, answer, to, timeout_s=timeout_s, version_max=TOPIC_NAMES_UNTIL)
         except Unreachable:
-            self.lost()
+            self._coordinator = None
             raise
 
     def _note(self, code: ErrorCode) -> None:
         if code in COORDINATOR_MOVED:
-            self.lost()
+            self._coordinator = None
 
     def _raise(self, code: ErrorCode, subject: str) -> None:
         self._note(code)
@@ -202,11 +188,3 @@ def _committed(partition: int, offset: OffsetAndMetadata) -> OffsetCommitRequest
         committed_leader_epoch=offset.leader_epoch,
         committed_metadata=offset.metadata,
     )
-
-
-def _topics(name: str, partitions: list[int]) -> OffsetFetchRequestTopics:
-    return OffsetFetchRequestTopics(name=name, partition_indexes=partitions)
-
-
-def _topic(name: str, partitions: list[int]) -> OffsetFetchRequestTopic:
-    return OffsetFetchRequestTopic(name=name, partition_indexes=partitions)

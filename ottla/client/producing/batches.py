@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from ottla.client.producing.producer_id import NO_ID, ProducerIdAndEpoch
 from ottla.errors import ErrorCode
-from ottla.wire.batch import HEADER_BYTES, SEQUENCE_MAX
+from ottla.wire.batch import HEADER_BYTES, NO_PRODUCER, SEQUENCE_MAX
 from ottla.wire.records import Record, build_batch
 
 BATCHES_IN_FLIGHT_MAX: Final = 5
@@ -37,6 +37,7 @@ RECORD_OVERHEAD_BYTES: Final = 14
 """Lengths, deltas and attributes of a record in a batch, seldom more."""
 HEADER_OVERHEAD_BYTES: Final = 4
 NO_SEQUENCE: Final = -1
+PRODUCER_EPOCH_MAX: Final = 2**15 - 1
 
 
 MISNUMBERED: Final = frozenset(
@@ -45,6 +46,18 @@ MISNUMBERED: Final = frozenset(
 
 new_record: Final[Callable[[type[Record], tuple[object, ...]], Record]] = tuple.__new__
 """Makes a record without the detour over its own constructor: one or two are made for everything that is sent."""
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    producer_id: int = NO_PRODUCER
+    epoch: int = -1
+
+    def next_epoch(self) -> ProducerIdAndEpoch:
+        """An idempotent producer raises its epoch by itself; after the last one it needs another id."""
+        return self._replace(epoch=self.epoch + 1) if self.epoch < PRODUCER_EPOCH_MAX else NO_ID
+
+
+NO_ID: Final = ProducerIdAndEpoch()
 
 
 class BatchState(Enum):
@@ -67,48 +80,30 @@ def size_of(record: Record) -> int:
     return size
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """Records that are written together or not at all."""
 
-    __slots__ = (
-        "_data",
-        "attempts",
-        "base_sequence",
-        "created_at",
-        "deadline",
-        "doubtful",
-        "given_up",
-        "halved_in_doubt",
-        "identity",
-        "node_id",
-        "records",
-        "serial",
-        "size",
-        "state",
-        "tokens",
-    )
-
-    def __init__(self, serial: int, created_at: float, deadline: float) -> None:
-        self.serial = serial
-        """Rises from batch to batch over all partitions; what a batch is split into has its own."""
-        self.records: list[Record] = []
-        self.tokens: list[object] = []
-        self.size = HEADER_BYTES
-        self.created_at = created_at
-        self.deadline = deadline
-        self.state = BatchState.QUEUED
-        self.attempts = 0
-        self.identity = NO_ID
-        self.base_sequence = NO_SEQUENCE
-        self.node_id = -1
-        """Whom it was sent to last."""
-        self._data: bytes | None = None
-        self.given_up = False
-        """The user has been told that it failed; only its outcome is still of interest."""
-        self.doubtful = False
-        """An answer stayed away, or said that it may be in the log: only another attempt can tell."""
-        self.halved_in_doubt = False
-        """It was part of such a batch, which may be in the log as a whole if the log took larger ones then."""
+    serial: int
+    """Rises from batch to batch over all partitions; what a batch is split into has its own."""
+    created_at: float
+    deadline: float
+    records: list[Record] = field(default_factory=list)
+    tokens: list[object] = field(default_factory=list)
+    size: int = HEADER_BYTES
+    state: BatchState = BatchState.QUEUED
+    attempts: int = 0
+    identity: ProducerIdAndEpoch = NO_ID
+    base_sequence: int = NO_SEQUENCE
+    node_id: int = -1
+    """Whom it was sent to last."""
+    _data: bytes | None = None
+    given_up: bool = False
+    """It was reported as failed; only its outcome is still of interest."""
+    doubtful: bool = False
+    """An answer stayed away, or said that it may be in the log: only another attempt can tell."""
+    halved_in_doubt: bool = False
+    """It was part of such a batch, which may be in the log as a whole if the log took larger ones then."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -162,45 +157,29 @@ class Batch:
         return parts
 
 
+@dataclass(slots=True, eq=False)
 class PartitionQueue:
     """All batches of one partition that are not done."""
 
-    __slots__ = (
-        "acknowledged",
-        "closed",
-        "gap",
-        "identity",
-        "last_error",
-        "last_message",
-        "muted_until",
-        "next_sequence",
-        "partition",
-        "queued",
-        "renumber",
-        "sent",
-        "topic",
-    )
-
-    def __init__(self, topic: str, partition: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.queued: deque[Batch] = deque()
-        self.closed = 0
-        """How many of the queued take no more records; only the last may be open."""
-        self.sent: deque[Batch] = deque()
-        """Those with a number (or, without numbers, those sent once), in their order."""
-        self.identity = NO_ID
-        self.next_sequence = 0
-        self.acknowledged = False
-        """Something was acknowledged under this identity: the broker knows us."""
-        self.gap = False
-        """A batch was given up: maybe the log has it, maybe not."""
-        self.renumber = False
-        """The broker misses what the client has not: number anew when nothing is in flight."""
-        self.muted_until = 0.0
-        self.last_error = ErrorCode.none
-        """What the broker said last, since something was acknowledged; `last_message` in its own words."""
-        self.last_message: str | None = None
+    topic: str
+    partition: int
+    queued: deque[Batch] = field(default_factory=deque)
+    closed: int = 0
+    """How many of the queued take no more records; only the last may be open."""
+    sent: deque[Batch] = field(default_factory=deque)
+    """Those with a number (or, without numbers, those sent once), in their order."""
+    identity: ProducerIdAndEpoch = NO_ID
+    next_sequence: int = 0
+    acknowledged: bool = False
+    """Something was acknowledged under this identity: the broker knows us."""
+    gap: bool = False
+    """A batch was given up: maybe the log has it, maybe not."""
+    renumber: bool = False
+    """The broker misses what the client has not: number anew when nothing is in flight."""
+    muted_until: float = 0.0
+    last_error: ErrorCode = ErrorCode.none
+    """What the broker said last, since something was acknowledged; `last_message` in its own words."""
+    last_message: str | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         yield from self.sent
@@ -291,9 +270,6 @@ class PartitionQueue:
         """That a number is out of order follows from an earlier refusal, if there was one: that is what is wrong."""
         if code not in MISNUMBERED or self.last_error is ErrorCode.none:
             self.last_error, self.last_message = code, message
-
-    def wait(self, batch: Batch) -> None:
-        batch.state = BatchState.WAITING
 
     def drop(self, batch: Batch) -> None:
         """It is given up, and no answer to it is outstanding."""

@@ -39,6 +39,7 @@ class Partitioner(Protocol):
 
     def appended(self, topic: TopicMetadata, partition: int, size: int) -> None:
         """So many bytes were added to a batch of this partition."""
+        return
 
 
 def murmur2(data: bytes) -> int:
@@ -74,16 +75,13 @@ class Chance:
         return (mixed ^ mixed >> 31) % limit
 
 
-class _ByKey(ABC):
+class _ByKey(Partitioner, ABC):
     """What those that differ only for records without a key have in common."""
 
     def choose(self, topic: TopicMetadata, record: Record) -> int:
         if record.key is not None:
             return partition_of_key(record.key, len(topic.leaders))
         return self._without_key(topic, topic.available or sorted(topic.leaders))
-
-    def appended(self, topic: TopicMetadata, partition: int, size: int) -> None:  # noqa: B027 (few keep count)
-        pass
 
     @abstractmethod
     def _without_key(self, topic: TopicMetadata, choice: Sequence[int]) -> int: ...
@@ -180,7 +178,7 @@ def priority_in_header(record: Record) -> int:
     return 0
 
 
-class PriorityPartitioner:
+class PriorityPartitioner(Partitioner):
     """Bands of neighbouring partitions, the first for priority 0. Within a band a key keeps its partition, and
     records without one take turns.
 
@@ -217,11 +215,8 @@ class PriorityPartitioner:
         self._turns[topic.name, band.start] = turn
         return choice[turn % len(choice)]
 
-    def appended(self, topic: TopicMetadata, partition: int, size: int) -> None:
-        pass
 
-
-class FunctionPartitioner:
+class FunctionPartitioner(Partitioner):
     """By a function of the user's."""
 
     def __init__(self, function: Function) -> None:
@@ -229,9 +224,6 @@ class FunctionPartitioner:
 
     def choose(self, topic: TopicMetadata, record: Record) -> int:
         return index(self._function(topic.name, record, sorted(topic.leaders)))
-
-    def appended(self, topic: TopicMetadata, partition: int, size: int) -> None:
-        pass
 
 
 def partitioner_of(

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
 from ottla.client.core.client import Client
 from ottla.client.core.metadata import MetadataSettings
@@ -21,10 +21,11 @@ from ottla.client.core.serialization import converter
 from ottla.client.core.settings import ClientSettings, ProducerOptions, SendSettings, Settings
 from ottla.client.errors import BadSetting, ClientError, TimedOut, error_of
 from ottla.client.producing.partitioners import Function, Partitioner, partitioner_of
+from ottla.client.producing.prebuilt_batches import BatchContent, Promise, Shipment
 from ottla.client.producing.produce_requests import AppendResult, Delivered, ProducerSettings, Undelivered
+from ottla.client.producing.sender import Sender
 from ottla.client.producing.transaction_calls import TransactionCalls
 from ottla.client.producing.transaction_manager import TransactionSettings
-from ottla.client.producing.whole_batches import Content, Shipment, WholeBatches
 from ottla.client.values import Given, GroupMetadata, OpenTransaction, RecordMetadata, TopicPartition, offsets_given
 from ottla.errors import ErrorCode
 from ottla.wire.batch import NO_TIMESTAMP
@@ -49,15 +50,6 @@ TIMESTAMP_MAX: Final = 2**63 - 1
 PARTS: Final = (ClientSettings, MetadataSettings, ProducerSettings, SendSettings, TransactionSettings)
 
 
-class Promise(Protocol):
-    """A future, of asyncio or of threads."""
-
-    def done(self) -> bool: ...
-    def set_result(self, result: RecordMetadata, /) -> object: ...
-    def set_exception(self, exception: ClientError, /) -> object: ...
-    def exception(self) -> BaseException | None: ...
-
-
 class Producer(Client):
     """Writes records. Settings have Kafka's names with `_`; `config` takes them with `.`, as confluent-kafka does."""
 
@@ -80,13 +72,13 @@ class Producer(Client):
         self._partitioner = partitioner
         if isinstance(partitioner, str):
             partitioner_of(partitioner)  # a name that nobody knows is refused here, not at the start
-        self._accumulator: WholeBatches
+        self._accumulator: Sender
         self._transactions: TransactionCalls | None = None
         self._deal: RowPartitioner | None = None
 
     async def start(self) -> None:
         driver = await self._open()
-        self._accumulator = WholeBatches(driver.metadata, self._chosen_partitioner(), self._producer_settings)
+        self._accumulator = Sender(driver.metadata, self._chosen_partitioner(), self._producer_settings)
         self._runtime = driver.runtime
         self._unyielded = 0
         self._new_future = asyncio.get_running_loop().create_future
@@ -203,7 +195,7 @@ class Producer(Client):
         shipment.set_result()
         return future
 
-    async def _offer_batch(self, tp: TopicPartition, content: Content, shipment: Shipment) -> None:
+    async def _offer_batch(self, tp: TopicPartition, content: BatchContent, shipment: Shipment) -> None:
         if self._transactions is not None:
             self._transactions.check()
         deadline = self._runtime.now() + self._max_block_s
@@ -310,7 +302,7 @@ class Producer(Client):
         headers: Headers,
         partition: int | None,
         timestamp_ms: int | None,
-        token: Promise,
+        token: Promise[RecordMetadata],
     ) -> AppendResult:
         """Hand a record over if that takes no waiting; `token` is told what becomes of it."""
         runtime, driver = self._runtime, self._driver
@@ -352,7 +344,7 @@ class Producer(Client):
         headers: Headers,
         partition: int | None,
         timestamp_ms: int | None,
-        token: Promise,
+        token: Promise[RecordMetadata],
         *,
         waited_s: float = 0.0,
     ) -> None:
@@ -385,12 +377,12 @@ class Producer(Client):
     def _resolve(self, action: Delivered | Undelivered) -> None:
         if isinstance(action, Delivered):
             for token, metadata in action.results():
-                promise = cast("Promise", token)
+                promise = cast("Promise[RecordMetadata]", token)
                 if not promise.done():
                     promise.set_result(metadata)
             return
         for at, token in enumerate(action.tokens):
-            promise = cast("Promise", token)
+            promise = cast("Promise[RecordMetadata]", token)
             if not promise.done():
                 promise.set_exception(_failure(action, at))
                 if action.error.code is ErrorCode.transaction_abortable:

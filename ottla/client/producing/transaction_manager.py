@@ -36,7 +36,7 @@ from ottla.client.core.metadata import Metadata
 from ottla.client.core.requests import ANY_NODE, Node, Send, backoff_s, code_of
 from ottla.client.errors import ClientError, error_of
 from ottla.client.producing.accumulator import RecordAccumulator
-from ottla.client.producing.producer_id import NO_ID, ProducerIdAndEpoch
+from ottla.client.producing.batches import NO_ID, ProducerIdAndEpoch
 from ottla.client.producing.transaction_requests import TransactionRequests
 from ottla.client.values import TRANSACTION_V2, GroupMetadata, Offsets, OpenTransaction, TopicPartition
 from ottla.errors import RETRIABLE, ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ottla.client.producing.producer_id import ProducerIdAndEpoch
+from ottla.client.producing.batches import ProducerIdAndEpoch
 from ottla.client.values import GroupMetadata, Offsets, TopicPartition
 from ottla.wire.schema.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.wire.schema.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic

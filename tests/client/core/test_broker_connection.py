@@ -11,10 +11,7 @@ from ottla.client.errors import (
     ConnectionLost,
     NotUnderstood,
     TimedOut,
-    TopicExists,
-    UnknownTopic,
     Unreachable,
-    error_of,
 )
 from ottla.errors import ErrorCode
 from ottla.runtime.real import RealRuntime
@@ -246,18 +243,6 @@ def test_bootstrap_servers_are_addresses(text, addresses):
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(ValueError):
         parse_bootstrap(text)
-
-
-def test_error_codes_become_classes():
-    assert error_of(0, "topic t") is None
-    assert isinstance(error_of(36, "topic t"), TopicExists)
-    unknown = error_of(3, "topic t")
-    assert isinstance(unknown, UnknownTopic)
-    assert not unknown.retriable
-    busy = error_of(41, "topic t")
-    assert busy is not None
-    assert busy.retriable
-    assert "12345" in str(error_of(12345, "topic t"))
 
 
 def test_a_broker_that_dies_as_soon_as_it_has_accepted_is_not_waited_for_for_ever():

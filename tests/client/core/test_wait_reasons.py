@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import logging
 import socket
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +12,7 @@ from click.testing import CliRunner
 from ottla.cli.main import cli
 from ottla.client.admin import Admin, ResourceKind
 from ottla.client.consuming.consumer import Consumer
-from ottla.client.core import driver, reasons, wait_reasons
+from ottla.client.core import driver, wait_reasons
 from ottla.client.core.requests import Node
 from ottla.client.core.wait_reasons import (
     AGAIN_SECONDS,
@@ -23,7 +21,7 @@ from ottla.client.core.wait_reasons import (
     InFlightRequests,
     WaitReasons,
 )
-from ottla.client.errors import BUSY, SILENT, ClientError, NotUnderstood, TimedOut, UnknownTopic
+from ottla.client.errors import BUSY, ClientError, NotUnderstood, TimedOut, UnknownTopic
 from ottla.client.producing.producer import Producer
 from ottla.client.values import TopicPartition
 from ottla.cluster.requests import TopicSpec
@@ -35,9 +33,6 @@ from ottla.wire.schema.find_coordinator import Coordinator, FindCoordinatorReque
 from ottla.wire.schema.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.wire.schema.metadata import MetadataRequest
 from tests.harness.in_process import brokers, run, start_broker, stop_broker
-
-PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
-
 
 # The machine.
 
@@ -87,12 +82,6 @@ def test_find_coordinator_gives_the_reason_why_a_coordinator_is_not_available():
         machine.heard(found, FindCoordinatorResponse(coordinators=[warned]), at)
     assert machine.reasons() == "coordinator of t: 1 of 3 replicas in sync"
     assert machine.look([], PATIENCE_SECONDS) == ["coordinator of t: 1 of 3 replicas in sync"]
-
-
-def test_reasons_name_what_mends_them():
-    said = reasons.reason(ErrorCode.not_enough_replicas, "orders", "1 in sync")
-    assert said.startswith("not enough replicas: 1 in sync; `ottla topics describe orders`")
-    assert reasons.reason(ErrorCode.request_timed_out, "orders") == "request timed out"
 
 
 def test_a_broker_that_does_not_answer_is_reported_until_it_does():
@@ -428,67 +417,3 @@ def test_a_command_that_cannot_commit_names_whom_to_start_at_the_end(tmp_path):
             await commit(address(first))
 
     run(test)
-
-
-# The page.
-
-KINDS = {"TimedOut", "NoAnswer", "Unreachable", "ConnectionLost", "HungUp", "NotUnderstood", "BadFrame", "timed_out"}
-"""Whatever the client makes one of these with is a message for its user."""
-TEXT_MIN = 8
-"""Letters of a text that is worth looking for. What is shorter only joins other texts together."""
-
-
-def texts(node: ast.expr, module: ast.Module) -> list[str]:
-    """The fixed parts of a message; those of a name are what the module assigns to it."""
-    match node:
-        case ast.Constant(value=str(text)):
-            return [text]
-        case ast.JoinedStr(values=parts):
-            return [text for part in parts for text in texts(part, module)]
-        case ast.FormattedValue(value=value):
-            return texts(value, module)
-        case ast.Name(id=name):
-            assigned = [each for each in ast.walk(module) if isinstance(each, ast.Assign)]
-            values = [each.value for each in assigned if any(ast.unparse(it) == name for it in each.targets)]
-            return [text for value in values if isinstance(value, ast.JoinedStr) for text in texts(value, module)]
-    return []
-
-
-def messages_of_the_client() -> list[str]:
-    found: dict[str, None] = {}
-    paths = [path for path in Path(driver.__file__).parent.parent.rglob("*.py") if "assignors" not in path.parts]
-    for path in sorted(paths):
-        module = ast.parse(path.read_text())
-        for call in ast.walk(module):
-            if isinstance(call, ast.Call) and call.args and ast.unparse(call.func).rpartition(".")[2] in KINDS:
-                longest = max(texts(call.args[0], module), key=len, default="").strip(" :;(")
-                found |= {longest: None} if len(longest) >= TEXT_MIN else {}
-    return list(found)
-
-
-MESSAGES = [
-    "still trying:",
-    "it speaks TLS",
-    "it speaks HTTP",
-    SILENT,
-    UnknownTopic.words,
-    reasons.NO_LEADER.partition(";")[0],
-    *messages_of_the_client(),
-    *(code.name.replace("_", " ") for code in reasons._MENDED_BY),
-    *(code.name.upper() for code in reasons._MENDED_BY),
-    "its leader, broker",
-    "it hangs, is paused or busy, or waits for others; look at its log",
-    "the other members of the group have to join first, or it hangs",
-    "cannot be made yet: it needs",
-    "fewer than min.insync.replicas=2 (from transaction.state.log.min.isr)",
-]
-
-
-def test_the_messages_are_found_in_the_code():
-    assert {"no answer from", "not delivered within", "to be told where it is", "it speaks TLS"} <= set(MESSAGES)
-
-
-@pytest.mark.parametrize("message", MESSAGES)
-def test_troubleshooting_has_every_message_by_its_text(message):
-    page = " ".join(PAGE.read_text().split())
-    assert message in page

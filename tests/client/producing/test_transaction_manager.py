@@ -6,9 +6,9 @@ import pytest
 
 from ottla.client.core.requests import ANY_NODE, Send
 from ottla.client.errors import ClientError
-from ottla.client.producing.accumulator import RecordAccumulator
 from ottla.client.producing.partitioners import partitioner_of
 from ottla.client.producing.produce_requests import AppendResult, Delivered, ProducerSettings, Undelivered
+from ottla.client.producing.sender import Sender
 from ottla.client.producing.transaction_manager import CallDone, CallFailed, TransactionManager, TransactionSettings
 from ottla.client.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ottla.errors import ErrorCode
@@ -56,7 +56,7 @@ class TransactionScenario(Scenario):
     `ok KIND` answers the oldest of that kind, `refuse KIND CODE` refuses it, `lose NODE` breaks the connection.
     """
 
-    machine: RecordAccumulator
+    machine: Sender
     transactions: TransactionManager
 
     def machines(self) -> list:
@@ -66,7 +66,7 @@ class TransactionScenario(Scenario):
         settings = ProducerSettings(
             linger_ms=0, transactional_id="x", delivery_timeout_ms=int(options(words).get("delivery", "120000"))
         )
-        self.machine = RecordAccumulator(self.metadata, partitioner_of("round_robin"), settings)
+        self.machine = Sender(self.metadata, partitioner_of("round_robin"), settings)
         self.transactions = TransactionManager(self.machine, self.metadata, TransactionSettings(transactional_id="x"))
         self.transactions.agree(2 if "second" in words else 1)
 

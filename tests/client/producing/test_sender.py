@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from ottla.client.core.metadata import Metadata
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.producing.accumulator import RecordAccumulator
+from ottla.client.producing.batches import ProducerIdAndEpoch
 from ottla.client.producing.partitioners import partitioner_of
 from ottla.client.producing.produce_requests import AppendResult, Delivered, ProducerSettings, Undelivered
-from ottla.client.producing.producer_id import ProducerIdAndEpoch
+from ottla.client.producing.sender import Sender
 from ottla.client.values import TopicPartition
 from ottla.errors import ErrorCode
 from ottla.wire.batch import read_header
@@ -38,7 +38,7 @@ class ProducerScenario(Scenario):
 
     def __init__(self) -> None:
         super().__init__()
-        self.machine: RecordAccumulator
+        self.machine: Sender
         self.mark = 0
         self.log_ends: dict[tuple[str, int], int] = {}
 
@@ -57,7 +57,7 @@ class ProducerScenario(Scenario):
             retries=int(named.get("retries", "1000")),
             transactional_id="x" if "transactional" in words else None,
         )
-        self.machine = RecordAccumulator(self.metadata, partitioner_of("round_robin"), producer)
+        self.machine = Sender(self.metadata, partitioner_of("round_robin"), producer)
         if "identity" in named:
             self.machine.identify(ProducerIdAndEpoch(int(named["identity"]), int(named.get("epoch", "0"))))
 
@@ -186,7 +186,7 @@ class Run:
             if self.chance.random() < 0.3:
                 self.cluster.versions[node] = OLD
         self.metadata = Metadata([("a", 1), ("b", 2)])
-        self.machine = RecordAccumulator(self.metadata, partitioner_of("round_robin"), producer)
+        self.machine = Sender(self.metadata, partitioner_of("round_robin"), producer)
         self.client = ModelClient(self.cluster, self.metadata, self.machine)
         self.appended: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
         self.number = 0
