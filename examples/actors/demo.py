@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 import pyarrow.dataset as ds
 
+from examples.actors.local_postgres import LocalPostgres, shut_to_others
 from examples.actors.voice import Voice
 from ottla import NewTopic, TopicPartition
 from ottla.blocking import Admin, Consumer, Producer
-from ottla.spark.connectors.local_postgres import LocalPostgres, shut_to_others
 from ottla.spark.pipeline import document, picture
 
 if TYPE_CHECKING:

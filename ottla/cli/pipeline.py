@@ -304,12 +304,12 @@ def repair(file: Path, as_json: bool) -> None:
     Example:
       ottla pipeline repair
     """
-    from ottla.spark.pipeline import repairs
+    from ottla.spark.pipeline import storage
 
-    found = list(repairs.broken(_parsed(file)))
+    found = list(storage.broken_entries(_parsed(file)))
     for entry in found:
         if entry.removable:
-            repairs.remove(entry)
+            storage.remove_entry(entry)
             if not as_json:
                 click.echo(f"{entry.sink}: removed {entry.path}, which was cut; its batch is run again")
     hopeless = [entry for entry in found if not entry.removable]
@@ -341,7 +341,7 @@ def drop(file: Path, yes: bool, as_json: bool) -> None:
     done = [f"{name}: removed {gone}" for name in _queries(pipeline) for gone in _forgotten(pipeline, name)]
     for source in pipeline.sources.values():
         if source.format == "ottla-postgres-cdc":
-            from ottla.spark.connectors.slots import drop_slot
+            from ottla.spark.connectors.capture import drop_slot
 
             done.append(drop_slot(source.options))
     if as_json or done:

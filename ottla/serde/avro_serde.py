@@ -7,8 +7,7 @@ import json
 from types import ModuleType
 from typing import Any
 
-from ottla.serde.context import SerializationContext
-from ottla.serde.framing import Framing, unframed
+from ottla.serde.framing import Framing, SerializationContext, unframed
 from ottla.serde.registry import SchemaRegistry, registry_of
 
 

@@ -7,13 +7,23 @@ subject is named after the topic: `orders-value`, `orders-key`.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, Protocol
 
-from ottla.serde.context import SerializationContext
 from ottla.serde.registry import SchemaRegistry, registry_of
 
 _FRAME: Final = struct.Struct(">bI")
 MAGIC: Final = 0
+
+
+class SerializationContext(Protocol):
+    """What the clients here give, and confluent-kafka's `SerializationContext`."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def field(self) -> str:
+        """`key` or `value`."""
 
 
 class Framing:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ottla.serde.context import SerializationContext
-from ottla.serde.framing import Framing, unframed
+from ottla.serde.framing import Framing, SerializationContext, unframed
 from ottla.serde.registry import SchemaRegistry
 
 

@@ -28,13 +28,11 @@ from ottla.spark import clients
 from ottla.spark.connectors import postgres_options as postgres
 from ottla.spark.options import BadOption, check_promise, write_options
 from ottla.spark.tracebacks import short_tracebacks
+from ottla.spark.writers import query_and_run
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUERY_ID: Final = "sql.streaming.queryId"
-RUN_ID: Final = "spark.jobGroup.id"
-"""What Spark tells the thread that runs a batch: the query, and this run of it."""
 RUNS_MAX: Final = 1000
 
 _written: dict[tuple[str, str, str], tuple[int, object]] = {}
@@ -63,7 +61,7 @@ class BatchSink:
     def __call__(self, batch: DataFrame, number: int) -> None:
         options = {name.lower(): str(value) for name, value in self.options.items()}
         if options.get("guarantee", "").lower() != "at_least_once":
-            query, run = _ids(batch)
+            query, run = query_and_run(batch)
             name = options.setdefault("txnappid", query or "")
             if not name:
                 raise BadOption(
@@ -113,15 +111,6 @@ def _source(form: str) -> type[DataSource]:
 
         return PostgresDataSource
     raise BadOption(f"there is no sink {form!r} for a batch; there are ottla and ottla-postgres")
-
-
-def _ids(batch: DataFrame) -> tuple[str | None, str | None]:
-    """The query and the run that a batch belongs to. On Spark Connect, neither is known."""
-    try:
-        context = batch.sparkSession.sparkContext
-    except Exception:  # noqa: BLE001 - which error it is depends on the version of PySpark
-        return None, None
-    return context.getLocalProperty(QUERY_ID), context.getLocalProperty(RUN_ID)
 
 
 def _content(batch: DataFrame, options: Mapping[str, str]) -> object:

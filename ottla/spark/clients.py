@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeVar
 
 from ottla.blocking import Admin, Consumer, Producer
@@ -30,7 +30,7 @@ FETCH_BYTES: Final = 8 * 2**20
 TRANSACTIONAL_MAX: Final = 4
 """So many producers with transactional ids are kept: each has connections, and a worker may see many tasks."""
 
-_kept: dict[tuple[object, ...], Any] = {}
+_idle: dict[tuple[object, ...], Any] = {}
 _transactional: dict[tuple[object, ...], Transactional] = {}
 
 
@@ -62,24 +62,18 @@ class Transactional:
         return producer
 
 
-@contextmanager
-def admin(kafka: Mapping[str, str]) -> Iterator[Admin]:
+def admin(kafka: Mapping[str, str]) -> AbstractContextManager[Admin]:
     settings = {name: value for name, value in kafka.items() if name in ADMIN_SETTINGS}
-    with _client(Admin, settings, lambda: Admin(config=settings)) as client:
-        yield client
+    return _client(Admin, settings, lambda: Admin(config=settings))
 
 
-@contextmanager
-def consumer(kafka: Mapping[str, str]) -> Iterator[Consumer]:
+def consumer(kafka: Mapping[str, str]) -> AbstractContextManager[Consumer]:
     """One that begins nowhere by itself, and belongs to no group."""
-    with _client(Consumer, kafka, lambda: new_consumer(kafka)) as client:
-        yield client
+    return _client(Consumer, kafka, lambda: new_consumer(kafka))
 
 
-@contextmanager
-def producer(kafka: Mapping[str, str]) -> Iterator[Producer]:
-    with _client(Producer, kafka, lambda: new_producer(kafka)) as client:
-        yield client
+def producer(kafka: Mapping[str, str]) -> AbstractContextManager[Producer]:
+    return _client(Producer, kafka, lambda: new_producer(kafka))
 
 
 @contextmanager
@@ -87,15 +81,15 @@ def transactional(kafka: Mapping[str, str], transactional_id: str) -> Iterator[T
     """One that was kept may have lost its id to somebody else: `take_over` has it for certain."""
     settings = {**kafka, "transactional.id": transactional_id}
     key = (os.getpid(), *sorted(settings.items()))
-    kept = _transactional.pop(key, None)
-    if kept is None:
-        kept = Transactional(settings)
+    client = _transactional.pop(key, None)
+    if client is None:
+        client = Transactional(settings)
     try:
-        yield kept
+        yield client
     except BaseException:
-        kept.producer.stop()
+        client.producer.stop()
         raise
-    _transactional[key] = kept
+    _transactional[key] = client
     while len(_transactional) > TRANSACTIONAL_MAX:
         _transactional.pop(next(iter(_transactional))).producer.stop()
 
@@ -129,16 +123,16 @@ def _as_options(problem: str, kafka: Mapping[str, str]) -> str:
 @contextmanager
 def _client(kind: type[C], settings: Mapping[str, str], make: Callable[[], C]) -> Iterator[C]:
     key = (os.getpid(), kind, *sorted(settings.items()))
-    client: C | None = _kept.pop(key, None)
+    client: C | None = _idle.pop(key, None)
     if client is None:
         client = make()
         client.start()
     try:
         yield client
     except GeneratorExit:
-        _kept[key] = client  # who used it has seen enough
+        _idle[key] = client  # who used it has seen enough
         raise
     except BaseException:
         client.stop()
         raise
-    _kept[key] = client
+    _idle[key] = client

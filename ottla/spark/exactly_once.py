@@ -96,30 +96,22 @@ class TaskContent(NamedTuple):
         size, total = self.size, self.total
         for name in ("key", "value"):
             if name in batch.schema.names:
-                letters = _letters(batch.column(name))
-                size, total = size + len(letters), total + (pc.sum(letters).as_py() or 0)
+                data = _bytes_of(batch.column(name))
+                size, total = size + len(data), total + (pc.sum(data).as_py() or 0)
         return TaskContent(self.rows + batch.num_rows, size, total)
 
 
-def _letters(column: pa.Array) -> pa.Array:
+def _bytes_of(column: pa.Array) -> pa.Array:
     """All bytes of a column of bytes or text, as they lie there."""
     import pyarrow as pa
 
     plain = column.cast(pa.large_binary())
-    _, offsets, letters = plain.buffers()
-    if letters is None or not len(plain):
+    _, offsets, data = plain.buffers()
+    if data is None or not len(plain):
         return pa.array([], pa.uint8())
     bounds = np.frombuffer(offsets, np.int64)
     first, last = int(bounds[plain.offset]), int(bounds[plain.offset + len(plain)])
-    return pa.Array.from_buffers(pa.uint8(), last - first, [None, letters], offset=first)
-
-
-class _Counted:
-    def __init__(self) -> None:
-        self.so_far = TaskContent()
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        self.so_far = self.so_far.plus(batch)
+    return pa.Array.from_buffers(pa.uint8(), last - first, [None, data], offset=first)
 
 
 class TaskCommit(NamedTuple):
@@ -148,8 +140,8 @@ def write(plan: Any, identity: WriteIdentity, task: int, batches: Iterator[pa.Re
 
     group = identity.group(task)
     tp = marker_partition(plan)
-    with clients.transactional({"transaction.timeout.ms": TIMEOUT_MS, **plan.options.kafka}, group) as kept:
-        producer = kept.take_over()
+    with clients.transactional({"transaction.timeout.ms": TIMEOUT_MS, **plan.options.kafka}, group) as own:
+        producer = own.take_over()
         decided = CommitDecision.known(plan, identity, tp)
         if decided is None or decided.version >= identity.version:  # else nothing of this version was committed
             marker = _marker(plan, group, tp)
@@ -158,11 +150,16 @@ def write(plan: Any, identity: WriteIdentity, task: int, batches: Iterator[pa.Re
             _check(plan, identity, task, tp, marker, decided)
         producer.begin_transaction()
         try:
-            content = _Counted()
-            send_all(producer, plan, batches, content.add)
-            note = json.dumps({"version": identity.version, "content": content.so_far})
+            content = TaskContent()
+
+            def sent(batch: pa.RecordBatch) -> None:
+                nonlocal content
+                content = content.plus(batch)
+
+            send_all(producer, plan, batches, sent)
+            note = json.dumps({"version": identity.version, "content": content})
             producer.send_offsets_to_transaction({tp: (identity.version + 1, note)}, group)
-            return TaskCommit(task, content.so_far, producer.hand_over_transaction())
+            return TaskCommit(task, content, producer.hand_over_transaction())
         except BaseException:
             producer.abort_transaction()
             raise
@@ -315,22 +312,22 @@ def decide(plan: WriteTarget, identity: WriteIdentity, parts: Sequence[TaskCommi
     """Who has made the decision before this one, and has not been fenced since, need not ask what was decided."""
     new = CommitDecision.of(identity, parts)
     left = len(_open(parts))
-    with clients.transactional(plan.options.kafka, identity.decisions) as kept:
-        if kept.decided == identity.version - 1 and left == len(parts):
+    with clients.transactional(plan.options.kafka, identity.decisions) as own:
+        if own.decided == identity.version - 1 and left == len(parts):
             try:
-                _record(plan, identity, new, kept)
+                _record(plan, identity, new, own)
                 return
             except ClientError as error:
                 log.info("%s: another driver decides, or none could be heard: %s", identity.decisions, error)
-                kept.renew()
-        _decide_anew(plan, identity, new, left, kept)
+                own.renew()
+        _decide_anew(plan, identity, new, left, own)
 
 
 def _decide_anew(
-    plan: WriteTarget, identity: WriteIdentity, new: CommitDecision, left: int, kept: clients.Transactional
+    plan: WriteTarget, identity: WriteIdentity, new: CommitDecision, left: int, own: clients.Transactional
 ) -> None:
     tp = marker_partition(plan)
-    kept.take_over()  # another driver of this query cannot decide any more
+    own.take_over()  # another driver of this query cannot decide any more
     known = CommitDecision.known(plan, identity, tp)
     if known is not None and known.version >= identity.version:
         _compare(identity, known, new, left)
@@ -338,15 +335,15 @@ def _decide_anew(
     if left < new.tasks and not plan.options.writes_unmarked:
         # Some were committed, but the decision is gone.
         raise NotRepeatable(_unknown(identity, identity.decisions, tp))
-    _record(plan, identity, new, kept)
+    _record(plan, identity, new, own)
 
 
-def _record(plan: WriteTarget, identity: WriteIdentity, new: CommitDecision, kept: clients.Transactional) -> None:
-    kept.decided = None
-    with kept.producer.transaction() as producer:
+def _record(plan: WriteTarget, identity: WriteIdentity, new: CommitDecision, own: clients.Transactional) -> None:
+    own.decided = None
+    with own.producer.transaction() as producer:
         offsets = {marker_partition(plan): (new.version + 1, new.note())}
         producer.send_offsets_to_transaction(offsets, identity.decisions)
-    kept.decided = new.version
+    own.decided = new.version
 
 
 def _compare(identity: WriteIdentity, known: CommitDecision, new: CommitDecision, left: int) -> None:

@@ -23,13 +23,11 @@ from ottla.spark.exactly_once import TaskCommit, WriteIdentity
 from ottla.spark.options import BadOption, WriteOptions, check_promise, tell_notes
 from ottla.spark.tracebacks import short_tracebacks
 from ottla.spark.workers import settle, settling
+from ottla.spark.writers import BATCH_ID, QUERY_ID, MessageCommitter, Messages, current_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUERY_ID: Final = "sql.streaming.queryId"
-BATCH_ID: Final = "streaming.sql.batchId"
-"""What Spark tells a task of the streaming query it belongs to."""
 UNDER_WAY_MAX: Final = 64
 """So many Arrow batches may wait for the cluster before the next is sent; the producer bounds their bytes."""
 AHEAD_MAX: Final = 1
@@ -107,7 +105,7 @@ def _are_headers(kind: DataType) -> bool:
 
 
 def send_all(
-    producer: Producer, plan: WritePlan, batches: Iterator[pa.RecordBatch], parsed: Callable[[pa.RecordBatch], None]
+    producer: Producer, plan: WritePlan, batches: Iterator[pa.RecordBatch], sent: Callable[[pa.RecordBatch], None]
 ) -> None:
     """Until all rows are in the log, as safe as acks says. Spark makes the next batch while one is sent."""
     under_way: deque[Future[int]] = deque()
@@ -115,18 +113,18 @@ def send_all(
         ahead: deque[Future[list[Future[int]]]] = deque()
         for batch in batches:
             ahead.append(sending.submit(lambda some: list(plan.send(producer, some)), batch))
-            parsed(batch)
+            sent(batch)
             while len(ahead) > AHEAD_MAX:
                 under_way.extend(ahead.popleft().result())
             while len(under_way) > UNDER_WAY_MAX:
                 under_way.popleft().result()
-        for sent in ahead:
-            under_way.extend(sent.result())
-    for each in under_way:
-        each.result()
+        for each in ahead:
+            under_way.extend(each.result())
+    for future in under_way:
+        future.result()
 
 
-class _Writer:
+class _SinkWriter(MessageCommitter):
     """What batch and stream have in common."""
 
     def __init__(self, plan: WritePlan) -> None:
@@ -144,37 +142,32 @@ class _Writer:
         if identity is not None:
             part = exactly_once.write(self._plan, identity, task.partitionId(), batches)
             return Written(part.content.rows, identity, part)
-        rows = 0
-
-        def count(batch: pa.RecordBatch) -> None:
-            nonlocal rows
-            rows += batch.num_rows
-
+        rows: list[int] = []
         with clients.producer(self._plan.options.kafka) as producer:
-            send_all(producer, self._plan, batches, count)
-        return Written(rows)
+            send_all(producer, self._plan, batches, lambda batch: rows.append(batch.num_rows))
+        return Written(sum(rows))
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def _commit(self, messages: Messages) -> None:
         identity = next((message.identity for message in messages if isinstance(message, Written)), None)
         if identity is not None:
             exactly_once.commit(self._plan, identity, _parts(messages))
 
-    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def _abort(self, messages: Messages) -> None:
         """Of tasks that failed there is no message; they have aborted by themselves, or are fenced by the next."""
         exactly_once.abort(self._plan, _parts(messages))
 
 
-def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
+def _parts(messages: Messages) -> list[TaskCommit]:
     return [message.part for message in messages if isinstance(message, Written) and message.part is not None]
 
 
 @short_tracebacks
-class OttlaWriter(_Writer, DataSourceArrowWriter):
+class OttlaWriter(_SinkWriter, DataSourceArrowWriter):
     """Writes once."""
 
     @settling
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        task = _task()
+        task = current_task()
         options = self._plan.options
         if options.version is None and options.promise != "at_least_once" and task.getLocalProperty(QUERY_ID):
             raise BadOption(
@@ -183,12 +176,6 @@ class OttlaWriter(_Writer, DataSourceArrowWriter):
             )
         identity = None if options.version is None else WriteIdentity(str(options.app_id), options.version)
         return self._write(iterator, task, identity)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._abort(messages)
 
     def give_up(self) -> None:
         """Tasks may have written, and not one of them has told what."""
@@ -202,7 +189,7 @@ class OttlaWriter(_Writer, DataSourceArrowWriter):
 
 
 @short_tracebacks
-class OttlaStreamWriter(_Writer, DataSourceStreamArrowWriter):
+class OttlaStreamWriter(_SinkWriter, DataSourceStreamArrowWriter):
     """Writes one batch after another, each exactly once unless told otherwise."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -212,7 +199,7 @@ class OttlaStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     @settling
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        task = _task()
+        task = current_task()
         options = self._plan.options
         query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if options.promise == "at_least_once":
@@ -220,13 +207,6 @@ class OttlaStreamWriter(_Writer, DataSourceStreamArrowWriter):
         assert query is not None, "Spark tells every task of a streaming query its id"
         assert batch is not None, "and the id of the batch"
         return self._write(iterator, task, WriteIdentity(options.app_id or query, int(batch)))
-
-    @settling
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._abort(messages)
 
 
 def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> OttlaWriter:
@@ -245,9 +225,3 @@ def stream_writer(options: WriteOptions, schema: StructType) -> OttlaStreamWrite
         raise BadOption("txnVersion cannot be set here: a streaming query counts its batches by itself")
     check_promise(options, streaming=True)
     return OttlaStreamWriter(plan_of(options, schema))
-
-
-def _task() -> TaskContext:
-    task = TaskContext.get()
-    assert task is not None, "writers write in tasks"
-    return task

@@ -25,13 +25,12 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
-from urllib.parse import unquote, urlparse
 
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
 from ottla.spark import clients
 from ottla.spark.offset_ranges import Offsets
-from ottla.spark.options import ReadOptions
+from ottla.spark.options import ReadOptions, local_path
 from ottla.spark.range_reader import NO_ID
 
 FOLDER: Final = "ottla"
@@ -178,9 +177,8 @@ def _parsed(text: str) -> dict[str, KnownTopic]:
 
 def _store(options: ReadOptions) -> TopicIdStore | None:
     if options.checkpoint is not None:
-        parts = urlparse(options.checkpoint)
-        if parts.scheme in ("", "file"):
-            path = Path(unquote(parts.path) if parts.scheme else options.checkpoint)
+        path = local_path(options.checkpoint)
+        if path is not None:
             return _File(path / FOLDER / f"topic-ids-{_digest(options)}.json")
         if options.group_id is not None:
             return _Group(options.kafka, f"{options.group_id}-{_digest(options, options.checkpoint)}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.maven import Unavailable
-from ottla.spark.connectors.local_postgres import LocalPostgres, NoPostgres
+from examples.actors.local_postgres import LocalPostgres, NoPostgres
 from tests.ecosystem import connect, needs
 from tests.ecosystem.ring import Failed, Record, Ring, same
 

@@ -32,11 +32,11 @@ from typing import Any
 import psycopg
 import pyarrow.dataset as ds
 
+from examples.actors.local_postgres import LocalPostgres
 from ottla import blocking
 from ottla.client.admin import NewTopic
 from ottla.client.errors import ClientError
 from ottla.local.waiting import wait_for
-from ottla.spark.connectors.local_postgres import LocalPostgres
 from tests.harness.brokers import WatchedBroker
 from tests.spark.conftest import REPOSITORY
 from tests.spark.standalone import Standalone

@@ -108,9 +108,9 @@ def run_batch(bootstrap: str, number: int, meanwhile: Meanwhile, monkeypatch: py
 
 def forget_connections() -> None:
     """A worker that was just started has none."""
-    for client in [*clients._kept.values(), *(kept.producer for kept in clients._transactional.values())]:
+    for client in [*clients._idle.values(), *(kept.producer for kept in clients._transactional.values())]:
         client.stop()
-    clients._kept.clear()
+    clients._idle.clear()
     clients._transactional.clear()
 
 

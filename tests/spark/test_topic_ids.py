@@ -74,9 +74,9 @@ class Query:
 
     def restart(self) -> None:
         """In other processes."""
-        for kept in clients._kept.values():
+        for kept in clients._idle.values():
             kept.stop()
-        clients._kept.clear()
+        clients._idle.clear()
         self.forget()
 
     def read(self, start: At, end: At) -> list[int]:
@@ -186,11 +186,11 @@ def test_a_topic_that_is_made_anew_while_its_end_is_asked_for_is_read_once(broke
 
 def test_a_worker_that_knew_the_old_topic_does_not_take_the_new_one_for_lost(broker, topic):
     Query(broker, topic).run()
-    kept = dict(clients._kept)
-    clients._kept.clear()  # so that the next one does not stop them
+    kept = dict(clients._idle)
+    clients._idle.clear()  # so that the next one does not stop them
     make_anew(broker, topic, range(100, 150))
     query = Query(broker, topic)
-    clients._kept.update(kept)
+    clients._idle.update(kept)
     query.run()
     assert sorted(query.seen) == [*range(100, 150)]
 

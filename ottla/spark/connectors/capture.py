@@ -15,7 +15,7 @@ none is inserted twice. The same way a slot that was there before is taken over.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, LiteralString, TypeVar
@@ -325,3 +325,16 @@ class Capture:
                 if time.monotonic() > deadline:
                     raise LostSlot(f"the slot {self._options.slot} is used by somebody else: {problem}") from None
                 time.sleep(0.1)
+
+
+def drop_slot(options: Mapping[str, str]) -> str:
+    """Remove the replication slot and the publication of a capture from the database."""
+    given = {name.lower(): value for name, value in options.items()}
+    slot = given["slot"]
+    publication = given.get("publication") or slot
+    with psycopg.connect(given["url"], autocommit=True) as db:
+        there = db.execute("select count(*) from pg_replication_slots where slot_name = %s", (slot,)).fetchone()
+        if there and there[0]:
+            db.execute("select pg_drop_replication_slot(%s)", (slot,))
+        db.execute(sql.SQL("drop publication if exists {}").format(sql.Identifier(publication)))
+    return f"{slot}: removed the replication slot and the publication {publication}"

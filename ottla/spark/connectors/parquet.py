@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 from ottla.spark.connectors.folders import Folder, folder_of
 from ottla.spark.options import BadOption
 from ottla.spark.tracebacks import short_tracebacks
+from ottla.spark.writers import query_and_run
 
 OWNER: Final = "_ottla_query"
 SCHEMA: Final = "_ottla_schema"
@@ -34,7 +35,6 @@ EPOCH: Final = "epoch="
 COLUMNS: Final = f"{EPOCH}-1"
 """Sorts before all epochs; its file has no rows."""
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @short_tracebacks
@@ -85,13 +85,13 @@ class ParquetEpochs:
 
 
 def _query_id(batch: DataFrame) -> str:
-    try:
-        return str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
-    except Exception:  # noqa: BLE001 - which error Spark Connect raises depends on its version
+    query, _ = query_and_run(batch)
+    if query is None:
         raise BadOption(
             "on Spark Connect nobody says which query a batch belongs to: ParquetEpochs(path, query='orders'), with a "
             "name of its own for each checkpoint"
-        ) from None
+        )
+    return query
 
 
 def _claim(folder: Folder, path: str, query: str) -> None:

@@ -92,7 +92,7 @@ class PostgresDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> PostgresWriter:
         plan = sink_plan(self.options, schema, overwrite=overwrite)
-        if plan.app_id is not None and plan.version is None:
+        if plan.options.app_id is not None and plan.options.version is None:
             raise BadOption("txnVersion is missing: it counts the writes of txnAppId, as a batch id does")
         return PostgresWriter(plan)
 

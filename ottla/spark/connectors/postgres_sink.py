@@ -21,14 +21,14 @@ import psycopg
 import pyarrow as pa
 from adbc_driver_postgresql import dbapi
 from psycopg import sql
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ottla.spark.connectors.postgres_options import check_columns, sink_options
+from ottla.spark.connectors.postgres_options import SinkOptions, check_columns, sink_options
 from ottla.spark.options import BadOption
 from ottla.spark.tracebacks import short_tracebacks
 from ottla.spark.workers import settling
+from ottla.spark.writers import BATCH_ID, QUERY_ID, MessageCommitter, Messages, current_task
 
 PROGRESS: Final = "ottla_progress"
 STAGED: Final = "ottla_staged"
@@ -36,8 +36,6 @@ TASK: Final = "ottla_task"
 ORDER: Final = "ottla_row_number"
 WHOLE_BATCH: Final = 0
 """The task that a progress row names: it stands for all of them."""
-QUERY_ID: Final = "sql.streaming.queryId"
-BATCH_ID: Final = "streaming.sql.batchId"
 
 
 class RowsLost(RuntimeError):
@@ -46,14 +44,9 @@ class RowsLost(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    url: str
-    table: tuple[str, ...]
+    options: SinkOptions
     columns: tuple[tuple[str, str], ...]
     """Names, and the types that they have in the table."""
-    key: tuple[str, ...]
-    deleted: str | None
-    app_id: str | None
-    version: int | None
     run: str
     """Names this write among all others, when it has no name of its own."""
 
@@ -84,16 +77,7 @@ def sink_plan(given: Mapping[str, str], schema: StructType, *, overwrite: bool) 
     if unknown:
         raise BadOption(f"the table {'.'.join(options.table)} has no column {unknown[0]}; it has {', '.join(types)}")
     columns = tuple((name, types[name]) for name in names)
-    return SinkPlan(
-        options.url,
-        options.table,
-        columns,
-        options.key,
-        options.deleted,
-        options.app_id,
-        options.version,
-        uuid.uuid4().hex,
-    )
+    return SinkPlan(options, columns, uuid.uuid4().hex)
 
 
 def _types(db: psycopg.Connection[Any], table: tuple[str, ...], key: tuple[str, ...]) -> dict[str, str]:
@@ -125,59 +109,45 @@ def _make_progress(db: psycopg.Connection[Any]) -> None:
         )
 
 
-class _Writer:
+class _TableWriter(MessageCommitter):
     """What batch and stream have in common."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def _commit(self, messages: Messages) -> None:
         store(self._plan, _staged(messages))
 
-    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        with psycopg.connect(self._plan.url) as db:
+    def _abort(self, messages: Messages) -> None:
+        with psycopg.connect(self._plan.options.url) as db:
             _drop(db, [part.table for part in _staged(messages) if part.table])
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+def _staged(messages: Messages) -> list[Staged]:
     return sorted((message for message in messages if isinstance(message, Staged)), key=lambda part: part.task)
 
 
 @short_tracebacks
-class PostgresStreamWriter(_Writer, DataSourceStreamArrowWriter):
+class PostgresStreamWriter(_TableWriter, DataSourceStreamArrowWriter):
     @settling
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        assert context is not None
+        context = current_task()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
             raise BadOption("Spark does not say which query and batch this is")
-        return stage(self._plan, self._plan.app_id or query, int(batch), context.partitionId(), iterator)
-
-    @settling
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._abort(messages)
+        return stage(self._plan, self._plan.options.app_id or query, int(batch), context.partitionId(), iterator)
 
 
 @short_tracebacks
-class PostgresWriter(_Writer, DataSourceArrowWriter):
+class PostgresWriter(_TableWriter, DataSourceArrowWriter):
     @settling
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        assert context is not None
-        if self._plan.app_id is None and context.getLocalProperty(QUERY_ID) is not None and not self._plan.key:
+        context = current_task()
+        options = self._plan.options
+        if options.app_id is None and context.getLocalProperty(QUERY_ID) is not None and not options.key:
             # Two writes of one foreachBatch look the same from here, so the ids of the batch cannot name them.
             raise BadOption("a write in foreachBatch needs a key, or txnAppId and txnVersion, to be repeatable")
-        return stage(self._plan, self._plan.app_id, self._plan.version, context.partitionId(), iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._abort(messages)
+        return stage(self._plan, options.app_id, options.version, context.partitionId(), iterator)
 
     def give_up(self) -> None:
         """Nobody waits for what tasks have copied: it goes with the next batch that is stored."""
@@ -209,7 +179,7 @@ def stage(
             batch = next(batches, None)
 
     table = f"{_prefix(plan, app_id)}_{task}_{uuid.uuid4().hex[:12]}"  # attempts of one task may overlap
-    with dbapi.connect(plan.url) as db, db.cursor() as cursor:
+    with dbapi.connect(plan.options.url) as db, db.cursor() as cursor:
         cursor.adbc_ingest(table, pa.RecordBatchReader.from_batches(schema, []), mode="create")
         cursor.execute(f'alter table "{table}" set unlogged')
         cursor.adbc_ingest(table, pa.RecordBatchReader.from_batches(schema, numbered()), mode="append")
@@ -230,7 +200,7 @@ def store(plan: SinkPlan, parts: Sequence[Staged]) -> bool:
     if not parts:
         return False
     app_id, version = parts[0].app_id, parts[0].version
-    with psycopg.connect(plan.url) as db:
+    with psycopg.connect(plan.options.url) as db:
         stored = app_id is not None and version is not None and _stored_before(db, app_id, version)
         if not stored:
             full = [part for part in parts if part.table is not None]
@@ -281,7 +251,7 @@ def _drop(db: psycopg.Connection[Any], tables: Sequence[str]) -> None:
 
 def statements(plan: SinkPlan, parts: Sequence[Staged]) -> list[sql.Composed]:
     """From the tasks' tables into the one that is meant."""
-    table = sql.Identifier(*plan.table)
+    table = sql.Identifier(*plan.options.table)
     names = sql.SQL(", ").join(sql.Identifier(name) for name, _ in plan.columns)
     typed = sql.SQL(", ").join(sql.SQL("{}::" + kind).format(sql.Identifier(name)) for name, kind in plan.columns)
     rows = sql.SQL(" union all ").join(
@@ -290,25 +260,25 @@ def statements(plan: SinkPlan, parts: Sequence[Staged]) -> list[sql.Composed]:
     )
     staged = sql.SQL("({}) as staged").format(rows)
     task, order = sql.Identifier(TASK), sql.Identifier(ORDER)
-    if not plan.key:
+    if not plan.options.key:
         query = sql.SQL("insert into {} ({}) select {} from {} order by {}, {}")
         return [query.format(table, names, typed, staged, task, order)]
-    key = sql.SQL(", ").join(sql.Identifier(name) for name in plan.key)
+    key = sql.SQL(", ").join(sql.Identifier(name) for name in plan.options.key)
     last = sql.SQL("(select distinct on ({0}) * from {1} order by {0}, {2} desc, {3} desc) as last").format(
         key, staged, task, order
     )
     kept: sql.Composable = sql.SQL("")
     made: list[sql.Composed] = []
-    if plan.deleted is not None:
-        gone = sql.Identifier(plan.deleted)
+    if plan.options.deleted is not None:
+        gone = sql.Identifier(plan.options.deleted)
         kept = sql.SQL(" where {} is not true").format(gone)
         kinds = dict(plan.columns)
         same = sql.SQL(" and ").join(
-            sql.SQL("t.{0} = last.{0}::" + kinds[name]).format(sql.Identifier(name)) for name in plan.key
+            sql.SQL("t.{0} = last.{0}::" + kinds[name]).format(sql.Identifier(name)) for name in plan.options.key
         )
         query = sql.SQL("delete from {} as t using {} where last.{} and {}")
         made.append(query.format(table, last, gone, same))
-    others = [name for name, _ in plan.columns if name not in plan.key]
+    others = [name for name, _ in plan.columns if name not in plan.options.key]
     assigned = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in others)
     action = sql.SQL("do update set {}").format(assigned) if others else sql.SQL("do nothing")
     # In the order of the key, so that writers with keys in common lock their rows in the same order.

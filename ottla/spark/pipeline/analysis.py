@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.connectors import postgres_options as postgres
 from ottla.spark.options import BadOption, write_options
-from ottla.spark.pipeline import locating, storage
+from ottla.spark.pipeline import failures, storage
 from ottla.spark.pipeline.document import Pipeline, Problem, Sink
 from ottla.spark.pipeline.failures import reason
 from ottla.spark.pipeline.program import analysed, check_partitions
@@ -48,12 +48,11 @@ def found(pipeline: Pipeline, spark: SparkSession) -> list[Problem]:
 
 def _sink(pipeline: Pipeline, sink: Sink, spark: SparkSession) -> list[Problem]:
     text = analysed(pipeline, sink)
-    namespace: dict[str, Any] = {"__name__": "ottla_pipeline"}
-    exec(compile(text, locating.file_name(pipeline), "exec"), namespace)
+    namespace = failures.executed(pipeline, text)
     try:
         rows = namespace[f"rows_of_{sink.name}"](spark)
     except Exception as problem:  # noqa: BLE001 - of PySpark, of a database, of a registry: all are told
-        return [Problem(locating.line_of(pipeline, text, problem), reason(str(problem)))]
+        return [Problem(failures.line_of(pipeline, text, problem), reason(str(problem)))]
     try:
         _check_columns(sink, rows)
         _check_streaming(sink, rows, spark)

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import yaml
 
-from ottla.spark.pipeline import ddl, intervals
+from ottla.spark.pipeline import ddl
 
 TOP: Final = ("name", "storage", "configuration", "guarantee", "restart", "sources", "schemas", "transforms", "sinks")
 SOURCE: Final = ("format", "options", "batch", "watermark", "deduplicate", "broadcast", "dead_letters")
@@ -305,7 +305,7 @@ class _DocumentReader:
 
     def _seconds(self, node: Any, what: str) -> float:
         try:
-            return intervals.seconds(self._text(node, ""))
+            return ddl.seconds(self._text(node, ""))
         except ValueError as problem:
             self._wrong(node, f"{what}: {problem}")
             return 0.0

@@ -1,4 +1,5 @@
-"""Reason of a failed query, taken from the long text of an exception of PySpark. No Spark.
+"""Failures of a query: the reason, taken from the long text of an exception of PySpark, and the line of the pipeline's
+file that it belongs to. No Spark.
 
 PySpark wraps an error once for every process that it passes. A reason of ours stands at the end of the last Python
 traceback; Spark's own follow an error condition in brackets. Both are surrounded by SQLSTATEs, plans and the state of
@@ -8,7 +9,11 @@ the query, which say nothing about what to do.
 from __future__ import annotations
 
 import re
-from typing import Final
+import traceback
+from typing import Any, Final
+
+from ottla.spark.pipeline import graph
+from ottla.spark.pipeline.document import Pipeline, Transform
 
 LENGTH_MAX: Final = 1000
 TRACEBACK: Final = "Traceback (most recent call last):"
@@ -47,6 +52,10 @@ _ERROR: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
 _CALLING: Final = re.compile(r"An error occurred while calling [\w.]+\s*: (?:[\w.$]+(?:Exception|Error): )?")
 _CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 _POSITION: Final = re.compile(r"[;(]?\s*\bline (\d+),? pos (\d+)\)?;?")
+
+_VIEW: Final = re.compile(r'createOrReplaceTempView\("(\w+)"\)')
+_QUOTED_LINE: Final = re.compile(r"== SQL[^(\n]*\(line (\d+), position \d+\) ==\n(.*)")
+_FUNCTION: Final = re.compile(r"(?:to|backfill|rows_of)_(\w+)")
 
 
 def reason(text: str) -> str:
@@ -134,3 +143,87 @@ def _of_spark(story: str) -> str:
 
 def _plain(text: str) -> str:
     return " ".join(_SQLSTATE.sub("", text).split())
+
+
+# Lines of the pipeline's file.
+
+
+def file_name(pipeline: Pipeline) -> str:
+    """By which tracebacks call the program that is made of a pipeline."""
+    return f"<{pipeline.path}>"
+
+
+def executed(pipeline: Pipeline, text: str) -> dict[str, Any]:
+    """The names that the program defines."""
+    namespace: dict[str, Any] = {"__name__": "ottla_pipeline"}
+    exec(compile(text, file_name(pipeline), "exec"), namespace)
+    return namespace
+
+
+def line_of(pipeline: Pipeline, program: str, problem: BaseException) -> int:
+    """Of the transform, source or sink that the program was at when it failed; in a transform, of the SQL. A setting
+    of Spark that is talked about has a line of its own."""
+    setting = _setting_line(pipeline, str(problem))
+    if setting is not None:
+        return setting
+    frames = traceback.extract_tb(problem.__traceback__)
+    frame = next((each for each in reversed(frames) if each.filename == file_name(pipeline)), None)
+    if frame is None or frame.lineno is None:
+        return 1
+    name = _view(program.splitlines()[frame.lineno - 1 :])
+    if name in pipeline.transforms:
+        return _sql_line(pipeline, name, str(problem))
+    if name in pipeline.sources:
+        return pipeline.sources[name].line
+    query = _FUNCTION.fullmatch(frame.name)
+    return sink_line(pipeline, query[1] if query else "")
+
+
+def query_line(pipeline: Pipeline, query: str, problem: str) -> int:
+    """For what a query said when it failed: of the SQL that Spark quotes; else of the sink, or of the setting."""
+    setting = _setting_line(pipeline, problem)
+    if setting is not None:
+        return setting
+    quoted = _QUOTED_LINE.search(problem)
+    if quoted is not None and query in pipeline.sinks:
+        for name in graph.ordered_transforms(pipeline, pipeline.sinks[query].origin):
+            transform = pipeline.transforms[name]
+            if quoted[2].strip() and quoted[2].strip() in transform.sql:
+                return _in_file(transform, int(quoted[1]))
+    return sink_line(pipeline, query)
+
+
+def _setting_line(pipeline: Pipeline, problem: str) -> int | None:
+    setting = next((name for name in pipeline.configuration if name in problem), None)
+    return None if setting is None else pipeline.line_of(setting)
+
+
+def sink_line(pipeline: Pipeline, query: str) -> int:
+    """Of a sink, or of the source whose dead letters a query puts aside."""
+    if query in pipeline.sinks:
+        return pipeline.sinks[query].line
+    source = pipeline.sources.get(query.removesuffix("_dead_letters"))
+    return source.line if source is not None else 1
+
+
+def _view(lines: list[str]) -> str:
+    """The view that the statement makes which begins here."""
+    for line in lines:
+        if line.lstrip().startswith(("rows =", "def ", "return ")):
+            return ""
+        if found := _VIEW.search(line):
+            return found[1]
+    return ""
+
+
+def _sql_line(pipeline: Pipeline, name: str, problem: str) -> int:
+    found = position(problem)
+    return _in_file(pipeline.transforms[name], found[0] if found else None)
+
+
+def _in_file(transform: Transform, line: int | None) -> int:
+    """For a line of the SQL as the program has it: a text of several lines begins in its second."""
+    if line is None:
+        return transform.line_of(1)
+    several = "\n" in transform.sql.strip()
+    return transform.line_of(max(1, line - 1) if several else line)

@@ -10,7 +10,7 @@ from ottla.config.options import did_you_mean
 from ottla.spark import clients
 from ottla.spark.connectors import postgres_options as postgres
 from ottla.spark.options import BadOption, check_promise, check_topic, read_options, write_options
-from ottla.spark.pipeline import ddl, graph, intervals
+from ottla.spark.pipeline import ddl, graph
 from ottla.spark.pipeline.document import Pipeline, Problem, Schema, Sink, Source
 from ottla.spark.pipeline.program import RECORD, parquet_options, reading
 
@@ -224,7 +224,7 @@ def _placed(whose: Source | Sink, name: str, problem: str) -> Problem:
 
 def _time(text: str) -> str | None:
     try:
-        intervals.seconds(text)
+        ddl.seconds(text)
     except ValueError as problem:
         return str(problem)
     return None

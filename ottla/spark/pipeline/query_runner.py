@@ -11,16 +11,15 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.spark.pipeline import graph, intervals, locating, storage
-from ottla.spark.pipeline.document import Pipeline
+from ottla.spark.pipeline import ddl, failures, graph, storage
+from ottla.spark.pipeline.document import Pipeline, Restart
 from ottla.spark.pipeline.failures import counted, is_busy, is_permanent, reason
-from ottla.spark.pipeline.idle import Idle
 from ottla.spark.pipeline.program import Span, backfill, program
-from ottla.spark.pipeline.restarts import Restarts
 from ottla.spark.pipeline.spark_session import checkpoint_settings, session
 
 if TYPE_CHECKING:
@@ -32,6 +31,12 @@ SOURCE: Final = ("description", "endOffset", "latestOffset")
 """What is kept of a source's progress."""
 Say = Callable[[str], None]
 Begin = Callable[[], "StreamingQuery"]
+
+BACKOFF_MAX_S: Final = 300.0
+BUSY_FACTOR: Final = 10
+"""So many times as often a query is started again that failed only because the machine was busy."""
+Ends = Mapping[tuple[str, str], int]
+"""How far partitions were read."""
 
 
 class QueriesFailed(RuntimeError):
@@ -84,8 +89,7 @@ def _queries(
     pipeline: Pipeline, spark: SparkSession, available_now: bool, only: tuple[str, ...], say: Say
 ) -> list[_Query]:
     text = program(pipeline)
-    namespace: dict[str, Any] = {"__name__": "ottla_pipeline"}
-    exec(compile(text, locating.file_name(pipeline), "exec"), namespace)
+    namespace = failures.executed(pipeline, text)
 
     def beginning(begin: Any) -> Begin:
         return lambda: begin(spark, available_now)
@@ -102,14 +106,13 @@ def run_backfill(pipeline: Pipeline, sinks: tuple[str, ...], span: Span, *, mast
     log = storage.home(pipeline) / "spark.log"
     with session(pipeline.name, log, master, pipeline.configuration) as spark:
         for name in sinks:
-            namespace: dict[str, Any] = {"__name__": "ottla_backfill"}
             text = backfill(pipeline, pipeline.sinks[name], span)
-            exec(compile(text, locating.file_name(pipeline), "exec"), namespace)
+            namespace = failures.executed(pipeline, text)
             began = time.monotonic()
             try:
                 namespace[f"backfill_{name}"](spark)
             except Exception as problem:
-                line = locating.line_of(pipeline, text, problem)
+                line = failures.line_of(pipeline, text, problem)
                 raise QueriesFailed(f"{name}: {reason(str(problem))} ({pipeline.path}:{line})") from problem
             say(f"{name}: done in {time.monotonic() - began:.1f} s")
 
@@ -154,7 +157,7 @@ class _Query:
                 storage.keep_plan(self._pipeline, self.name)
             self._query = self._begin()
         except Exception as problem:  # noqa: BLE001 - whatever it is, the other queries go on
-            line = locating.line_of(self._pipeline, self._text, problem)
+            line = failures.line_of(self._pipeline, self._text, problem)
             self._failed(
                 str(problem), line, permanent=type(problem).__name__ in ("AnalysisException", "ParseException")
             )
@@ -170,9 +173,9 @@ class _Query:
         self._warn_of_idle(self._query)
         if too_bad is not None:
             self._query.stop()
-            self._failed(too_bad, locating.sink_line(self._pipeline, self.name), permanent=True)
+            self._failed(too_bad, failures.sink_line(self._pipeline, self.name), permanent=True)
         elif (problem := self._query.exception()) is not None:
-            self._failed(str(problem), locating.query_line(self._pipeline, self.name, str(problem)))
+            self._failed(str(problem), failures.query_line(self._pipeline, self.name, str(problem)))
         else:
             self._keep("running" if active else "done")
         return (active and self.failure is None) or self._restart_at is not None
@@ -258,14 +261,75 @@ class _Query:
         )
 
 
-def _idle(pipeline: Pipeline, query: str) -> Idle | None:
+class Restarts:
+    """Restart policy of one failed query: growing delays, and a limit within some time."""
+
+    def __init__(self, policy: Restart) -> None:
+        self._policy = policy
+        self._limit = policy.limit
+        """For the reason of the last failure."""
+        self._failed_at: dict[bool, deque[float]] = {False: deque(), True: deque()}
+        """By whether the machine was busy: that does not use up the restarts for other reasons."""
+
+    @property
+    def spent(self) -> str:
+        """Why it is not started again, to be said behind the reason; nothing where it never is."""
+        if self._limit == 0:
+            return ""
+        times = counted(self._limit, "restart")
+        return f"; it is not started again: {times} within {self._policy.within_s:g} s, which is the limit (restart)"
+
+    def failed(self, now: float, *, busy: bool = False) -> float | None:
+        """How long to wait before it is started again; None: it has failed too often, and stays as it is."""
+        failed_at = self._failed_at[busy]
+        while failed_at and failed_at[0] <= now - self._policy.within_s:
+            failed_at.popleft()
+        self._limit = self._policy.limit * (BUSY_FACTOR if busy else 1)
+        if len(failed_at) >= self._limit:
+            return None
+        delay: float = min(self._policy.backoff_s * 2 ** len(failed_at), BACKOFF_MAX_S)
+        failed_at.append(now)
+        return delay
+
+
+class IdlePartitions:
+    """Idle partitions of one query: the watermark advances without them while others have records.
+
+    A watermark is the latest event time that a query has seen, in whatever partition, less a delay. Rows of a partition
+    that has no records while the others go on are too late when they come at last, and are dropped. So it is reported:
+    of each partition once, until something comes of it again.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._ends: dict[tuple[str, str], int] = {}
+        self._moved_at: dict[tuple[str, str], float] = {}
+        self._reported: set[tuple[str, str]] = set()
+
+    def seen(self, ends: Ends, now: float) -> list[str]:
+        """Partitions that have become idle, as topic-number, while at least one other moved within the limit."""
+        for tp, end in ends.items():
+            if self._ends.get(tp) != end:
+                self._moved_at[tp] = now
+                self._reported.discard(tp)
+            self._ends[tp] = end
+        others_move = any(now - at < self._limit_s for at in self._moved_at.values())
+        idle = [
+            tp for tp in sorted(ends)
+            if others_move and now - self._moved_at[tp] >= self._limit_s and tp not in self._reported
+        ]  # fmt: skip
+        self._reported.update(idle)
+        return [f"{topic}-{partition}" for topic, partition in idle]
+
+
+def _idle(pipeline: Pipeline, query: str) -> IdlePartitions | None:
     """For queries with a watermark; the shortest counts."""
     if query not in pipeline.sinks:
         return None
     names = graph.origins(pipeline, pipeline.sinks[query].origin)
     marks = [pipeline.sources[name].watermark for name in names if name in pipeline.sources]
-    delays = [intervals.seconds(mark.delay) for mark in marks if mark is not None]
-    return Idle(min(delays)) if delays else None
+    delays = [ddl.seconds(mark.delay) for mark in marks if mark is not None]
+    return IdlePartitions(min(delays)) if delays else None
 
 
 def _ends(progress: Any) -> dict[tuple[str, str], int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark.connectors.local_postgres import LocalPostgres, NoPostgres
+from examples.actors.local_postgres import LocalPostgres, NoPostgres
 
 
 @pytest.fixture(scope="session")

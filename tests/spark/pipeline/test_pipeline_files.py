@@ -14,10 +14,10 @@ pytest.importorskip("yaml", reason="needs PyYAML: make test installs it")
 
 from ottla.cli.main import cli
 from ottla.spark.pipeline import checks, document, graph, lag, picture, storage
+from ottla.spark.pipeline.ddl import seconds
 from ottla.spark.pipeline.document import BadPipeline, Pipeline
-from ottla.spark.pipeline.idle import Idle
-from ottla.spark.pipeline.intervals import seconds
 from ottla.spark.pipeline.program import Span, backfill, program, reading
+from ottla.spark.pipeline.query_runner import IdlePartitions
 from tests.cli.commands import Ottla
 
 ACTORS = Path(__file__).resolve().parents[3] / "examples" / "actors" / "pipeline.yaml"
@@ -63,7 +63,7 @@ def test_the_example_is_good_and_compiles():
 
 
 def test_a_partition_that_stands_still_while_others_go_on_is_warned_of_once():
-    idle = Idle(seconds("10 minutes"))
+    idle = IdlePartitions(seconds("10 minutes"))
     assert idle.seen({("t", "0"): 1, ("t", "1"): 1}, 0.0) == []
     assert idle.seen({("t", "0"): 2, ("t", "1"): 1}, 500.0) == []
     assert idle.seen({("t", "0"): 3, ("t", "1"): 1}, 600.0) == ["t-1"]

@@ -11,7 +11,7 @@ pytest.importorskip("yaml", reason="needs PyYAML: make test installs it")
 
 from ottla.spark.pipeline import document, storage
 from ottla.spark.pipeline.document import Pipeline, Restart
-from ottla.spark.pipeline.restarts import BACKOFF_MAX_S, Restarts
+from ottla.spark.pipeline.query_runner import BACKOFF_MAX_S, Restarts
 
 
 def test_delays_grow_up_to_a_limit_of_restarts_within_some_time():

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from ottla.cli.main import cli
 from ottla.spark.pipeline import document, query_runner
 from ottla.spark.pipeline.document import Pipeline, Restart
-from ottla.spark.pipeline.restarts import Restarts
+from ottla.spark.pipeline.query_runner import Restarts
 
 FILE = """\
 name: n
