@@ -1,7 +1,7 @@
 """Where Spark looks for the data source `ottla`: any module `pyspark_*` with a `DefaultSource` is found by itself.
 
 All such modules are imported when the first data source is looked for, and one that fails hides the others. So what is
-missing here is told by those who use it.
+missing here is reported to those who use it.
 """
 
 from __future__ import annotations
@@ -9,24 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import pyspark
-from pyspark.sql.datasource import DataSource
 
+DefaultSource: Any
 try:
-    from ottla.spark.source import OttlaDataSource as _Source
+    from ottla.spark.source import OttlaDataSource
 except ImportError as problem:
-    _missing = f"format('ottla') needs PySpark 4.2 or newer, and this is {pyspark.__version__} ({problem})"
+    from ottla.spark.connectors import unavailable
 
-    class _Source(DataSource):  # type: ignore[no-redef]
-        def __init__(self, options: Any) -> None:
-            raise ImportError(_missing)
-
-        @classmethod
-        def name(cls) -> str:
-            return "ottla"
-
-
-class DefaultSource(_Source):
-    """`format("ottla")`."""
-
+    needed = f"PySpark 4.2 or newer, and this is {pyspark.__version__} ({problem})"
+    DefaultSource = unavailable("ottla", ImportError(f"format('ottla') needs {needed}"))
+else:
+    DefaultSource = OttlaDataSource
 
 __all__ = ["DefaultSource"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.spark.connectors import unavailable
+from ottla.spark.connectors import without_module
 
 DefaultSource: Any
 try:
     from ottla.spark.connectors.postgres import PostgresDataSource
 except ModuleNotFoundError as missing:
-    DefaultSource = unavailable("ottla-postgres", missing.name or "psycopg")
+    DefaultSource = without_module("ottla-postgres", missing)
 else:
     DefaultSource = PostgresDataSource
 

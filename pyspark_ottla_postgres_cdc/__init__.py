@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.spark.connectors import unavailable
+from ottla.spark.connectors import without_module
 
 DefaultSource: Any
 try:
     from ottla.spark.connectors.postgres_cdc import PostgresCdcDataSource
 except ModuleNotFoundError as missing:
-    DefaultSource = unavailable("ottla-postgres-cdc", missing.name or "psycopg")
+    DefaultSource = without_module("ottla-postgres-cdc", missing)
 else:
     DefaultSource = PostgresCdcDataSource
 

@@ -42,6 +42,7 @@ from pyspark.sql.types import (
     TimeType,
 )
 
+from ottla.config.options import any_of
 from ottla.serde.avro_serde import AvroDeserializer, AvroSerializer
 from ottla.serde.registry import RegistryError
 from ottla.spark.options import BadOption
@@ -74,7 +75,7 @@ def from_avro(column: Column | str, schema: str, *, registry: str | None = None,
     """What the bytes mean, as the type that `spark_type` gives. Null stays null; what cannot be read fails the task,
     or is null with mode PERMISSIVE."""
     if mode not in MODES:
-        raise BadOption(f"mode is {mode!r}; it can be {' or '.join(MODES)}")
+        raise BadOption(f"mode is {mode!r}; it can be {any_of(MODES)}")
     kind = spark_type(json.loads(schema))
 
     def read(value: bytes | None) -> Any:
@@ -88,11 +89,7 @@ def from_avro(column: Column | str, schema: str, *, registry: str | None = None,
 
 def fits_avro(column: Column | str, schema: str, *, registry: str | None = None) -> Column:
     """Whether the bytes can be read, so that those that cannot may be put aside. Null can."""
-    return udf(lambda value: _fits(value, schema, registry), BooleanType(), useArrow=False)(column)
-
-
-def _fits(value: bytes | None, schema: str, registry: str | None) -> bool:
-    return _read(value, schema, registry)[0]
+    return udf(lambda value: _read(value, schema, registry)[0], BooleanType(), useArrow=False)(column)
 
 
 def _read(value: bytes | None, schema: str, registry: str | None) -> tuple[bool, Any]:

@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -38,10 +38,11 @@ from ottla.client.errors import ClientError
 from ottla.client.values import OffsetAndMetadata, OpenTransaction, TopicPartition
 from ottla.spark import clients, fencing
 from ottla.spark.fencing import DECISIONS_PREFIX, PREFIX
-from ottla.spark.options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ottla.spark.sink import WritePlan
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """There is one in every cluster that has groups: for markers of writes that name no topic of their own."""
@@ -71,15 +72,6 @@ class WriteIdentity(NamedTuple):
     def earlier_decisions(self) -> str:
         """As they were called before: a task of another app may have this name."""
         return f"{PREFIX}{self.app_id}"
-
-
-class WriteTarget(Protocol):
-    """What is written, and where to."""
-
-    @property
-    def options(self) -> WriteOptions: ...
-    @property
-    def topic(self) -> str | None: ...
 
 
 class TaskContent(NamedTuple):
@@ -134,7 +126,7 @@ class NotCommitted(Exception):
 # In the tasks.
 
 
-def write(plan: Any, identity: WriteIdentity, task: int, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
+def write(plan: WritePlan, identity: WriteIdentity, task: int, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
     """Write a task's rows, unless they are there already, and leave it to the driver that they count."""
     from ottla.spark.sink import send_all
 
@@ -165,17 +157,17 @@ def write(plan: Any, identity: WriteIdentity, task: int, batches: Iterator[pa.Re
             raise
 
 
-def marker_partition(plan: WriteTarget) -> TopicPartition:
+def marker_partition(plan: WritePlan) -> TopicPartition:
     return TopicPartition(plan.topic or OFFSETS_TOPIC, 0)
 
 
-def _offset(plan: WriteTarget, group: str, tp: TopicPartition, *, stable: bool = True) -> OffsetAndMetadata | None:
+def _offset(plan: WritePlan, group: str, tp: TopicPartition, *, stable: bool = True) -> OffsetAndMetadata | None:
     """As it is when no transaction holds it any more, or (not stable) as it was before."""
     with clients.admin(plan.options.kafka) as admin:
         return admin.group_offsets(group, [tp], stable=stable).get(tp)
 
 
-def _marker(plan: WriteTarget, group: str, tp: TopicPartition) -> OffsetAndMetadata | None:
+def _marker(plan: WritePlan, group: str, tp: TopicPartition) -> OffsetAndMetadata | None:
     """Unless it is a decision of an app that was called like this task."""
     offset = _offset(plan, group, tp)
     return None if offset is None or _is_decision(offset) else offset
@@ -208,7 +200,7 @@ _OTHERWISE: Final = (
 
 
 def _check(
-    plan: WriteTarget,
+    plan: WritePlan,
     identity: WriteIdentity,
     task: int,
     tp: TopicPartition,
@@ -258,7 +250,7 @@ class CommitDecision:
         return cls(identity.version, len(parts), hashlib.sha256(parsed.encode()).hexdigest()[:32], time.time())
 
     @classmethod
-    def known(cls, plan: WriteTarget, identity: WriteIdentity, tp: TopicPartition) -> Self | None:
+    def known(cls, plan: WritePlan, identity: WriteIdentity, tp: TopicPartition) -> Self | None:
         offset = _offset(plan, identity.decisions, tp) or _earlier_decision(plan, identity, tp)
         if offset is None:
             return None
@@ -273,7 +265,7 @@ class CommitDecision:
         return json.dumps({"tasks": self.tasks, "digest": self.digest, "at_s": self.at_s})
 
 
-def _earlier_decision(plan: WriteTarget, identity: WriteIdentity, tp: TopicPartition) -> OffsetAndMetadata | None:
+def _earlier_decision(plan: WritePlan, identity: WriteIdentity, tp: TopicPartition) -> OffsetAndMetadata | None:
     """What stands under the name that decisions had before. Only if it is one, it is worth waiting for: a task of
     another app, which may have this name, holds it for the whole of its batch."""
     offset = None
@@ -284,7 +276,7 @@ def _earlier_decision(plan: WriteTarget, identity: WriteIdentity, tp: TopicParti
     return offset
 
 
-def commit(plan: WriteTarget, identity: WriteIdentity, parts: Sequence[TaskCommit]) -> None:
+def commit(plan: WritePlan, identity: WriteIdentity, parts: Sequence[TaskCommit]) -> None:
     """All tasks are done. Raises if this is not what was decided on before; then nothing new counts."""
     try:
         decide(plan, identity, parts)
@@ -296,7 +288,7 @@ def commit(plan: WriteTarget, identity: WriteIdentity, parts: Sequence[TaskCommi
     end(plan, _open(parts), committed=True)
 
 
-def abort(plan: WriteTarget, parts: Iterable[TaskCommit]) -> None:
+def abort(plan: WritePlan, parts: Iterable[TaskCommit]) -> None:
     """Let readers go on. What cannot be aborted now is when its time is over, or when the task is run again."""
     try:
         end(plan, _open(parts), committed=False)
@@ -308,7 +300,7 @@ def _open(parts: Iterable[TaskCommit]) -> list[OpenTransaction]:
     return [part.transaction for part in parts if part.transaction is not None]
 
 
-def decide(plan: WriteTarget, identity: WriteIdentity, parts: Sequence[TaskCommit]) -> None:
+def decide(plan: WritePlan, identity: WriteIdentity, parts: Sequence[TaskCommit]) -> None:
     """Who has made the decision before this one, and has not been fenced since, need not ask what was decided."""
     new = CommitDecision.of(identity, parts)
     left = len(_open(parts))
@@ -324,7 +316,7 @@ def decide(plan: WriteTarget, identity: WriteIdentity, parts: Sequence[TaskCommi
 
 
 def _decide_anew(
-    plan: WriteTarget, identity: WriteIdentity, new: CommitDecision, left: int, own: clients.Transactional
+    plan: WritePlan, identity: WriteIdentity, new: CommitDecision, left: int, own: clients.Transactional
 ) -> None:
     tp = marker_partition(plan)
     own.take_over()  # another driver of this query cannot decide any more
@@ -338,7 +330,7 @@ def _decide_anew(
     _record(plan, identity, new, own)
 
 
-def _record(plan: WriteTarget, identity: WriteIdentity, new: CommitDecision, own: clients.Transactional) -> None:
+def _record(plan: WritePlan, identity: WriteIdentity, new: CommitDecision, own: clients.Transactional) -> None:
     own.decided = None
     with own.producer.transaction() as producer:
         offsets = {marker_partition(plan): (new.version + 1, new.note())}
@@ -357,7 +349,7 @@ def _compare(identity: WriteIdentity, known: CommitDecision, new: CommitDecision
     )
 
 
-def end(plan: WriteTarget, transactions: Sequence[OpenTransaction], *, committed: bool) -> None:
+def end(plan: WritePlan, transactions: Sequence[OpenTransaction], *, committed: bool) -> None:
     if not transactions:
         return
     with clients.admin(plan.options.kafka) as admin, ThreadPoolExecutor(min(ENDING_MAX, len(transactions))) as pool:

@@ -24,35 +24,20 @@ WITHOUT_EFFECT: Final = {
         "connections are the client's own affair",
     ),
     **dict.fromkeys(
-        (
-            "metric.reporters",
-            "metrics.num.samples",
-            "metrics.recording.level",
-            "metrics.sample.window.ms",
-            "auto.include.jmx.reporter",
-            "enable.metrics.push",
-        ),
+        ("metric.reporters", "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
+         "auto.include.jmx.reporter", "enable.metrics.push"),
         "there are no metrics of a Java client",
     ),
     **dict.fromkeys(
-        (
-            "group.id",
-            "group.instance.id",
-            "group.protocol",
-            "session.timeout.ms",
-            "heartbeat.interval.ms",
-            "max.poll.interval.ms",
-            "max.poll.records",
-            "partition.assignment.strategy",
-            "exclude.internal.topics",
-        ),
+        ("group.id", "group.instance.id", "group.protocol", "session.timeout.ms", "heartbeat.interval.ms",
+         "max.poll.interval.ms", "max.poll.records", "partition.assignment.strategy", "exclude.internal.topics"),
         "the checkpoint holds the position, and no group is joined",
     ),
     **dict.fromkeys(
         ("partitioner.ignore.keys", "partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms"),
         "keys are hashed as the Java client does",
     ),
-}
+}  # fmt: skip
 """Settings of the Java clients, and why nobody asks for them here."""
 SERIALIZERS: Final = {
     "key.deserializer": "keys are bytes; cast them in the query",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -38,31 +38,16 @@ ENDING: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 """Each in the order in which the connector looks at them."""
 TRIGGER: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId")
 READ: Final = (
-    *SUBSCRIBE,
-    *STARTING,
-    *ENDING,
-    *TRIGGER,
-    "startingOffsetsByTimestampStrategy",
-    "failOnDataLoss",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "prefetchMaxRecords",
-    "includeHeaders",
-    "columns",
-    "kafkaConsumer.pollTimeoutMs",
-)
+    *SUBSCRIBE, *STARTING, *ENDING, *TRIGGER, "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions",
+    "maxRecordsPerPartition", "prefetchMaxRecords", "includeHeaders", "columns", "kafkaConsumer.pollTimeoutMs",
+)  # fmt: skip
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 WRITE: Final = ("topic", "txnAppId", "txnVersion", "txnMissingMarker", "guarantee")
 PROMISES: Final = ("at_least_once", "exactly_once")
 IDLE: Final = (
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "groupIdPrefix",
-    "kafka.group.id",
-    "checkpointLocation",
-    "path",
-    "queryName",
-)
+    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix", "kafka.group.id", "checkpointLocation",
+    "path", "queryName",
+)  # fmt: skip
 """Retries are the client's own affair, reading takes no group, and some options are Spark's."""
 
 FIXED: Final = {
@@ -253,15 +238,15 @@ def _is_weak(kafka: Mapping[str, str]) -> bool:
     return kafka.get("acks", "all").strip() in ("0", "1")
 
 
-def tell_notes(notes: Iterable[str]) -> None:
+def log_notes(notes: Iterable[str]) -> None:
     """Each once in a process: Spark understands the same options again and again."""
     for note in notes:
-        if note not in _reported:
-            _reported.add(note)
+        if note not in _logged:
+            _logged.add(note)
             log.warning("%s", note)
 
 
-_reported: set[str] = set()
+_logged: set[str] = set()
 
 
 class _Given(Options):
@@ -398,22 +383,15 @@ def _edge(options: _Given, names: tuple[str, str, str], default: int, *, forbidd
     return Edge(offsets=offsets)
 
 
-_UNITS: Final[dict[str, Callable[[float], float]]] = {
-    "ms": lambda number: number / 1000,
-    "s": lambda number: number,
-    "m": lambda number: number * 60,
-    "min": lambda number: number * 60,
-    "h": lambda number: number * 3600,
-    "d": lambda number: number * 86400,
-}
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def _duration_s(value: str) -> float:
     """As Spark writes durations: 500ms, 30s, 15m; a bare number is in ms."""
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", value.lower())
-    if found is None or (found[2] or "ms") not in _UNITS:
+    if found is None or (found[2] or "ms") not in _UNITS_S:
         raise BadOption(f"maxTriggerDelay is {value!r}; it looks like 500ms, 30s or 15m")
-    return _UNITS[found[2] or "ms"](float(found[1]))
+    return float(found[1]) * _UNITS_S[found[2] or "ms"]
 
 
 def local_path(address: str) -> Path | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -19,6 +20,17 @@ from ottla.spark import clients
 from ottla.spark.offset_ranges import Offsets, from_json
 
 log = logging.getLogger(__name__)
+
+
+def mirror(kafka: Mapping[str, str], group_id: str, done: Offsets) -> bool:
+    """Commit the progress as offsets of the group. That it cannot is no reason for the query to fail."""
+    try:
+        with clients.admin(kafka) as admin:
+            admin.alter_group_offsets(group_id, done)
+        return True
+    except ClientError as error:
+        log.warning("the progress of the query is not visible in group %s: %s", group_id, error)
+        return False
 
 
 class GroupProgress(StreamingQueryListener):
@@ -42,13 +54,8 @@ class GroupProgress(StreamingQueryListener):
                 done |= from_json(json.loads(source.endOffset or "{}"))
             except (TypeError, ValueError, AttributeError):
                 continue  # a source of another kind
-        if not done:
-            return
-        try:
-            with clients.admin(self._kafka) as admin:
-                admin.alter_group_offsets(self._group_id, done)
-        except ClientError as error:
-            log.warning("the progress of the query is not visible in group %s: %s", self._group_id, error)
+        if done:
+            mirror(self._kafka, self._group_id, done)
 
     def onQueryIdle(self, event: Any) -> None:
         """Nothing new."""

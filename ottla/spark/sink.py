@@ -20,7 +20,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 from ottla.blocking import Producer
 from ottla.spark import clients, exactly_once, fencing
 from ottla.spark.exactly_once import TaskCommit, WriteIdentity
-from ottla.spark.options import BadOption, WriteOptions, check_promise, tell_notes
+from ottla.spark.options import BadOption, WriteOptions, check_promise, log_notes
 from ottla.spark.tracebacks import short_tracebacks
 from ottla.spark.workers import settle, settling
 from ottla.spark.writers import BATCH_ID, QUERY_ID, MessageCommitter, Messages, current_task
@@ -77,7 +77,7 @@ class WritePlan:
 def plan_of(options: WriteOptions, schema: StructType) -> WritePlan:
     """What the columns mean; BadOption for those that cannot be written."""
     clients.new_producer(options.kafka)
-    tell_notes(options.notes)
+    log_notes(options.notes)
     types = {field.name: field.dataType for field in schema.fields}
     if twice := [name for name in WRITTEN if schema.names.count(name) > 1]:
         raise BadOption(f"the column {twice[0]!r} is there twice; there are {', '.join(schema.names)}")

@@ -41,12 +41,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
 from ottla.spark import clients, offset_ranges
 from ottla.spark.offset_lookup import NotThere, OffsetLookup, Start
 from ottla.spark.offset_ranges import OffsetRange, Offsets, from_json, to_json
-from ottla.spark.options import BadOption, ReadOptions, read_options, tell_notes, write_options
+from ottla.spark.options import BadOption, ReadOptions, log_notes, read_options, write_options
+from ottla.spark.progress import mirror
 from ottla.spark.range_reader import NO_ID, WHY_LOST, DataLost, log, read
 from ottla.spark.topic_ids import TopicIds
 from ottla.spark.tracebacks import short_tracebacks
@@ -119,7 +119,7 @@ def _tolerant(options: Any) -> ReadOptions:
 def _understood(options: ReadOptions) -> ReadOptions:
     """What the client does not understand is refused in the driver, before there are tasks."""
     clients.new_consumer(options.kafka)
-    tell_notes(options.notes)
+    log_notes(options.notes)
     return options
 
 
@@ -210,7 +210,8 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return to_json(begun)
             if self.options.offsets_max is not None:
                 latest = offset_ranges.limited(waiting, latest, self.options.offsets_max)
-        return self._admitted({tp: _seen(end, tp, begun, known) for tp, end in latest.items()})
+        self._triggered_at = time.monotonic()
+        return to_json({tp: _seen(end, tp, begun, known) for tp, end in latest.items()})
 
     def _now(self, begun: Offsets, *, careful: bool) -> tuple[dict[str, bytes], Offsets]:
         """The topics' ids, and where the partitions end that are there. DataLost for those that are not, if careful. A
@@ -336,10 +337,6 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark makes up a partition of its own where there are none.
         return read(self.options, partition.ranges if isinstance(partition, RangesPartition) else ())
 
-    def _admitted(self, latest: Offsets) -> dict[str, dict[str, int]]:
-        self._triggered_at = time.monotonic()
-        return to_json(latest)
-
     def _waits(self, begun: Offsets, latest: Offsets) -> bool:
         """Whether there is too little yet, and time to wait for more. Who reads what is available does not wait."""
         least = self.options.offsets_min
@@ -353,16 +350,9 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log.warning("%s; going on without", what)
 
     def _mirror(self, done: Offsets) -> None:
-        """Let the group see how far the query is. That it cannot is no reason for the query to fail."""
         group_id = self.options.group_id
-        if group_id is None or done == self._mirrored:
-            return
-        try:
-            with clients.admin(self.options.kafka) as admin:
-                admin.alter_group_offsets(group_id, done)
+        if group_id is not None and done != self._mirrored and mirror(self.options.kafka, group_id, done):
             self._mirrored = dict(done)
-        except ClientError as error:
-            log.warning("the progress of the query is not visible in group %s: %s", group_id, error)
 
 
 def _seen(end: int, tp: TopicPartition, begun: Offsets, known: Offsets) -> int:

@@ -17,7 +17,7 @@ from ottla.wire.schema.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from ottla.wire.schema.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from ottla.wire.schema.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from ottla.wire.schema.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeLogDirsResult
 from ottla.wire.schema.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from ottla.wire.schema.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -142,24 +142,19 @@ class ClusterAdmin(AdminBase):
                 continue
             answer = await self._call(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, broker)
             errors[broker_id] = error_of(answer.error_code, f"broker {broker_id}")
-            found[broker_id] = [
-                LogDir(
-                    each.log_dir,
-                    each.total_bytes,
-                    each.usable_bytes,
-                    error_of(each.error_code, each.log_dir),
-                    {
-                        TopicPartition(topic.name, part.partition_index): ReplicaOnDisk(
-                            part.partition_size, part.offset_lag
-                        )
-                        for topic in each.topics
-                        for part in topic.partitions
-                    },
-                )
-                for each in answer.results
-            ]
+            found[broker_id] = [_log_dir(each) for each in answer.results]
         raise_some("log dirs", errors, found)
         return found
+
+
+def _log_dir(reported: DescribeLogDirsResult) -> LogDir:
+    replicas = {
+        TopicPartition(topic.name, part.partition_index): ReplicaOnDisk(part.partition_size, part.offset_lag)
+        for topic in reported.topics
+        for part in topic.partitions
+    }
+    error = error_of(reported.error_code, reported.log_dir)
+    return LogDir(reported.log_dir, reported.total_bytes, reported.usable_bytes, error, replicas)
 
 
 def _reassigned(number: int, replicas: Sequence[int] | None) -> ReassignablePartition:

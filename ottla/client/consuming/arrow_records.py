@@ -46,9 +46,9 @@ def opened(
     *,
     until: int = OFFSET_MAX,
     bytes_max: int,
-) -> list[pa.RecordBatch]:
-    """What is in the pieces, up to an offset. They are opened together; one by one if that fails, because one of them
-    is damaged, which is told as Damaged, or because all together expand to too much."""
+) -> tuple[list[pa.RecordBatch], RecordsDamaged | None]:
+    """What is in the pieces, up to an offset, and why no more of it. They are opened together; one by one if that
+    fails, because one of them is damaged, or because all together expand to too much."""
 
     def open_(some: Sequence[Piece]) -> pa.RecordBatch:
         return record_batch(
@@ -62,7 +62,7 @@ def opened(
         )
 
     try:
-        return [open_(pieces)]
+        return [open_(pieces)], None
     except Refused:
         batches: list[pa.RecordBatch] = []
         for piece in pieces:
@@ -70,17 +70,8 @@ def opened(
                 batches.append(open_([piece]))
             except Refused as refused:
                 message = f"{tp} at offset {piece.start}: {refused.message}"
-                raise Damaged(batches, RecordsDamaged(message, tp, piece.start, refused.code)) from None
-        return batches
-
-
-class Damaged(Exception):
-    """Not all could be opened: what could, and why no more."""
-
-    def __init__(self, batches: list[pa.RecordBatch], error: RecordsDamaged) -> None:
-        super().__init__(str(error))
-        self.batches = batches
-        self.error = error
+                return batches, RecordsDamaged(message, tp, piece.start, refused.code)
+        return batches, None
 
 
 def open_all(
@@ -91,12 +82,10 @@ def open_all(
     error: RecordsDamaged | None = None
     for tp, pieces in taken.items():
         limit = until.get(tp, OFFSET_MAX)
-        try:
-            batches = opened(tp, pieces, wanted, until=limit, bytes_max=fetcher.settings.expanded_bytes_max)
-        except Damaged as damaged:
-            batches = damaged.batches
-            error = error or damaged.error
-            fetcher.seek(tp, damaged.error.offset)
+        batches, damage = opened(tp, pieces, wanted, until=limit, bytes_max=fetcher.settings.expanded_bytes_max)
+        if damage is not None:
+            error = error or damage
+            fetcher.seek(tp, damage.offset)
         batches = [batch for batch in batches if batch.num_rows]
         if batches:
             shown[tp] = batches

@@ -31,22 +31,6 @@ class Piece(NamedTuple):
 class CompletedFetch:
     """Records of one partition from `position` on."""
 
-    __slots__ = (
-        "_aborted",
-        "_aborting",
-        "_at",
-        "_batches",
-        "_check_crcs",
-        "_data",
-        "_expanded_bytes_max",
-        "_records",
-        "epoch",
-        "next_epoch",
-        "next_offset",
-        "position",
-        "size",
-    )
-
     def __init__(
         self,
         data: Buffer,
@@ -97,7 +81,8 @@ class CompletedFetch:
     def _take_from_batch(self, taken: list[Record], records_max: int) -> None:
         header = self._batches[self._at][1]
         if self._records is None:
-            self._records = self._opened(header)
+            data = self._visible(header)
+            self._records = iter(()) if data is None else iterate(data, bytes_max=self._expanded_bytes_max)
         position = self.position
         for record in self._records:
             if record.offset < position:
@@ -137,11 +122,6 @@ class CompletedFetch:
         self._at += 1
         self.position = max(self.position, header.next_offset)
         self.epoch = header.leader_epoch
-
-    def _opened(self, header: BatchHeader) -> Iterator[Record]:
-        """The records of the current batch that the user may see."""
-        data = self._visible(header)
-        return iter(()) if data is None else iterate(data, bytes_max=self._expanded_bytes_max)
 
     def _visible(self, header: BatchHeader) -> memoryview | None:
         """The current batch, if the user may see its records."""

@@ -177,7 +177,7 @@ class Consumer(Client):
         self._coordinator.polled()
         if not self._ahead or (partitions and self._ahead_tp not in partitions):
             self.put_back()
-            taken = await self._take(1, partitions, None)
+            taken = await self._taken(lambda: self._fetcher.take(1, partitions), None)
             self._ahead_tp = tp = next(iter(taken))
             self._ahead.extend(taken[tp])
             self._ahead.extend(self._fetcher.take(AHEAD_MAX, (tp,)).get(tp, ()))
@@ -198,7 +198,8 @@ class Consumer(Client):
         limit = max_records or self._group_settings.max_poll_records
         self.put_back()
         self._raise_failure(partitions)
-        taken = await self._take(limit, partitions, self._driver.runtime.now() + timeout_ms / 1000)
+        deadline = self._driver.runtime.now() + timeout_ms / 1000
+        taken = await self._taken(lambda: self._fetcher.take(limit, partitions), deadline)
         self._driver.wake()
         opened: dict[TopicPartition, list[ConsumerRecord[Any, Any]]] = {}
         failures: list[NotDeserialized] = []
@@ -269,17 +270,12 @@ class Consumer(Client):
             self._limited = bool(until)
             self._driver.wake()
 
-    async def _take(
-        self, limit: int, partitions: Collection[TopicPartition], deadline: float | None
-    ) -> dict[TopicPartition, list[Record]]:
-        return await self._taken(lambda: self._fetcher.take(limit, partitions), deadline)
-
     async def _taken(
         self, take: Callable[[], dict[TopicPartition, T]], deadline: float | None
     ) -> dict[TopicPartition, T]:
-        driver, subscription = self._driver, self._coordinator
+        driver, coordinator = self._driver, self._coordinator
         while True:
-            subscription.check()
+            coordinator.check()
             taken = take()
             if taken:
                 return taken
@@ -287,11 +283,11 @@ class Consumer(Client):
             if deadline is not None and now >= deadline:
                 await asyncio.sleep(0)
                 return {}
-            times = [time for time in (deadline, subscription.next_poll_at()) if time is not None]
+            times = [time for time in (deadline, coordinator.next_poll_at()) if time is not None]
             await driver.changed(min(times, default=None))
             if self._stopped:
                 raise ClientError("the consumer was stopped")
-            subscription.polled()
+            coordinator.polled()
 
     def polled(self) -> float:
         """The user is alive, and has enough records for now. So many seconds later he should say so again."""

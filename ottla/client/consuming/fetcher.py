@@ -116,18 +116,14 @@ class Fetcher(SubscriptionState):
         if isinstance(response, FetchResponse):
             self._fetched(send.to.node_id, asked, response, now)
         elif isinstance(response, ListOffsetsResponse):
-            for offsets in response.topics:
-                for listed in offsets.partitions:
-                    state = self._current(asked, TopicPartition(offsets.name, listed.partition_index))
-                    if state is not None:
-                        self._listed(state, listed, now)
+            for tp, listed in [((t.name, p.partition_index), p) for t in response.topics for p in t.partitions]:
+                if (state := self._current(asked, TopicPartition(*tp))) is not None:
+                    self._listed(state, listed, now)
         else:
             assert isinstance(response, OffsetForLeaderEpochResponse)
-            for ends in response.topics:
-                for end in ends.partitions:
-                    state = self._current(asked, TopicPartition(ends.topic, end.partition))
-                    if state is not None:
-                        self._epoch_ended(state, end, now)
+            for tp, end in [((t.topic, p.partition), p) for t in response.topics for p in t.partitions]:
+                if (state := self._current(asked, TopicPartition(*tp))) is not None:
+                    self._epoch_ended(state, end, now)
 
     def failed(self, send: Send, now: float, code: ErrorCode = ErrorCode.network_exception) -> None:
         if send not in self._asked:

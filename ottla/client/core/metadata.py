@@ -67,14 +67,12 @@ class TopicMetadata(NamedTuple):
 _Endpoint = fetch.NodeEndpoint | produce.NodeEndpoint | Node
 
 
-class _Rest:
-    """A broker that could not be reached is left alone for a while."""
+@dataclass(slots=True)
+class _Backoff:
+    """A broker that could not be reached is not tried again before then."""
 
-    __slots__ = ("attempts", "until")
-
-    def __init__(self) -> None:
-        self.attempts = 0
-        self.until = 0.0
+    attempts: int = 0
+    until: float = 0.0
 
 
 class Metadata:
@@ -83,7 +81,7 @@ class Metadata:
     def __init__(
         self, bootstrap: Iterable[tuple[str, int]], settings: MetadataSettings | None = None, *, first: int = 0
     ) -> None:
-        """`turn`: where in its lists this client begins, so that many clients do not all begin with the first."""
+        """`first`: where in its lists this client begins, so that many clients do not all begin with the first."""
         self.settings = settings or MetadataSettings()
         self.bootstrap = [Node(-1 - at, host, port) for at, (host, port) in enumerate(bootstrap)]
         assert self.bootstrap, "a client needs somebody to ask first"
@@ -101,7 +99,7 @@ class Metadata:
         """When each was last used; FOR_EVER, if it need not be."""
         self._awaited: Counter[str] = Counter()
         self._want_all = False
-        self._resting: dict[int, _Rest] = {}
+        self._backoffs: dict[int, _Backoff] = {}
         self._next = first
         self._in_flight: Send | None = None
         self._reported: frozenset[str | None] = frozenset()
@@ -156,23 +154,23 @@ class Metadata:
         return None if code in RETRIABLE else error_of(code, f"topic {topic}")
 
     def reachable(self, node_id: int, now: float) -> bool:
-        rest = self._resting.get(node_id)
-        return rest is None or now >= rest.until
+        backoff = self._backoffs.get(node_id)
+        return backoff is None or now >= backoff.until
 
     def reachable_at(self, node_id: int) -> float:
-        rest = self._resting.get(node_id)
-        return rest.until if rest else 0.0
+        backoff = self._backoffs.get(node_id)
+        return backoff.until if backoff else 0.0
 
     def any_broker(self, now: float) -> Node | None:
         """Each in its turn, but one that was lost only while there is no other; those of the bootstrap list when nobody
         else can be reached, or when all others were lost since they were reached: who takes long to be given up is
         ready again before the last of them has failed."""
         known = list(self.brokers.values())
-        if known and all(broker.node_id in self._resting for broker in known):
+        if known and all(broker.node_id in self._backoffs for broker in known):
             ready = [broker for broker in (*self.bootstrap, *known) if self.reachable(broker.node_id, now)]
             return min(ready, key=self._failures, default=None)
         for brokers in (known, self.bootstrap):
-            ready = [broker for broker in brokers if broker.node_id not in self._resting]
+            ready = [broker for broker in brokers if broker.node_id not in self._backoffs]
             ready = ready or [broker for broker in brokers if self.reachable(broker.node_id, now)]
             if ready:
                 chosen = ready[self._next % len(ready)]
@@ -181,8 +179,8 @@ class Metadata:
         return None
 
     def _failures(self, broker: Node) -> int:
-        rest = self._resting.get(broker.node_id)
-        return rest.attempts if rest else 0
+        backoff = self._backoffs.get(broker.node_id)
+        return backoff.attempts if backoff else 0
 
     # What the client wants, and what it noticed.
 
@@ -233,14 +231,14 @@ class Metadata:
 
     def lost(self, node_id: int, now: float) -> None:
         """A connection to this broker broke, or could not be made."""
-        rest = self._resting.setdefault(node_id, _Rest())
-        settings = self.settings
-        rest.until = now + backoff_s(rest.attempts, settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
-        rest.attempts += 1
+        backoff = self._backoffs.setdefault(node_id, _Backoff())
+        first_ms, max_ms = self.settings.reconnect_backoff_ms, self.settings.reconnect_backoff_max_ms
+        backoff.until = now + backoff_s(backoff.attempts, first_ms, max_ms)
+        backoff.attempts += 1
         self.refresh()
 
     def reached(self, node_id: int) -> None:
-        self._resting.pop(node_id, None)
+        self._backoffs.pop(node_id, None)
 
     def hinted(self, topic: str, partition: int, leader: Leader, endpoints: Iterable[_Endpoint]) -> bool:
         """A refusal named the leader. True if that is news: then there is no need to ask or to wait."""
@@ -346,7 +344,7 @@ class Metadata:
             broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers
         }
         known = self.brokers.keys() | {broker.node_id for broker in self.bootstrap}
-        self._resting = {node_id: rest for node_id, rest in self._resting.items() if node_id in known}
+        self._backoffs = {node_id: backoff for node_id, backoff in self._backoffs.items() if node_id in known}
         for topic in response.topics:
             self._learn_topic(topic)
         if self._want_all:

@@ -6,7 +6,7 @@ that nobody understands is refused, with the one that was probably meant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from types import UnionType
@@ -21,6 +21,7 @@ S = TypeVar("S")
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 BOOTSTRAP: Final = "bootstrap_servers"
 DEFAULT_PORT: Final = 9092
+STRATEGY: Final = "partition_assignment_strategy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class ClientSettings:
     client_id: str = "ottla"
     security_protocol: str = "PLAINTEXT"
     socket_connection_setup_timeout_ms: int = 10_000
+    """For connecting and ApiVersions together."""
     default_api_timeout_ms: int = 60_000
     bootstrap_timeout_ms: int | None = None
     """How long a start waits for the first broker: `default_api_timeout_ms`, unless given; 0 tries each address once.
@@ -83,19 +85,20 @@ _ALIASES: Final = {
 """librdkafka's names for what Kafka calls otherwise."""
 
 
-def _auto_offset_reset(value: object) -> object:
-    words: dict[object, int | None] = {"none": None, "error": None}
-    words |= dict.fromkeys(("earliest", "smallest", "beginning"), EARLIEST)
-    words |= dict.fromkeys(("latest", "largest", "end"), LATEST)
-    return words.get(value, value)
+_NUMBERS: Final[Mapping[str, Mapping[str, int | None]]] = {
+    "acks": {"all": -1},
+    "auto_offset_reset": {
+        **dict.fromkeys(("none", "error")),
+        **dict.fromkeys(("earliest", "smallest", "beginning"), EARLIEST),
+        **dict.fromkeys(("latest", "largest", "end"), LATEST),
+    },
+    "isolation_level": {"read_uncommitted": UNCOMMITTED, "read_committed": COMMITTED},
+}
+"""Words for settings that are numbers here."""
 
 
-def _isolation_level(value: object) -> object:
-    return {"read_uncommitted": UNCOMMITTED, "read_committed": COMMITTED}.get(str(value), value)
-
-
-def _acks(value: object) -> object:
-    return -1 if value == "all" else value
+def _number(name: str, value: object) -> object:
+    return _NUMBERS[name].get(value, value) if name in _NUMBERS and isinstance(value, str) else value
 
 
 def _strategy(value: object) -> object:
@@ -107,14 +110,6 @@ def _strategy(value: object) -> object:
     known["cooperativestickyassignor"] = "cooperative-sticky"
     plain = [str(name).strip().rpartition(".")[2] for name in names]
     return tuple(known.get(name.lower(), name) for name in plain)
-
-
-_READERS: Final[dict[str, Callable[[object], object]]] = {
-    "acks": _acks,
-    "auto_offset_reset": _auto_offset_reset,
-    "isolation_level": _isolation_level,
-    "partition_assignment_strategy": _strategy,
-}
 
 
 def parse_bootstrap(text: str | Iterable[str]) -> list[tuple[str, int]]:
@@ -152,7 +147,9 @@ class Settings:
             if name not in known:
                 near = did_you_mean(name, sorted(known), shown={each: repr(each) for each in known})
                 raise BadSetting(f"there is no setting {name!r}{near}")
-        self._given: dict[str, Any] = {name: _READERS.get(name, _same)(value) for name, value in given.items()}
+        self._given: dict[str, Any] = {
+            name: _strategy(value) if name == STRATEGY else _number(name, value) for name, value in given.items()
+        }
         try:
             self.bootstrap = parse_bootstrap(self._given.get(BOOTSTRAP, DEFAULT_BOOTSTRAP))
         except ValueError as problem:
@@ -167,10 +164,6 @@ class Settings:
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace(".", "_").replace("-", "_"): value for name, value in config.items()}
-
-
-def _same(value: object) -> object:
-    return value
 
 
 @cache

@@ -10,6 +10,7 @@ share is logged once for all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from ottla.client.core.metadata import Metadata
@@ -42,15 +43,14 @@ Obstacle = tuple[str, str]
 """What it is about, and what is wrong with it."""
 
 
+@dataclass(slots=True)
 class _Wait:
-    __slots__ = ("last", "reason", "reported_at", "since", "vague")
-
-    def __init__(self, reason: str, since: float) -> None:
-        self.reason = reason
-        self.since = self.last = since
-        self.reported_at: float | None = None
-        self.vague = False
-        """It says that a coordinator is not available, which FindCoordinator may have told better."""
+    reason: str
+    since: float
+    last: float
+    reported_at: float | None = None
+    vague: bool = False
+    """It says that a coordinator is not available, for which FindCoordinator may have given the reason."""
 
     def is_due(self, now: float) -> bool:
         """It has lasted, it was met more than once, and nobody was told lately."""
@@ -71,7 +71,8 @@ class WaitReasons:
         """It holds now. `since` says from when on it is known to have held; else that is from now on."""
         wait = self._waits.get(about)
         if wait is None:
-            wait = self._waits[about] = _Wait(reason, now if since is None else since)
+            since = now if since is None else since
+            wait = self._waits[about] = _Wait(reason, since, since)
         wait.last, wait.reason = now, reason
 
     def _known_better(self, wait: _Wait) -> bool:

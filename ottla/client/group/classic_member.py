@@ -1,21 +1,20 @@
 """Member of a classic group (JoinGroup, SyncGroup, Heartbeat), pure.
 
-Who speaks: members with the coordinator only. A rebalance is one round: every member sends JoinGroup, the
-coordinator holds the answers back until all have come (or the slow ones' time is over), and gives the round a new
-generation. One member, the leader, is told what all the others want; it computes who gets what and sends that
-with its SyncGroup; the coordinator passes each member its part. Between rounds members send heartbeats, whose
-answers also tell them that a new round has begun.
+Who speaks: members with the coordinator only. In a rebalance every member sends JoinGroup. The coordinator delays the
+answers until all members have joined (or the rebalance timeout is over), and begins a new generation. One member, the
+leader, gets the subscriptions of all; it computes the assignment and sends it with its SyncGroup; the coordinator
+passes each member its part. Between rebalances members send heartbeats, whose answers also say that a new one began.
 
     UNJOINED ──► JOINING ──► SYNCING ──► STABLE ──► JOINING …
                     └► COUNTING ┘  (the leader: how many partitions has each topic?)
     any of them ──► LEAVING ──► UNJOINED or closed
 
 Eager members give up all partitions before they join. Cooperative members (KIP-429) join with what they own, go on
-reading it, give up afterwards only what they no longer have, and then ask for another round in which it is free.
+reading it, give up afterwards only what they no longer have, and then rejoin, so that it can be assigned to others.
 
-What can be lost: everything but the member's partitions. A member that the coordinator does not know any more
-(session over, or another took its place) loses its partitions without a word and joins anew. A static member
-(KIP-345) has a name of its own, under which it comes back within the session and finds its partitions.
+What can be lost: nothing here is durable. A member that the coordinator does not know any more (its session expired,
+or another member took its instance id) loses its partitions without a callback for revocation, and joins anew. A static
+member (KIP-345) has an instance id, under which it comes back within the session timeout and finds its partitions.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ JOIN_SLACK_MS: Final = 5_000
 """What the answer to a join may take on top of the rebalance timeout, before it is given up."""
 FORGOTTEN: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
 """The coordinator does not count on this member any more: its partitions are, or may soon be, somebody else's."""
-TOLD_BY_COMMITS: Final = FORGOTTEN | COORDINATOR_MOVED | {ErrorCode.rebalance_in_progress, ErrorCode.fenced_instance_id}
+COMMIT_REFUSALS: Final = FORGOTTEN | COORDINATOR_MOVED | {ErrorCode.rebalance_in_progress, ErrorCode.fenced_instance_id}
 
 
 class ClassicState(Enum):
@@ -61,7 +60,7 @@ class ClassicState(Enum):
     LEAVING = "leaving"
 
 
-BEATING: Final = frozenset({ClassicState.COUNTING, ClassicState.STABLE})
+HEARTBEATING: Final = frozenset({ClassicState.COUNTING, ClassicState.STABLE})
 """While JoinGroup or SyncGroup wait for an answer, the coordinator knows that the member lives."""
 
 
@@ -76,7 +75,7 @@ class ClassicMember(GroupMember):
         self.leader = False
         self.protocol_name = ""
         self._rejoin_reason: str | None = None
-        """Why a new round is wanted; None if it is not."""
+        """Why a rejoin is wanted; None if it is not."""
         self._assigned: tuple[frozenset[TopicPartition], int] = (frozenset(), NO_GENERATION)
         """The last assignment and its generation: what sticky members remember."""
         self._coming: frozenset[TopicPartition] = frozenset()
@@ -85,7 +84,7 @@ class ClassicMember(GroupMember):
         self._counting: CountPartitions | None = None
         self._counts: Mapping[str, int] = {}
         self._heartbeat: Message | None = None
-        self._beat_at = 0.0
+        self._heartbeat_at = 0.0
 
     @property
     def watched_topics(self) -> frozenset[str]:
@@ -100,8 +99,8 @@ class ClassicMember(GroupMember):
         self._polled_at = now
         if frozenset(topics) != self.topics:
             self.topics = frozenset(topics)
-            self._departing = self._closing
-            self._want_round("the subscription has changed")
+            self._leave_requested = self._closing
+            self._request_rejoin("the subscription has changed")
         return self._decided(now)
 
     def counted(self, asked: CountPartitions, counts: Mapping[str, int], now: float) -> list[Action]:
@@ -113,21 +112,21 @@ class ClassicMember(GroupMember):
         return self._decided(now)
 
     def metadata_changed(self, counts: Mapping[str, int], now: float) -> list[Action]:
-        """Fresh numbers of partitions, of `watched_topics` at least. When they change the leader calls a round."""
+        """Fresh numbers of partitions, of `watched_topics` at least. When they change, the leader rejoins."""
         if self.leader and any(counts.get(topic, 0) != count for topic, count in self._counts.items()):
-            self._want_round("the partitions of a topic have changed")
+            self._request_rejoin("the partitions of a topic have changed")
         return self._decided(now)
 
     def commit_refused(self, code: ErrorCode, generation: int, now: float) -> list[Action]:
         """A commit, made in this generation, shows as well as a heartbeat that the group has moved on."""
-        if code in TOLD_BY_COMMITS and generation == self.generation and self.state in BEATING:
+        if code in COMMIT_REFUSALS and generation == self.generation and self.state in HEARTBEATING:
             self._refused(code, now)
         return self._decided(now)
 
     def _answered(self, request: Message, response: Message, now: float) -> None:
         if request is self._heartbeat and isinstance(response, HeartbeatResponse):
             self._heartbeat = None
-            self._beat_answered(code_of(response.error_code), now)
+            self._heartbeat_answered(code_of(response.error_code), now)
         if request is not self._request:
             return
         self._request = None
@@ -136,7 +135,7 @@ class ClassicMember(GroupMember):
         elif isinstance(response, SyncGroupResponse):
             self._sync_answered(response, now)
         elif isinstance(response, LeaveGroupResponse):
-            self._departed()
+            self._left_group()
 
     def _failed(self, request: Message, now: float) -> None:
         if request is self._heartbeat:
@@ -147,13 +146,13 @@ class ClassicMember(GroupMember):
             return
         self._request = None
         if self.state is ClassicState.LEAVING:
-            self._departed()
+            self._left_group()
         else:
             self._lose_coordinator(now)
 
     def _called_back(self, now: float) -> None:
         coming, self._coming = self._coming, frozenset()
-        if coming and self._joined() and not self._departing:
+        if coming and self._joined() and not self._leave_requested:
             self._take(coming)
 
     # What comes next.
@@ -162,12 +161,12 @@ class ClassicMember(GroupMember):
         if self._giving_up is None:
             if self.owned and not self._joined():
                 self._give_up(Lose(self.owned))
-            elif self._departing:
-                self._depart()
+            elif self._leave_requested:
+                self._begin_leave()
             elif self.topics and not self.away and self.state is not ClassicState.LEAVING and not self._waits(now):
                 self._go_on()
         if not self.closed:
-            self._beat(now)
+            self._send_heartbeat(now)
 
     def _go_on(self) -> None:
         if self.coordinator is None:
@@ -182,7 +181,7 @@ class ClassicMember(GroupMember):
                 self._join()
 
     def _surplus(self) -> frozenset[TopicPartition]:
-        """What has to be given up before a round."""
+        """What has to be revoked before a rebalance."""
         if not self.cooperative:
             return self.owned
         return frozenset(partition for partition in self.owned if partition.topic not in self.topics)
@@ -205,7 +204,7 @@ class ClassicMember(GroupMember):
             reason=self._rejoin_reason,
         )
         self._rejoin_reason = None
-        self._request = self._send(request, self._round_timeout_ms())
+        self._request = self._send(request, self._rebalance_timeout_ms())
 
     def _subscription(self, assignor: Assignor) -> bytes:
         assigned, generation = self._assigned
@@ -218,14 +217,14 @@ class ClassicMember(GroupMember):
         )
         return encode_subscription(subscription)
 
-    def _round_timeout_ms(self) -> int:
+    def _rebalance_timeout_ms(self) -> int:
         return max(self.settings.request_timeout_ms, self.settings.max_poll_interval_ms + JOIN_SLACK_MS)
 
     def _join_answered(self, response: JoinGroupResponse, now: float) -> None:
         code = code_of(response.error_code)
         if code is not ErrorCode.none:
-            self._rest()
-            self._want_round("the last round was not completed")
+            self._after_failed_rebalance()
+            self._request_rejoin("the last rebalance was not completed")
             if code is ErrorCode.member_id_required:
                 self.member_id = response.member_id
             elif code is ErrorCode.rebalance_in_progress or (code in FORGOTTEN and not self.member_id):
@@ -236,7 +235,7 @@ class ClassicMember(GroupMember):
         self.member_id, self.generation = response.member_id, response.generation_id
         self.protocol_name = response.protocol_name or ""
         self.leader = response.leader == response.member_id
-        self._beat_at = now + self.settings.heartbeat_interval_ms / 1000
+        self._heartbeat_at = now + self.settings.heartbeat_interval_ms / 1000
         self._counts = {}
         if self.leader:
             self._lead(response)
@@ -280,13 +279,13 @@ class ClassicMember(GroupMember):
                 for member, partitions in assignment.items()
             ],
         )
-        self._request = self._send(request, self._round_timeout_ms())
+        self._request = self._send(request, self._rebalance_timeout_ms())
 
     def _sync_answered(self, response: SyncGroupResponse, now: float) -> None:
-        self._rest()
+        self._after_failed_rebalance()
         code = code_of(response.error_code)
         if code is not ErrorCode.none:
-            self._want_round("the last round was not completed")
+            self._request_rejoin("the last rebalance was not completed")
             self._refused(code, now)
             return
         try:
@@ -295,22 +294,24 @@ class ClassicMember(GroupMember):
             self._fail(ErrorCode.inconsistent_group_protocol, f"the leader sent no assignment but {bad}")
             return
         self._succeeded()
-        self._beat_at = now + self.settings.heartbeat_interval_ms / 1000
+        self._heartbeat_at = now + self.settings.heartbeat_interval_ms / 1000
         self._assigned = assigned, self.generation
         going = self.owned - assigned
         if going:
             self._coming = assigned - self.owned
-            self._want_round("partitions were given up for others to take")
+            self._request_rejoin("partitions were given up for others to take")
             self._give_up(Revoke(going))
         else:
             self._take(assigned - self.owned)
 
     # Heartbeats.
 
-    def _beat(self, now: float) -> None:
-        if self.state not in BEATING or self.coordinator is None or self._heartbeat is not None or now < self._beat_at:
+    def _send_heartbeat(self, now: float) -> None:
+        if self.state not in HEARTBEATING or self.coordinator is None:
             return
-        self._beat_at = now + self.settings.heartbeat_interval_ms / 1000
+        if self._heartbeat is not None or now < self._heartbeat_at:
+            return
+        self._heartbeat_at = now + self.settings.heartbeat_interval_ms / 1000
         request = HeartbeatRequest(
             group_id=self.settings.group_id,
             generation_id=self.generation,
@@ -319,15 +320,15 @@ class ClassicMember(GroupMember):
         )
         self._heartbeat = self._send(request, self.settings.session_timeout_ms)
 
-    def _beat_answered(self, code: ErrorCode, now: float) -> None:
+    def _heartbeat_answered(self, code: ErrorCode, now: float) -> None:
         if code is ErrorCode.none:
             self._retries = 0
-        elif self.state in BEATING:
+        elif self.state in HEARTBEATING:
             self._refused(code, now)
 
     def _deadlines(self) -> Iterable[float]:
-        if self.state in BEATING and self._heartbeat is None and self.coordinator is not None:
-            yield self._beat_at
+        if self.state in HEARTBEATING and self._heartbeat is None and self.coordinator is not None:
+            yield self._heartbeat_at
 
     # Refusals, and ways out.
 
@@ -335,7 +336,7 @@ class ClassicMember(GroupMember):
         if code in COORDINATOR_MOVED:
             self._lose_coordinator(now)
         elif code is ErrorCode.rebalance_in_progress:
-            self._want_round("the group rebalances")
+            self._request_rejoin("the group rebalances")
         elif code in FORGOTTEN:
             self._forgotten(keep_id=code is ErrorCode.illegal_generation)
         elif code in RETRIABLE:
@@ -346,10 +347,10 @@ class ClassicMember(GroupMember):
     def _lose_coordinator(self, now: float) -> None:
         super()._lose_coordinator(now)
         if self.state in (ClassicState.JOINING, ClassicState.COUNTING, ClassicState.SYNCING):
-            self._want_round("the coordinator was lost during a round")
-            self._rest()
+            self._request_rejoin("the coordinator was lost during a rebalance")
+            self._after_failed_rebalance()
 
-    def _want_round(self, reason: str) -> None:
+    def _request_rejoin(self, reason: str) -> None:
         self._rejoin_reason = self._rejoin_reason or reason
 
     def _forgotten(self, *, keep_id: bool) -> None:
@@ -361,8 +362,8 @@ class ClassicMember(GroupMember):
             self.member_id = ""
         self.state = ClassicState.UNJOINED
 
-    def _rest(self) -> None:
-        """Out of a round that did not succeed, with the place in the group if there still is one."""
+    def _after_failed_rebalance(self) -> None:
+        """After a rebalance that did not succeed: still a member, if the generation was not lost."""
         self.state = ClassicState.STABLE if self._joined() else ClassicState.UNJOINED
 
     def _joined(self) -> bool:
@@ -371,15 +372,15 @@ class ClassicMember(GroupMember):
     def _forget_subscription(self) -> None:
         self.topics = frozenset()
 
-    def _depart(self) -> None:
+    def _begin_leave(self) -> None:
         if self.state is ClassicState.LEAVING:
             return
         if self.owned:
-            self._request = self._counting = None  # of a round under way nothing will be taken
-            self._rest()
+            self._request = self._counting = None  # of a rebalance in progress nothing will be taken
+            self._after_failed_rebalance()
             self._give_up(Revoke(self.owned))
         elif not self._leave():
-            self._departed()
+            self._left_group()
 
     def _leave(self) -> bool:
         """Whether there was something to leave, and somebody to tell."""
@@ -395,12 +396,12 @@ class ClassicMember(GroupMember):
         self.state = ClassicState.LEAVING
         return True
 
-    def _departed(self) -> None:
+    def _left_group(self) -> None:
         self._forgotten(keep_id=False)
-        self._departing = False
+        self._leave_requested = False
         self.closed = self._closing
         self._rejoin_reason = None
 
-    def _step_out(self, now: float) -> None:
+    def _on_poll_timeout(self, now: float) -> None:
         if not self._leave():
             self._forgotten(keep_id=False)

@@ -4,13 +4,13 @@ Who speaks: members with the coordinator only, and only in heartbeats. The coord
 heartbeat carries the member's epoch and whatever has changed since the last; its answer carries the next epoch,
 the time until the next heartbeat and, when it changed, what the member shall read. The member moves towards that
 on its own: it gives up what it shall not have, takes what it shall, and says so in the next heartbeat. Only then
-does the coordinator give away what was given up. There are no rounds: members that are not concerned notice nothing.
+does the coordinator assign it to others. There is no rebalance of all members: those not concerned notice nothing.
 
     UNJOINED ──► JOINING ──► STABLE ◄──► RECONCILING (the user's callback runs) ──► ACKNOWLEDGING ──► STABLE
     any of them ──► LEAVING ──► UNJOINED or closed
 
 Epochs: 0 asks to join, -1 leaves, -2 leaves for a while (a static member that will be back). A member whose epoch is
-not the one that the coordinator has for it is fenced: it loses its partitions without a word, and joins anew.
+not the one that the coordinator has for it is fenced: it loses its partitions, and joins anew. Nothing here is durable.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ConsumerMember(GroupMember):
         """The subscription the coordinator knows; None when it must be told everything."""
         self._reported_owned: frozenset[TopicPartition] | None = None
         self._interval_s = 0.0
-        self._beat_at = 0.0
+        self._heartbeat_at = 0.0
 
     # What happened.
 
@@ -84,7 +84,7 @@ class ConsumerMember(GroupMember):
     def _subscribe(self, topics: frozenset[str], pattern: str | None, now: float) -> list[Action]:
         self._polled_at = now
         self.topics, self.pattern = topics, pattern
-        self._departing = self._closing
+        self._leave_requested = self._closing
         return self._decided(now)
 
     def named(self, asked: NameTopics, names: Mapping[bytes, str], now: float) -> list[Action]:
@@ -108,9 +108,9 @@ class ConsumerMember(GroupMember):
         self._request = None
         code = code_of(response.error_code)
         if self.state is ConsumerState.LEAVING:
-            self._departed()
+            self._left_group()
         elif code is ErrorCode.none:
-            self._beat_answered(response, now)
+            self._heartbeat_answered(response, now)
         elif code in FENCED:
             self._fenced()
         else:
@@ -127,7 +127,7 @@ class ConsumerMember(GroupMember):
             return
         self._request = None
         if self.state is ConsumerState.LEAVING:
-            self._departed()
+            self._left_group()
         else:
             self._reported = self._reported_owned = None
             self._lose_coordinator(now)
@@ -141,21 +141,21 @@ class ConsumerMember(GroupMember):
         if self._giving_up is None:
             if self.owned and not self._joined():
                 self._give_up(Lose(self.owned))
-            elif self._departing:
-                self._depart()
+            elif self._leave_requested:
+                self._begin_leave()
             elif self._target is not None:
                 self._reconcile(now)
         if self._may_speak() and not self._waits(now):
             if self.coordinator is None:
                 self._find_coordinator()
-            elif now >= self._beat_at or self._news():
-                self._beat()
+            elif now >= self._heartbeat_at or self._news():
+                self._send_heartbeat()
 
     def _may_speak(self) -> bool:
         """A member speaks until it leaves. Before one that was fenced joins anew, its user must know what was lost."""
         if self._joined():
             return True
-        wanted = bool(self.topics or self.pattern) and not self.away and not self._departing
+        wanted = bool(self.topics or self.pattern) and not self.away and not self._leave_requested
         return wanted and self.state is not ConsumerState.LEAVING and self._giving_up is None
 
     def _reconcile(self, now: float) -> None:
@@ -196,9 +196,9 @@ class ConsumerMember(GroupMember):
 
     def _subscription_changed(self) -> bool:
         """Of one that is about to leave nobody needs to know what it wants."""
-        return not self._departing and self._reported != (self.topics, self.pattern)
+        return not self._leave_requested and self._reported != (self.topics, self.pattern)
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         joining = not self._joined()
         everything = joining or self._reported is None
         if joining:
@@ -230,10 +230,10 @@ class ConsumerMember(GroupMember):
             for topic, partitions in by_topic(self.owned).items()
         ]
 
-    def _beat_answered(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
+    def _heartbeat_answered(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
         self._succeeded()
         self._interval_s = response.heartbeat_interval_ms / 1000
-        self._beat_at = now + self._interval_s
+        self._heartbeat_at = now + self._interval_s
         if not self._joined():
             self._newly_joined = True
         self.epoch = response.member_epoch
@@ -247,7 +247,7 @@ class ConsumerMember(GroupMember):
 
     def _deadlines(self) -> Iterable[float]:
         if self._joined() and self._request is None and self.coordinator is not None:
-            yield max(self._beat_at, self._retry_at)
+            yield max(self._heartbeat_at, self._retry_at)
 
     # Ways out.
 
@@ -261,7 +261,7 @@ class ConsumerMember(GroupMember):
         self._target = None
         self._naming = None
         self._reported = self._reported_owned = None
-        self._beat_at = 0.0
+        self._heartbeat_at = 0.0
 
     def _joined(self) -> bool:
         return self.epoch > JOIN_EPOCH
@@ -269,13 +269,13 @@ class ConsumerMember(GroupMember):
     def _forget_subscription(self) -> None:
         self.topics, self.pattern = frozenset(), None
 
-    def _depart(self) -> None:
+    def _begin_leave(self) -> None:
         if self.state is ConsumerState.LEAVING:
             return
         if self.owned:
             self._give_up(Revoke(self.owned))
         elif not self._leave():
-            self._departed()
+            self._left_group()
 
     def _leave(self) -> bool:
         """Whether there was something to leave, and somebody to tell."""
@@ -294,13 +294,13 @@ class ConsumerMember(GroupMember):
         self.state = ConsumerState.LEAVING
         return True
 
-    def _departed(self) -> None:
+    def _left_group(self) -> None:
         self._request = None
         self._forget()
         self.state = ConsumerState.UNJOINED
         self.closed = self._closing
-        self._departing = False
+        self._leave_requested = False
 
-    def _step_out(self, now: float) -> None:
+    def _on_poll_timeout(self, now: float) -> None:
         if not self._leave():
             self._fenced()

@@ -93,7 +93,7 @@ class GroupMember(ABC):
         """Out of the group since the user stopped polling; the next poll brings it back."""
         self.failure: Fail | None = None
         self.closed = False
-        self._departing = False
+        self._leave_requested = False
         self._closing = False
         self._leave_static = False
         self._out: list[Action] = []
@@ -138,21 +138,21 @@ class GroupMember(ABC):
 
     def wake(self, now: float) -> list[Action]:
         """`deadline` has passed, or perhaps it has."""
-        if self._joined() and not self._departing and not self.away and now >= self._poll_deadline():
+        if self._joined() and not self._leave_requested and not self.away and now >= self._poll_deadline():
             self.away = True
-            self._step_out(now)
+            self._on_poll_timeout(now)
         return self._decided(now)
 
     def unsubscribe(self, now: float) -> list[Action]:
         self._forget_subscription()
-        self._departing = True
+        self._leave_requested = True
         return self._decided(now)
 
     def close(self, now: float, *, leave_static: bool = False) -> list[Action]:
         """Give up all partitions and leave for good. A static member stays in the group unless told otherwise: it is
         expected back."""
         self.closed = self.closed or self.failure is not None
-        self._closing = self._departing = True
+        self._closing = self._leave_requested = True
         self._leave_static = leave_static
         return self._decided(now)
 
@@ -163,7 +163,7 @@ class GroupMember(ABC):
         times = list(self._deadlines())
         if self._retry_at and self._request is None:
             times.append(self._retry_at)
-        if self._joined() and not self._departing and not self.away:
+        if self._joined() and not self._leave_requested and not self.away:
             times.append(self._poll_deadline())
         return min(times, default=None)
 
@@ -188,7 +188,7 @@ class GroupMember(ABC):
         """Whether the coordinator counts on this member."""
 
     @abstractmethod
-    def _step_out(self, now: float) -> None:
+    def _on_poll_timeout(self, now: float) -> None:
         """Leave without asking the user, who does not listen, and take all partitions for lost."""
 
     @abstractmethod

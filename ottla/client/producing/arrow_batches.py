@@ -47,11 +47,11 @@ class Names:
 
 
 class RowPartitioner:
-    """Which partition each row goes to; turns go on from table to table."""
+    """Which partition each row goes to; counters go on from table to table."""
 
     def __init__(self, how: str, seed: int) -> None:
         self._how = how
-        self._turn = seed & 0xFFFF
+        self._counter = seed & 0xFFFF
         self._random = np.random.default_rng(seed)
 
     def partitions(self, rows: Rows, topic: TopicMetadata, sizes: Ints, batch_bytes: int) -> Ints:
@@ -76,9 +76,9 @@ class RowPartitioner:
             turns: Ints = np.arange(len(sizes))
         else:  # as much as fills a batch to one partition, then to the next
             turns = (np.cumsum(sizes) - 1) // batch_bytes
-        turns = turns + self._turn
+        turns = turns + self._counter
         if len(turns):
-            self._turn = int(turns[-1]) + 1
+            self._counter = int(turns[-1]) + 1
         return choice[turns % len(choice)]
 
 

@@ -93,7 +93,7 @@ class StickyPartitioner(_ByKey):
     def __init__(self, seed: int, batch_size: int) -> None:
         self._chance = Chance(seed)
         self._batch_size = batch_size
-        self._turns: dict[str, int] = {}
+        self._counters: dict[str, int] = {}
         self._chosen: dict[str, tuple[int, int]] = {}
         """The partition being filled, and how many bytes it got."""
 
@@ -101,10 +101,10 @@ class StickyPartitioner(_ByKey):
         chosen = self._chosen.get(topic.name)
         if chosen is not None and chosen[0] in choice:
             return chosen[0]
-        turn = self._turns.get(topic.name)
-        turn = self._chance.below(len(choice)) if turn is None else turn + 1
-        self._turns[topic.name] = turn
-        partition = choice[turn % len(choice)]
+        counter = self._counters.get(topic.name)
+        counter = self._chance.below(len(choice)) if counter is None else counter + 1
+        self._counters[topic.name] = counter
+        partition = choice[counter % len(choice)]
         self._chosen[topic.name] = (partition, 0)
         return partition
 
@@ -120,22 +120,24 @@ class StickyPartitioner(_ByKey):
 
 class RoundRobinPartitioner(_ByKey):
     def __init__(self) -> None:
-        self._turns: dict[str, int] = {}
+        self._counters: dict[tuple[str, int], int] = {}
 
     def _without_key(self, topic: TopicMetadata, choice: Sequence[int]) -> int:
-        turn = self._turns.get(topic.name, -1) + 1
-        self._turns[topic.name] = turn
-        return choice[turn % len(choice)]
+        return self._next((topic.name, 0), choice)
+
+    def _next(self, key: tuple[str, int], choice: Sequence[int]) -> int:
+        self._counters[key] = counter = self._counters.get(key, -1) + 1
+        return choice[counter % len(choice)]
 
 
-class ShuffledRoundRobinPartitioner(_ByKey):
+class ShuffledRoundRobinPartitioner(RoundRobinPartitioner):
     """Every partition in turn, in an order of this producer's own: partitions have ranks that its seed decides, so
     the order stays while leaders come and go."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__()
         self._chance = Chance(seed)
         self._ranks: dict[tuple[str, int], int] = {}
-        self._turns: dict[str, int] = {}
         self._orders: dict[str, tuple[Sequence[int], list[int]]] = {}
         """The partitions to choose from when they were last ordered, and their order."""
 
@@ -144,9 +146,7 @@ class ShuffledRoundRobinPartitioner(_ByKey):
         if known is None or known[0] != choice:
             known = (choice, sorted(choice, key=lambda partition: self._rank(topic.name, partition)))
             self._orders[topic.name] = known
-        turn = self._turns.get(topic.name, -1) + 1
-        self._turns[topic.name] = turn
-        return known[1][turn % len(choice)]
+        return self._next((topic.name, 0), known[1])
 
     def _rank(self, topic: str, partition: int) -> int:
         if (topic, partition) not in self._ranks:
@@ -178,9 +178,9 @@ def priority_in_header(record: Record) -> int:
     return 0
 
 
-class PriorityPartitioner(Partitioner):
+class PriorityPartitioner(RoundRobinPartitioner):
     """Bands of neighbouring partitions, the first for priority 0. Within a band a key keeps its partition, and
-    records without one take turns.
+    records without one go round-robin.
 
     `weights` are the bands' shares; every band has at least one partition as long as there are enough, and a
     priority beyond the last band goes to the last.
@@ -189,9 +189,9 @@ class PriorityPartitioner(Partitioner):
     def __init__(self, weights: Sequence[int], priority_of: Callable[[Record], int] = priority_in_header) -> None:
         if not weights or min(weights) <= 0:
             raise BadSetting("every band of priorities needs a weight of at least 1")
+        super().__init__()
         self._weights = tuple(weights)
         self._priority_of = priority_of
-        self._turns: dict[tuple[str, int], int] = {}
 
     def band(self, priority: int, count: int) -> range:
         """The partitions of a priority, of so many in all."""
@@ -211,9 +211,7 @@ class PriorityPartitioner(Partitioner):
         if record.key is not None:
             return band[partition_of_key(record.key, len(band))]
         choice = [partition for partition in topic.available if partition in band] or band
-        turn = self._turns.get((topic.name, band.start), -1) + 1
-        self._turns[topic.name, band.start] = turn
-        return choice[turn % len(choice)]
+        return self._next((topic.name, band.start), choice)
 
 
 class FunctionPartitioner(Partitioner):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def unavailable(format_name: str, missing: str) -> type[Any]:
+def unavailable(format_name: str, problem: ImportError) -> type[Any]:
     """A data source that says what is missing when it is used.
 
     Spark imports every module `pyspark_*` to see which formats there are: one that fails would take all others along.
@@ -18,10 +18,15 @@ def unavailable(format_name: str, missing: str) -> type[Any]:
 
     class Unavailable(DataSource):
         def __init__(self, options: Any) -> None:
-            raise ModuleNotFoundError(f"{format_name} needs the module {missing}: pip install 'ottla[postgres]'")
+            raise problem
 
         @classmethod
         def name(cls) -> str:
             return format_name
 
     return Unavailable
+
+
+def without_module(format_name: str, missing: ModuleNotFoundError) -> type[Any]:
+    text = f"{format_name} needs the module {missing.name or 'psycopg'}: pip install 'ottla[postgres]'"
+    return unavailable(format_name, ModuleNotFoundError(text))

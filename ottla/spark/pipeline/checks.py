@@ -13,24 +13,12 @@ from ottla.spark.pipeline import graph, option_checks
 from ottla.spark.pipeline.document import Pipeline, Problem, Sink, Source, Transform
 
 NOT_REPEATABLE: Final = (
-    "rand",
-    "randn",
-    "random",
-    "uuid",
-    "shuffle",
-    "now",
-    "current_timestamp",
-    "current_date",
-    "curdate",
-    "localtimestamp",
-    "unix_timestamp",
-    "monotonically_increasing_id",
-    "spark_partition_id",
-    "input_file_name",
-)
+    "rand", "randn", "random", "uuid", "shuffle", "now", "current_timestamp", "current_date", "curdate",
+    "localtimestamp", "unix_timestamp", "monotonically_increasing_id", "spark_partition_id", "input_file_name",
+)  # fmt: skip
 """Functions whose value is another one when a batch is run again."""
 _CALL: Final = re.compile(rf"\b({'|'.join(NOT_REPEATABLE)})\s*\(", re.IGNORECASE)
-_BARE: Final = re.compile(r"\b(current_timestamp|current_date|localtimestamp)\b", re.IGNORECASE)
+_WITHOUT_BRACKETS: Final = re.compile(r"\b(current_timestamp|current_date|localtimestamp)\b", re.IGNORECASE)
 _GROUPS: Final = re.compile(r"\bgroup\s+by\b|\bselect\s+distinct\b", re.IGNORECASE)
 EXACT: Final = ("ottla", "ottla-postgres", "parquet", "noop", "console", "memory")
 _QUERY: Final = re.compile(r"[(\s]*(select|with|from|table|values)\b", re.IGNORECASE)
@@ -119,7 +107,7 @@ def _transform(pipeline: Pipeline, transform: Transform) -> list[Problem]:
         word = (sql.split() or ["nothing"])[0]
         return [Problem(transform.line_of(1), f"{transform.name} is no query: it begins with {word}, not with select")]
     if pipeline.guarantee == "exactly-once":
-        calls = dict.fromkeys(each.lower() for each in [*_CALL.findall(sql), *_BARE.findall(sql)])
+        calls = dict.fromkeys(each.lower() for each in [*_CALL.findall(sql), *_WITHOUT_BRACKETS.findall(sql)])
         why = (
             "which is different when a batch is run again; with guarantee: exactly-once take such values from the "
             "records (timestamp), or say at-least-once"
@@ -162,12 +150,8 @@ def _streams(pipeline: Pipeline, name: str) -> bool:
 def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
     found = []
     if pipeline.guarantee == "exactly-once" and sink.format not in EXACT:
-        found.append(
-            Problem(
-                sink.line_of("format"),
-                f"the sink {sink.name}: nobody knows whether {sink.format} is exact; say guarantee: at-least-once",
-            )
-        )
+        text = f"nobody knows whether {sink.format} is exact; say guarantee: at-least-once"
+        found.append(sink.problem("format", text))
     given = {name.lower() for name in sink.options}
     read_by_name = any(sink.name in graph.origins(pipeline, other.origin) for other in pipeline.sinks.values())
     if read_by_name and (sink.format != "ottla" or "topic" not in given):
@@ -180,11 +164,11 @@ def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
 def _loops(pipeline: Pipeline) -> list[Problem]:
     """Queries that would read what they write, without end: their own topic, or what they put aside."""
     found = []
-    for name, source in pipeline.sources.items():
+    for source in pipeline.sources.values():
         letters = source.dead_letters
         if letters is not None and _reads_topic(source, source.options, letters.topic):
-            text = f"the source {name}: dead_letters go to {letters.topic}, which it reads: they would come back"
-            found.append(Problem(source.line_of("dead_letters"), f"{text} without end; name another topic"))
+            text = f"dead_letters go to {letters.topic}, which it reads: they would come back without end"
+            found.append(source.problem("dead_letters", f"{text}; name another topic"))
     for name, sink in pipeline.sinks.items():
         topic = _lower(sink.options).get("topic")
         if sink.format != "ottla" or topic is None:

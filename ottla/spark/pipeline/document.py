@@ -29,6 +29,7 @@ from typing import Any, Final
 
 import yaml
 
+from ottla.config.options import any_of
 from ottla.spark.pipeline import ddl
 
 TOP: Final = ("name", "storage", "configuration", "guarantee", "restart", "sources", "schemas", "transforms", "sinks")
@@ -109,6 +110,9 @@ class Source:
     def line_of(self, name: str) -> int:
         return self.lines.get(name.lower(), self.line)
 
+    def problem(self, at: str, text: str) -> Problem:
+        return Problem(self.line_of(at), f"the source {self.name}: {text}")
+
 
 @dataclass(frozen=True, slots=True)
 class Transform:
@@ -144,6 +148,9 @@ class Sink:
 
     def line_of(self, name: str) -> int:
         return self.lines.get(name.lower(), self.line)
+
+    def problem(self, at: str, text: str) -> Problem:
+        return Problem(self.line_of(at), f"the sink {self.name}: {text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +243,7 @@ class _DocumentReader:
                 self._wrong(node, f"{name} is missing")
         guarantee = self._text(top.get("guarantee"), GUARANTEES[0])
         if guarantee not in GUARANTEES:
-            self._wrong(top["guarantee"], f"guarantee is {guarantee!r}; it can be {' or '.join(GUARANTEES)}")
+            self._wrong(top["guarantee"], f"guarantee is {guarantee!r}; it can be {any_of(GUARANTEES)}")
         return Pipeline(
             path,
             self._text(top.get("name"), ""),
@@ -285,7 +292,7 @@ class _DocumentReader:
             self._seconds(mapping["delay"], "the delay of a watermark")
         unit = self._text(mapping.get("unit"), "") or None
         if unit is not None and unit not in UNITS:
-            self._wrong(mapping["unit"], f"unit is {unit!r}; it can be {', '.join(UNITS)}")
+            self._wrong(mapping["unit"], f"unit is {unit!r}; it can be {any_of(UNITS)}")
         name = self._text(mapping.get("as"), column.rpartition(".")[2])
         if not NAME.fullmatch(name) and column:
             self._wrong(node, f"{name!r} cannot be the name of a column; as: says another one")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ottla.config.options import did_you_mean
+from ottla.config.options import any_of, did_you_mean
 from ottla.spark import clients
 from ottla.spark.connectors import postgres_options as postgres
 from ottla.spark.options import BadOption, check_promise, check_topic, read_options, write_options
@@ -51,39 +51,39 @@ def notes(pipeline: Pipeline) -> list[Problem]:
     for source in pipeline.sources.values():
         if source.format == "ottla":
             reported = read_options(source.options, streaming=not source.batch).notes
-            found += [_placed(source, f"the source {source.name}", note) for note in reported]
+            found += [_at_option(source, note) for note in reported]
     for sink in pipeline.sinks.values():
         if sink.format == "ottla":
             reported = write_options(sink.options).notes
-            found += [_placed(sink, f"the sink {sink.name}", note) for note in reported]
+            found += [_at_option(sink, note) for note in reported]
     return sorted(found)
 
 
 def _source(pipeline: Pipeline, source: Source) -> list[Problem]:
-    found = _format(source, f"the source {source.name}")
-    problem = _asked(lambda: _read(pipeline, source))
+    found = _format(source)
+    problem = _refusal(lambda: _read(pipeline, source))
     if problem is not None:
-        found.append(_placed(source, f"the source {source.name}", problem))
+        found.append(_at_option(source, problem))
     letters = source.dead_letters
-    if letters is not None and (problem := _asked(lambda: check_topic("dead_letters", letters.topic))):
-        found.append(Problem(source.line_of("dead_letters"), f"the source {source.name}: {problem}"))
+    if letters is not None and (problem := _refusal(lambda: check_topic("dead_letters", letters.topic))):
+        found.append(source.problem("dead_letters", problem))
     if source.watermark is not None:
         found += _event_time(pipeline, source)
     for column in source.deduplicate:
         if source.watermark is None:
-            text = f"the source {source.name}: deduplicate needs a watermark, which says how long a row is remembered"
-            return [*found, Problem(source.line_of("deduplicate"), text)]
+            text = "deduplicate needs a watermark, which says how long a row is remembered"
+            return [*found, source.problem("deduplicate", text)]
         if _is_topic(source) and _type_of(pipeline, source, column) is None and column != source.watermark.name:
-            text = f"the source {source.name}: deduplicate names {column}, and {_there_is(pipeline, source, column)}"
-            found.append(Problem(source.line_of("deduplicate"), text))
+            text = f"deduplicate names {column}, and {_there_is(pipeline, source, column)}"
+            found.append(source.problem("deduplicate", text))
     return found
 
 
-def _format(whose: Source | Sink, name: str) -> list[Problem]:
+def _format(whose: Source | Sink) -> list[Problem]:
     if whose.format in FORMATS:
         return []
     near = did_you_mean(whose.format.lower(), FORMATS, cutoff=0.8)
-    return [Problem(whose.line_of("format"), f"{name}: there is no format {whose.format!r}{near}")] if near else []
+    return [whose.problem("format", f"there is no format {whose.format!r}{near}")] if near else []
 
 
 def _read(pipeline: Pipeline, source: Source) -> object:
@@ -109,7 +109,7 @@ def _event_time(pipeline: Pipeline, source: Source) -> list[Problem]:
     mark = source.watermark
     assert mark is not None
     if source.batch:
-        return [Problem(source.line_of("watermark"), f"the source {source.name}: a batch has no watermark")]
+        return [source.problem("watermark", "a batch has no watermark")]
     if not _is_topic(source):
         return []
     line, whose = source.line_of("watermark"), f"the watermark of {source.name}"
@@ -168,27 +168,26 @@ def _schema(name: str, schema: Schema) -> list[Problem]:
 
 
 def _sink(pipeline: Pipeline, sink: Sink) -> list[Problem]:
-    whose = f"the sink {sink.name}"
-    found = _format(sink, whose)
-    problem = _asked(lambda: _written(sink))
+    found = _format(sink)
+    problem = _refusal(lambda: _written(sink))
     if problem is not None:
-        found.append(_placed(sink, whose, problem))
-    if sink.trigger is not None and (wrong := _time(sink.trigger)):
-        found.append(Problem(sink.line_of("trigger"), f"{whose}: the trigger {wrong}"))
+        found.append(_at_option(sink, problem))
+    if sink.trigger is not None and (wrong := _refusal(lambda: ddl.seconds(sink.trigger or ""))):
+        found.append(sink.problem("trigger", f"the trigger {wrong}"))
     if sink.mode is not None and sink.mode not in MODES:
-        hint = did_you_mean(sink.mode, MODES, f"it can be {', '.join(MODES)}")
-        found.append(Problem(sink.line_of("mode"), f"{whose}: there is no mode {sink.mode!r}{hint}"))
+        hint = did_you_mean(sink.mode, MODES, f"it can be {any_of(MODES)}")
+        found.append(sink.problem("mode", f"there is no mode {sink.mode!r}{hint}"))
     is_parquet = sink.format == "parquet"
     if sink.mode == "complete" and (is_parquet or sink.format in ("ottla", "ottla-postgres")):
-        text = f"{whose}: mode complete would write all rows again with every batch; update writes those that changed"
-        found.append(Problem(sink.line_of("mode"), text))
+        text = "mode complete would write all rows again with every batch; update writes those that changed"
+        found.append(sink.problem("mode", text))
     if (sink.mode in ("update", "complete") and sink.format in FILES) or (sink.mode == "update" and is_parquet):
-        text = f"{whose}: mode {sink.mode} writes rows again that have changed, and {sink.format} is only added to"
-        found.append(Problem(sink.line_of("mode"), f"{text}: append, or a topic or a table with a key"))
+        text = f"mode {sink.mode} writes rows again that have changed, and {sink.format} is only added to"
+        found.append(sink.problem("mode", f"{text}: append, or a topic or a table with a key"))
     given = {name.lower() for name in sink.options}
     if sink.mode == "update" and sink.format == "ottla-postgres" and "key" not in given:
-        text = f"{whose}: mode update needs the option key, by which the table's rows are found"
-        found.append(Problem(sink.line_of("mode"), text))
+        text = "mode update needs the option key, by which the table's rows are found"
+        found.append(sink.problem("mode", text))
     return found
 
 
@@ -207,27 +206,19 @@ def _written(sink: Sink) -> object:
     return None
 
 
-def _asked(ask: Callable[[], object]) -> str | None:
+def _refusal(check: Callable[[], object]) -> str | None:
     try:
-        ask()
-    except BadOption as problem:
+        check()
+    except ValueError as problem:  # BadOption is one
         return str(problem)
     return None
 
 
-def _placed(whose: Source | Sink, name: str, problem: str) -> Problem:
+def _at_option(whose: Source | Sink, problem: str) -> Problem:
     """In the line of the option that is talked about."""
     words = {word.lower().rstrip(".") for word in re.findall(r"[\w.]+", problem)}
     option = next((each for each in whose.options if each.lower() in words), "options")
-    return Problem(whose.line_of(option), f"{name}: {problem}")
-
-
-def _time(text: str) -> str | None:
-    try:
-        ddl.seconds(text)
-    except ValueError as problem:
-        return str(problem)
-    return None
+    return whose.problem(option, problem)
 
 
 def unbounded(pipeline: Pipeline, names: list[str]) -> list[str]:

@@ -243,13 +243,12 @@ def _aside(pipeline: Pipeline, query: str, source: Source) -> Iterable[str]:
     )
     headers = f"concat(coalesce(headers, array()), array({added})) as headers"
     with_headers = replace(source, options={**source.options, "includeHeaders": "true"})
-    kafka = {name: value for name, value in source.options.items() if name.lower().startswith(SHARED)}
     yield f"def to_{query}(spark: SparkSession, available_now: bool = False) -> StreamingQuery:"
     yield "    " + _read(pipeline, with_headers, query)
     yield f'    frame = frame.withColumn("_bad", {_unfit(pipeline.schemas[source.name])})'
     yield '    frame = frame.observe("dead_letters", count(lit(1)).alias("all"), count_if("_bad").alias("bad"))'
     yield f'    rows = frame.where("_bad").selectExpr("key", "value", {_text(headers)})'
-    options = {**kafka, "topic": source.dead_letters.topic}
+    options = {**_shared(source.options), "topic": source.dead_letters.topic}
     sink = Sink(query, source.line, source.name, "ottla", options)
     yield from _indented(_writer(pipeline, sink))
     yield from _indented(_started(None))
@@ -304,14 +303,12 @@ def _fitting(
 
 def _topic_of(pipeline: Pipeline, sink: Sink) -> Source:
     """A sink that is read by its name."""
-    kept = {
-        name: value
-        for name, value in sink.options.items()
-        if name.lower() == "kafka.bootstrap.servers"
-        or name.lower().startswith(("kafka.sasl", "kafka.ssl", "kafka.sec"))
-    }
     topic = next(value for name, value in sink.options.items() if name.lower() == "topic")
-    return Source(sink.name, sink.line, "ottla", {**kept, "subscribe": topic})
+    return Source(sink.name, sink.line, "ottla", {**_shared(sink.options), "subscribe": topic})
+
+
+def _shared(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in options.items() if name.lower().startswith(SHARED)}
 
 
 def _writer(pipeline: Pipeline, sink: Sink) -> Iterable[str]:

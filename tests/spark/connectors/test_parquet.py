@@ -13,8 +13,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 
 from ottla.spark.connectors import parquet
-from ottla.spark.connectors.folders import ArrowFolder
-from ottla.spark.connectors.parquet import ParquetEpochs
+from ottla.spark.connectors.parquet import ArrowFolder, ParquetEpochs
 from ottla.spark.options import BadOption
 
 pytestmark = pytest.mark.timeout(300)
