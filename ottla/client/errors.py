@@ -146,7 +146,7 @@ class Several(ClientError):
 
 
 SHOWN_MAX: Final = 5
-"""So many of several errors are told in one message."""
+"""So many of several errors are shown in one message."""
 
 _CLASSES: Final[dict[ErrorCode, type[ClientError]]] = {
     ErrorCode.unknown_topic_or_partition: UnknownTopic,
@@ -157,7 +157,7 @@ _CLASSES: Final[dict[ErrorCode, type[ClientError]]] = {
 }
 
 
-UNTOLD: Final = (None, "", "This server does not host this topic-partition.")
+NO_MESSAGE: Final = (None, "", "This server does not host this topic-partition.")
 """What brokers say beside a code when they have nothing to say: less than the words of our own."""
 
 
@@ -170,7 +170,7 @@ def error_of(code: int, subject: str, message: str | None = None) -> ClientError
     except ValueError:
         return ClientError(f"{subject}: the broker answered with error {code}, which this release does not know")
     chosen = _CLASSES.get(known, ClientError)
-    words = chosen.words if message in UNTOLD else message
+    words = chosen.words if message in NO_MESSAGE else message
     words = words or message or known.name.replace("_", " ")
     retriable = known in RETRIABLE and chosen is ClientError
     named = words.lower().startswith(f"{subject.lower()} ")  # no need to name it twice

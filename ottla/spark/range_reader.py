@@ -71,7 +71,7 @@ def _batches(consumer: Consumer, options: ReadOptions, part: OffsetRange) -> Ite
             taken = consumer.getmany_arrow(timeout_ms=WAIT_MS, columns=options.columns, until=until)
         except OffsetOutOfRange:
             if planned and _topic_id(options, part.topic) not in (planned, NO_ID, None):
-                _tell_remade(options, part, position)
+                _report_recreated(options, part, position)
                 return
             position, end = _left(consumer, options, part, position)
             if position < end:
@@ -80,7 +80,7 @@ def _batches(consumer: Consumer, options: ReadOptions, part: OffsetRange) -> Ite
                 continue
             raise
         if tp in taken and planned and consumer.topic_id(tp) not in (planned, NO_ID):
-            _tell_remade(options, part, position)
+            _report_recreated(options, part, position)
             return
         yield from taken.get(tp, ())
         before, position = position, consumer.position(tp)
@@ -89,13 +89,14 @@ def _batches(consumer: Consumer, options: ReadOptions, part: OffsetRange) -> Ite
             continue
         missed = missed + 1 if _topic_id(options, part.topic) is None else 0
         if missed == MISSED_MAX:
-            _tell_lost(options, f"topic {part.topic} is gone, of which offsets {position} to {end} were to be read")
+            lost = f"topic {part.topic} is gone, of which offsets {position} to {end} were to be read"
+            _report_data_loss(options, lost)
             return
         if time.monotonic() >= deadline:
             limit = f"{options.poll_timeout_s:g} s"
             last = consumer.end_offsets([tp])[tp]
             if last <= position:
-                _tell_lost(
+                _report_data_loss(
                     options, f"{tp}: offsets {position} to {end} are to be read, but it ends at {last}: {WHY_LOST}"
                 )
                 return
@@ -111,19 +112,19 @@ def _left(consumer: Consumer, options: ReadOptions, part: OffsetRange, position:
     lost = f"{tp}: offsets {position} to {part.end} are to be read, but the log has {first} to {last}: {WHY_LOST}"
     begins_late = part.begins and position < first
     if not begins_late and not first <= position <= part.end <= last:
-        _tell_lost(options, lost)
+        _report_data_loss(options, lost)
     return max(position, first), min(part.end, last)
 
 
-def _tell_remade(options: ReadOptions, part: OffsetRange, position: int) -> None:
-    _tell_lost(
+def _report_recreated(options: ReadOptions, part: OffsetRange, position: int) -> None:
+    _report_data_loss(
         options,
         f"topic {part.topic} was deleted and made anew; {part.end - position} offsets of the old one's partition "
         f"{part.partition}, from {position} on, were to be read and are gone",
     )
 
 
-def _tell_lost(options: ReadOptions, what: str) -> None:
+def _report_data_loss(options: ReadOptions, what: str) -> None:
     if options.fail_on_data_loss:
         raise DataLost(what)
     log.warning("%s; going on with what is left", what)

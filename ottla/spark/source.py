@@ -161,7 +161,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """A batch was planned, or run again, since this process began."""
         self._ids_again: dict[str, str] = {}
         """Of topics when the batch was planned anew that was run again, where nobody knows them from before."""
-        self._remade_told: set[tuple[str, bytes]] = set()
+        self._recreated_reported: set[tuple[str, bytes]] = set()
         self._initial: Start | None = None
         """Where the query begins, if Spark asked: then no batch of it was committed before."""
         self._first_planned = False
@@ -198,7 +198,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ids, latest = self._now(begun, careful=self.options.fail_on_data_loss)
         if self._initial is not None and not self._is_planned:
             self._topic_ids.forget()
-        self._notice_remade(begun, ids)
+        self._notice_recreated(begun, ids)
         self._mirror(begun)
         self._latest = latest
         latest = self._first(begun, latest)
@@ -274,11 +274,11 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[OffsetRange]:
         begun, ended = self._begun(start), from_json(end)
-        remade = self._remade_since_plan()
-        if remade:
-            self._tell_lost_plan(remade, begun, ended)
+        recreated = self._recreated_since_plan()
+        if recreated:
+            self._report_lost_plan(recreated, begun, ended)
             begun, ended = (
-                {place: at for place, at in each.items() if place.topic not in remade} for each in (begun, ended)
+                {tp: at for tp, at in each.items() if tp.topic not in recreated} for each in (begun, ended)
             )
         if self._initial is not None and begun == self._initial.offsets:
             # The first batch, maybe run again: then what begins at its end has grown since it was planned.
@@ -295,7 +295,7 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a batch begins."""
         return self._topic_ids.of_this_topic(from_json(start))
 
-    def _remade_since_plan(self) -> dict[str, bytes]:
+    def _recreated_since_plan(self) -> dict[str, bytes]:
         """A query that was stopped in a batch runs it again before it asks for anything else: topics that have another
         id now than in that plan. What happens between plan and read is noticed by the tasks."""
         if self._is_planned:
@@ -308,20 +308,20 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             name: each for name, each in ids.items() if each != NO_ID and planned.get(name, each.hex()) != each.hex()
         }
 
-    def _tell_lost_plan(self, remade: Mapping[str, bytes], begun: Offsets, ended: Offsets) -> None:
-        for name, topic_id in sorted(remade.items()):
-            of_topic = {place: end for place, end in ended.items() if place.topic == name}
+    def _report_lost_plan(self, recreated: Mapping[str, bytes], begun: Offsets, ended: Offsets) -> None:
+        for name, topic_id in sorted(recreated.items()):
+            of_topic = {tp: end for tp, end in ended.items() if tp.topic == name}
             count = offset_ranges.count(begun, of_topic)
             self._lost(
                 f"topic {name} was deleted and made anew; {count} offsets of the old one, which the batch that is run "
                 "again was to read, are gone"
             )
-            self._remade_told.add((name, topic_id))
+            self._recreated_reported.add((name, topic_id))
 
-    def _notice_remade(self, begun: Offsets, ids: Mapping[str, bytes]) -> None:
+    def _notice_recreated(self, begun: Offsets, ids: Mapping[str, bytes]) -> None:
         """A topic that was deleted and made anew has nothing of what was read. DataLost, or go on with the new one."""
-        for name in self._topic_ids.remade(begun, ids):
-            if (name, ids[name]) not in self._remade_told:
+        for name in self._topic_ids.recreated(begun, ids):
+            if (name, ids[name]) not in self._recreated_reported:
                 self._lost(
                     f"topic {name} was deleted and made anew; what the query had not read of the old one is gone"
                 )

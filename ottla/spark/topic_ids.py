@@ -46,7 +46,7 @@ class KnownTopic(NamedTuple):
     """A topic as it was last seen."""
 
     topic_id: str
-    remade_at: dict[int, int]
+    recreated_at: dict[int, int]
     """Up to which offset each partition of the topic before it had been read; empty as soon as the new one has been."""
 
 
@@ -69,7 +69,7 @@ class TopicIds:
             self._known = {} if self._store is None else self._store.load()
         return self._known
 
-    def remade(self, start: Offsets, ids: Mapping[str, bytes]) -> list[str]:
+    def recreated(self, start: Offsets, ids: Mapping[str, bytes]) -> list[str]:
         """Topics that `start` has offsets of, and that are others now than those that were read."""
         read = {tp.topic for tp in start}
         return sorted(
@@ -80,17 +80,17 @@ class TopicIds:
 
     def learn(self, start: Offsets, ids: Mapping[str, bytes]) -> None:
         """Go on with these. Durable, where there is a place for it, before anything of a new one is read."""
-        remade = set(self.remade(start, ids))
+        recreated = set(self.recreated(start, ids))
         news = dict(self.known)
         for name, topic_id in ids.items():
             at = {tp.partition: offset for tp, offset in start.items() if tp.topic == name}
             known = news.get(name)
-            if name in remade:
+            if name in recreated:
                 news[name] = KnownTopic(topic_id.hex(), at)
             elif topic_id != NO_ID and (known is None or not at):
                 news[name] = KnownTopic(topic_id.hex(), {})  # read from its beginning on
-            elif known is not None and known.remade_at and known.remade_at != at:
-                news[name] = known._replace(remade_at={})  # the batch that began there is done
+            elif known is not None and known.recreated_at and known.recreated_at != at:
+                news[name] = known._replace(recreated_at={})  # the batch that began there is done
         is_due = time.monotonic() >= self._save_at
         if (news != self.known or is_due) and self._store is not None:
             self._store.save(news)
@@ -111,7 +111,7 @@ class TopicIds:
 
     def _is_of_another(self, tp: TopicPartition, start: int) -> bool:
         known = self.known.get(tp.topic)
-        return known is not None and known.remade_at.get(tp.partition) == start
+        return known is not None and known.recreated_at.get(tp.partition) == start
 
 
 class _File:
@@ -161,7 +161,7 @@ class _Group:
 
 
 def _reported(known: Mapping[str, KnownTopic]) -> str:
-    return json.dumps({name: [each.topic_id, each.remade_at] for name, each in known.items()}, separators=(",", ":"))
+    return json.dumps({name: [each.topic_id, each.recreated_at] for name, each in known.items()}, separators=(",", ":"))
 
 
 def _parsed(text: str) -> dict[str, KnownTopic]:

@@ -220,7 +220,7 @@ class Consumer(Client):
         return opened
 
     def _raise_failure(self, among: Collection[TopicPartition]) -> None:
-        """A record that could not be read while there were others to give is told of with the next call that asks for
+        """A record that could not be read while there were others to give is raised by the next call that asks for
         its partition; unless the user has gone past it."""
         failure = self._failure
         if failure is None or (among and failure.partition not in among) or failure.partition in self.paused():
@@ -416,7 +416,7 @@ class Consumer(Client):
         found = await self._coordinator.committed([partition])
         return found[partition].offset if partition in found else None
 
-    # Questions.
+    # Offsets and partitions of topics.
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         found = await self._list_offsets(dict.fromkeys(partitions, EARLIEST))

@@ -98,9 +98,9 @@ class ConsumerCoordinator:
         self._committed: dict[TopicPartition, int] = {}
         self._one_by_one = asyncio.Lock()
         self._committing: asyncio.Task[None] | None = None
-        self._placing: dict[asyncio.Task[None], None] = {}  # in order, as a set is not
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order, as a set is not
         self._error: BaseException | None = None
-        """To be told once."""
+        """To be raised once."""
         self._revision = -1
 
     # What the user wants.
@@ -256,9 +256,9 @@ class ConsumerCoordinator:
             await self._group.leave(timeout_s=LEAVE_TIMEOUT_S)
         elif self.commit_at is not None:
             await self._commit_quietly(self._fetcher.assigned())
-        for task in list(self._placing):
+        for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._placing, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # Commits.
 
@@ -325,7 +325,7 @@ class ConsumerCoordinator:
         await self._settle(self._add(partitions), self._listener)
 
     def _add(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Those that come, each with the turn at which it did: a seek from now on is later than what was committed."""
+        """Those that come, each with its revision: a seek from now on is later than what was committed."""
         assigned = self._fetcher.assigned()
         coming = [tp for tp in partitions if tp not in assigned]
         self._fetcher.assign([*assigned, *coming])
@@ -337,7 +337,7 @@ class ConsumerCoordinator:
         if not await self._begin_at_committed(coming):
             return
         if listener is not None:
-            await self._tell_user(listener.on_partitions_assigned, coming)
+            await self._call_listener(listener.on_partitions_assigned, coming)
         self._fetcher.release(coming)
         self._driver.wake()
 
@@ -348,7 +348,7 @@ class ConsumerCoordinator:
         if not lost and self.commit_at is not None:
             await self._commit_quietly(going)
         tell = self._listener.on_partitions_lost if lost else self._listener.on_partitions_revoked
-        await self._tell_user(tell, partitions)
+        await self._call_listener(tell, partitions)
         self._fetcher.assign([tp for tp in self._fetcher.assigned() if tp not in going])
         self._user.lost(partitions)
         for tp in partitions:
@@ -372,7 +372,7 @@ class ConsumerCoordinator:
                 self._committed[tp] = offset.offset
         return True
 
-    async def _tell_user(self, tell: object, partitions: Iterable[TopicPartition]) -> None:
+    async def _call_listener(self, tell: object, partitions: Iterable[TopicPartition]) -> None:
         assert callable(tell)
         try:
             result = tell(set(partitions))
@@ -390,5 +390,5 @@ class ConsumerCoordinator:
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         assert self._driver is not None
         task = self._driver.runtime.spawn(work, name="committed offsets")
-        self._placing[task] = None
-        task.add_done_callback(self._placing.pop)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)

@@ -13,6 +13,7 @@ The contract with the shell stands in `core.requests`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from ottla.client.consuming.completed_fetch import CompletedFetch
 from ottla.client.consuming.fetch_requests import FetchRequests, PartitionFetch
@@ -44,7 +45,7 @@ from ottla.wire.tree import ZERO_UUID, Message
 
 _States = list[TopicPartitionState]
 _Asked = dict[TopicPartition, tuple[TopicPartitionState, int]]
-"""Whom an answer is for, and the turn at which it was asked for."""
+"""Whom an answer is for, and the revision at which it was requested."""
 
 
 class Fetcher(SubscriptionState):
@@ -74,12 +75,12 @@ class Fetcher(SubscriptionState):
         validations: dict[Node, _States] = {}
         fetches: dict[Node, _States] = {}
         full: set[int] = set()
-        room = sum(state.buffered_bytes for state in self._states.values()) < self.settings.buffered_bytes_max
+        memory_left = sum(state.buffered_bytes for state in self._states.values()) < self.settings.buffered_bytes_max
         for state in self._states.values():
             self._follow_leader(state)
             if state.offset_requested or state.held or now < state.retry_at:
                 continue
-            if state.fetch_state is FetchState.FETCHING and not (room and self._hungry(state)):
+            if state.fetch_state is FetchState.FETCHING and not (memory_left and self._wants_records(state)):
                 if state.buffer and not state.paused:
                     full.add(state.served_by(self._metadata.leader(*state.tp).node_id))
                 continue
@@ -92,8 +93,9 @@ class Fetcher(SubscriptionState):
                 validations.setdefault(broker, []).append(state)
             elif state.fetch_state is FetchState.FETCHING and not self._requests.is_out(broker.node_id):
                 fetches.setdefault(broker, []).append(state)
-        sends = [self._inquire(*each, lambda some: list_offsets(some, self.settings)) for each in resets.items()]
-        sends += [self._inquire(*each, end_of_epoch) for each in validations.items()]
+        to_reset = partial(list_offsets, settings=self.settings)
+        sends = [self._request_offsets(*each, to_reset) for each in resets.items()]
+        sends += [self._request_offsets(*each, end_of_epoch) for each in validations.items()]
         sends += [self._fetch(*each, waits=each[0].node_id not in full) for each in fetches.items()]
         return sends
 
@@ -157,7 +159,7 @@ class Fetcher(SubscriptionState):
 
     # Where to ask.
 
-    def _hungry(self, state: TopicPartitionState) -> bool:
+    def _wants_records(self, state: TopicPartitionState) -> bool:
         return (
             not state.paused
             and state.error is None
@@ -200,7 +202,7 @@ class Fetcher(SubscriptionState):
 
     # Questions about offsets.
 
-    def _inquire(self, broker: Node, states: _States, question: Callable[[_States], Message]) -> Send:
+    def _request_offsets(self, broker: Node, states: _States, question: Callable[[_States], Message]) -> Send:
         for state in states:
             state.request_offset(self._metadata.leader(*state.tp).epoch)
         return self._asks(Send(question(states), broker, self.settings.request_timeout_ms / 1000), states)

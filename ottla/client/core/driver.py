@@ -110,7 +110,7 @@ class Driver:
             if timer is not None:
                 timer.cancel()
         await self.network.close()
-        self._tell_waiters()
+        self._wake_waiters()
 
     # The pump.
 
@@ -146,7 +146,7 @@ class Driver:
         self._set_timer()
         if self._news:  # else whoever wakes the pump before it waits would be told of nothing, again and again
             self._news = False
-            self._tell_waiters()
+            self._wake_waiters()
 
     def _set_timer(self) -> None:
         deadlines = [deadline for machine, _ in self._machines if (deadline := machine.deadline) is not None]
@@ -180,12 +180,12 @@ class Driver:
             else:
                 assert to is not None
                 self._failures.pop(to.node_id, None)
-                self._heard(send.request, received)
+                self._note_response(send.request, received)
                 machine.answered(send, received, self.runtime.now())
             self.announce()
 
         if to is None:
-            self.runtime.call_soon(reply, self._nobody())
+            self.runtime.call_soon(reply, self._no_broker_error())
         else:
             self.network.send(send, to, reply if send.awaited else None)
 
@@ -227,7 +227,7 @@ class Driver:
         silent = "; ".join(reason for _, reason in self._bootstrap_obstacles(self.runtime.now()))
         return NoAnswer(f"no broker has answered within {timeout_s:g} s; {silent}")
 
-    def _heard(self, request: Message, response: Message) -> None:
+    def _note_response(self, request: Message, response: Message) -> None:
         self.waits.over(BROKERS)
         self.waits.heard(request, response, self.runtime.now())
 
@@ -272,19 +272,19 @@ class Driver:
             if timer is not None:
                 timer.cancel()
 
-    def _tell_waiters(self) -> None:
+    def _wake_waiters(self) -> None:
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 _resolve(waiter)
 
-    # Single questions.
+    # Single requests.
 
     def ask(self, send: Send, reply: Reply) -> None:
         """Beside the machines; what it says of the broker's health is noted all the same."""
         to = send.to if send.to is not ANY_NODE else self.metadata.any_broker(self.runtime.now())
         if to is None:
-            self.runtime.call_soon(reply, self._nobody())
+            self.runtime.call_soon(reply, self._no_broker_error())
             return
 
         number = self._sends(to, send)
@@ -293,7 +293,7 @@ class Driver:
             self._returned(number, received)
             if not isinstance(received, ClientError):
                 self.metadata.reached(to.node_id)
-                self._heard(send.request, received)
+                self._note_response(send.request, received)
             elif received.code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
                 self._failures[to.node_id] = received
                 self.metadata.lost(to.node_id, self.runtime.now())
@@ -302,7 +302,7 @@ class Driver:
 
         self.network.send(send, to, noted)
 
-    def _nobody(self) -> ClientError:
+    def _no_broker_error(self) -> ClientError:
         known = list(self._failures.values())
         error = _one_of(known) if known else Unreachable("no broker can be reached")
         self.waits.note(BROKERS, str(error), self.runtime.now())

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Lane(IntEnum):
-    QUESTIONS = 0
+    OTHER = 0
     RECORDS = 1
     GROUP = 2
 
@@ -112,7 +112,7 @@ class _Link:
 
 
 def _key(to: Node, kind: type[Message]) -> tuple[str, int, Lane]:
-    return to.host, to.port, _LANES.get(kind, Lane.QUESTIONS)
+    return to.host, to.port, _LANES.get(kind, Lane.OTHER)
 
 
 class Network:

@@ -29,8 +29,8 @@ SILENT_SECONDS: Final = 1.0
 """An answer that takes longer than this is waited for."""
 FORGOTTEN_SECONDS: Final = 10.0
 """What nobody has met for so long is over: nobody tries any more."""
-TOLD_MAX: Final = 5
-"""Reasons that are told at a time."""
+REPORTED_MAX: Final = 5
+"""Reasons that are reported at a time."""
 NAMED_MAX: Final = 3
 """Of many partitions with the same reason so many are named."""
 
@@ -113,12 +113,12 @@ class WaitReasons:
             elif wait.is_due(now) and not self._known_better(wait):
                 wait.reported_at = now
                 reported.append((about, wait.reason))
-        return together(reported)[:TOLD_MAX]
+        return together(reported)[:REPORTED_MAX]
 
     def reasons(self) -> str:
         """For an error message: all that is waited for, or nothing."""
         known = together((about, wait.reason) for about, wait in self._waits.items() if not self._known_better(wait))
-        return "; ".join(known[:TOLD_MAX])
+        return "; ".join(known[:REPORTED_MAX])
 
 
 def together(obstacles: Iterable[Obstacle]) -> list[str]:

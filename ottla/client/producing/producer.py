@@ -359,7 +359,7 @@ class Producer(Client):
     def not_taken(self, error: Exception) -> None:
         """A record was refused after its sender had gone on: its transaction is all or nothing."""
         if self._transactions is not None:
-            self._transactions.spoil(error)
+            self._transactions.fail_transaction(error)
 
     async def _wait_for(self, verdict: AppendResult, topic: str, partition: int | None, deadline: float) -> None:
         driver = self._driver

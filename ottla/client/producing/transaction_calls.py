@@ -10,11 +10,12 @@ from ottla.client.core.driver import Driver
 from ottla.client.errors import ClientError
 from ottla.client.producing.accumulator import RecordAccumulator
 from ottla.client.producing.transaction_manager import (
+    BETWEEN_TRANSACTIONS,
     CallDone,
     CallFailed,
-    Phase,
     TransactionManager,
     TransactionSettings,
+    TransactionState,
 )
 from ottla.client.values import GroupMetadata, Offsets, OpenTransaction
 from ottla.errors import ErrorCode
@@ -36,7 +37,7 @@ class TransactionCalls:
 
     def check(self) -> None:
         """Records belong to a transaction, or are refused."""
-        if self._machine.phase is not Phase.OPEN:
+        if self._machine.state is not TransactionState.IN_TRANSACTION:
             raise self._machine.error or ClientError(
                 "begin_transaction() comes first", code=ErrorCode.invalid_txn_state
             )
@@ -44,20 +45,20 @@ class TransactionCalls:
     @property
     def broken(self) -> bool:
         """Whether there is a transaction, and it can only be aborted."""
-        return self._machine.phase is Phase.BROKEN
+        return self._machine.state is TransactionState.ABORTABLE_ERROR
 
-    def spoil(self, error: Exception) -> None:
+    def fail_transaction(self, error: Exception) -> None:
         message = f"a record of the transaction was not taken: {type(error).__name__}: {error}"
-        self._machine.spoil(error if isinstance(error, ClientError) else ClientError(message))
+        self._machine.fail_transaction(error if isinstance(error, ClientError) else ClientError(message))
         self._driver.wake()
 
     async def init(self) -> None:
-        if self._machine.phase in (Phase.NEW, Phase.READY, Phase.HANDED_OVER):
+        if self._machine.state in BETWEEN_TRANSACTIONS:
             self._agree()
         await self._done(self._machine.init)
 
     def begin(self) -> None:
-        if self._machine.phase is Phase.READY:
+        if self._machine.state is TransactionState.READY:
             self._agree()
         self._machine.begin()
 
@@ -76,7 +77,7 @@ class TransactionCalls:
 
     async def close(self) -> None:
         """A transaction that nobody has ended was not meant."""
-        if self._machine.phase in (Phase.OPEN, Phase.BROKEN):
+        if self._machine.state in (TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR):
             await self.abort()
 
     def _agree(self) -> None:

@@ -1,10 +1,10 @@
 """TransactionManager: the transactions of one producer, pure; `accumulator` writes the records in them.
 
-    NEW ──init──► STARTING ──► READY ──begin──► OPEN ──commit──► COMMITTING ──► READY
-                                 ▲               │                  │ something failed
-                                 │               ▼ something failed ▼
-                                 └──ABORTING ◄── BROKEN ◄───────────┘          anything ──fenced──► FAILED
-                                                 OPEN ──hand over──► HANDED_OVER ──init──► STARTING
+    UNINITIALIZED ──init──► INITIALIZING ──► READY ──begin──► IN_TRANSACTION ──commit──► COMMITTING ──► READY
+                                               ▲                 │ something failed          │
+                                               │                 ▼                           │
+                                               └── ABORTING ◄── ABORTABLE_ERROR ◄────────────┘
+    IN_TRANSACTION ──hand over──► PREPARED (KIP-939) ──init──► INITIALIZING          any ──fenced──► FATAL_ERROR
 
 Who speaks: the producer with the coordinator of its transactional id (InitProducerId, AddPartitionsToTxn,
 AddOffsetsToTxn, EndTxn) and, for the offsets of a group, with that group's coordinator (TxnOffsetCommit).
@@ -84,16 +84,21 @@ class TransactionSettings:
     retry_backoff_max_ms: int = 1_000
 
 
-class Phase(Enum):
-    NEW = "not initialised"
-    STARTING = "being initialised"
+class TransactionState(Enum):
+    UNINITIALIZED = "not initialised"
+    INITIALIZING = "being initialised"
     READY = "outside a transaction"
-    OPEN = "inside a transaction"
-    BROKEN = "inside a transaction that can only be aborted"
+    IN_TRANSACTION = "inside a transaction"
+    ABORTABLE_ERROR = "inside a transaction that can only be aborted"
     COMMITTING = "committing"
     ABORTING = "aborting"
-    HANDED_OVER = "done with a transaction that somebody else ends"
-    FAILED = "of no more use"
+    PREPARED = "done with a transaction that somebody else ends"
+    FATAL_ERROR = "of no more use"
+
+
+BETWEEN_TRANSACTIONS: Final = frozenset(
+    {TransactionState.UNINITIALIZED, TransactionState.READY, TransactionState.PREPARED}
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +126,7 @@ class TransactionManager:
 
     def __init__(self, accumulator: RecordAccumulator, metadata: Metadata, settings: TransactionSettings) -> None:
         self.settings = settings
-        self.phase = Phase.NEW
+        self.state = TransactionState.UNINITIALIZED
         self.error: ClientError | None = None
         """Why the transaction can only be aborted, or why nothing more will come of this producer."""
         self.version = 1
@@ -149,62 +154,62 @@ class TransactionManager:
 
     def agree(self, version: int) -> None:
         """Which version of the protocol is spoken from now on."""
-        assert self.phase in (Phase.NEW, Phase.READY, Phase.HANDED_OVER), "versions change between transactions"
+        assert self.state in BETWEEN_TRANSACTIONS, "versions change between transactions"
         self.version = version
         self._accumulator.produce_version_max = None if version >= TRANSACTION_V2 else PRODUCE_VERSION_MAX
 
     def init(self, token: object) -> None:
         """Take over the transactional id: whoever had it before is fenced, and its transaction aborted."""
-        self._check(self.phase if self.phase in (Phase.READY, Phase.HANDED_OVER) else Phase.NEW)
+        self._check(self.state if self.state in BETWEEN_TRANSACTIONS else TransactionState.UNINITIALIZED)
         self._accumulator.identify(NO_ID)
-        self.phase, self._token = Phase.STARTING, token
+        self.state, self._token = TransactionState.INITIALIZING, token
 
     def begin(self) -> None:
-        self._check(Phase.READY)
-        self.phase = Phase.OPEN
+        self._check(TransactionState.READY)
+        self.state = TransactionState.IN_TRANSACTION
 
     def send_offsets(self, offsets: Offsets, reader: GroupMetadata, token: object) -> None:
         """Offsets that count for the reader's group once this transaction is committed."""
-        self._check(Phase.OPEN)
+        self._check(TransactionState.IN_TRANSACTION)
         self._offsets.append(_Offsets(token, reader, dict(offsets)))
 
     def commit(self, token: object) -> None:
-        self._check(Phase.OPEN)
-        self.phase, self._token = Phase.COMMITTING, token
+        self._check(TransactionState.IN_TRANSACTION)
+        self.state, self._token = TransactionState.COMMITTING, token
         self._mark = self._accumulator.flush()
 
     def hand_over(self) -> OpenTransaction:
         """Leave the transaction open for somebody else to end. Everything in it has been delivered."""
         self._look_at_records()
-        self._check(Phase.OPEN)
+        self._check(TransactionState.IN_TRANSACTION)
         assert self._accumulator.idle, "what is under way would be written after the end"
-        self.phase = Phase.HANDED_OVER
+        self.state = TransactionState.PREPARED
         return self._transaction
 
     @property
     def _transaction(self) -> OpenTransaction:
         return OpenTransaction(self.settings.transactional_id, *self._accumulator.identity[:2], self.version)
 
-    def spoil(self, error: ClientError) -> None:
+    def fail_transaction(self, error: ClientError) -> None:
         """Something that belongs to it could not be taken: without it the rest must not count."""
-        if self.phase is Phase.OPEN:
-            self._break(error)
+        if self.state is TransactionState.IN_TRANSACTION:
+            self._abortable_error(error)
 
     def abort(self, token: object) -> None:
-        if self.phase is not Phase.BROKEN:
-            self._check(Phase.OPEN)
-        self.phase, self._token = Phase.ABORTING, token
+        if self.state is not TransactionState.ABORTABLE_ERROR:
+            self._check(TransactionState.IN_TRANSACTION)
+        self.state, self._token = TransactionState.ABORTING, token
         self._abandoned = self._request is not None
         error = self.error or ClientError("the transaction was aborted", code=ErrorCode.transaction_abortable)
         self._refuse_offsets(error)
         self._accumulator.abort(error)
 
-    def _check(self, phase: Phase) -> None:
-        if self.phase is phase:
+    def _check(self, state: TransactionState) -> None:
+        if self.state is state:
             return
         if self.error is not None:
             raise self.error
-        raise ClientError(f"the producer is {self.phase.value}", code=ErrorCode.invalid_txn_state)
+        raise ClientError(f"the producer is {self.state.value}", code=ErrorCode.invalid_txn_state)
 
     # The machine.
 
@@ -242,23 +247,23 @@ class TransactionManager:
     def _look_at_records(self) -> None:
         """What the accumulator could not deliver breaks the transaction."""
         error = self._accumulator.failure or self._accumulator.transaction_error
-        if error is not None and self.phase in (Phase.OPEN, Phase.COMMITTING):
-            self._break(error)
+        if error is not None and self.state in (TransactionState.IN_TRANSACTION, TransactionState.COMMITTING):
+            self._abortable_error(error)
 
     # Going on.
 
     def _advance(self, now: float) -> None:
-        if self.phase is Phase.STARTING:
+        if self.state is TransactionState.INITIALIZING:
             self._init()
-        elif self.phase in (Phase.OPEN, Phase.COMMITTING):
+        elif self.state in (TransactionState.IN_TRANSACTION, TransactionState.COMMITTING):
             if not self._add_partitions() and not self._commit_offsets() and self._may_commit:
                 self._end(committed=True)
-        elif self.phase is Phase.ABORTING and self._accumulator.idle:
+        elif self.state is TransactionState.ABORTING and self._accumulator.idle:
             self._end(committed=False)
 
     @property
     def _may_commit(self) -> bool:
-        return self.phase is Phase.COMMITTING and self._accumulator.flushed(self._mark)
+        return self.state is TransactionState.COMMITTING and self._accumulator.flushed(self._mark)
 
     def _init(self) -> None:
         request = self._requests.init_producer_id(self._accumulator.identity, self.settings.transaction_timeout_ms)
@@ -353,7 +358,7 @@ class TransactionManager:
         if self.version >= TRANSACTION_V2 and response.producer_id >= 0:
             self._ended(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
         elif self._accumulator.transaction_error is not None:
-            self.phase = Phase.STARTING  # numbers of lost records: only the next epoch begins with none
+            self.state = TransactionState.INITIALIZING  # numbers of lost records: only the next epoch begins with none
         else:
             self._ended(self._accumulator.identity)
 
@@ -363,7 +368,7 @@ class TransactionManager:
         self._accumulator.identify(identity)
         self._began = self._offsets_added = False
         self.error = None
-        self.phase = Phase.READY
+        self.state = TransactionState.READY
         self._out.append(CallDone(self._token))
 
     def _settle(self, code: ErrorCode, now: float) -> None:
@@ -380,26 +385,26 @@ class TransactionManager:
         error = error_of(code, f"transactional id {self.settings.transactional_id}")
         assert error is not None
         if code in FENCED:
-            self._fail(error)
-        elif self.phase in (Phase.OPEN, Phase.COMMITTING):
-            self._break(error)
-        elif self.phase is not Phase.BROKEN and not abandoned:
-            self._fail(error)
+            self._fatal_error(error)
+        elif self.state in (TransactionState.IN_TRANSACTION, TransactionState.COMMITTING):
+            self._abortable_error(error)
+        elif self.state is not TransactionState.ABORTABLE_ERROR and not abandoned:
+            self._fatal_error(error)
 
-    def _break(self, error: ClientError) -> None:
+    def _abortable_error(self, error: ClientError) -> None:
         """The user has to abort."""
         if error.fatal:
-            self._fail(error)
+            self._fatal_error(error)
             return
-        was = self.phase
-        self.phase, self.error = Phase.BROKEN, error
+        was = self.state
+        self.state, self.error = TransactionState.ABORTABLE_ERROR, error
         self._refuse_offsets(error)
-        if was is Phase.COMMITTING:
+        if was is TransactionState.COMMITTING:
             self._out.append(CallFailed(self._token, error))
 
-    def _fail(self, error: ClientError) -> None:
-        waiting = self.phase in (Phase.STARTING, Phase.COMMITTING, Phase.ABORTING)
-        self.phase, self.error = Phase.FAILED, error
+    def _fatal_error(self, error: ClientError) -> None:
+        waiting = self.state in (TransactionState.INITIALIZING, TransactionState.COMMITTING, TransactionState.ABORTING)
+        self.state, self.error = TransactionState.FATAL_ERROR, error
         self._refuse_offsets(error)
         self._accumulator.abort(error)
         if waiting:

@@ -253,13 +253,13 @@ def _array(text: str, convert: Callable[[str], Any]) -> Any:
 def _item(text: str, at: int, convert: Callable[[str], Any]) -> tuple[Any, int]:
     if text[at] != '"':
         end = min(position for position in (text.find(",", at), text.find("}", at)) if position >= 0)
-        bare = text[at:end]
-        return (None if bare == "NULL" else convert(bare)), end
-    letters: list[str] = []
+        plain = text[at:end]
+        return (None if plain == "NULL" else convert(plain)), end
+    characters: list[str] = []
     at += 1
     while text[at] != '"':
         if text[at] == "\\":
             at += 1
-        letters.append(text[at])
+        characters.append(text[at])
         at += 1
-    return convert("".join(letters)), at + 1
+    return convert("".join(characters)), at + 1

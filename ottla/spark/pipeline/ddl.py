@@ -39,12 +39,12 @@ def columns(text: str) -> dict[str, str]:
 def split(text: str, *, strict: bool = True) -> list[str]:
     """At commas, but not at those inside of struct<…> and decimal(…)."""
     parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
+    for character in text:
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and depth == 0:
             parts.append("")
         else:
-            parts[-1] += letter
+            parts[-1] += character
     if depth and strict:
         raise BadType(f"{text.strip()!r} has brackets that do not match")
     return [part.strip() for part in parts if part.strip()]

@@ -147,7 +147,7 @@ class _Query:
         self._bad = 0
         self._late = 0
         source = graph.dead_letters(pipeline).get(name)
-        self._letters = pipeline.sources[source].dead_letters if source else None
+        self._dead_letters = pipeline.sources[source].dead_letters if source else None
         self._idle = _idle(pipeline, name)
 
     def start(self) -> None:
@@ -169,7 +169,7 @@ class _Query:
         if self._restart_at is not None or self.failure is not None or self._query is None:
             return self._restart_at is not None
         active: bool = self._query.isActive
-        too_bad = self._tell_progress(self._query)
+        too_bad = self._report_progress(self._query)
         self._warn_of_idle(self._query)
         if too_bad is not None:
             self._query.stop()
@@ -195,7 +195,7 @@ class _Query:
         self._say(f"{self.name}: {why}; it is started again in {delay:g} s")
         self._keep("restarting", why)
 
-    def _tell_progress(self, query: StreamingQuery) -> str | None:
+    def _report_progress(self, query: StreamingQuery) -> str | None:
         """Say what is new; and why the query has to be stopped, if there is too much that does not fit."""
         for progress in query.recentProgress:
             key = (progress["timestamp"], progress["batchId"])
@@ -222,7 +222,7 @@ class _Query:
             )
 
     def _count_bad(self, progress: Any) -> str | None:
-        letters = self._letters
+        letters = self._dead_letters
         observed = progress["observedMetrics"].get("dead_letters") if letters is not None else None
         if observed is None or letters is None:
             return None
