@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
 from typing import Any, Final, TypeVar
 
 from ottla.blocking import Admin, Consumer, Producer
@@ -21,7 +22,7 @@ from ottla.spark.options import KAFKA, BadOption
 C = TypeVar("C", Admin, Consumer, Producer)
 
 ADMIN_SETTINGS: Final = frozenset(
-    name.replace("_", ".") for part in (ClientSettings, MetadataSettings) for name in part.__slots__
+    each.name.replace("_", ".") for part in (ClientSettings, MetadataSettings) for each in fields(part)
 ) | {"bootstrap.servers"}
 """What an administrative client understands of the options."""
 FETCH_BYTES: Final = 8 * 2**20

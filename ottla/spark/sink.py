@@ -35,6 +35,7 @@ AHEAD_MAX: Final = 1
 
 WRITTEN: Final = ("key", "value", "headers", "partition", "topic")
 """Columns that have a meaning."""
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 _TEXT: Final = (BinaryType(), StringType())
 
 
@@ -89,8 +90,8 @@ def plan_of(options: WriteOptions, schema: StructType) -> WritePlan:
         _check_type(types, name, _TEXT, "binary or string")
     _check_type(types, "topic", (StringType(),), "string")
     _check_type(types, "partition", (IntegerType(),), "int")
-    if "headers" in types and not _are_headers(types["headers"]):
-        kind = types["headers"].simpleString()
+    kind = types["headers"].simpleString() if "headers" in types else HEADERS_TYPE
+    if kind != HEADERS_TYPE:
         raise BadOption(f"column 'headers' is {kind}; it can be array<struct<key: string, value: binary>>")
     return WritePlan(options, tuple(types))
 
@@ -98,10 +99,6 @@ def plan_of(options: WriteOptions, schema: StructType) -> WritePlan:
 def _check_type(types: dict[str, DataType], name: str, allowed: Sequence[DataType], said: str) -> None:
     if name in types and types[name] not in allowed:
         raise BadOption(f"column {name!r} is {types[name].simpleString()}; it can be {said}")
-
-
-def _are_headers(kind: DataType) -> bool:
-    return bool(kind.simpleString() == "array<struct<key:string,value:binary>>")
 
 
 def send_all(

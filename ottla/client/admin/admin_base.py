@@ -63,7 +63,7 @@ class AdminBase(Client):
 
     @property
     def _request_timeout_s(self) -> float:
-        return self._metadata_settings.request_timeout_ms / 1000
+        return self._metadata_settings.request_timeout_s
 
     @property
     def _request_timeout_ms(self) -> int:

@@ -66,21 +66,21 @@ class ClusterAdmin(AdminBase):
     async def reassign(self, replicas: Mapping[TopicPartition, Sequence[int] | None]) -> None:
         """Move partitions to these brokers, the preferred leader first; None ends a move that is under way. Returns
         when the cluster has begun; `list_reassignments` shows what is left."""
+        topics: dict[str, ReassignableTopic] = {}
+        for topic, number in sorted(replicas):
+            wanted = replicas[TopicPartition(topic, number)]
+            moved = ReassignablePartition(partition_index=number, replicas=None if wanted is None else list(wanted))
+            topics.setdefault(topic, ReassignableTopic(name=topic)).partitions.append(moved)
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=self._request_timeout_ms,
-            topics=[
-                ReassignableTopic(
-                    name=topic, partitions=[_reassigned(n, replicas[TopicPartition(topic, n)]) for n in numbers]
-                )
-                for topic, numbers in by_topic(replicas).items()
-            ],
+            topics=list(topics.values()),
         )
         answer = await self._at_controller(request, AlterPartitionReassignmentsResponse, lambda a: (a.error_code,))
         raise_if(error_of(answer.error_code, "reassign", answer.error_message))
         errors = {}
-        for topic in answer.responses:
-            for part in topic.partitions:
-                tp = TopicPartition(topic.name, part.partition_index)
+        for reported in answer.responses:
+            for part in reported.partitions:
+                tp = TopicPartition(reported.name, part.partition_index)
                 errors[tp] = error_of(part.error_code, str(tp), part.error_message)
         raise_some("reassign", errors)
 
@@ -155,7 +155,3 @@ def _log_dir(reported: DescribeLogDirsResult) -> LogDir:
     }
     error = error_of(reported.error_code, reported.log_dir)
     return LogDir(reported.log_dir, reported.total_bytes, reported.usable_bytes, error, replicas)
-
-
-def _reassigned(number: int, replicas: Sequence[int] | None) -> ReassignablePartition:
-    return ReassignablePartition(partition_index=number, replicas=None if replicas is None else list(replicas))

@@ -442,6 +442,6 @@ class Consumer(Client):
             self._driver,
             times,
             timeout_s=self._timeout_s,
-            request_timeout_s=self._consumer_settings.request_timeout_ms / 1000,
+            request_timeout_s=self._consumer_settings.request_timeout_s,
             isolation_level=self._consumer_settings.isolation_level,
         )

@@ -109,9 +109,8 @@ class ConsumerCoordinator:
         self._driver, self._fetcher = driver, fetcher
         settings = self._member_settings
         if settings is not None:
-            request_s = settings.request_timeout_ms / 1000
             self._offsets = GroupOffsets(
-                driver, settings.group_id, timeout_s=self._timeout_s, request_timeout_s=request_s
+                driver, settings.group_id, timeout_s=self._timeout_s, request_timeout_s=settings.request_timeout_s
             )
             if self._group_settings.enable_auto_commit:
                 self.commit_at = driver.runtime.now() + self._group_settings.auto_commit_interval_ms / 1000

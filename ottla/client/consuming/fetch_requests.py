@@ -133,7 +133,7 @@ class FetchRequests:
         session = self.session(broker.node_id)
         session.fill(request, wanted)
         version_max = None if session.by_id else TOPIC_NAMES_UNTIL
-        send = Send(request, broker, settings.request_timeout_ms / 1000, version_max=version_max)
+        send = Send(request, broker, settings.request_timeout_s, version_max=version_max)
         self._out[broker.node_id] = send
         return send
 

@@ -29,7 +29,7 @@ from ottla.client.consuming.positions import (
 )
 from ottla.client.consuming.subscription_state import SubscriptionState
 from ottla.client.core.metadata import Leader, Metadata
-from ottla.client.core.requests import NO_NODE, STALE_METADATA, Node, Send, backoff_s, code_of
+from ottla.client.core.requests import NO_NODE, STALE_METADATA, Node, Send, code_of
 from ottla.client.errors import error_of
 from ottla.client.values import COMMITTED, LATEST, NO_EPOCH, TopicPartition
 from ottla.errors import RETRIABLE, ErrorCode, Refused
@@ -205,7 +205,7 @@ class Fetcher(SubscriptionState):
     def _request_offsets(self, broker: Node, states: _States, question: Callable[[_States], Message]) -> Send:
         for state in states:
             state.request_offset(self._metadata.leader(*state.tp).epoch)
-        return self._asks(Send(question(states), broker, self.settings.request_timeout_ms / 1000), states)
+        return self._asks(Send(question(states), broker, self.settings.request_timeout_s), states)
 
     def _asks(self, send: Send, states: Iterable[TopicPartitionState]) -> Send:
         self._asked[send] = {state.tp: (state, state.revision) for state in states}
@@ -333,6 +333,5 @@ class Fetcher(SubscriptionState):
         if validating and not self._validates:
             state.confirmed()
         if not hinted:
-            delay = backoff_s(state.attempts, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
-            state.retry_at = now + delay
+            state.retry_at = now + self.settings.retry_backoff_s(state.attempts)
             state.attempts += 1

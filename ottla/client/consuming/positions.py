@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from ottla.client.consuming.completed_fetch import CompletedFetch
 from ottla.client.core.list_offsets import offsets_request
-from ottla.client.core.requests import CONSUMER, NO_NODE
+from ottla.client.core.requests import CONSUMER, NO_NODE, RequestSettings
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.values import COMMITTED, EARLIEST, LATEST, NO_EPOCH, UNCOMMITTED, TopicPartition
 from ottla.errors import ErrorCode
@@ -37,7 +37,7 @@ NO_LIMIT: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSettings:
+class ConsumerSettings(RequestSettings):
     """Kafka's names and defaults, where Kafka has them."""
 
     auto_offset_reset: int | None = LATEST
@@ -49,9 +49,6 @@ class ConsumerSettings:
     max_partition_fetch_bytes: int = 1_048_576
     check_crcs: bool = True
     client_rack: str = ""
-    request_timeout_ms: int = 30_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000
     fetch_sessions: bool = True
     buffered_bytes_max: int = 67_108_864

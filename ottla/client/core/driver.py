@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from ottla.client.core.broker_connection import Reply, resolve
 from ottla.client.core.metadata import Metadata, TopicMetadata
 from ottla.client.core.network import Network
-from ottla.client.core.requests import ANY_NODE, Node, Send, backoff_s
+from ottla.client.core.requests import ANY_NODE, Node, Send
 from ottla.client.core.wait_reasons import InFlightRequests, Obstacle, WaitReasons, of_topics
 from ottla.client.errors import BUSY, SILENT, ClientError, NoAnswer, TimedOut, Unreachable, error_of
 from ottla.errors import ErrorCode
@@ -331,7 +331,6 @@ class Driver:
 
     async def insist(self, work: Callable[[], Awaitable[T]], *, timeout_s: float) -> T:
         """Do it again as long as the error says that this may help."""
-        settings = self.metadata.settings
         deadline = self.runtime.now() + timeout_s
         attempts = 0
         while True:
@@ -340,7 +339,7 @@ class Driver:
                 self.waits.over(f"insist {id(work)}")
                 return done
             except ClientError as error:
-                pause = backoff_s(attempts, settings.retry_backoff_ms, settings.retry_backoff_max_ms, error.code)
+                pause = self.metadata.settings.retry_backoff_s(attempts, error.code)
                 if not error.retriable or self._closed or self.runtime.now() + pause >= deadline:
                     self._explain(error)
                     raise

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ottla.client.core.requests import NO_NODE, Node, Send, backoff_s, code_of
+from ottla.client.core.requests import NO_NODE, Node, RequestSettings, Send, backoff_s, code_of
 from ottla.client.errors import NO_LEADER_HINT, ClientError, error_of, explained
 from ottla.client.values import NO_EPOCH
 from ottla.errors import RETRIABLE, ErrorCode
@@ -35,16 +35,13 @@ FOR_EVER: Final = float("inf")
 GONE: Final = ErrorCode.unknown_topic_or_partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataSettings:
+class MetadataSettings(RequestSettings):
     """Kafka's names and defaults."""
 
     metadata_max_age_ms: int = 300_000
     metadata_max_idle_ms: int = 300_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
     reconnect_backoff_ms: int = 50
     reconnect_backoff_max_ms: int = 1_000
-    request_timeout_ms: int = 30_000
     allow_auto_create_topics: bool = False
 
 
@@ -264,7 +261,7 @@ class Metadata:
         missing = any(name not in self._topics or self.error(name) is GONE for name in names)
         creates = self.settings.allow_auto_create_topics and missing
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=creates)
-        self._in_flight = Send(request, broker, self.settings.request_timeout_ms / 1000)
+        self._in_flight = Send(request, broker, self.settings.request_timeout_s)
         self._asked_at = now
         self._stale = self._again = False
         return [self._in_flight]
@@ -296,8 +293,7 @@ class Metadata:
         if not self._stale and self._refreshed_at is not None:
             due = self._refreshed_at + settings.metadata_max_age_ms / 1000
         if self._asked_at is not None:
-            pause = backoff_s(self._attempts, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-            due = max(due, self._asked_at + pause)
+            due = max(due, self._asked_at + settings.retry_backoff_s(self._attempts))
         everybody = [*self.brokers, *(broker.node_id for broker in self.bootstrap)]
         return max(due, min(map(self.reachable_at, everybody)))
 

@@ -75,6 +75,22 @@ def code_of(number: int) -> ErrorCode:
         return ErrorCode.unknown_server_error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSettings:
+    """What every machine that sends requests has: Kafka's names and defaults."""
+
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+
+    @property
+    def request_timeout_s(self) -> float:
+        return self.request_timeout_ms / 1000
+
+    def retry_backoff_s(self, attempts: int, code: ErrorCode = ErrorCode.none) -> float:
+        return backoff_s(attempts, self.retry_backoff_ms, self.retry_backoff_max_ms, code)
+
+
 def backoff_s(attempts: int, first_ms: int, max_ms: int, code: ErrorCode = ErrorCode.none) -> float:
     """Doubling from the first. Without chance in it, so that a run can be repeated."""
     first_ms = min(first_ms, SETTLING_MS) if code in SETTLING else first_ms

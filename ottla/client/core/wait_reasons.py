@@ -177,7 +177,8 @@ class InFlightRequests:
     def _silent(self, now: float) -> dict[str, tuple[str, float]]:
         silent: dict[str, tuple[str, float]] = {}
         for to, request, at in self._sent.values():
-            since, about = at + _allowed_s(request), _about(to)
+            allowed_s = request.max_wait_ms / 1000 if isinstance(request, FetchRequest) else 0.0
+            since, about = at + allowed_s, _about(to)
             lasts = now - since >= min(SILENT_SECONDS, PATIENCE_SECONDS)
             if lasts and (about not in silent or since < silent[about][1]):
                 silent[about] = (_silence(to, request), since)
@@ -186,10 +187,6 @@ class InFlightRequests:
 
 def _about(to: Node) -> str:
     return f"no answer of broker {to.node_id}"
-
-
-def _allowed_s(request: Message) -> float:
-    return request.max_wait_ms / 1000 if isinstance(request, FetchRequest) else 0.0
 
 
 def _silence(to: Node, request: Message) -> str:

@@ -220,15 +220,12 @@ class ConsumerMember(GroupMember):
             request.subscribed_topic_regex = self.pattern or ("" if had_pattern else None)
             self._reported = self.topics, self.pattern
         if everything or self.owned != self._reported_owned:
-            request.topic_partitions = self._owned_by_id()
+            request.topic_partitions = [
+                ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=self._ids[topic], partitions=partitions)
+                for topic, partitions in by_topic(self.owned).items()
+            ]
             self._reported_owned = self.owned
         self._request = self._send(request)
-
-    def _owned_by_id(self) -> list[ConsumerGroupHeartbeatRequestTopicPartitions]:
-        return [
-            ConsumerGroupHeartbeatRequestTopicPartitions(topic_id=self._ids[topic], partitions=partitions)
-            for topic, partitions in by_topic(self.owned).items()
-        ]
 
     def _heartbeat_answered(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
         self._succeeded()

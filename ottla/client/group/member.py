@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ottla.client.core.find_coordinator import GROUP, coordinator_request, found_coordinator
-from ottla.client.core.requests import ANY_NODE, Node, Send, backoff_s
+from ottla.client.core.requests import ANY_NODE, Node, RequestSettings, Send
 from ottla.client.values import TopicPartition
 from ottla.errors import RETRIABLE, ErrorCode
 from ottla.wire.schema.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -27,7 +27,7 @@ from ottla.wire.tree import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSettings:
+class MemberSettings(RequestSettings):
     """Kafka's names and defaults."""
 
     group_id: str
@@ -36,9 +36,6 @@ class MemberSettings:
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
-    request_timeout_ms: int = 30_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +242,8 @@ class GroupMember(ABC):
         self._back_off(now)
 
     def _back_off(self, now: float) -> None:
-        delay_s = backoff_s(self._retries, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
+        self._retry_at = now + self.settings.retry_backoff_s(self._retries)
         self._retries += 1
-        self._retry_at = now + delay_s
 
     def _succeeded(self) -> None:
         self._retries = 0

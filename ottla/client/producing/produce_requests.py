@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 from ottla.client.core.metadata import Metadata
-from ottla.client.core.requests import Node, Send
+from ottla.client.core.requests import Node, RequestSettings, Send
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.producing.batches import BATCHES_IN_FLIGHT_MAX, Batch, PartitionQueue
 from ottla.client.values import RecordMetadata
@@ -44,7 +44,7 @@ DOUBTFUL: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerSettings:
+class ProducerSettings(RequestSettings):
     """Kafka's names and defaults."""
 
     acks: int = -1
@@ -57,11 +57,8 @@ class ProducerSettings:
     max_in_flight_requests_per_connection: int = BATCHES_IN_FLIGHT_MAX
     compression_type: str = "none"
     compression_level: int | None = None
-    request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
     retries: int = 2**31 - 1
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
     transactional_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -151,7 +148,7 @@ def produce(
     )
     if not by_id:
         version_max = TOPIC_NAMES_UNTIL if version_max is None else min(version_max, TOPIC_NAMES_UNTIL)
-    return Send(request, broker, settings.request_timeout_ms / 1000, settings.acks != 0, version_max)
+    return Send(request, broker, settings.request_timeout_s, settings.acks != 0, version_max)
 
 
 def flaw_of(queue: PartitionQueue, batch: Batch, settings: ProducerSettings) -> ClientError | None:

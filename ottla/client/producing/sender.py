@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from ottla.client.core.metadata import Leader, Metadata
-from ottla.client.core.requests import STALE_METADATA, Node, Send, backoff_s, code_of
+from ottla.client.core.requests import STALE_METADATA, Node, Send, code_of
 from ottla.client.errors import TimedOut, error_of
 from ottla.client.producing.accumulator import Action, RecordAccumulator
 from ottla.client.producing.batches import (
@@ -64,7 +64,7 @@ class ProducerIdRequests:
         if broker is None:
             return None
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=NO_TIMEOUT_MS)
-        self.in_flight = Send(request, broker, self._settings.request_timeout_ms / 1000)
+        self.in_flight = Send(request, broker, self._settings.request_timeout_s)
         return self.in_flight
 
     def answered(self, response: InitProducerIdResponse, now: float) -> ProducerIdAndEpoch | ErrorCode:
@@ -76,8 +76,7 @@ class ProducerIdRequests:
             return ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         if code not in RETRIABLE:
             return code
-        settings = self._settings
-        self.due_at = now + backoff_s(self._attempts, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        self.due_at = now + self._settings.retry_backoff_s(self._attempts)
         self._attempts += 1
         return NO_ID
 
@@ -304,8 +303,7 @@ class Sender(RecordAccumulator):
             self._give_up(queue, batch, error, details or {})
             return
         if not hinted:
-            delay_s = backoff_s(batch.attempts - 1, self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms)
-            queue.muted_until = max(queue.muted_until, now + delay_s)
+            queue.muted_until = max(queue.muted_until, now + self.settings.retry_backoff_s(batch.attempts - 1))
 
     def _expire(self, now: float) -> None:
         for queue in list(self._busy.values()):

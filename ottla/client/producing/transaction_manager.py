@@ -33,7 +33,7 @@ from ottla.client.core.find_coordinator import (
     found_coordinator,
 )
 from ottla.client.core.metadata import Metadata
-from ottla.client.core.requests import ANY_NODE, Node, Send, backoff_s, code_of
+from ottla.client.core.requests import ANY_NODE, Node, RequestSettings, Send, code_of
 from ottla.client.errors import ClientError, error_of
 from ottla.client.producing.accumulator import RecordAccumulator
 from ottla.client.producing.batches import NO_ID, ProducerIdAndEpoch
@@ -74,14 +74,11 @@ FENCED: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionSettings:
+class TransactionSettings(RequestSettings):
     """Kafka's names and defaults."""
 
     transactional_id: str
     transaction_timeout_ms: int = 60_000
-    request_timeout_ms: int = 30_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
 
 
 class TransactionState(Enum):
@@ -312,7 +309,7 @@ class TransactionManager:
         if to is None:
             request, to = coordinator_request(key, kind), ANY_NODE
             version_max = None
-        self._request = Send(request, to, self.settings.request_timeout_ms / 1000, version_max=version_max)
+        self._request = Send(request, to, self.settings.request_timeout_s, version_max=version_max)
         self._out.append(self._request)
 
     # Answers.
@@ -378,8 +375,7 @@ class TransactionManager:
             self._coordinators.pop(self._asked_coordinator, None)
         abandoned, self._abandoned = self._abandoned, False
         if code in RETRIABLE:
-            first_ms, max_ms = self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms
-            self._retry_at = now + backoff_s(self._retries, first_ms, max_ms, code)
+            self._retry_at = now + self.settings.retry_backoff_s(self._retries, code)
             self._retries += 1
             return
         error = error_of(code, f"transactional id {self.settings.transactional_id}")

@@ -225,10 +225,6 @@ def _lines(mapping: Mapping[str, Any]) -> dict[str, int]:
     return {name: node.start_mark.line + 1 for name, node in {**mapping, **given}.items() if node is not None}
 
 
-def _is_block(node: Any) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.style == "|"
-
-
 class _DocumentReader:
     """Walks YAML's nodes, which know their lines, and collects everything that is wrong."""
 
@@ -256,7 +252,7 @@ class _DocumentReader:
                 for name, each in self._named(top.get("schemas"), "schemas")
             },
             {
-                name: Transform(name, each.start_mark.line + 1, self._text(each, ""), _is_block(each))
+                name: Transform(name, each.start_mark.line + 1, self._text(each, ""), getattr(each, "style", "") == "|")
                 for name, each in self._named(top.get("transforms"), "transforms")
             },
             {name: self._sink(name, each) for name, each in self._named(top.get("sinks"), "sinks")},

@@ -55,9 +55,8 @@ def run(pipeline: Pipeline, *, master: str | None, available_now: bool, only: tu
                     stack.enter_context(storage.running(pipeline, name))
             spark = stack.enter_context(session(pipeline.name, log, master, settings))
             queries = _queries(pipeline, spark, available_now, only, say)
-            say(
-                f"{pipeline.name}: {_counted(pipeline, queries)} on Spark {spark.version}, {_master(spark)}; log: {log}"
-            )
+            at = f"Spark {spark.version}, {spark.sparkContext.master}"
+            say(f"{pipeline.name}: {_counted(pipeline, queries)} on {at}; log: {log}")
             try:
                 # What is available now is read by one after the other: what one writes, the next one reads.
                 for some in [[query] for query in queries] if available_now else [queries]:
@@ -79,10 +78,6 @@ def _counted(pipeline: Pipeline, queries: list[_Query]) -> str:
     aside = sum(query.name not in pipeline.sinks for query in queries)
     reported = counted(len(queries), "query", "queries")
     return f"{reported} ({counted(len(queries) - aside, 'sink')}, {aside} for dead letters)" if aside else reported
-
-
-def _master(spark: SparkSession) -> str:
-    return str(spark.sparkContext.master)
 
 
 def _queries(

@@ -237,7 +237,7 @@ def staged(plan: SinkPlan, count: int, tasks: int) -> list[Staged]:
     """Numbers from 0, shared out among so many tasks."""
     ids = [pa.array(range(task, count, tasks), pa.int64()) for task in range(tasks)]
     shares = [pa.RecordBatch.from_arrays([each], names=["id"]) for each in ids]
-    return [stage(plan, plan.app_id, plan.version, task, iter([share])) for task, share in enumerate(shares)]
+    return [stage(plan, plan.options.app_id, plan.options.version, task, iter([share])) for task, share in enumerate(shares)]
 
 
 def leftovers(database: str) -> Any:
