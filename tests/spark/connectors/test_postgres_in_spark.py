@@ -237,7 +237,8 @@ def staged(plan: SinkPlan, count: int, tasks: int) -> list[Staged]:
     """Numbers from 0, shared out among so many tasks."""
     ids = [pa.array(range(task, count, tasks), pa.int64()) for task in range(tasks)]
     shares = [pa.RecordBatch.from_arrays([each], names=["id"]) for each in ids]
-    return [stage(plan, plan.options.app_id, plan.options.version, task, iter([share])) for task, share in enumerate(shares)]
+    app_id, version = plan.options.app_id, plan.options.version
+    return [stage(plan, app_id, version, task, iter([share])) for task, share in enumerate(shares)]
 
 
 def leftovers(database: str) -> Any:
