@@ -4,9 +4,9 @@
         BatchSink("ottla", {"kafka.bootstrap.servers": "localhost:9092", "topic": "counts"})
     )
 
-Who speaks: the driver, which is called with every batch, and the tasks of one job. The tasks write as those of the data
-source's own writer do, and hand what they did over to the driver as rows; the driver decides and commits. So nothing
-differs from `format("ottla")` but who starts the job: no process has to be started to plan or to commit.
+Who speaks: Spark's driver, which is called with every micro-batch, and the tasks of one job. The tasks write as those
+of the data source's own writer do, and return their commit messages to the driver as rows; the driver decides and
+commits. The only difference from `format("ottla")` is who starts the job: no process is started to plan or to commit.
 
 A batch is known by `txnAppId`, which is the query's id unless given, and by the batch's number. Two sinks of one
 `foreachBatch` need names of their own: with one name, the second would be taken for a repetition of the first. The same
@@ -46,7 +46,7 @@ class BatchSink:
     options: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        """What is wrong with the options is told here, and not when the first batch has come."""
+        """Wrong options are refused here, and not with the first batch."""
         _source(self.format)
         given = {name: str(value) for name, value in self.options.items()}
         if "txnversion" in {name.lower() for name in given}:
@@ -114,7 +114,7 @@ def _source(form: str) -> type[DataSource]:
 
 
 def _content(batch: DataFrame, options: Mapping[str, str]) -> object:
-    """What is written, and where to, as far as it can be told without writing it."""
+    """What is written, and where to, as far as that is known without writing it."""
     try:
         plan: object = batch.semanticHash()
     except Exception:  # noqa: BLE001 - then it is like nothing else

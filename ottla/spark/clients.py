@@ -1,7 +1,7 @@
-"""Clients of one Python worker: made when a task first needs one, kept for later tasks.
+"""Clients of one Python worker: made when a task first needs one, cached for later tasks.
 
-Spark uses its workers again and again, for one task at a time, and never tells them that they end: what is kept here
-goes with the process. A client that failed is thrown away, and the next task makes another.
+Spark uses its workers again and again, for one task at a time, and does not say when they end: clients that are cached
+here are closed with the process. A client that failed is stopped, and the next task makes another.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ What is durable: markers and decision, in the cluster. Before step 2 nothing cou
 share its rows out among tasks in any way. After it, every run has to be like the one decided on, and is compared as a
 whole before anything is committed: rows cannot be written by one task in one run and by another in the next.
 
-What can be lost: groups that nobody reads with are forgotten after a while (seven days, if the brokers are not told
-otherwise). Then nobody knows what was written, and the write is refused.
+What can be lost: brokers delete the offsets of a group without members after offsets.retention.minutes (seven days by
+default). Then it is not known what was written, and the write is refused.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def _fence(admin: Admin, name: str) -> None:
 
 
 def app_id_before_tasks(options: WriteOptions) -> str | None:
-    """Who writes, as far as that can be known before a task is told."""
+    """Who writes, as far as that is known before a task runs."""
     if options.app_id is not None or options.checkpoint is None:
         return options.app_id
     path = local_path(options.checkpoint)

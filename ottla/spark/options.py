@@ -109,7 +109,7 @@ class ReadOptions:
     notes: tuple[str, ...] = ()
     """Options that were given and have no effect, and why."""
     checkpoint: str | None = None
-    """Beside which the ids of the topics are kept; Spark does not tell a source where its query's checkpoint is."""
+    """Beside which the ids of the topics are kept; Spark does not pass the checkpoint of a query to its sources."""
 
     @property
     def read_committed(self) -> bool:

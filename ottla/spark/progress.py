@@ -61,4 +61,4 @@ class GroupProgress(StreamingQueryListener):
         """Nothing new."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """What was done was told with the last progress."""
+        """The last progress has reported all that was done."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 WAIT_MS: Final = 1000
 NO_ID: Final = bytes(16)
-"""What old versions of Metadata tell."""
+"""The topic id in old versions of Metadata."""
 MISSED_MAX: Final = 2
 """When nothing comes, the topic is looked for; so many times in a row it is not there before it is taken for gone."""
 WHY_LOST: Final = "the rest has aged out, or the topic was made anew"

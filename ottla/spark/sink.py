@@ -175,7 +175,7 @@ class OttlaWriter(_SinkWriter, DataSourceArrowWriter):
         return self._write(iterator, task, identity)
 
     def give_up(self) -> None:
-        """Tasks may have written, and not one of them has told what."""
+        """Tasks may have written, and there is no commit message of any of them."""
         options = self._plan.options
         if options.version is not None:
             fencing.fence_left_over(options.kafka, str(options.app_id))
@@ -187,7 +187,7 @@ class OttlaWriter(_SinkWriter, DataSourceArrowWriter):
 
 @short_tracebacks
 class OttlaStreamWriter(_SinkWriter, DataSourceStreamArrowWriter):
-    """Writes one batch after another, each exactly once unless told otherwise."""
+    """Writes one batch after another, each exactly once unless the options say otherwise."""
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

@@ -9,10 +9,10 @@ The ids are kept outside the offsets, whose JSON is that of Spark's connector:
 - else in memory: then a topic that is made anew while the query is stopped is noticed only if it is too short. A group
   alone is no place, since several queries may mirror themselves into it, and each is somewhere else.
 
-A batch belongs to the topic that was there when its end was found out, so ids are kept before Spark is told that end,
-and by nobody but who finds out ends. Where the query may go on with a new topic, what is kept, too, is the offset at
-which each of its partitions was found to be another one: a batch that begins there reads from the beginning, also when
-it is run again. One that was planned before the topic was made anew has lost its records, and the next one begins anew.
+A micro-batch belongs to the topic that existed when its end offsets were looked up. So ids are stored before these end
+offsets are returned to Spark, by the planner alone. Where the query may go on with a new topic, the offset at which
+each partition was found to be another one is stored, too: a batch that begins there reads from the beginning, also when
+it is run again. A batch that was planned before the topic was recreated has lost its records; the next one begins anew.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class GroupListing(NamedTuple):
     group_id: str
     state: str
     kind: str
-    """The protocol its members speak: `classic`, `consumer`; empty where a broker does not tell."""
+    """The protocol its members speak: `classic`, `consumer`; empty where the broker does not say."""
     protocol_type: str
 
 
@@ -47,7 +47,7 @@ class Member(NamedTuple):
     target: tuple[TopicPartition, ...] | None = None
     """What it is to have once everybody has given up what they are to give up."""
     upgraded: bool | None = None
-    """Whether it speaks the consumer protocol in a group of that kind; None where a broker does not tell."""
+    """Whether it speaks the consumer protocol in a group of that kind; None where the broker does not say."""
 
 
 class GroupDescription(NamedTuple):
@@ -237,7 +237,7 @@ def _classic_group(group: describe_groups.DescribedGroup, coordinator: Node) -> 
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """What a member was told, in its own words: another client may have other ones."""
+    """The assignment of a member; empty if another kind of client encoded it in a form of its own."""
     try:
         return decode_assignment(data)
     except BadFrame:

@@ -145,7 +145,7 @@ class TopicAdmin(AdminBase):
         return described
 
     async def eligible_leaders(self, names: Collection[str]) -> dict[TopicPartition, EligibleLeaders] | None:
-        """Of every partition of these topics; None where brokers do not tell."""
+        """Of every partition of these topics; None where brokers do not support the request."""
         found: dict[TopicPartition, EligibleLeaders] = {}
         request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name) for name in sorted(names)])
         while True:
@@ -238,7 +238,7 @@ class TopicAdmin(AdminBase):
         return sorted(entries)
 
     async def list_config_resources(self, kind: ResourceKind) -> list[str]:
-        """The names of all that have settings of this kind. NotUnderstood where brokers cannot tell."""
+        """The names of all that have settings of this kind. NotUnderstood where brokers do not support it."""
         request = ListConfigResourcesRequest(resource_types=[kind])
         answer = await self._call(request, ListConfigResourcesResponse)
         raise_if(error_of(answer.error_code, "list config resources"))

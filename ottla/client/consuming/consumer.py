@@ -1,4 +1,4 @@
-"""The consumer: carries out what `fetcher` and the group member decide.
+"""Consumer: carries out what `fetcher` and the group member decide.
 
     async with Consumer("orders", bootstrap_servers="localhost:9092", group_id="kitchen") as consumer:
         async for record in consumer:

@@ -1,11 +1,12 @@
-"""ConsumerCoordinator: which partitions a consumer reads, by its group or by the user's choice, and its commits.
+"""ConsumerCoordinator: the partitions that a consumer reads, assigned by its group or by the user, and its commits.
 
     GROUP    topics or a pattern with a group_id: the group says which partitions, and may take them back
     ALONE    topics without a group_id: all their partitions
     MANUAL   partitions that the user named
 
-A partition begins where the group committed last, else where auto_offset_reset says. Until that is known, and until
-the user's callback has returned, nothing of it is shown.
+A partition begins at the committed offset of the group, else where auto_offset_reset says. Until that is known, and
+until the rebalance listener has returned, nothing of it is shown. Durable are the committed offsets, at the group's
+coordinator; positions after the last commit are lost with the process, and their records are read again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LEAVE_TIMEOUT_S = 10.0
 
 
 class RebalanceListener:
-    """What a group tells its members' users. Methods may be coroutines; the group waits for them."""
+    """Callbacks of a rebalance. Methods may be coroutines; the group waits for them."""
 
     def on_partitions_assigned(self, assigned: set[TopicPartition]) -> object:
         """They are this consumer's now. Here is the place to seek."""
@@ -346,8 +347,8 @@ class ConsumerCoordinator:
         self._fetcher.hold(going)
         if not lost and self.commit_at is not None:
             await self._commit_quietly(going)
-        tell = self._listener.on_partitions_lost if lost else self._listener.on_partitions_revoked
-        await self._call_listener(tell, partitions)
+        callback = self._listener.on_partitions_lost if lost else self._listener.on_partitions_revoked
+        await self._call_listener(callback, partitions)
         self._fetcher.assign([tp for tp in self._fetcher.assigned() if tp not in going])
         self._user.lost(partitions)
         for tp in partitions:
@@ -371,10 +372,11 @@ class ConsumerCoordinator:
                 self._committed[tp] = offset.offset
         return True
 
-    async def _call_listener(self, tell: object, partitions: Iterable[TopicPartition]) -> None:
-        assert callable(tell)
+    async def _call_listener(
+        self, callback: Callable[[set[TopicPartition]], object], partitions: Iterable[TopicPartition]
+    ) -> None:
         try:
-            result = tell(set(partitions))
+            result = callback(set(partitions))
             if inspect.isawaitable(result):
                 await result
         except Exception as error:  # noqa: BLE001 (the user's own; the next call for records raises it)

@@ -5,7 +5,7 @@ OffsetForLeaderEpoch after an election (`positions`); or with a nearer replica t
 fetch at a time is out to one broker, and asks for all its partitions of which too little is buffered.
 
 What can be lost: nothing. The position is all there is to remember, and whoever assigns partitions keeps it safe. An
-answer that was overtaken (by a seek, a new assignment, an election) is dropped; `revision` tells. Records are shown in
+answer that was overtaken (by a seek, a new assignment, an election) is dropped, by `revision`. Records are shown in
 order, each once, from the position on.
 The contract with the shell stands in `core.requests`.
 """

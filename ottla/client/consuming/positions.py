@@ -1,9 +1,9 @@
 """Fetch position of a consumer in one partition, and whether the current leader has confirmed it.
 
-    RESETTING ──ListOffsets──► FETCHING ◄──OffsetForLeaderEpoch── VALIDATING
-        ▲                         │  └──────a new leader──────────►─┘
-        └────offset out of range──┤
-                                  └──and no policy to reset by──► STUCK ──seek──► FETCHING
+    AWAIT_RESET ──ListOffsets──► FETCHING ◄──OffsetForLeaderEpoch── AWAIT_VALIDATION
+        ▲                           │  └──────────a new leader───────────►─┘
+        └─────offset out of range───┤
+                                    └──and no policy to reset by──► STUCK ──seek──► FETCHING
 
 Every record belongs to the epoch of the leader that wrote it. After an election a consumer asks the new leader where
 the epoch of its last record ended there: if before the consumer's position, the log was truncated and what the
@@ -151,7 +151,7 @@ class TopicPartitionState:
         return leader if self.preferred == NO_NODE else self.preferred
 
     def is_of(self, topic_id: bytes) -> bool:
-        """Whether this is still the topic that was read before; old versions of Metadata tell no ids."""
+        """Whether this is still the topic that was read before; old versions of Metadata have no ids."""
         before, self.topic_id = self.topic_id, topic_id
         return before in (topic_id, ZERO_UUID)
 

@@ -185,7 +185,7 @@ class SubscriptionState:
         if not taken and state.error is not None:
             error = state.error
             if state.fetch_state is not FetchState.STUCK:
-                state.error = None  # told once, then tried again
+                state.error = None  # raised once, then tried again
             raise error
         return taken
 

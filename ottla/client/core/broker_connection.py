@@ -149,7 +149,7 @@ def resolve(future: asyncio.Future[Message], received: Message | ClientError) ->
 
 
 def _error(lost: PeerLost, address: str, *, agreed: bool = True) -> ClientError:
-    """`agreed`: the broker had told which versions it speaks."""
+    """`agreed`: the broker had answered ApiVersions."""
     match lost.kind:
         case Loss.TIMED_OUT if not agreed:  # it never said a word
             return NoAnswer(f"{address} {SILENT}")
@@ -165,7 +165,7 @@ def _error(lost: PeerLost, address: str, *, agreed: bool = True) -> ClientError:
 
 
 def _reason(error: OSError) -> str:
-    """In a person's words. For a name with several addresses asyncio tells all failures in one text."""
+    """In a person's words. For a name with several addresses asyncio has all failures in one text."""
     if isinstance(error, socket.gaierror):
         return error.strerror or "the name is not known"
     codes = [error.errno] if error.errno else [int(code) for code in re.findall(r"\[Errno (\d+)\]", str(error))]

@@ -1,8 +1,9 @@
-"""Driver of a client's state machines: asks them what to do, sends their requests, and tells them the outcome.
+"""Driver of a client's state machines (Kafka: NetworkClient): sends the requests that they decide on, and hands them
+the answers.
 
-The machines decide (`requests` has the contract); here are only the clock, the connections, and those who wait for
-something to change. One pump asks all machines, again until none has anything to say, because what one has
-learned may be what another waits for. Many events within one turn of the loop cause one pump.
+The machines decide (`requests` has the contract); here are only the clock, the connections, and the calls that wait
+for a change. One pump asks all machines, again until none has an action, because what one has learned may be what
+another waits for. Many events within one iteration of the loop cause one pump.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Driver:
         self.metadata = metadata
         self.network = network
         self.pump_due = False
-        """A pump comes with the next turn of the loop."""
+        """A pump comes with the next iteration of the loop."""
         self._machines: list[tuple[Machine, Act]] = [(metadata, lambda _: None)]
         self._observers: list[Callable[[], object]] = []
         self._waiters: list[asyncio.Future[None]] = []
@@ -73,7 +74,7 @@ class Driver:
         self._timer_at = 0.0
         self._closed = False
         self._news = False
-        """Something was answered, or was not, since those who wait were last told."""
+        """Something was answered, or was not, since the waiters were last woken."""
 
     def attach(self, machine: Machine, act: Act = lambda _: None) -> None:
         """`act` does what a machine wants done beside sending."""
@@ -121,7 +122,7 @@ class Driver:
             self.runtime.call_soon(self._pump)
 
     def announce(self) -> None:
-        """Something happened that those who wait should know, too."""
+        """The same, and the waiters are woken, too."""
         self._news = True
         self.wake()
 
@@ -144,7 +145,7 @@ class Driver:
             look()
         self._look_later()
         self._set_timer()
-        if self._news:  # else whoever wakes the pump before it waits would be told of nothing, again and again
+        if self._news:  # else a waiter that wakes the pump before it waits would be woken again and again, for nothing
             self._news = False
             self._wake_waiters()
 
@@ -208,7 +209,7 @@ class Driver:
         if send.to is ANY_NODE and error.code in (ErrorCode.network_exception, ErrorCode.request_timed_out):
             self.metadata.lost(to.node_id, self.runtime.now())
 
-    # Why they wait.
+    # Why a call waits.
 
     def timed_out(self, message: str) -> TimedOut:
         """With all that is known of the reason."""
@@ -259,7 +260,7 @@ class Driver:
         if self._waiters or self._calls or self.waits or self._unanswered:
             self._look_later()
 
-    # Those who wait.
+    # Waiters.
 
     async def changed(self, until: float | None = None) -> None:
         """Until something has happened, or until this time."""

@@ -359,11 +359,11 @@ class Metadata:
             return
         self.errors.pop(name, None)
         before = self._topics.get(name)
-        # An old version of Metadata tells no ids; that is no reason to forget one, or to take the topic for another.
+        # An old version of Metadata has no ids; that is no reason to forget one, or to take the topic for another.
         reported = topic.topic_id if before is None or topic.topic_id != ZERO_UUID else before.id
         old = before.leaders if before is not None and before.id in (reported, ZERO_UUID) else {}
         leaders = {part.partition_index: _newer(old.get(part.partition_index), part) for part in topic.partitions}
-        # Topics only grow: whoever tells of fewer partitions than known is behind.
+        # Topics only grow: a broker that knows of fewer partitions is behind.
         leaders.update((index, leader) for index, leader in old.items() if index not in leaders)
         self._remember(name, reported, leaders)
 

@@ -122,7 +122,7 @@ class Network:
         self.setup_timeout_s = setup_timeout_s
         self.links: dict[tuple[str, int, Lane], _Link] = {}
         self.features: dict[str, int] = {}
-        """What the cluster has agreed on, by name, as the last broker told that was connected to."""
+        """What the cluster has agreed on, by name, as the last broker said that was connected to."""
         self.closed = False
 
     def send(self, send: Send, to: Node, reply: Reply | None) -> None:

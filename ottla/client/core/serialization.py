@@ -1,6 +1,6 @@
 """Serializers and deserializers of users: functions of one argument, or of two, the second being a context.
 
-Those with a second parameter `ctx` or `context` are told the topic, the field (`key` or `value`) and the headers: what
+Those with a second parameter `ctx` or `context` get the topic, the field (`key` or `value`) and the headers: what
 confluent-kafka's serializers want to know, and `ottla.serde`'s.
 """
 
@@ -36,7 +36,7 @@ def converter(function: Callable[..., Any], field: str) -> Converter:
 def _takes_context(function: Callable[..., Any]) -> bool:
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # some that are not written in Python do not tell
+    except (TypeError, ValueError):  # some that are not written in Python have no signature
         return False
     positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     return len(positional) >= 2 and positional[1].name in CONTEXT_NAMES

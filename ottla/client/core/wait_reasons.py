@@ -53,7 +53,7 @@ class _Wait:
     """It says that a coordinator is not available, for which FindCoordinator may have given the reason."""
 
     def is_due(self, now: float) -> bool:
-        """It has lasted, it was met more than once, and nobody was told lately."""
+        """It has lasted, it was met more than once, and was not reported lately."""
         lasted = now - self.since >= PATIENCE_SECONDS and self.last > self.since
         return lasted and (self.reported_at is None or now - self.reported_at >= AGAIN_SECONDS)
 
@@ -102,7 +102,7 @@ class WaitReasons:
             self.over(about)
 
     def look(self, obstacles: Iterable[Obstacle], now: float) -> list[str]:
-        """Note what machines stand still for; what is to be told now."""
+        """Note what machines wait for; what is to be reported now."""
         present = dict(obstacles)
         for about, reason in present.items():
             self.note(about, reason, now)
@@ -213,7 +213,7 @@ def of_partition(
 ) -> Obstacle | None:
     """Why nothing comes of this partition, if something is known to be wrong."""
     if metadata.topic(topic) is None:
-        return None  # told of the topic
+        return None  # reported for the topic
     leader = metadata.leader(topic, partition).node_id
     if said is ErrorCode.none and leader != NO_NODE and metadata.reachable(leader, now):
         return None

@@ -28,7 +28,7 @@ class Assignor(Protocol):
     """Whether members may keep their partitions while they rebalance (KIP-429)."""
 
     def user_data(self, owned: Collection[TopicPartition], generation: int) -> bytes | None:
-        """What a member tells the leader's assignor: its last assignment, and the generation it is of."""
+        """What a member sends to the leader's assignor: its last assignment, and the generation it is of."""
         return None
 
     def assign(self, partitions: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:

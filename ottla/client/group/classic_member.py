@@ -383,7 +383,7 @@ class ClassicMember(GroupMember):
             self._left_group()
 
     def _leave(self) -> bool:
-        """Whether there was something to leave, and somebody to tell."""
+        """Whether there was a membership to end, and a coordinator to send that to."""
         static = self.settings.group_instance_id is not None
         if self.coordinator is None or not self.member_id or (static and not self._leave_static):
             return False

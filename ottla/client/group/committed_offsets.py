@@ -76,7 +76,7 @@ class GroupOffsets:
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Of those partitions that have one; None asks for all. Waits for transactions that are changing them, unless
-        told not to."""
+        `stable` is false."""
         if partitions is not None and not partitions:
             return {}
         asking = who or (lambda: GroupMetadata(self._group_id))
@@ -171,7 +171,7 @@ def _refusal(code: ErrorCode, subject: str) -> ClientError | None:
 
 
 def _failed(errors: Mapping[object, ClientError]) -> ClientError:
-    """Whoever is out of the group hears that, however many partitions it is told for."""
+    """A member that is out of the group gets CommitFailed, however many partitions failed."""
     error = Several.of("commit", errors)
     not_a_member = next((each for each in errors.values() if isinstance(each, CommitFailed)), None)
     if not_a_member is None or not_a_member is error:

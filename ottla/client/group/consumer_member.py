@@ -67,7 +67,7 @@ class ConsumerMember(GroupMember):
         self._naming: NameTopics | None = None
         self._newly_joined = False
         self._reported: tuple[frozenset[str], str | None] | None = None
-        """The subscription the coordinator knows; None when it must be told everything."""
+        """The subscription the coordinator knows; None when everything must be sent again."""
         self._reported_owned: frozenset[TopicPartition] | None = None
         self._interval_s = 0.0
         self._heartbeat_at = 0.0
@@ -275,7 +275,7 @@ class ConsumerMember(GroupMember):
             self._left_group()
 
     def _leave(self) -> bool:
-        """Whether there was something to leave, and somebody to tell."""
+        """Whether there was a membership to end, and a coordinator to send that to."""
         if self.coordinator is None or not (self._joined() or self.state is ConsumerState.JOINING):
             return False
         returning = self.settings.group_instance_id is not None and not self._leave_static

@@ -1,11 +1,11 @@
 """Group member: what classic and KIP-848 members share, the contract with the shell, and finding the coordinator.
 
-A member is a machine without input or output. The shell tells it what happened (an answer came, a request
-failed, a callback returned, the user polled, its deadline has passed), always with the time, and gets back what
-is to be done, in order. It never waits: `deadline` says until when nothing needs to be done if nothing happens.
+A member is a state machine without input or output. The shell calls it with each event (an answer came, a request
+failed, a callback returned, the user polled, its deadline has passed) and the time, and gets back the actions to do, in
+order. It never waits: `deadline` says until when nothing needs to be done if nothing happens.
 
 The shell's part of the contract
-- `Send`: as in `core.requests`, with `answered` and `failed` told by the request. FindCoordinator goes to ANY_NODE.
+- `Send`: as in `core.requests`, with `answered` and `failed` called with the request. FindCoordinator goes to ANY_NODE.
 - `Revoke`, `Assign`, `Lose`: one after another, each with the user's callback; after a `Revoke` or a `Lose` (not an
   `Assign`) `called_back`. Revoked partitions may still be committed, lost ones may be somebody else's by now.
 - `CountPartitions`, `NameTopics`: look it up in fresh metadata, then `counted` or `named`.
@@ -102,7 +102,7 @@ class GroupMember(ABC):
         self._retry_at = 0.0
         self._retries = 0
 
-    # What happened, told by the shell.
+    # Events, from the shell.
 
     def answered(self, request: Message, response: Message, now: float) -> list[Action]:
         if self.failure is None and not self.closed:
@@ -146,7 +146,7 @@ class GroupMember(ABC):
         return self._decided(now)
 
     def close(self, now: float, *, leave_static: bool = False) -> list[Action]:
-        """Give up all partitions and leave for good. A static member stays in the group unless told otherwise: it is
+        """Give up all partitions and leave for good. A static member stays in the group unless asked otherwise: it is
         expected back."""
         self.closed = self.closed or self.failure is not None
         self._closing = self._leave_requested = True

@@ -1,7 +1,7 @@
 """Group membership of a consumer: carries out what the member decides, and hands partitions to the consumer.
 
 The member is pure (`member` has the contract). Here are its requests, its timer, its questions about topics, and the
-order of what the user is told: one callback at a time, and the next only when that one has returned.
+order of callbacks: one at a time, and the next only when that one has returned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ottla.wire.tree import Message
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics that no pattern means."""
 POLL_STEP_S: Final = 1.0
-"""At most so often the member is told that the user is alive, however often he asks for records."""
+"""At most so often a poll is passed to the member, however often the user asks for records."""
 LOOK_UP_S: Final = 30.0
 
 Change = Revoke | Assign | Lose

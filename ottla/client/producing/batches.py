@@ -101,7 +101,7 @@ class Batch:
     given_up: bool = False
     """It was reported as failed; only its outcome is still of interest."""
     doubtful: bool = False
-    """An answer stayed away, or said that it may be in the log: only another attempt can tell."""
+    """An answer stayed away, or said that it may be in the log: only another attempt shows it."""
     halved_in_doubt: bool = False
     """It was part of such a batch, which may be in the log as a whole if the log took larger ones then."""
 

@@ -68,7 +68,7 @@ class Shipment:
             self._promise.set_exception(error)
 
     def exception(self) -> object:
-        """Somebody has been told of the failure who need not ask for it."""
+        """Marks the failure as seen, for a caller that has got it in another way."""
         return self._promise.exception() if self._promise.done() else None
 
 

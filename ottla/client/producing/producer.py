@@ -1,4 +1,4 @@
-"""The producer: carries out what `accumulator` decides, and resolves the futures of its user.
+"""Producer: carries out what `sender` decides, and resolves the futures of its user.
 
     async with Producer("localhost:9092") as producer:
         metadata = await producer.send_and_wait("orders", b"two oranges", key=b"alice")
@@ -304,7 +304,7 @@ class Producer(Client):
         timestamp_ms: int | None,
         token: Promise[RecordMetadata],
     ) -> AppendResult:
-        """Hand a record over if that takes no waiting; `token` is told what becomes of it."""
+        """Hand a record over if that takes no waiting; `token` gets the outcome."""
         runtime, driver = self._runtime, self._driver
         if self._transactions is not None:
             self._transactions.check()

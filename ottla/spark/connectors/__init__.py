@@ -1,7 +1,7 @@
 """Databases as data sources of Spark: `ottla-postgres` and `ottla-postgres-cdc`, found with no registration.
 
 A connector for another database is a `pyspark.sql.datasource.DataSource` like these, in a module called `pyspark_*`.
-What it has to promise so that pipelines are exact is told in docs/pipelines.md.
+docs/pipelines.md says what it has to guarantee for exactly-once pipelines.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ SESSION: Final = " ".join(
         "bytea_output=hex",
     )
 )
-"""Text is told the same way whatever the database's defaults are."""
+"""Values have the same text form whatever the database's defaults are."""
 
 
 class LostSlot(RuntimeError):
@@ -242,7 +242,7 @@ class Capture:
 
     def snapshot(self, exported: str | None, lsn: int, at: datetime) -> Iterator[Captured]:
         """All rows of all tables as of one moment, for a stream of changes that begins at `lsn`; -1: for none. `at` is
-        the time that the records tell."""
+        the timestamp of the records."""
         exact = self._begin_snapshot(exported)
         origin, keys = self.origin(), self.keys()
         left_out = {} if exact or lsn < 0 else self._inserted_since(lsn, keys)

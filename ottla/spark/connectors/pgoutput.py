@@ -1,6 +1,6 @@
 """Messages of PostgreSQL's `pgoutput` (protocol version 1), and whole transactions made of them. Pure.
 
-The server tells committed transactions one after another, in the order of their commits: Begin, then the changes with
+The server sends committed transactions one after another, in the order of their commits: Begin, then the changes with
 a Relation message before the first change of a table and whenever its columns change, then Commit. Positions are
 numbers here, bytes into the write-ahead log; a transaction lies where its commit record *ends*, because positions of
 single changes overlap: the first change of a transaction can carry the position of the commit before it.

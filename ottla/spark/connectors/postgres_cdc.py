@@ -3,7 +3,7 @@
     spark.readStream.format("ottla-postgres-cdc").option("url", "postgresql://…").option("tables", "public.actors")
 
 Positions in the checkpoint are {"lsn": "0/1A2B3C8"}; before the snapshot {"snapshot": "initial"}, and after it with
-"at", the time that its records tell, which is the same when they are read again. The planner makes the slot and keeps
+"at", the timestamp of its records, which is the same when they are read again. The planner makes the slot and keeps
 the exported snapshot open; tasks read. There is one task, since the order of changes matters, and since exactly-once
 sinks want a batch that is run again to be cut the same way.
 """
@@ -66,7 +66,7 @@ class CdcPartition(InputPartition):
     end: int
     exported: str | None = None
     at: datetime | None = None
-    """The time that records of the snapshot tell."""
+    """The timestamp of records of the snapshot."""
 
 
 @short_tracebacks

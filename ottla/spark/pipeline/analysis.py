@@ -51,7 +51,7 @@ def _sink(pipeline: Pipeline, sink: Sink, spark: SparkSession) -> list[Problem]:
     namespace = failures.executed(pipeline, text)
     try:
         rows = namespace[f"rows_of_{sink.name}"](spark)
-    except Exception as problem:  # noqa: BLE001 - of PySpark, of a database, of a registry: all are told
+    except Exception as problem:  # noqa: BLE001 - of PySpark, of a database, of a registry: all are reported
         return [Problem(failures.line_of(pipeline, text, problem), reason(str(problem)))]
     try:
         _check_columns(sink, rows)

@@ -63,7 +63,7 @@ def _names(pipeline: Pipeline) -> list[Problem]:
 
 
 def _no_stream(pipeline: Pipeline, sink: Sink) -> str | None:
-    """Why not. What reads a name that nobody makes, or itself, or is empty, has another problem, which is told."""
+    """Why not. What reads a name that nobody makes, or itself, or is empty, has another problem, which is reported."""
     origins = graph.origins(pipeline, sink.origin)
     if origins and all(each in pipeline.sources and pipeline.sources[each].batch for each in origins):
         return f"{sink.origin} is from batch sources"
@@ -192,7 +192,7 @@ def _reads_topic(source: Source, other: Mapping[str, str], topic: str) -> bool:
             or topic in json.loads(given.get("assign", "{}"))
         )
     except (ValueError, TypeError, re.error):
-        return False  # it is told by itself
+        return False  # it is reported by itself
 
 
 def _lower(options: Mapping[str, str]) -> dict[str, str]:

@@ -143,7 +143,7 @@ def _type_of(pipeline: Pipeline, source: Source, column: str) -> str | None:
     try:
         return ddl.type_at(schema.text, path)
     except ddl.BadType:
-        return "?"  # it is told by itself
+        return "?"  # it is reported by itself
 
 
 def _there_is(pipeline: Pipeline, source: Source, column: str) -> str:

@@ -124,7 +124,7 @@ def _watch(queries: list[_Query], stopped: _Stopped) -> None:
 
 
 class _Query:
-    """One query, through all its restarts: tells its progress, and keeps it for `ottla pipeline status`."""
+    """One query, through all its restarts: reports its progress, and stores it for `ottla pipeline status`."""
 
     def __init__(self, pipeline: Pipeline, name: str, text: str, begin: Begin, say: Say) -> None:
         self.name = name

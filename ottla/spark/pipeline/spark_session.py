@@ -168,7 +168,7 @@ def _script(path: Path, text: str) -> Path:
 @contextmanager
 def logged_to(log: Path) -> Iterator[None]:
     """PySpark logs every error of SQL before it raises it, with all of Java's frames in one line: to the file. The
-    error itself is told by whoever catches it."""
+    error itself is reported where it is caught."""
     from pyspark.logger import PySparkLogger
 
     loggers = [PySparkLogger.getLogger(name) for name in LOGGERS]
