@@ -7,8 +7,7 @@ import json
 from types import ModuleType
 from typing import Any
 
-from ottla.serde.framing import Framing, SerializationContext, unframed
-from ottla.serde.registry import SchemaRegistry, registry_of
+from ottla.serde.registry import Framing, SchemaRegistry, SerializationContext, registry_of, unframed
 
 
 def _fastavro() -> ModuleType:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ottla.serde.framing import Framing, SerializationContext, unframed
-from ottla.serde.registry import SchemaRegistry
+from ottla.serde.registry import Framing, SchemaRegistry, SerializationContext, unframed
 
 
 class StringSerializer:

@@ -1,23 +1,29 @@
-"""Client of a schema registry, over HTTP as Confluent's.
+"""Schema registry: its client, over HTTP as Confluent's, and Confluent's wire format.
 
-Answers are kept for good: an id never changes its schema. So a registry is asked once for each schema, and the caller
-waits for it then, however the client works otherwise.
+Answers are cached for good: an id never changes its schema. So a registry is asked once for each schema, and the caller
+waits for it then, also where the client is asynchronous.
+
+The wire format is a zero byte, the schema's id in four bytes, then the data. The writer has registered its schema as a
+version of a subject. By default the subject is named after the topic: `orders-value`, `orders-key`.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import struct
 import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 AVRO: Final = "AVRO"
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 NOT_FOUND: Final = (40401, 40402, 40403)
 """The registry's own codes: it has no such subject, version or schema."""
+_FRAME: Final = struct.Struct(">bI")
+MAGIC: Final = 0
 
 
 class RegistryError(Exception):
@@ -116,3 +122,39 @@ def _refusal(refused: urllib.error.HTTPError, what: str) -> RegistryError:
 
 def registry_of(given: SchemaRegistry | str) -> SchemaRegistry:
     return SchemaRegistry(given) if isinstance(given, str) else given
+
+
+class SerializationContext(Protocol):
+    """What the clients here give, and confluent-kafka's `SerializationContext`."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def field(self) -> str:
+        """`key` or `value`."""
+
+
+class Framing:
+    """Registers a schema at its first use, once for each subject."""
+
+    def __init__(self, registry: SchemaRegistry | str, schema: str, kind: str, subject: str | None) -> None:
+        self._registry = registry_of(registry)
+        self._schema = schema
+        self._kind = kind
+        self._subject = subject
+
+    def framed(self, data: bytes, context: SerializationContext | None) -> bytes:
+        subject = self._subject
+        if subject is None:
+            if context is None:
+                raise ValueError("there is no topic to name the subject after: give one, subject=...")
+            subject = f"{context.topic}-{context.field}"
+        return _FRAME.pack(MAGIC, self._registry.register(subject, self._schema, self._kind)) + data
+
+
+def unframed(data: bytes) -> tuple[int, bytes]:
+    """The schema's id, and what it describes."""
+    if len(data) < _FRAME.size or data[0] != MAGIC:
+        raise ValueError(f"no schema id stands before the data: it begins with {bytes(data[:5])!r}")
+    return _FRAME.unpack_from(data)[1], data[_FRAME.size :]
