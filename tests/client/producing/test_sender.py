@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.client.core.metadata import Metadata
-from ottla.client.errors import BadSetting, ClientError
+from ottla.client.errors import ClientError
 from ottla.client.producing.batches import ProducerIdAndEpoch
 from ottla.client.producing.partitioners import partitioner_of
 from ottla.client.producing.produce_requests import AppendResult, Delivered, ProducerSettings, Undelivered
@@ -327,21 +327,6 @@ def test_a_limit_that_changes_under_way_doubles_nothing(seed):
         values = run.cluster.values("t", index)
         assert in_order(values, appended)
         assert {value for value in appended if (index, value) not in given_up} <= set(values)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"acks": 2},
-        {"acks": 1, "enable_idempotence": True},
-        {"compression_type": "zip"},
-        {"max_in_flight_requests_per_connection": 6},
-        {"acks": 0, "transactional_id": "x"},
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(wrong):
-    with pytest.raises(BadSetting):
-        ProducerSettings(**wrong)
 
 
 def test_a_record_tells_where_it_is_and_when_it_was_written():

@@ -10,18 +10,11 @@ import pytest
 pytest.importorskip("numpy", reason="columns need numpy and pyarrow: pip install 'ottla[arrow]'")
 pytest.importorskip("pyarrow", reason="columns need numpy and pyarrow: pip install 'ottla[arrow]'")
 
-import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ottla import Admin, Consumer, NewTopic, Producer, TopicPartition, blocking
-from ottla.client.core.metadata import Leader, TopicMetadata
 from ottla.client.errors import BadSetting, ClientError
-from ottla.client.producing.arrow_batches import RowPartitioner, murmur2
-from ottla.client.producing.partitioners import murmur2 as murmur2_of_one
 from ottla.client.producing.partitioners import partition_of_key
-from ottla.wire.columns import Rows
 from tests.conftest import Served
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -175,31 +168,6 @@ def test_the_blocking_clients_have_columns_too(broker, topic):
             for batches in consumer.getmany_arrow(timeout_ms=15_000, columns=["offset"]).values():
                 offsets += [offset for batch in batches for offset in batch["offset"].to_pylist()]
     assert offsets == list(range(51))
-
-
-@settings(deadline=None)
-@given(st.lists(st.none() | st.binary(max_size=23), min_size=1), st.integers(0, 3))
-def test_all_keys_at_once_have_the_hashes_they_have_one_by_one(keys, skip):
-    column = pa.array([b"abc"] * skip + keys, pa.binary()).slice(skip)
-    hashes = murmur2(column).tolist()
-    assert [each for each, key in zip(hashes, keys, strict=True) if key is not None] == [
-        murmur2_of_one(key) for key in keys if key is not None
-    ]
-
-
-def dealt(how: str, count: int) -> list[int]:
-    topic = TopicMetadata("t", bytes(16), {at: Leader(1, 0) for at in range(4)}, (0, 1, 2, 3))
-    rows = Rows(pa.array([b"x"] * count), timestamps=np.zeros(count, np.int64))
-    return RowPartitioner(how, seed=4).partitions(rows, topic, np.full(count, 10), 30).tolist()
-
-
-def test_rows_without_a_key_are_dealt_out_as_the_partitioner_says():
-    assert dealt("sticky", 7) == [0, 0, 0, 1, 1, 1, 2]
-    assert dealt("round_robin", 5) == [0, 1, 2, 3, 0]
-    assert set(dealt("random", 200)) == {0, 1, 2, 3}
-    assert set(dealt("hash", 9)) == {partition_of_key(b"", 4)}
-    with pytest.raises(BadSetting, match="one by one"):
-        dealt("priority", 1)
 
 
 def test_neither_a_range_nor_what_was_left_holds_up_the_next_one(broker, fresh_name):
