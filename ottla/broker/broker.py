@@ -33,18 +33,17 @@ from ottla.broker.status import Status
 from ottla.broker.topic_creation import TopicCreation
 from ottla.broker.traffic import TopicTraffic
 from ottla.cluster import changes as c
-from ottla.cluster import min_in_sync
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.diff import changes_between
+from ottla.cluster.elections import MIN_IN_SYNC
 from ottla.cluster.image import Endpoint, Image
-from ottla.cluster.requests import BrokerRegistration
+from ottla.cluster.requests import RegistrationRequest
 from ottla.cluster.rules import rules_of
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
-from ottla.config.broker import BrokerConfig
+from ottla.config.broker_config import BrokerConfig, LiveConfig
 from ottla.config.listeners import Listener
-from ottla.config.live import LiveConfig
 from ottla.config.setting import BadConfig
-from ottla.config.topic import resolve
+from ottla.config.topic_config import resolve
 from ottla.coordinator.group_coordinator import GroupCoordinator
 from ottla.coordinator.marker_writer import MarkerWriter
 from ottla.coordinator.transaction_coordinator import TransactionCoordinator
@@ -190,7 +189,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.fatal_error = loop.create_future()
         disk, config = self.runtime.disk, self.config
-        disk.on_unkept(lambda fault: loop.call_soon_threadsafe(self.fail, fault))
+        disk.on_sync_failure(lambda fault: loop.call_soon_threadsafe(self.fail, fault))
         disk.mkdir(config.data_dir)
         self._lock = disk.lock(f"{config.data_dir}/.lock")
         if self._lock is None:
@@ -211,11 +210,11 @@ class Broker:
         damaged = self.replicas.damaged()
         if mark is None or len(damaged) > DAMAGED_NAMED_MAX:
             mark = checkpoints.CleanShutdown()
-        self.cluster.on_expelled(self.replicas.expelled)
-        self.cluster.on_replaced(self._replaced)
+        self.cluster.on_session_expired(self.replicas.expelled)
+        self.cluster.on_duplicate_broker_id(self._replaced)
         endpoints = await self._bind()
         await self.cluster.register(
-            BrokerRegistration(
+            RegistrationRequest(
                 self.id,
                 [Endpoint(e.name, e.advertised_host, e.advertised_port, e.protocol) for e in endpoints],
                 config.broker_rack,
@@ -268,11 +267,11 @@ class Broker:
 
     def _check_min_in_sync(self) -> None:
         """A value that this broker was started with and that nobody heeds any more: the cluster has its own."""
-        mine, ours = self.config.started_with(min_in_sync.NAME), self.config.min_insync_replicas
-        if self.config.was_started_with(min_in_sync.NAME) and mine != ours:
+        mine, ours = self.config.started_with(MIN_IN_SYNC), self.config.min_insync_replicas
+        if self.config.was_started_with(MIN_IN_SYNC) and mine != ours:
             log.warning(
                 "%s=%s has no effect: the cluster has %s. To change it: ottla configs set broker all %s=%s",
-                min_in_sync.NAME, mine, ours, min_in_sync.NAME, mine,
+                MIN_IN_SYNC, mine, ours, MIN_IN_SYNC, mine,
             )  # fmt: skip
 
     async def stop(self) -> None:

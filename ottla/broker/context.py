@@ -13,8 +13,7 @@ from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.traffic import TopicTraffic
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Image
-from ottla.config.broker import BrokerConfig
-from ottla.config.live import LiveConfig
+from ottla.config.broker_config import BrokerConfig, LiveConfig
 from ottla.coordinator.coordinator_service import CoordinatorService
 from ottla.coordinator.group_coordinator import GroupCoordinator
 from ottla.coordinator.marker_writer import MarkerWriter

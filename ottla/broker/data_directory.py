@@ -8,7 +8,7 @@ import logging
 from ottla.cluster.image import Image
 from ottla.cluster.model import NO_EPOCH
 from ottla.cluster.registration import last_known_epoch
-from ottla.config.broker import BrokerConfig
+from ottla.config.broker_config import BrokerConfig
 from ottla.errors import Fault
 from ottla.log import checkpoints
 from ottla.replication.replicas import Replicas

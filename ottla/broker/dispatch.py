@@ -20,7 +20,7 @@ from ottla.access.session import Session, broker_principal
 from ottla.broker.context import Context
 from ottla.errors import BadFrame, ErrorCode, Fault, Refused, StorageFault
 from ottla.net.server import Connection, Pending, Reply
-from ottla.runtime import Buffer, Source
+from ottla.runtime import Buffer, ResponseSource
 from ottla.wire import messages
 from ottla.wire.acl import AclOperation
 from ottla.wire.apis import API_VERSIONS, APIS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Api
@@ -71,7 +71,7 @@ class Request:
             return _REPLY_FLEXIBLE.pack(len(body) + 5, self.correlation_id) + body
         return _REPLY.pack(len(body) + 4, self.correlation_id) + body
 
-    def frame_parts(self, body: list[Buffer | Source]) -> list[Buffer | Source]:
+    def frame_parts(self, body: list[Buffer | ResponseSource]) -> list[Buffer | ResponseSource]:
         """The parts of the body with everything that goes before them."""
         size = sum(map(len, body))
         if self.route.flexible_reply:

@@ -16,7 +16,7 @@ from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Image
 from ottla.cluster.journal import Journal, count
-from ottla.config.broker import BrokerConfig
+from ottla.config.broker_config import BrokerConfig
 from ottla.config.listeners import Listener
 from ottla.replication.replicas import Replicas
 from ottla.runtime import Handle, Runtime

@@ -103,7 +103,7 @@ class _Forwarding:
                 if refused.code != ErrorCode.not_controller:
                     raise
                 if self._left_s <= 0:
-                    if self._context.cluster.in_touch:
+                    if self._context.cluster.has_session_lease:
                         raise
                     raise Refused(ErrorCode.request_timed_out, _of_store(self._context, _NOT_DONE)) from refused
             except PeerLost as lost:

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 
 from ottla.broker.broker import Broker
-from ottla.config.broker import BrokerConfig
+from ottla.config.broker_config import BrokerConfig
 from ottla.config.listeners import Listener
 from ottla.errors import Fault, StorageFault
 from ottla.runtime.real import RealRuntime

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.cluster.image import Broker
+from ottla.cluster.image import BrokerRegistration
 from ottla.wire.error_codes import ErrorCounts
 
 LINGER_SECONDS: Final = 2.0
@@ -22,9 +22,11 @@ Answer = tuple[bytes, ErrorCounts]
 
 class RecentlyRemovedBrokers:
     def __init__(self) -> None:
-        self._until: dict[int, tuple[float, Broker]] = {}
+        self._until: dict[int, tuple[float, BrokerRegistration]] = {}
 
-    def note(self, before: Mapping[int, Broker], after: Mapping[int, Broker], now: float) -> None:
+    def note(
+        self, before: Mapping[int, BrokerRegistration], after: Mapping[int, BrokerRegistration], now: float
+    ) -> None:
         """Compare who was there with who is."""
         for broker_id, broker in before.items():
             if broker_id not in after:
@@ -32,7 +34,7 @@ class RecentlyRemovedBrokers:
         for broker_id in after:
             self._until.pop(broker_id, None)
 
-    def named(self, now: float) -> tuple[Broker, ...]:
+    def named(self, now: float) -> tuple[BrokerRegistration, ...]:
         """Those whose time is not up."""
         if self._until:
             self._until = {key: value for key, value in self._until.items() if value[0] > now}
@@ -46,7 +48,7 @@ class MetadataCache:
     def __init__(self) -> None:
         self.removed: Final = RecentlyRemovedBrokers()
         self._answers: dict[Key, Answer] = {}
-        self._of: tuple[int, tuple[Broker, ...]] = (-1, ())
+        self._of: tuple[int, tuple[BrokerRegistration, ...]] = (-1, ())
 
     def get(self, key: Key, image_version: int, now: float) -> Answer | None:
         of = (image_version, self.removed.named(now))

@@ -17,7 +17,7 @@ from ottla import __version__
 from ottla.broker.context import Context
 from ottla.broker.meter import Meter, RequestMeters
 from ottla.broker.prometheus import Families, labels
-from ottla.cluster.image import Image, Partition
+from ottla.cluster.image import Image, PartitionState
 from ottla.cluster.model import NO_BROKER
 from ottla.errors import ErrorCode, Fault
 from ottla.net.server import Server
@@ -128,8 +128,10 @@ class Metrics:
         controls = families.gauge("ottla_controller", "1 on the broker that is controller.")
         controls.add(int(context.cluster.is_controller))
         families.gauge("ottla_controller_epoch", "How often a controller was elected.").add(image.controller_epoch)
-        in_touch = families.gauge("ottla_store_in_touch", "1 while the metadata store holds this broker for alive.")
-        in_touch.add(int(context.cluster.in_touch))
+        has_session_lease = families.gauge(
+            "ottla_store_in_touch", "1 while the metadata store holds this broker for alive."
+        )
+        has_session_lease.add(int(context.cluster.has_session_lease))
         registration = context.cluster.registration
         if registration is not None:
             families.gauge("ottla_broker_epoch", "The registration of this broker.").add(registration.epoch)
@@ -147,12 +149,12 @@ class Metrics:
                 if count % SLICE == 0:
                     yield
 
-    def _tells(self, image: Image, partition: Partition) -> bool:
+    def _tells(self, image: Image, partition: PartitionState) -> bool:
         if partition.leader == NO_BROKER:
             return image.controller_id == self._context.id
         return partition.leader == self._context.id
 
-    def _partition(self, families: Families, topic: str, index: int, partition: Partition) -> None:
+    def _partition(self, families: Families, topic: str, index: int, partition: PartitionState) -> None:
         of = f'{{topic="{topic}",partition="{index}"}}'
         gauge = families.gauge
         gauge("kafka_topic_partition_leader", "The broker that leads; -1: nobody.").add(partition.leader, of)

@@ -20,8 +20,8 @@ from ottla.access.session import Session, encode_principal
 from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import NO_BROKER, Image
+from ottla.config.broker_config import LiveConfig
 from ottla.config.listeners import REPLICATION, Listener
-from ottla.config.live import LiveConfig
 from ottla.errors import ErrorCode, Refused
 from ottla.net.authentication import BrokerIdentity
 from ottla.net.outbound import Loss, OutboundConnection, PeerLost, Unreached, open_to_broker
@@ -111,7 +111,7 @@ class BrokerPeers:
     def _lost(self, lost: PeerLost) -> None:
         """Unless it was closed here, the broker at the other end may be gone."""
         if lost.kind is Loss.CLOSED:
-            self._cluster.hurry()
+            self._cluster.expedite()
 
     async def call(
         self,

@@ -104,7 +104,7 @@ class Status:
         context = self._context
         if not self._is_serving():
             return "the broker is starting or stopping"
-        if not context.cluster.in_touch:
+        if not context.cluster.has_session_lease:
             return "the metadata store is out of reach, or has ended the session of this broker"
         registration = context.cluster.registration
         live = context.image.brokers.get(context.id)

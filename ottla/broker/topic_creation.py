@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ottla.broker.peers import BrokerPeers, Lane
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.requests import TopicResult, TopicSpec
-from ottla.config.live import LiveConfig
+from ottla.config.broker_config import LiveConfig
 from ottla.errors import ErrorCode, Fault, Refused
 from ottla.net.outbound import Unreached
 from ottla.wire.schema.create_topics import (

@@ -62,7 +62,7 @@ class Suggesting(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from ottla.config.options import nearest
+            from ottla.config.named_options import nearest
 
             known = self.list_commands(ctx)
             near = nearest(args[0], known) or next((each for each in known if each.startswith(args[0])), None)

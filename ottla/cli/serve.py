@@ -14,7 +14,7 @@ from ottla.cli.failure import Failure, Misused, split_pair
 from ottla.cli.output import json_option, print_json, print_json_line
 from ottla.config import BadConfig, BrokerConfig, load_broker_config, print_config, shown_config
 from ottla.config.listeners import Listener
-from ottla.config.setting import Source
+from ottla.config.setting import ConfigSource
 from ottla.errors import Fault
 
 log = logging.getLogger("ottla.serve")
@@ -138,7 +138,7 @@ def _serve(
 ) -> None:
     try:
         config = load_broker_config(file=file, environment=os.environ, flags=flags, host=host, port=port)
-        if config.source("ottla.store") is Source.DEFAULT:
+        if config.source("ottla.store") is ConfigSource.DEFAULT:
             alone = dict.fromkeys(COPIES, "1")
             config = load_broker_config(
                 file=file, environment=os.environ, flags=flags, host=host, port=port, defaults=alone
@@ -206,7 +206,7 @@ def _announce(config: BrokerConfig) -> None:
     if config.inert:
         log.info("accepted, has no effect here: %s", ", ".join(sorted(config.inert)))
     ensemble = config.inert.get("zookeeper.connect")
-    if ensemble and config.source("ottla.store") is Source.DEFAULT:
+    if ensemble and config.source("ottla.store") is ConfigSource.DEFAULT:
         log.warning(
             "zookeeper.connect has no effect, and this broker is a cluster of its own; ottla.store=zookeeper:%s uses "
             "that ensemble",

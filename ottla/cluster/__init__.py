@@ -1,1 +1,1 @@
-"""What every broker agrees on: the store it is kept in, the image it is read as, the controller that changes it."""
+"""Cluster metadata: the store that holds it, the image that brokers read, the controller that changes it."""

@@ -1,21 +1,21 @@
-"""Changes: the words of the change log. An image and a change give the next image, on every broker alike.
+"""Changes: the records of the change log. An image and a change give the next image, the same on every broker.
 
-A change carries the whole new value of what it touches, never a difference, so it may be applied twice, or to an image
-that was loaded after it had happened: after the last change of the log every reader has the same image. Topics are
-named by id, so a change that is late cannot hit a new topic of the same name.
+A change carries whole new values, never differences. So it may be applied twice, or to an image that was loaded after
+it: after the last change of the log every reader has the same image. Topics are named by id, so a late change does not
+apply to a new topic with the same name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 from ottla.cluster import layout
-from ottla.cluster.model import NO_BROKER, NO_EPOCH, Broker, Endpoint, Partition, with_epochs
+from ottla.cluster.model import NO_BROKER, NO_EPOCH, BrokerRegistration, Endpoint, PartitionState, with_epochs
 
 
 class TopicCreated(NamedTuple):
-    """A topic, its partitions not led yet: a PartitionChanged for each follows."""
+    """A new topic. Its partitions have no leader yet: a PartitionChanged for each follows."""
 
     topic_id: bytes
     name: str
@@ -24,7 +24,7 @@ class TopicCreated(NamedTuple):
 
 
 class PartitionsAdded(NamedTuple):
-    """The topic has these partitions from number `first` on, not led yet."""
+    """New partitions of a topic from number `first` on, without leaders yet."""
 
     topic_id: bytes
     first: int
@@ -32,7 +32,7 @@ class PartitionsAdded(NamedTuple):
 
 
 class PartitionChanged(NamedTuple):
-    """A partition's new state: its leader, or the set of replicas in sync. With `replicas`, a new assignment too."""
+    """A partition's new state: leader, epochs, ISR. With `replicas`, a new assignment too."""
 
     topic_id: bytes
     partition: int
@@ -49,12 +49,12 @@ class PartitionChanged(NamedTuple):
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
 
-    def applied_to(self, old: Partition) -> Partition:
+    def applied_to(self, old: PartitionState) -> PartitionState:
         if self.replicas is None:
             replicas, adding, removing = old.replicas, old.adding, old.removing
         else:
             replicas, adding, removing = self.replicas, self.adding, self.removing
-        new = Partition(
+        new = PartitionState(
             replicas, self.leader, self.leader_epoch, self.in_sync, self.partition_epoch, self.broker_epoch,
             adding, removing, self.in_sync_epochs, self.eligible, self.eligible_epochs, self.last_leader,
         )  # fmt: skip
@@ -67,29 +67,29 @@ class TopicConfigChanged(NamedTuple):
 
 
 class TopicDeleted(NamedTuple):
-    """Nobody sees the topic any more. `replicas` are the brokers that still have files of it."""
+    """The topic is deleted: no client sees it any more. `replicas`: the brokers that still have files of it."""
 
     topic_id: bytes
     name: str
     replicas: tuple[int, ...]
 
 
-class PartitionsErased(NamedTuple):
-    """The states of these partitions of a deleted topic have left the store."""
+class PartitionsRemoved(NamedTuple):
+    """The states of these partitions of a deleted topic were removed from the store."""
 
     topic_id: bytes
     first: int
     stop: int
 
 
-class TopicErased(NamedTuple):
-    """The last of a deleted topic has left the store: its name is free."""
+class TopicRemoved(NamedTuple):
+    """A deleted topic was removed from the store: its name is free."""
 
     topic_id: bytes
 
 
-class ReplicaErased(NamedTuple):
-    """A broker has removed its files of a deleted topic."""
+class ReplicaDeleted(NamedTuple):
+    """A broker has deleted its files of a deleted topic."""
 
     topic_id: bytes
     broker: int
@@ -121,15 +121,15 @@ class BrokerConfigChanged(NamedTuple):
 
 
 class GroupConfigChanged(NamedTuple):
-    """The settings that a group has of its own; none: it has those of the brokers."""
+    """The settings of a group; empty: those of the brokers apply."""
 
     group: str
     configs: Mapping[str, str]
 
 
 class ControllerChanged(NamedTuple):
-    """A controller took over. It says which brokers it found alive (id, epoch), because a broker that went while there
-    was no controller has left no BrokerGone in the log."""
+    """A new controller. `live` are the registrations (id, epoch) that it found: a broker that left while there was no
+    controller has no BrokerGone in the log."""
 
     id: int
     epoch: int
@@ -137,27 +137,24 @@ class ControllerChanged(NamedTuple):
 
 
 Change = (
-    TopicCreated | PartitionsAdded | PartitionChanged | TopicConfigChanged | TopicDeleted | PartitionsErased
-    | TopicErased | ReplicaErased | BrokerRegistered | BrokerGone | BrokerConfigChanged | GroupConfigChanged
+    TopicCreated | PartitionsAdded | PartitionChanged | TopicConfigChanged | TopicDeleted | PartitionsRemoved
+    | TopicRemoved | ReplicaDeleted | BrokerRegistered | BrokerGone | BrokerConfigChanged | GroupConfigChanged
     | ControllerChanged
 )  # fmt: skip
 
-_CHANGES: Final[dict[str, type[Change]]] = {
-    change.__name__: change
-    for change in (
-        TopicCreated, PartitionsAdded, PartitionChanged, TopicConfigChanged, TopicDeleted, PartitionsErased,
-        TopicErased, ReplicaErased, BrokerRegistered, BrokerGone, BrokerConfigChanged, GroupConfigChanged,
-        ControllerChanged,
-    )
+_TYPES: Final[dict[str, type[Change]]] = {change.__name__: change for change in get_args(Change)} | {
+    "PartitionsErased": PartitionsRemoved, "TopicErased": TopicRemoved, "ReplicaErased": ReplicaDeleted,
 }  # fmt: skip
+_TYPE_NAMES: Final = {change: name for name, change in _TYPES.items()}
+"""The type of a change as the log says it; the same in all releases."""
 
 
 class UnknownChange(Exception):
-    """A change that a newer Ottla made. The reader loads the image instead, which it can read as far as it goes."""
+    """A change of a newer release. The reader loads the image from the store instead."""
 
 
 def partition_changed(
-    topic_id: bytes, index: int, state: Partition, before: Partition | None = None
+    topic_id: bytes, index: int, state: PartitionState, before: PartitionState | None = None
 ) -> PartitionChanged:
     """The new state, and the new assignment where it is not that of `before`."""
     change = PartitionChanged(
@@ -169,11 +166,11 @@ def partition_changed(
     return change._replace(replicas=state.replicas, adding=state.adding, removing=state.removing)
 
 
-def assignment_of(partition: Partition) -> tuple[tuple[int, ...], ...]:
+def assignment_of(partition: PartitionState) -> tuple[tuple[int, ...], ...]:
     return partition.replicas, partition.adding, partition.removing
 
 
-def registered(broker: Broker) -> BrokerRegistered:
+def registered(broker: BrokerRegistration) -> BrokerRegistered:
     return BrokerRegistered(*broker)
 
 
@@ -186,11 +183,11 @@ def to_json(change: Change) -> dict[str, object]:
     }
     if "topic_id" in fields:
         fields["topic_id"] = layout.id_text(fields["topic_id"])  # type: ignore[arg-type]
-    return {"type": type(change).__name__, **fields}
+    return {"type": _TYPE_NAMES[type(change)], **fields}
 
 
 def from_json(fields: Mapping[str, Any]) -> Change:
-    kind = _CHANGES.get(fields["type"])
+    kind = _TYPES.get(fields["type"])
     if kind is None:
         raise UnknownChange(fields["type"])
     known = {name: _value(name, fields[name]) for name in kind._fields if name in fields}

@@ -1,33 +1,33 @@
-"""The cluster as a broker uses it: an image, and calls that return when the image has what they did."""
+"""Cluster metadata as a broker uses it: the image, and requests that return when the image has their changes."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from ottla.cluster import alter_partition, config_edits, controller, layout, leader_moves, reassignments
 from ottla.cluster import changes as c
-from ottla.cluster import config_edits, controller, in_sync, layout, leader_moves, reassignments
 from ottla.cluster.controller_loop import ControllerLoop
-from ottla.cluster.image import Broker, Image
-from ottla.cluster.leases import LEASE_SECONDS
-from ottla.cluster.persist import replica_erased
+from ottla.cluster.failure_detector import LEASE_SECONDS
+from ottla.cluster.image import BrokerRegistration, Image
+from ottla.cluster.persist import replica_deleted
 from ottla.cluster.requests import (
     AlterPartitionResult,
-    BrokerRegistration,
     ConfigAlteration,
     ConfigResult,
-    Decision,
+    ControllerDecision,
     ElectionKind,
     InSyncProposal,
     PartitionResult,
     PartitionsSpec,
     Reassignment,
+    RegistrationRequest,
     Rules,
     TopicResult,
     TopicSpec,
 )
+from ottla.cluster.session_lease import SessionLease
 from ottla.cluster.store import Conflict, Create, Op, SessionState, Set, Store, Why, sequence_of
-from ottla.cluster.touch import Touch
 from ottla.cluster.view import ClusterView, Subscriber
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.errors import Fault
@@ -41,17 +41,17 @@ SECRET_BYTES: Final = 32
 PRODUCER_ID_BLOCK: Final = 1000
 PRODUCER_ID_MAX: Final = 2**63 - 1
 ATTEMPTS_MAX: Final = 20
-ERASED_MAX: Final = 200
-"""Deleted topics that are confirmed in one commit."""
+CONFIRMED_MAX: Final = 200
+"""Deleted topics that a broker confirms in one commit."""
 
 OpenStore = Callable[[str, Runtime, str, ZooKeeperOptions | None], Awaitable[Store]]
 STORES: Final[dict[str, OpenStore]] = {}
-"""Further kinds of store, by the word before the colon: what opens them takes the rest of the name, the runtime, the
+"""Further kinds of store, by the scheme before the colon. The function takes the rest of the URL, the runtime, the
 broker's data directory and its options."""
 
 
 class Cluster:
-    """Before `open` the image is empty, and nothing else may be asked."""
+    """Before `open` the image is empty, and nothing else may be called."""
 
     def __init__(
         self,
@@ -64,24 +64,24 @@ class Cluster:
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         """`store_url`: embedded:PATH (without a path, a file in `data_dir`), or zookeeper:HOST:PORT[,...][/chroot].
-        `lease_seconds`: for how long this process may hang before an embedded store ends its session."""
+        `lease_seconds`: the session timeout of an embedded store."""
         self.secret: bytes
-        """What brokers of this cluster know and nobody else: they prove themselves to each other with it."""
+        """Known to the brokers of this cluster only: they authenticate to each other with it."""
         self.rules = rules or Rules()
-        """What the controller judges by; set anew when the broker's settings change."""
+        """The rules of the controller; set again when the broker's settings change."""
         self.opened = False
         self._store_url = store_url
         self._data_dir = data_dir
         self._zookeeper = zookeeper
         self._lease_seconds = lease_seconds
-        self._touch: Touch | None = None
+        self._session_lease: SessionLease | None = None
         self._view = ClusterView(runtime)
         self._runtime = runtime
         self._controller = ControllerLoop(self._view, runtime, lambda: self.rules)
         self._broker_id = -1
 
     async def open(self) -> Cluster:
-        """Open the store, found a cluster in it if it is empty, and load the image."""
+        """Open the store, create a cluster in it if it is empty, and load the image."""
         runtime = self._runtime
         store = await _open_store(self._store_url, runtime, self._data_dir, self._zookeeper, self._lease_seconds)
         try:
@@ -92,8 +92,6 @@ class Cluster:
         except BaseException:
             await store.close()
             raise
-        if self._zookeeper is not None and not self._store_url.startswith("embedded:"):
-            self._lease_seconds = self._zookeeper.session_timeout_ms / 1000
         self.opened = True
         return self
 
@@ -101,7 +99,7 @@ class Cluster:
     async def peek(
         store_url: str, runtime: Runtime, *, data_dir: str, zookeeper: ZooKeeperOptions | None = None
     ) -> tuple[Image, bytes]:
-        """The image and the secret of a cluster that is there already, for whoever looks in without being a broker."""
+        """The image and the secret of an existing cluster, for a command that is not a broker."""
         store = await _open_store(store_url, runtime, data_dir, zookeeper, LEASE_SECONDS)
         try:
             if await store.read(layout.FORMAT) is None:
@@ -121,51 +119,51 @@ class Cluster:
         return self._view.image.cluster_id
 
     @property
-    def registration(self) -> Broker | None:
-        """This broker as it registered last; its epoch and `clean_since` belong into the mark of a clean stop."""
+    def registration(self) -> BrokerRegistration | None:
+        """The last registration of this broker; its epoch and `clean_since` go into the marker of a clean shutdown."""
         return self._controller.broker
 
     @property
     def incarnation(self) -> str:
-        """By which this process knows its own registrations, whatever their epochs."""
+        """The id of this process in all its registrations."""
         return self._controller.incarnation
 
     @property
-    def in_touch(self) -> bool:
-        """Whether the store can be reached, and holds this broker for alive: nobody has taken its place."""
-        return self._touch is not None and self._touch.holds
+    def has_session_lease(self) -> bool:
+        """Whether the session lease holds: the store knows this broker as alive, and no other broker has taken over."""
+        return self._session_lease is not None and self._session_lease.holds
 
-    def on_expelled(self, tell: Callable[[], None]) -> None:
-        """Tell whenever the store has ended this broker's registration, before there is another."""
-        self._view.store.on_state(lambda state: tell() if state is SessionState.lost else None)
+    def on_session_expired(self, callback: Callable[[], None]) -> None:
+        """Call whenever the session has expired, before there is another registration."""
+        self._view.store.on_state(lambda state: callback() if state is SessionState.lost else None)
 
-    def on_replaced(self, tell: Callable[[Fault], None]) -> None:
-        """Tell if another process is found to be registered as this broker: then this one must end."""
-        self._controller.replaced = tell
+    def on_duplicate_broker_id(self, callback: Callable[[Fault], None]) -> None:
+        """Call if another process has registered with this broker id: then this process must end."""
+        self._controller.on_duplicate_broker_id = callback
 
-    def hurry(self) -> None:
-        """A broker seems to be gone: let that be found out soon."""
-        self._view.store.hurry()
+    def expedite(self) -> None:
+        """Another broker seems to be gone: check its session now."""
+        self._view.store.expedite()
 
     @property
     def is_controller(self) -> bool:
         return self._controller.active
 
-    def subscribe(self, tell: Subscriber) -> Callable[[], None]:
-        """Tell (image before, image after, change) for every change from now on. Returns what ends it."""
-        return self._view.subscribe(tell)
+    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
+        """Call with (image before, image after, change) for every change from now on. Returns what ends it."""
+        return self._view.subscribe(callback)
 
-    async def register(self, registration: BrokerRegistration) -> int:
-        """Say that this broker is alive; become controller if there is none, and then lead again what this broker led.
-        The broker epoch. Fault when a live broker has the same id."""
+    async def register(self, registration: RegistrationRequest) -> int:
+        """Register this broker; become controller if there is none, and elect leaders. The broker epoch. Fault when a
+        live broker has the same id."""
         self._broker_id = registration.id
         epoch = await self._controller.join(registration)
         path = layout.broker_path(registration.id)
-        self._touch = Touch(self._view.store, self._runtime, path, self.incarnation, self._lease_seconds)
+        self._session_lease = SessionLease(self._view.store, self._runtime, path, self.incarnation)
         return epoch
 
     async def create_topics(self, specs: Sequence[TopicSpec], *, validate_only: bool = False) -> list[TopicResult]:
-        await self._view.catch_up()  # a broker that has just said it is ready can be given replicas
+        await self._view.catch_up()  # a broker that has just become ready can get replicas
         ids = [layout.new_id(self._runtime.random.randbytes(16)) for _ in specs]
         return await self._decide(lambda image: controller.create_topics(image, specs, ids, self.rules), validate_only)
 
@@ -202,9 +200,9 @@ class Cluster:
     async def alter_partitions(
         self, broker_id: int, broker_epoch: int, proposals: Sequence[InSyncProposal]
     ) -> list[AlterPartitionResult]:
-        """A leader's proposals for the in-sync sets of its partitions."""
+        """AlterPartition: a leader's proposals for the ISRs of its partitions."""
         return await self._decide(
-            lambda image: in_sync.alter_partitions(image, broker_id, broker_epoch, proposals, self.rules)
+            lambda image: alter_partition.alter_partitions(image, broker_id, broker_epoch, proposals, self.rules)
         )
 
     async def elect_leaders(
@@ -222,23 +220,23 @@ class Cluster:
             )
         )
 
-    async def replicas_erased(self, topic_ids: Iterable[bytes]) -> None:
-        """This broker has removed its files of these deleted topics (`image.tombstones` names them). Every broker says
-        so for itself: nobody else has a say in it, and the controller need not be there."""
+    async def replicas_deleted(self, topic_ids: Iterable[bytes]) -> None:
+        """This broker has deleted its files of these deleted topics (`image.tombstones`). Every broker commits that for
+        itself, without the controller."""
         ids = sorted(set(topic_ids))
-        for start in range(0, len(ids), ERASED_MAX):
-            await self._replicas_erased(ids[start : start + ERASED_MAX])
+        for start in range(0, len(ids), CONFIRMED_MAX):
+            await self._replicas_deleted(ids[start : start + CONFIRMED_MAX])
 
-    async def _replicas_erased(self, topic_ids: Sequence[bytes]) -> None:
+    async def _replicas_deleted(self, topic_ids: Sequence[bytes]) -> None:
         for _ in range(ATTEMPTS_MAX):
-            changes: list[c.ReplicaErased] = []
+            changes: list[c.ReplicaDeleted] = []
             ops: list[Op] = []
             for topic_id in topic_ids:
                 node = await self._view.store.read(layout.tombstone_path(topic_id))
                 if node is None or self._broker_id not in (tombstone := layout.tombstone_of(node.data)).replicas:
                     continue
-                changes.append(c.ReplicaErased(topic_id, self._broker_id))
-                ops.append(replica_erased(changes[-1], tombstone, node.version))
+                changes.append(c.ReplicaDeleted(topic_id, self._broker_id))
+                ops.append(replica_deleted(changes[-1], tombstone, node.version))
             if not changes:
                 return
             try:
@@ -246,19 +244,19 @@ class Cluster:
                     [*ops, Create(layout.CHANGE, c.encoded((*changes,)), sequential=True)]
                 )
             except Conflict:
-                continue  # another broker said the same of one of them
+                continue  # another broker confirmed one of them
             if not self._view.committed(sequence_of(paths[-1]), (*changes,)):
                 await self._view.catch_up()
             return
         raise Fault(f"deleted topics not confirmed in {ATTEMPTS_MAX} attempts: the store is too busy")
 
     async def drain(self) -> None:
-        """Say that this broker is about to stop. The controller then moves its leaders and takes it out of the in-sync
-        sets, as far as others can take over; `image` shows how far that is. May be said by any registered broker."""
+        """Controlled shutdown of this broker: the controller moves its leaders and removes it from ISRs, as far as
+        others can take over; `image` shows how far that is."""
         await self._controller.drain()
 
     async def allocate_producer_ids(self) -> range:
-        """A block of producer ids that nobody else will ever get."""
+        """A block of producer ids that no other broker ever gets."""
         path = layout.PRODUCER_IDS
         for _ in range(ATTEMPTS_MAX):
             node = await self._view.store.read(path)
@@ -276,19 +274,19 @@ class Cluster:
         raise Fault(f"no producer ids in {ATTEMPTS_MAX} attempts: the store is too busy")
 
     async def catch_up(self) -> None:
-        """Return when everything that was committed before the call, by whomever, is in the image."""
+        """Return when everything that any broker committed before the call is in the image."""
         await self._view.catch_up()
 
     async def close(self) -> None:
         """Leave: the registration goes with the session."""
-        if self._touch is not None:
-            await self._touch.end()
+        if self._session_lease is not None:
+            await self._session_lease.end()
         await self._controller.close()
         await self._view.close()
         if self.opened:
             await self._view.store.close()
 
-    async def _decide(self, decide: Callable[[Image], Decision[R]], validate_only: bool = False) -> list[R]:
+    async def _decide(self, decide: Callable[[Image], ControllerDecision[R]], validate_only: bool = False) -> list[R]:
         if validate_only:
             return decide(self.image).results
         return await self._controller.decide(decide)
@@ -317,7 +315,7 @@ async def _open_store(
 
 
 async def _found(store: Store, runtime: Runtime) -> None:
-    """Lay out an empty store and give the cluster its id; refuse one that a newer Ottla has laid out."""
+    """Create the nodes of an empty store and the cluster id; refuse a store of a newer release."""
     while (format_node := await store.read(layout.FORMAT)) is None:
         cluster_id = layout.id_text(layout.new_id(runtime.random.randbytes(16)))
         try:
@@ -334,7 +332,7 @@ async def _found(store: Store, runtime: Runtime) -> None:
 
 
 async def _complete(store: Store) -> None:
-    """Make what earlier releases did not lay out."""
+    """Create the nodes that earlier releases did not have."""
     for path in layout.ADDED_PATHS:
         if await store.read(path) is None:
             try:
@@ -345,7 +343,7 @@ async def _complete(store: Store) -> None:
 
 
 async def _secret(store: Store, runtime: Runtime) -> bytes:
-    """The cluster's secret, made by whoever looks for it first: older releases had none."""
+    """The cluster's secret, created by the first broker that needs it: earlier releases had none."""
     while (node := await store.read(layout.SECRET)) is None:
         try:
             await store.commit([Create(layout.SECRET, layout.secret_data(runtime.entropy(SECRET_BYTES)))])

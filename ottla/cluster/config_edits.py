@@ -1,4 +1,4 @@
-"""Changing the configs of topics, brokers and groups, pure: edits of what was set give what will be set."""
+"""AlterConfigs and IncrementalAlterConfigs of topics, brokers and groups: edits give the new settings. Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from ottla.cluster import changes as c
-from ottla.cluster import min_in_sync
 from ottla.cluster.controller import CLEANUP_POLICY, INTERNAL_TOPICS, check_configs_size, check_topic_name
+from ottla.cluster.elections import MIN_IN_SYNC
 from ottla.cluster.image import Image
-from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, ConfigResult, Decision, Rules
+from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, ConfigResult, ControllerDecision, Rules
 from ottla.errors import ErrorCode, Refused
 
 GROUP_NAME_CHARS_MAX: Final = 1_000
 GROUPS_WITH_CONFIGS_MAX: Final = 10_000
-"""Every broker has the settings of all groups in memory."""
+"""Every broker holds the settings of all groups in memory."""
 
 
-def alter_topic_configs(image: Image, alterations: Sequence[ConfigAlteration], rules: Rules) -> Decision[ConfigResult]:
+def alter_topic_configs(
+    image: Image, alterations: Sequence[ConfigAlteration], rules: Rules
+) -> ControllerDecision[ConfigResult]:
     def alter(alteration: ConfigAlteration) -> c.Change | None:
         name = alteration.resource
         assert isinstance(name, str)
@@ -35,7 +37,9 @@ def alter_topic_configs(image: Image, alterations: Sequence[ConfigAlteration], r
     return _each(alterations, alter)
 
 
-def alter_broker_configs(image: Image, alterations: Sequence[ConfigAlteration], rules: Rules) -> Decision[ConfigResult]:
+def alter_broker_configs(
+    image: Image, alterations: Sequence[ConfigAlteration], rules: Rules
+) -> ControllerDecision[ConfigResult]:
     def alter(alteration: ConfigAlteration) -> c.Change | None:
         broker = alteration.resource
         assert not isinstance(broker, str)
@@ -43,22 +47,37 @@ def alter_broker_configs(image: Image, alterations: Sequence[ConfigAlteration], 
             raise Refused(ErrorCode.invalid_request, f"Unexpected broker id {broker}: there is no such broker.")
         old = image.broker_configs.get(broker, {})
         configs = edited(old, alteration, rules.broker_list)
-        min_in_sync.check_stays(broker, old, configs)
+        _check_min_in_sync_stays(broker, old, configs)
         rules.check_broker(broker, configs)
         return None if configs == old else c.BrokerConfigChanged(broker, configs)
 
     return _each(alterations, alter)
 
 
+def _check_min_in_sync_stays(broker: int | None, old: Mapping[str, str], configs: Mapping[str, str]) -> None:
+    """Refuse what would make min.insync.replicas differ between brokers again (`elections.missing_min_in_sync`)."""
+    if broker is not None and MIN_IN_SYNC in configs:
+        raise Refused(
+            ErrorCode.invalid_config,
+            f"Broker-level {MIN_IN_SYNC} cannot be altered: set it for all brokers, or for a topic.",
+        )
+    if broker is None and MIN_IN_SYNC in old and MIN_IN_SYNC not in configs:
+        raise Refused(
+            ErrorCode.invalid_config, f"Cluster-level {MIN_IN_SYNC} cannot be removed: set it to another value."
+        )
+
+
 def _is_known(image: Image, broker: int) -> bool:
-    """It is registered; or it was, and has replicas, or settings of its own, which can be taken back."""
+    """Registered now; or it was, and has replicas, or settings, which can be removed."""
     if broker in image.brokers or broker in image.broker_configs:
         return True
     return any(broker in partition.replicas for topic in image.topics.values() for partition in topic.partitions)
 
 
-def alter_group_configs(image: Image, alterations: Sequence[ConfigAlteration], rules: Rules) -> Decision[ConfigResult]:
-    """A group need not exist to have settings: it finds them when it comes."""
+def alter_group_configs(
+    image: Image, alterations: Sequence[ConfigAlteration], rules: Rules
+) -> ControllerDecision[ConfigResult]:
+    """A group need not exist: its settings apply when it is created."""
     known = set(image.group_configs)
 
     def alter(alteration: ConfigAlteration) -> c.Change | None:
@@ -69,7 +88,7 @@ def alter_group_configs(image: Image, alterations: Sequence[ConfigAlteration], r
         if len(group) > GROUP_NAME_CHARS_MAX:
             raise Refused(ErrorCode.invalid_request, f"A group with settings has at most {GROUP_NAME_CHARS_MAX} chars.")
         old = image.group_configs.get(group, {})
-        configs = edited(old, alteration, rules.group_list)
+        configs = edited(old, alteration, lambda name: None)
         rules.check_group(configs)
         if configs and group not in known:
             if len(known) >= GROUPS_WITH_CONFIGS_MAX:
@@ -81,15 +100,15 @@ def alter_group_configs(image: Image, alterations: Sequence[ConfigAlteration], r
 
 
 def _check_stays_compacted(name: str, old: Mapping[str, str], configs: Mapping[str, str]) -> None:
-    """Under another policy what coordinators remember would go with time, or with its first records."""
+    """Under another cleanup policy retention would delete records that coordinators need."""
     if configs.get(CLEANUP_POLICY) not in (old.get(CLEANUP_POLICY), "compact"):
         raise Refused(ErrorCode.invalid_config, f"{CLEANUP_POLICY} of the internal topic {name} is compact.")
 
 
 def _each(
     alterations: Sequence[ConfigAlteration], alter: Callable[[ConfigAlteration], c.Change | None]
-) -> Decision[ConfigResult]:
-    decision: Decision[ConfigResult] = Decision([], [])
+) -> ControllerDecision[ConfigResult]:
+    decision: ControllerDecision[ConfigResult] = ControllerDecision([], [])
     times = Counter(alteration.resource for alteration in alterations)
     for alteration in alterations:
         try:
@@ -108,7 +127,7 @@ def _each(
 def edited(
     old: Mapping[str, str], alteration: ConfigAlteration, list_default: Callable[[str], str | None]
 ) -> dict[str, str]:
-    """What is set after the edits."""
+    """The settings after the edits."""
     names = [edit.name for edit in alteration.edits]
     if len(set(names)) != len(names):
         raise Refused(ErrorCode.invalid_request, "Error due to duplicate config keys")

@@ -1,7 +1,7 @@
-"""The controller, pure: an image and a request give the changes to commit and the answers to send.
+"""The controller's decisions on topics: an image and a request give the changes to commit and the results. Pure.
 
-It never waits and remembers nothing: whatever it has begun and not finished is visible in the image (`elections`), so
-the next controller goes on where this one stopped. `controller_loop` runs it and commits what it decides.
+It has no state: work that was begun and not finished is visible in the image (`elections`), so the next controller
+continues it. `controller_loop` runs the decisions and commits their changes.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ottla.cluster import changes as c
-from ottla.cluster.elections import Census, elections, erasure
+from ottla.cluster.elections import LiveBrokers, elections, removal
 from ottla.cluster.image import Draft, Image
-from ottla.cluster.model import Broker, Topic
+from ottla.cluster.model import BrokerRegistration, Topic
 from ottla.cluster.placement import place, start_after
-from ottla.cluster.requests import UNSET, Decision, PartitionsSpec, Rules, TopicResult, TopicSpec
+from ottla.cluster.requests import UNSET, ControllerDecision, PartitionsSpec, Rules, TopicResult, TopicSpec
 from ottla.errors import ErrorCode, Refused
 
 TOPIC_NAME_MAX: Final = 249
-"""Leaves room for a partition number in a directory name of 255 characters."""
+"""Leaves space for a partition number in a directory name of 255 characters."""
 TOPIC_PARTITIONS_MAX: Final = 10_000
-"""A topic's assignment is one node, and a node has to fit into a store's transaction."""
+"""The assignment of a topic is one node, which has to fit into one transaction of the store."""
 REQUEST_PARTITIONS_MAX: Final = 10_000
-"""All that one request makes: deciding it is one turn of the loop. Kafka's limit."""
+"""Of all topics of one request, which is decided in one iteration of the loop. Kafka's limit."""
 CONFIG_BYTES_MAX: Final = 65_536
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""What coordinators remember. Clients may read them."""
+"""The logs of the coordinators. Clients may read them."""
 CLEANUP_POLICY: Final = "cleanup.policy"
 _LEGAL: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 def check_topic_name(name: str) -> None:
-    """Refuse a name that could not be a directory, or be told from another in a metric."""
+    """Refuse a name that Kafka does not allow."""
     if not name:
         problem = "the empty string is not allowed"
     elif name in (".", ".."):
@@ -47,7 +47,7 @@ def check_topic_name(name: str) -> None:
 
 
 def unknown_topic_error(name: str) -> ErrorCode:
-    """What to say of a topic that is not there."""
+    """The error for a topic that does not exist."""
     try:
         check_topic_name(name)
     except Refused as refused:
@@ -57,28 +57,28 @@ def unknown_topic_error(name: str) -> ErrorCode:
 
 def create_topics(
     image: Image, specs: Sequence[TopicSpec], topic_ids: Sequence[bytes], rules: Rules
-) -> Decision[TopicResult]:
-    """Create topics, each for itself: one that is refused does not keep the others from being created."""
+) -> ControllerDecision[TopicResult]:
+    """Create topics independently: one that is refused does not stop the others."""
     if _too_many_at_once(
         len(spec.assignments) or (rules.partitions if spec.partitions == UNSET else spec.partitions) for spec in specs
     ):
-        return Decision([], [_excessive(spec.name) for spec in specs])
+        return ControllerDecision([], [_excessive(spec.name) for spec in specs])
     return _Creation(image, rules).decide(specs, topic_ids)
 
 
 class _Creation:
-    """Topics created by one request, each seeing those before it."""
+    """The topics of one request, each checked against those before it."""
 
     def __init__(self, image: Image, rules: Rules) -> None:
         self._brokers = image.brokers
-        self._census = Census(image.brokers)
+        self._live = LiveBrokers(image.brokers)
         self._rules = rules
         self._draft = Draft(image)
         self._placed = image.partition_count()
         self._names_alike: dict[str, str] | None = None
 
-    def decide(self, specs: Sequence[TopicSpec], topic_ids: Sequence[bytes]) -> Decision[TopicResult]:
-        decision: Decision[TopicResult] = Decision([], [])
+    def decide(self, specs: Sequence[TopicSpec], topic_ids: Sequence[bytes]) -> ControllerDecision[TopicResult]:
+        decision: ControllerDecision[TopicResult] = ControllerDecision([], [])
         times = Counter(spec.name for spec in specs)
         for spec, topic_id in zip(specs, topic_ids, strict=True):
             try:
@@ -113,7 +113,7 @@ class _Creation:
         topic = self._draft.topic(topic_id)
         assert topic is not None
         changes.append(created)
-        changes.extend(elections(topic, self._census, self._rules))
+        changes.extend(elections(topic, self._live, self._rules))
         return topic
 
     def _check_free(self, name: str) -> None:
@@ -174,7 +174,7 @@ class _Creation:
             raise Refused(ErrorCode.invalid_config, "Null value not supported for topic configs.")
         check_configs_size(configs)
         if spec.name in INTERNAL_TOPICS:
-            configs.setdefault(CLEANUP_POLICY, "compact")  # the usual policy would drop what coordinators remember
+            configs.setdefault(CLEANUP_POLICY, "compact")  # delete would remove what coordinators need
         return configs
 
 
@@ -183,9 +183,9 @@ def check_configs_size(configs: dict[str, str]) -> None:
         raise Refused(ErrorCode.invalid_config, f"Configs take more than {CONFIG_BYTES_MAX} bytes.")
 
 
-def delete_topics(image: Image, topics: Sequence[str | bytes]) -> Decision[TopicResult]:
-    """Delete topics by name or by id. Their ids stay as tombstones until the replicas' files are gone."""
-    decision: Decision[TopicResult] = Decision([], [])
+def delete_topics(image: Image, topics: Sequence[str | bytes]) -> ControllerDecision[TopicResult]:
+    """Delete topics by name or by id. Their ids stay as tombstones until the files of all replicas are deleted."""
+    decision: ControllerDecision[TopicResult] = ControllerDecision([], [])
     deleted: set[bytes] = set()
     for ref in topics:
         topic = image.topic(ref) if isinstance(ref, str) else image.topic_by_id(ref)
@@ -195,7 +195,7 @@ def delete_topics(image: Image, topics: Sequence[str | bytes]) -> Decision[Topic
         deleted.add(topic.id)
         holders = {r for p in topic.partitions for r in (*p.replicas, *p.adding, *p.removing)}
         decision.changes.append(c.TopicDeleted(topic.id, topic.name, tuple(sorted(holders))))
-        decision.changes.extend(erasure(topic))
+        decision.changes.extend(removal(topic))
         decision.results.append(TopicResult(topic.name, topic.id))
     return decision
 
@@ -210,12 +210,12 @@ def _unknown(ref: str | bytes) -> TopicResult:
     return TopicResult("", ref, code=ErrorCode.unknown_topic_id, message="This server does not host this topic ID.")
 
 
-def create_partitions(image: Image, specs: Sequence[PartitionsSpec], rules: Rules) -> Decision[TopicResult]:
-    """Grow topics, each for itself."""
+def create_partitions(image: Image, specs: Sequence[PartitionsSpec], rules: Rules) -> ControllerDecision[TopicResult]:
+    """Add partitions to topics, each independently."""
     topics = [(image.topic(spec.name), spec.partitions) for spec in specs]
     if _too_many_at_once([wanted - len(topic.partitions) for topic, wanted in topics if topic is not None]):
-        return Decision([], [_excessive(spec.name) for spec in specs])
-    decision: Decision[TopicResult] = Decision([], [])
+        return ControllerDecision([], [_excessive(spec.name) for spec in specs])
+    decision: ControllerDecision[TopicResult] = ControllerDecision([], [])
     times = Counter(spec.name for spec in specs)
     for spec in specs:
         try:
@@ -258,20 +258,11 @@ def _growth(image: Image, spec: PartitionsSpec, rules: Rules) -> Iterable[c.Chan
         added = tuple(place(hosts, more, len(model), start=start_after(hosts, model), first_partition=have))
     change = c.PartitionsAdded(topic.id, have, added)
     grown = image.apply(change).topics[spec.name]
-    return [change, *elections(grown, Census(image.brokers), rules, first=have)]
-
-
-def replicas_erased(image: Image, broker: int, topic_ids: Iterable[bytes]) -> list[c.Change]:
-    """A broker has removed its files of these deleted topics."""
-    return [
-        c.ReplicaErased(topic_id, broker)
-        for topic_id in dict.fromkeys(topic_ids)
-        if topic_id in image.tombstones and broker in image.tombstones[topic_id].replicas
-    ]
+    return [change, *elections(grown, LiveBrokers(image.brokers), rules, first=have)]
 
 
 def brokers_gone(image: Image, live: Sequence[tuple[int, int]]) -> list[c.Change]:
-    """The store shows these registrations (id, epoch): say who is gone."""
+    """Brokers of the image that are not among these registrations (id, epoch) of the store."""
     alive = set(live)
     return [
         c.BrokerGone(broker.id, broker.epoch)
@@ -281,7 +272,7 @@ def brokers_gone(image: Image, live: Sequence[tuple[int, int]]) -> list[c.Change
 
 
 def _too_many_at_once(counts: Iterable[int]) -> bool:
-    """What no topic can have is refused for that topic alone."""
+    """A count above the limit of a topic does not count here: it is refused for that topic alone."""
     return sum(count for count in counts if 0 < count <= TOPIC_PARTITIONS_MAX) > REQUEST_PARTITIONS_MAX
 
 
@@ -298,13 +289,13 @@ def _check_partitions_max(partitions: int) -> None:
         )
 
 
-def _hosts(brokers: Mapping[int, Broker], factor: int) -> list[Broker]:
-    """Who may get new replicas: those about to stop only if there are too few others."""
+def _hosts(brokers: Mapping[int, BrokerRegistration], factor: int) -> list[BrokerRegistration]:
+    """Brokers that may get new replicas: draining ones only if there are too few others."""
     staying = [broker for broker in brokers.values() if not broker.draining]
     return staying if len(staying) >= factor else list(brokers.values())
 
 
-def _check_enough_brokers(factor: int, brokers: Iterable[Broker]) -> None:
+def _check_enough_brokers(factor: int, brokers: Iterable[BrokerRegistration]) -> None:
     alive = len(list(brokers))
     if factor > alive:
         raise Refused(
@@ -322,8 +313,8 @@ def _check_assignments(assignments: Sequence[tuple[int, ...]], factor: int, brok
         elif len(set(replicas)) != len(replicas):
             problem = f"The manual partition assignment includes the broker {_twice(replicas)} more than once."
         elif not known.issuperset(replicas):
-            stranger = next(replica for replica in replicas if replica not in known)
-            problem = f"The manual partition assignment includes broker {stranger}, but no such broker is registered."
+            unknown = next(replica for replica in replicas if replica not in known)
+            problem = f"The manual partition assignment includes broker {unknown}, but no such broker is registered."
         elif len(replicas) != factor:
             problem = (
                 f"The manual partition assignment includes a partition with {len(replicas)} replica(s), "
@@ -339,5 +330,5 @@ def _twice(replicas: Sequence[int]) -> int:
 
 
 def _alike(name: str) -> str:
-    """Metrics cannot tell a dot from an underscore."""
+    """A dot and an underscore are the same in the name of a metric."""
     return name.replace(".", "_")

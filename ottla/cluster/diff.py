@@ -1,4 +1,4 @@
-"""What changed between two images, for those who follow changes when the log cannot tell them any more."""
+"""The difference of two images as changes: for subscribers when the change log no longer reaches back far enough."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ottla.cluster import changes as c
 from ottla.cluster.image import Image
-from ottla.cluster.model import Partition, Topic
+from ottla.cluster.model import PartitionState, Topic
 
 
 def changes_between(old: Image, new: Image) -> Iterator[c.Change]:
-    """Changes that lead from what everybody could see in `old` to what everybody can see in `new`."""
+    """Changes that lead from what clients could see in `old` to what they can see in `new`."""
     for broker in old.brokers.values():
         if broker.id not in new.brokers:
             yield c.BrokerGone(broker.id, broker.epoch)
@@ -47,7 +47,7 @@ def _deletions(old: Image, new: Image) -> Iterator[c.Change]:
         left = new.tombstones.get(topic_id)
         for broker in tombstone.replicas:
             if left is None or broker not in left.replicas:
-                yield c.ReplicaErased(topic_id, broker)
+                yield c.ReplicaDeleted(topic_id, broker)
 
 
 def _topic(old: Topic | None, new: Topic) -> Iterator[c.Change]:
@@ -61,6 +61,6 @@ def _topic(old: Topic | None, new: Topic) -> Iterator[c.Change]:
         if old.configs != new.configs:
             yield c.TopicConfigChanged(new.id, new.configs)
     for index, partition in enumerate(new.partitions):
-        if partition.has_state and (index >= len(known) or known[index] != partition):
-            before = known[index] if index < len(known) else Partition(partition.replicas)
+        if partition.initialized and (index >= len(known) or known[index] != partition):
+            before = known[index] if index < len(known) else PartitionState(partition.replicas)
             yield c.partition_changed(new.id, index, partition, before)

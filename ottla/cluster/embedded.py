@@ -1,10 +1,10 @@
-"""The embedded store: the tree in one SQLite file, for brokers of one machine.
+"""The embedded store: the tree in one SQLite file, for the brokers of one machine.
 
-Who speaks: each process that opens the file is a session; `embedded_file` says when one counts as dead, and what is
-durable. All SQLite calls run beside the loop, one at a time, on one connection: the order of calls is the order of
-commits. Commits of other processes are noticed by polling `PRAGMA data_version`, which reads shared memory and no disk.
-They have a thread to themselves: behind readers of a slow disk, a poll could come too late.
-The loop is what polls, and only a poll shows the others that this session lives: if the loop hangs, the session ends.
+Who speaks: each process that opens the file has a session; `embedded_file` says when one counts as dead, and what is
+durable. All SQLite calls run in one thread of their own, one at a time, on one connection: the order of calls is the
+order of commits, and no call waits behind readers of a slow disk. Commits of other processes are noticed by polling
+`PRAGMA data_version`, which reads shared memory and not the disk. The loop starts each poll, and only a poll sends a
+heartbeat: if the loop hangs, the session expires.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from ottla.cluster.embedded_file import StoreFile, mended_by
-from ottla.cluster.leases import LEASE_SECONDS
+from ottla.cluster.embedded_file import StoreFile, remedy_for
+from ottla.cluster.failure_detector import LEASE_SECONDS
 from ottla.cluster.store import Check, Node, Op, SessionState, parent_of
 from ottla.errors import Fault, StorageFault
 from ottla.runtime import Runtime
@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 POLL_SECONDS: Final = 0.1
 POLL_ALONE_SECONDS: Final = 0.5
-"""With no other session about, all that can happen is that one begins."""
-POLL_HURRIED_SECONDS: Final = 0.01
-HURRY_SECONDS: Final = 1.0
-"""Whoever saw a broker go wants to see what the controller makes of it, too."""
+"""While there is no other session."""
+POLL_EXPEDITED_SECONDS: Final = 0.01
+EXPEDITED_SECONDS: Final = 1.0
+"""How long polls stay frequent after `expedite`: until the controller's changes are seen, too."""
 
 
 class EmbeddedStore:
@@ -39,18 +39,18 @@ class EmbeddedStore:
         self._file = file
         self._runtime = runtime
         self._offload = runtime.own_thread("store")
-        self._turn = asyncio.Lock()  # one thread at a time in the connection, in the order of asking
+        self._connection_lock = asyncio.Lock()  # in the order of the calls
         self._watches: list[tuple[str, Callable[[], None]]] = []
-        self._tell_state: list[Callable[[SessionState], None]] = []
+        self._state_callbacks: list[Callable[[SessionState], None]] = []
         self._state = SessionState.connected
         self._closed = False
-        self._hurried = asyncio.Event()
-        self._hurried_until = 0.0
+        self._expedited = asyncio.Event()
+        self._expedited_until = 0.0
         self._poller = runtime.spawn(self._poll(), name="store-poll")
 
     @classmethod
     async def open(cls, path: str, runtime: Runtime, *, lease_seconds: float = LEASE_SECONDS) -> EmbeddedStore:
-        """`lease_seconds`: for how long the loop may hang before others end the session."""
+        """`lease_seconds`: the session timeout; the loop may hang for so long."""
         file = StoreFile(path, runtime, lease_seconds)
         await runtime.offload(file.open)
         return cls(file, runtime)
@@ -59,11 +59,15 @@ class EmbeddedStore:
     def state(self) -> SessionState:
         return self._state
 
-    def on_state(self, tell: Callable[[SessionState], None]) -> None:
-        self._tell_state.append(tell)
+    @property
+    def session_seconds(self) -> float:
+        return self._file.lease_seconds
 
-    def watch(self, path: str, tell: Callable[[], None]) -> Callable[[], None]:
-        watch = (path, tell)
+    def on_state(self, callback: Callable[[SessionState], None]) -> None:
+        self._state_callbacks.append(callback)
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
+        watch = (path, callback)
         self._watches.append(watch)
         return lambda: self._watches.remove(watch)
 
@@ -82,15 +86,15 @@ class EmbeddedStore:
     async def commit(self, ops: Sequence[Op]) -> list[str]:
         paths = await self._call(self._file.commit, ops)
         written = [path for path, op in zip(paths, ops, strict=True) if not isinstance(op, Check)]
-        touched = {*written, *map(parent_of, written)}
-        for path, tell in list(self._watches):
-            if path in touched:
-                tell()
+        changed = {*written, *map(parent_of, written)}
+        for path, callback in list(self._watches):
+            if path in changed:
+                callback()
         return paths
 
-    def hurry(self) -> None:
-        self._hurried_until = self._runtime.now() + HURRY_SECONDS
-        self._hurried.set()
+    def expedite(self) -> None:
+        self._expedited_until = self._runtime.now() + EXPEDITED_SECONDS
+        self._expedited.set()
 
     async def close(self) -> None:
         if self._closed:
@@ -104,57 +108,57 @@ class EmbeddedStore:
             log.warning("the session was not ended, others will find it dead: %s", fault)
 
     async def _call(self, act: Callable[..., T], *args: object) -> T:
-        """Run beside the loop. A caller that is cancelled still waits for it: nobody else may enter meanwhile."""
+        """Run in the thread of the store. A cancelled caller still waits for it: no other call may begin meanwhile."""
         import sqlite3
 
-        async with self._turn:
+        async with self._connection_lock:
             job = asyncio.ensure_future(self._offload(act, *args))
             try:
                 return await asyncio.shield(job)
             except asyncio.CancelledError:
                 await asyncio.wait([job])
-                job.exception()  # nobody is there any more to be told
+                job.exception()  # its caller is gone
                 raise
             except sqlite3.Error as failure:
-                raise StorageFault(f"the store {self._file.path} failed: {failure}{mended_by(failure)}") from failure
+                raise StorageFault(f"the store {self._file.path} failed: {failure}{remedy_for(failure)}") from failure
 
     async def _poll(self) -> None:
         pause = POLL_SECONDS
-        complaint = ""
+        reported = ""
         while True:
-            await self._rest(pause)
+            await self._wait(pause)
             try:
                 seen = await self._call(self._file.poll, self._runtime.now())
                 if not seen.alive:
-                    await self._begin_again()
+                    await self._begin_new_session()
             except Fault as fault:
-                if complaint != str(fault):  # once is enough, the poll goes on
-                    complaint = str(fault)
+                if reported != str(fault):  # logged once, the poll goes on
+                    reported = str(fault)
                     log.warning("%s", fault)
                 continue
-            except Exception as failure:  # a session that is not counted up any more ends, and nobody would notice
+            except Exception as failure:  # without polls the session would expire unnoticed
                 log.error("looking at the store failed", exc_info=failure)
                 continue
-            complaint = ""
+            reported = ""
             pause = POLL_ALONE_SECONDS if seen.alone else POLL_SECONDS
             if seen.changed:
-                for _, tell in list(self._watches):
-                    tell()
+                for _, callback in list(self._watches):
+                    callback()
 
-    async def _rest(self, seconds: float) -> None:
-        """Until the next look is due, or somebody is in a hurry."""
-        if self._runtime.now() < self._hurried_until:
-            await asyncio.sleep(POLL_HURRIED_SECONDS)
+    async def _wait(self, seconds: float) -> None:
+        """Until the next poll is due, or is expedited."""
+        if self._runtime.now() < self._expedited_until:
+            await asyncio.sleep(POLL_EXPEDITED_SECONDS)
             return
-        self._hurried.clear()
+        self._expedited.clear()
         try:
             async with asyncio.timeout(seconds):
-                await self._hurried.wait()
+                await self._expedited.wait()
         except TimeoutError:
             pass
 
-    async def _begin_again(self) -> None:
-        """Somebody held us for dead, and our ephemeral nodes are gone. A new session; its owner registers again."""
+    async def _begin_new_session(self) -> None:
+        """Our session has expired, and our ephemeral nodes are gone. Begin a new one; its owner registers again."""
         if self._state is not SessionState.lost:
             log.warning(
                 "the broker has stood still for more than %g s: its session was ended, it registers again",
@@ -166,5 +170,5 @@ class EmbeddedStore:
 
     def _become(self, state: SessionState) -> None:
         self._state = state
-        for tell in self._tell_state:
-            tell(state)
+        for callback in self._state_callbacks:
+            callback(state)

@@ -1,13 +1,13 @@
-"""The embedded store's file: the tree in SQLite, and the sessions of those who have it open. Everything here blocks.
+"""The file of the embedded store: the tree and the sessions in SQLite. Everything here blocks.
 
-Who is alive: a session holds an exclusive lock on a file of its own beside the database, so its death is seen by
-whoever tries that lock; the database file itself is never locked by us, because closing any descriptor of it would drop
-SQLite's own locks. And a session counts up in its row while the loop of its process runs (`leases`): one that hangs is
-held for dead although its lock is still held. Whoever finds a dead session removes its row and its ephemeral nodes; a
-commit begins by finding its session's row, so a process that wakes up too late commits nothing.
+Who is alive: a session holds an exclusive lock on a file of its own beside the database, so others see the death of its
+process by trying that lock. (The database file itself is never locked by us: closing any descriptor of it would drop
+SQLite's own locks.) And a session increments the heartbeat in its row while the loop of its process runs
+(`failure_detector`): one that hangs counts as dead although its lock is held. Any session that finds a dead one removes
+its row and its ephemeral nodes. A commit first checks the row of its session, so an expired one commits nothing.
 
 What is durable: every commit, before it returns (write-ahead log, synced). What can be lost: the rows of sessions and
-an empty schema, which are made without a sync and made again.
+an empty schema, which are written without a sync and created again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.cluster.leases import BEATS, Leases, Pulse
+from ottla.cluster.failure_detector import HEARTBEATS_PER_LEASE, FailureDetector, Heartbeat
 from ottla.cluster.store import (
     ANY_VERSION,
     Check,
@@ -50,8 +50,8 @@ PREPARE_PAUSE_SECONDS: Final = 0.02
 _SCHEMA: Final = """
 CREATE TABLE session (
     id INTEGER PRIMARY KEY,
-    beat INTEGER NOT NULL DEFAULT 0,           -- grows while the loop of its process runs
-    lease_ms INTEGER NOT NULL DEFAULT 0        -- how long it may stand still; 0: only the lock tells
+    beat INTEGER NOT NULL DEFAULT 0,           -- the heartbeat: grows while the loop runs
+    lease_ms INTEGER NOT NULL DEFAULT 0        -- how long without one; 0: only the lock counts
 );
 CREATE TABLE node (
     parent TEXT NOT NULL, name TEXT NOT NULL,
@@ -64,13 +64,13 @@ CREATE INDEX node_session ON node (session) WHERE session IS NOT NULL;
 INSERT INTO node (parent, name, data) VALUES ('', '', x'');
 """
 _TALLY: Final = "CREATE TABLE tally AS SELECT 0 AS commits"
-"""How often the tree has changed: sessions count, too, and nobody need look at the tree for that."""
+"""How often the tree has changed: a heartbeat is a commit of SQLite, too, and is no reason to read the tree."""
 _LATER_COLUMNS: Final = {"session": {"beat": "INTEGER NOT NULL DEFAULT 0", "lease_ms": "INTEGER NOT NULL DEFAULT 0"}}
-"""What files of earlier releases lack. Those releases read and write files that have it."""
+"""Columns that files of earlier releases do not have. Those releases can use files with them."""
 
 
 class Seen(NamedTuple):
-    """What a poll found: commits or deaths of others, our own session still there, nobody else there."""
+    """The result of a poll: the tree has changed; our own session is alive; there is no other session."""
 
     changed: bool
     alive: bool
@@ -78,25 +78,25 @@ class Seen(NamedTuple):
 
 
 class StoreFile:
-    """The database, seen from the one thread at a time that may use it."""
+    """The database. Only one thread at a time may use it."""
 
     def __init__(self, path: str, runtime: Runtime, lease_seconds: float) -> None:
         self.path = path
         self.lease_seconds = lease_seconds
-        self._beat_due = 0.0
-        self._leases = Leases()
+        self._heartbeat_due = 0.0
+        self._failure_detector = FailureDetector()
         self._disk = runtime.disk
         self._random = runtime.random
         self._lock: Lock | None = None
         self._session = 0
         self._data_version = 0
         self._others: list[int] = []  # sessions, as of `_data_version`
-        self._commits = 0  # of the tree that we have told of
-        self._telling = True  # everybody counts the changes of the tree
+        self._commits = 0  # changes of the tree that were reported
+        self._all_count = True  # all sessions count the changes of the tree in `tally`
         self._db: sqlite3.Connection
 
     def open(self) -> None:
-        import sqlite3  # a few milliseconds that commands which open no store need not pay
+        import sqlite3  # takes a few milliseconds; not every command opens a store
 
         directory = self.path.rpartition("/")[0] or "."
         self._disk.mkdir(directory)
@@ -108,10 +108,10 @@ class StoreFile:
         except sqlite3.Error as failure:
             raise Fault(f"cannot open the store {self.path}: {failure}") from failure
         try:
-            self._prepare_patiently()
+            self._prepare_with_retries()
             self.begin_session()
         except BaseException as failure:
-            self._let_go()
+            self._release()
             if isinstance(failure, sqlite3.DatabaseError):
                 raise self._unusable(failure) from failure
             raise
@@ -119,12 +119,12 @@ class StoreFile:
             self._disk.sync_dir(directory)
 
     def _make_private(self) -> None:
-        """The cluster's secret will stand in the file, so only its owner reads it; SQLite gives its other files the
-        same mode."""
+        """The file has the cluster's secret, so only its owner may read it; SQLite gives its other files the same
+        mode."""
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
-            pass  # made by another broker this moment
+            pass  # another broker has just created it
         except OSError as failure:
             raise StorageFault(f"cannot make the store {self.path}: {failure.strerror or failure}") from failure
 
@@ -136,10 +136,10 @@ class StoreFile:
             return StorageFault(
                 f"cannot write the store {self.path}: {failure}; make the file and its directory writable"
             )
-        return StorageFault(f"cannot use the store {self.path}: {failure}{mended_by(failure)}")
+        return StorageFault(f"cannot use the store {self.path}: {failure}{remedy_for(failure)}")
 
-    def _prepare_patiently(self) -> None:
-        """SQLite waits for others by itself, except where a database becomes a write-ahead one."""
+    def _prepare_with_retries(self) -> None:
+        """SQLite waits for other processes itself, except when a database is switched to WAL mode."""
         import sqlite3
 
         for attempt in range(PREPARE_ATTEMPTS):
@@ -152,7 +152,7 @@ class StoreFile:
 
     def _prepare(self) -> None:
         db = self._db
-        version, application, empty = self._look_inside()
+        version, application, empty = self._inspect()
         if version == 0 and application == 0 and empty:
             db.execute("PRAGMA journal_mode=WAL").fetchone()
             db.execute("PRAGMA synchronous=NORMAL")
@@ -169,8 +169,8 @@ class StoreFile:
                 if not self._has_tally():  # another process was faster
                     self._complete()
 
-    def _look_inside(self) -> tuple[int, int, bool]:
-        """Its format, whose it is, and whether it is empty: as of one instant, since another may be filling it."""
+    def _inspect(self) -> tuple[int, int, bool]:
+        """Schema version, application id and whether it is empty, of one instant: another process may be filling it."""
         db = self._db
         db.execute("BEGIN")
         try:
@@ -214,7 +214,7 @@ class StoreFile:
             raise
 
     def begin_session(self) -> None:
-        """Take a lock that nobody has, then say so in the database: in this order, or others would think us dead."""
+        """Take a free lock, then write the session row: in this order, or others would find the session dead."""
         while True:
             session = self._random.getrandbits(62)
             lock = self._disk.lock(self._lock_path(session))
@@ -225,13 +225,13 @@ class StoreFile:
         self._lock, self._session = lock, session
         with self._unsynced() as db:
             db.execute("INSERT INTO session (id, lease_ms) VALUES (?, ?)", (session, round(self.lease_seconds * 1000)))
-            self._look_again()
-            self._bury(self._dead())
-        self._look_again()
+            self._read_sessions()
+            self._end_sessions(self._dead())
+        self._read_sessions()
 
     @contextmanager
     def _unsynced(self) -> Iterator[sqlite3.Connection]:
-        """For what sessions say of themselves: after a power cut there is no process left that it could speak for."""
+        """For session rows: after a power failure no process is left that has one."""
         self._db.execute("PRAGMA synchronous=NORMAL")
         try:
             yield self._db
@@ -240,11 +240,11 @@ class StoreFile:
 
     def close(self) -> None:
         try:
-            self._bury([self._session])
+            self._end_sessions({self._session: None})
         finally:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._db.close()
         if self._lock is not None:
             self._lock.release()
@@ -290,7 +290,7 @@ class StoreFile:
                 raise SessionLost(f"the session on the store {self.path} has ended: somebody held it for dead")
             paths = [self._perform(index, op) for index, op in enumerate(ops)]
             db.execute("UPDATE tally SET commits=commits+1")
-        self._commits += 1  # nobody need tell us
+        self._commits += 1  # our own change need not be reported
         return paths
 
     def _perform(self, index: int, op: Op) -> str:
@@ -334,90 +334,81 @@ class StoreFile:
         return path
 
     def poll(self, now: float) -> Seen:
-        """Look for commits and deaths of others, and let them see that we live; cheap when there is nothing new. To be
-        called from the loop, or at its word: its standstill has to be ours."""
-        told = self._commits
+        """Look for commits and deaths of other sessions, and send our heartbeat; cheap when there is no change. Called
+        by the loop only: when the loop hangs, the heartbeat has to stop."""
+        reported = self._commits
         try:
             return self._poll(now)
-        except BaseException:  # what was seen nobody was told of: let the next look find it again
-            self._commits, self._data_version = told, -1
+        except BaseException:  # not reported: the next poll has to find it again
+            self._commits, self._data_version = reported, -1
             raise
 
     def _poll(self, now: float) -> Seen:
-        told, telling = self._commits, self._telling
+        reported, all_count = self._commits, self._all_count
         dead = self._dead()
-        self._bury(dead)
+        self._end_sessions(dead)
         (version,) = self._db.execute("PRAGMA data_version").fetchone()
         news = bool(dead) or version != self._data_version
-        alive = self._look_again() if news else True
+        alive = self._read_sessions() if news else True
         if alive and self._others:
-            expired = self._leases.expired(now)
+            expired = self._failure_detector.expired(now)
             if expired:
-                self._bury_silent(expired)
-                self._look_again()
-            alive = self._show_life(now)
+                self._end_sessions(expired)
+                self._read_sessions()
+            alive = self._send_heartbeat(now)
         if not alive:
-            self._data_version = -1  # until there is a new session, every look finds that
-        untold = news and not (telling and self._telling)
-        return Seen(self._commits != told or untold, alive, not self._others)
+            self._data_version = -1  # until there is a new session, every poll finds that
+        unreported = news and not (all_count and self._all_count)
+        return Seen(self._commits != reported or unreported, alive, not self._others)
 
-    def _show_life(self, now: float) -> bool:
-        """Count up when it is time. Whether our session is still there."""
-        if now < self._beat_due:
+    def _send_heartbeat(self, now: float) -> bool:
+        """Send a heartbeat when one is due. Whether our session still exists."""
+        if now < self._heartbeat_due:
             return True
-        self._beat_due = now + self.lease_seconds / BEATS
+        self._heartbeat_due = now + self.lease_seconds / HEARTBEATS_PER_LEASE
         with self._unsynced() as db:
             return db.execute("UPDATE session SET beat=beat+1 WHERE id=?", (self._session,)).rowcount == 1
 
-    def _look_again(self) -> bool:
-        """Note who else is there. Whether our own session still is."""
+    def _read_sessions(self) -> bool:
+        """Read all sessions. Whether our own one still exists."""
         (self._data_version,) = self._db.execute("PRAGMA data_version").fetchone()
         rows = self._db.execute("SELECT id, beat, lease_ms FROM session").fetchall()
-        pulses = {session: Pulse(beat, lease_ms / 1000) for session, beat, lease_ms in rows}
-        alive = pulses.pop(self._session, None) is not None
-        self._others = list(pulses)
-        self._telling = all(pulse.lease_seconds for pulse in pulses.values())  # earlier releases do not
-        self._leases.hear(pulses)
+        heartbeats = {session: Heartbeat(beat, lease_ms / 1000) for session, beat, lease_ms in rows}
+        alive = heartbeats.pop(self._session, None) is not None
+        self._others = list(heartbeats)
+        self._all_count = all(each.lease_seconds for each in heartbeats.values())  # earlier releases do not count
+        self._failure_detector.observe(heartbeats)
         (self._commits,) = self._db.execute("SELECT commits FROM tally").fetchone()
         return alive
 
-    def _dead(self) -> list[int]:
-        """Sessions of others whose lock can be had. Their locks are let go again: a session never comes back."""
-        dead = []
+    def _dead(self) -> dict[int, Heartbeat | None]:
+        """Other sessions whose lock is free. The lock is released again: a session never comes back."""
+        dead: dict[int, Heartbeat | None] = {}
         for session in self._others:
             lock = self._disk.lock(self._lock_path(session))
             if lock is not None:
                 lock.release()
-                dead.append(session)
+                dead[session] = None
         return dead
 
-    def _bury(self, sessions: Sequence[int]) -> None:
+    def _end_sessions(self, sessions: Mapping[int, Heartbeat | None]) -> None:
+        """Remove sessions and their ephemeral nodes, except one that has sent a heartbeat after its last known one."""
         if not sessions:
             return
+        ended = []
         with self._transaction() as db:
-            for session in sessions:
-                db.execute("DELETE FROM node WHERE session=?", (session,))
-                db.execute("DELETE FROM session WHERE id=?", (session,))
+            for session, last in sessions.items():
+                known = "SELECT 1 FROM session WHERE id=? AND beat=?"
+                if last is None or db.execute(known, (session, last.beat)).fetchone():
+                    db.execute("DELETE FROM node WHERE session=?", (session,))
+                    db.execute("DELETE FROM session WHERE id=?", (session,))
+                    ended.append((session, last))
             db.execute("UPDATE tally SET commits=commits+1")
-        for session in sessions:
-            self._disk.remove(self._lock_path(session))
-
-    def _bury_silent(self, expired: Mapping[int, Pulse]) -> None:
-        """Sessions whose process hangs, unless it has come round at this very moment."""
-        with self._transaction() as db:
-            silent = [
-                session
-                for session, pulse in expired.items()
-                if db.execute("DELETE FROM session WHERE id=? AND beat=?", (session, pulse.beat)).rowcount
-            ]
-            for session in silent:
-                db.execute("DELETE FROM node WHERE session=?", (session,))
-            db.execute("UPDATE tally SET commits=commits+1")
-        for session in silent:
-            log.warning(
-                "a broker process has stood still for more than %g s: its session is ended",
-                expired[session].lease_seconds,
-            )
+        for session, last in ended:
+            if last is not None:
+                log.warning(
+                    "a broker process has stood still for more than %g s: its session is ended", last.lease_seconds
+                )
             self._disk.remove(self._lock_path(session))
 
     def _lock_path(self, session: int) -> str:
@@ -432,8 +423,8 @@ def _node(parent: str, name: str, data: bytes, version: int) -> Node:
     return Node(f"{parent.rstrip('/')}/{name}", data, version)
 
 
-def mended_by(failure: sqlite3.Error) -> str:
-    """What to do about it, where that is known; to be put behind the message."""
+def remedy_for(failure: sqlite3.Error) -> str:
+    """What to do about a failure, where that is known: the end of its message."""
     name: str = getattr(failure, "sqlite_errorname", None) or ""
     if name == "SQLITE_FULL":
         return "; make room on its disk: nothing about the cluster can change until then"

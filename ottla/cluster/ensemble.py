@@ -1,7 +1,7 @@
-"""A real ZooKeeper ensemble as child processes of this one, for development and tests.
+"""A ZooKeeper ensemble as child processes, for development and tests.
 
-The servers come from ZooKeeper's jars, such as PySpark ships, and listen on loopback only. They end with this process,
-however it ends (on Linux; elsewhere a kill -9 leaves them). Not for production: all nodes share one machine.
+The servers run from ZooKeeper's jars, such as those of PySpark, and listen on loopback only. They end with this
+process, however it ends (on Linux; elsewhere they survive a kill -9). Not for production: all run on one machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEEDED: Final = (
     "zookeeper", "slf4j-", "log4j-", "logback-", "netty-", "metrics-core", "snappy-java", "commons-cli", "commons-io",
     "audience-annotations",
 )  # fmt: skip
-"""How the names of the jars begin that ZooKeeper needs, of the many that may lie beside them."""
+"""Prefixes of the jars that ZooKeeper needs: the directory may have many others."""
 JAVA_OPTIONS: Final = (
     "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.admin.enableServer=false",
     "-Dlog4j2.level=WARN", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -45,7 +45,7 @@ CONFIG: Final = {
     "autopurge.purgeInterval": "1",
 }
 PORTS: Final = range(12_000, 32_000)
-"""Below those that Linux and macOS give to outgoing connections."""
+"""Below the ephemeral ports of Linux and macOS."""
 READY_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 5.0
 LOG_LINES_SHOWN: Final = 15
@@ -89,8 +89,8 @@ def find_java() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, and that the system gives to no connection: whoever is started again on its
-    port would otherwise find it taken by a client."""
+    """Ports that are free now and are not ephemeral ports: a server that restarts on such a port does not find it taken
+    by a client."""
     found: dict[int, socket.socket] = {}
     try:
         while len(found) < count:
@@ -110,8 +110,8 @@ def free_ports(count: int) -> list[int]:
             probe.close()
 
 
-class Server:
-    """One ZooKeeper process, which may be killed and started again on its data."""
+class ZooKeeperServer:
+    """One ZooKeeper process; it can be killed and started again on its data."""
 
     def __init__(self, directory: Path, port: int, command: Sequence[str]) -> None:
         self.directory = directory
@@ -135,7 +135,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for us: we stop it in order
+                start_new_session=True,  # Ctrl-C must not reach it: we stop it
                 preexec_fn=end_with(os.getpid()),
             )
 
@@ -154,13 +154,13 @@ class Server:
         return mode.split()[0].decode() if found else ""
 
     def kill(self) -> None:
-        """kill -9: nothing is said to anybody."""
+        """kill -9."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
     def stop(self, deadline: float) -> None:
-        """Wait for the end of a process that was told to end, and then no longer."""
+        """Wait for a process that was asked to end; at the deadline, kill it."""
         if self.process is not None:
             try:
                 self.process.wait(max(0.1, deadline - time.monotonic()))
@@ -173,7 +173,7 @@ class Server:
 
 
 def end_with(parent: int) -> Callable[[], None] | None:
-    """What a new process does first: ask to be killed when its parent ends."""
+    """For `preexec_fn`: the new process asks the kernel to be killed when its parent ends."""
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None).prctl
@@ -187,7 +187,7 @@ def end_with(parent: int) -> Callable[[], None] | None:
 
 
 class Ensemble:
-    """One server or several. Start it from a thread that lives on: on Linux the servers end with that thread."""
+    """One server or several. Start it from a thread that stays: on Linux the servers end with that thread."""
 
     def __init__(
         self,
@@ -216,16 +216,16 @@ class Ensemble:
             own = {"dataDir": str(home), "clientPort": str(client_port), "clientPortAddress": HOST}
             file = home / "zoo.cfg"
             file.write_text("".join(f"{name}={value}\n" for name, value in {**settings, **own}.items()))
-            self.servers.append(Server(home, client_port, [*java, str(file)]))
+            self.servers.append(ZooKeeperServer(home, client_port, [*java, str(file)]))
 
     @property
     def connect(self) -> str:
-        """What follows `zookeeper:` in the name of a store."""
+        """The part of a store URL after `zookeeper:`."""
         return ",".join(f"{HOST}:{server.port}" for server in self.servers)
 
     @property
-    def leader(self) -> Server:
-        """Who orders the writes now."""
+    def leader(self) -> ZooKeeperServer:
+        """The current leader."""
         for server in self.servers:
             if server.running and server.mode() in ("leader", "standalone"):
                 return server

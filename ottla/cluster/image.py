@@ -1,62 +1,48 @@
-"""The cluster image: one immutable snapshot of everything brokers agree on, and how a change turns it into the next.
+"""The metadata image: an immutable snapshot of the cluster's metadata, and how a change makes the next one.
 
-Everybody reads it, nobody edits it: a broker holds one reference and swaps it. `apply` shares all that a change does
-not touch, so a change costs a copy of the maps and the topics it touches, not of ten thousand partitions; changes that
-were committed together are applied together and cost one copy. `version` grows with every step, so whatever was
-computed from an image (an encoded Metadata answer) can be kept under it.
+A broker holds one reference and replaces it. `apply` shares everything that a change does not concern: a change costs a
+copy of the maps and topics that it changes, not of ten thousand partitions. Changes that were committed together are
+applied together and cost one copy. `version` grows with every step, so a value computed from an image (an encoded
+Metadata response) can be cached under it.
 
-What holds after every commit, and is tested: the image loaded from the store equals the image changes were applied to.
+Invariant, tested after every commit: the image loaded from the store equals the image that the changes were applied to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ottla.cluster import changes as c
 from ottla.cluster import layout
-from ottla.cluster.model import NO_BROKER, NO_EPOCH, Broker, Endpoint, Partition, Tombstone, Topic
+from ottla.cluster.model import NO_BROKER, NO_EPOCH, BrokerRegistration, Endpoint, PartitionState, Tombstone, Topic
 from ottla.cluster.store import Node
 from ottla.errors import Fault
 
-__all__ = ["EMPTY", "NO_BROKER", "Broker", "Draft", "Endpoint", "Image", "Partition", "Tombstone", "Topic"]
+__all__ = [
+    "EMPTY", "NO_BROKER", "BrokerRegistration", "Draft", "Endpoint", "Image", "PartitionState", "Tombstone", "Topic",
+]  # fmt: skip
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Image:
-    __slots__ = (
-        "broker_configs", "brokers", "cluster_id", "controller_epoch", "controller_id", "deleting", "group_configs",
-        "names", "tombstones", "topics", "version",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        *,
-        version: int = 0,
-        cluster_id: str = "",
-        controller_id: int = NO_BROKER,
-        controller_epoch: int = 0,
-        brokers: Mapping[int, Broker] | None = None,
-        topics: Mapping[str, Topic] | None = None,
-        names: Mapping[bytes, str] | None = None,
-        broker_configs: Mapping[int | None, Mapping[str, str]] | None = None,
-        group_configs: Mapping[str, Mapping[str, str]] | None = None,
-        deleting: Mapping[bytes, Topic] | None = None,
-        tombstones: Mapping[bytes, Tombstone] | None = None,
-    ) -> None:
-        self.version: Final = version
-        self.cluster_id: Final = cluster_id
-        self.controller_id: Final = controller_id
-        self.controller_epoch: Final = controller_epoch
-        self.brokers: Final[Mapping[int, Broker]] = brokers or {}
-        self.topics: Final[Mapping[str, Topic]] = topics or {}
-        self.names: Final[Mapping[bytes, str]] = names or {}  # topic id -> name
-        self.broker_configs: Final[Mapping[int | None, Mapping[str, str]]] = broker_configs or {}  # None: all brokers
-        self.group_configs: Final[Mapping[str, Mapping[str, str]]] = group_configs or {}  # of groups that have any
-        self.deleting: Final[Mapping[bytes, Topic]] = deleting or {}  # no longer seen, not yet out of the store
-        self.tombstones: Final[Mapping[bytes, Tombstone]] = tombstones or {}
+class Image(NamedTuple):
+    version: int = 0
+    cluster_id: str = ""
+    controller_id: int = NO_BROKER
+    controller_epoch: int = 0
+    brokers: Mapping[int, BrokerRegistration] = {}
+    topics: Mapping[str, Topic] = {}
+    names: Mapping[bytes, str] = {}
+    """Of topics, by id."""
+    broker_configs: Mapping[int | None, Mapping[str, str]] = {}
+    """None: of all brokers."""
+    group_configs: Mapping[str, Mapping[str, str]] = {}
+    """Of groups that have any."""
+    deleting: Mapping[bytes, Topic] = {}
+    """Topics that no client sees any more and that are not yet out of the store."""
+    tombstones: Mapping[bytes, Tombstone] = {}
 
     def topic(self, name: str) -> Topic | None:
         return self.topics.get(name)
@@ -65,7 +51,7 @@ class Image:
         name = self.names.get(topic_id)
         return None if name is None else self.topics[name]
 
-    def partition(self, topic: str, index: int) -> Partition | None:
+    def partition(self, topic: str, index: int) -> PartitionState | None:
         found = self.topics.get(topic)
         if found is None or not 0 <= index < len(found.partitions):
             return None
@@ -86,14 +72,12 @@ class Image:
         """Read the image from the nodes of `layout.IMAGE_PATHS`."""
         return _Loader(nodes).image(version)
 
-    def content(self) -> dict[str, object]:
-        """Everything but the version, which says how an image came about."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "version"}
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Image) and self.content() == other.content()
+        """By content: the version says how an image came about."""
+        return isinstance(other, Image) and self[1:] == other[1:]
 
-    __hash__ = None  # type: ignore[assignment]
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     def __repr__(self) -> str:
         return (
@@ -106,7 +90,7 @@ EMPTY: Final = Image()
 
 
 class _Map(Generic[K, V]):
-    """A map of the image that is copied when first written to."""
+    """A map of the image, copied at the first write."""
 
     __slots__ = ("_copied", "map")
 
@@ -128,7 +112,7 @@ class _Map(Generic[K, V]):
 
 
 class Draft:
-    """An image in the making: changes are applied to it one by one, then it becomes an image."""
+    """A mutable image: changes are applied to it one by one, then `image` freezes it."""
 
     __slots__ = (
         "_partitions", "broker_configs", "brokers", "cluster_id", "controller_epoch", "controller_id", "deleting",
@@ -146,17 +130,17 @@ class Draft:
         self.group_configs = _Map(base.group_configs)
         self.deleting = _Map(base.deleting)
         self.tombstones = _Map(base.tombstones)
-        self._partitions: dict[str, list[Partition]] = {}  # of topics whose partitions this draft changes
+        self._partitions: dict[str, list[PartitionState]] = {}  # of topics whose partitions this draft changes
 
     def topic(self, topic_id: bytes) -> Topic | None:
-        """As it now stands; None if deleted or unknown."""
+        """With all changes so far; None if deleted or unknown."""
         name = self.names.map.get(topic_id)
         if name is None:
             return None
         self._settle(name)
         return self.topics.map[name]
 
-    def partition(self, topic_id: bytes, index: int) -> Partition:
+    def partition(self, topic_id: bytes, index: int) -> PartitionState:
         name = self.names.map[topic_id]
         return (self._partitions.get(name) or self.topics.map[name].partitions)[index]
 
@@ -193,14 +177,14 @@ class Draft:
     def _topic_created(self, change: c.TopicCreated) -> None:
         if change.name in self.topics.map:
             self._forget(change.name)
-        partitions = tuple(Partition(replicas) for replicas in change.assignments)
+        partitions = tuple(PartitionState(replicas) for replicas in change.assignments)
         self.topics.put(change.name, Topic(change.name, change.topic_id, partitions, change.configs))
         self.names.put(change.topic_id, change.name)
 
     def _partitions_added(self, change: c.PartitionsAdded) -> None:
         topic = self.topic(change.topic_id)
         if topic is not None:
-            added = tuple(Partition(replicas) for replicas in change.assignments)
+            added = tuple(PartitionState(replicas) for replicas in change.assignments)
             self.topics.put(topic.name, topic._replace(partitions=topic.partitions[: change.first] + added))
 
     def _partition_changed(self, change: c.PartitionChanged) -> None:
@@ -226,19 +210,19 @@ class Draft:
         if change.replicas:
             self.tombstones.put(change.topic_id, Tombstone(change.name, change.replicas))
 
-    def _partitions_erased(self, change: c.PartitionsErased) -> None:
+    def _partitions_removed(self, change: c.PartitionsRemoved) -> None:
         topic = self.deleting.map.get(change.topic_id)
         if topic is not None:
             partitions = list(topic.partitions)
             for index in range(change.first, min(change.stop, len(partitions))):
                 old = partitions[index]
-                partitions[index] = Partition(old.replicas, adding=old.adding, removing=old.removing)
+                partitions[index] = PartitionState(old.replicas, adding=old.adding, removing=old.removing)
             self.deleting.put(change.topic_id, topic._replace(partitions=tuple(partitions)))
 
-    def _topic_erased(self, change: c.TopicErased) -> None:
+    def _topic_removed(self, change: c.TopicRemoved) -> None:
         self.deleting.drop(change.topic_id)
 
-    def _replica_erased(self, change: c.ReplicaErased) -> None:
+    def _replica_deleted(self, change: c.ReplicaDeleted) -> None:
         tombstone = self.tombstones.map.get(change.topic_id)
         if tombstone is None:
             return
@@ -249,8 +233,8 @@ class Draft:
             self.tombstones.drop(change.topic_id)
 
     def _broker_registered(self, change: c.BrokerRegistered) -> None:
-        broker = Broker(*change)
-        if broker.clean_since == NO_EPOCH:  # as an older Ottla says it, which did not know
+        broker = BrokerRegistration(*change)
+        if broker.clean_since == NO_EPOCH:  # written by an earlier release
             broker = broker._replace(clean_since=broker.epoch)
         self.brokers.put(change.id, broker)
 
@@ -285,9 +269,9 @@ _APPLY: Final[dict[type[c.Change], Callable[[Draft, Any], None]]] = {
     c.PartitionChanged: Draft._partition_changed,
     c.TopicConfigChanged: Draft._topic_config_changed,
     c.TopicDeleted: Draft._topic_deleted,
-    c.PartitionsErased: Draft._partitions_erased,
-    c.TopicErased: Draft._topic_erased,
-    c.ReplicaErased: Draft._replica_erased,
+    c.PartitionsRemoved: Draft._partitions_removed,
+    c.TopicRemoved: Draft._topic_removed,
+    c.ReplicaDeleted: Draft._replica_deleted,
     c.BrokerRegistered: Draft._broker_registered,
     c.BrokerGone: Draft._broker_gone,
     c.BrokerConfigChanged: Draft._broker_config_changed,
@@ -297,18 +281,18 @@ _APPLY: Final[dict[type[c.Change], Callable[[Draft, Any], None]]] = {
 
 
 class _Loader:
-    """Sorts the nodes of a store by what they say. A node it does not know is somebody else's, and is left alone."""
+    """Builds an image from the nodes of a store. Unknown nodes are not ours, and are ignored."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._single: dict[str, bytes] = {}
-        self._brokers: dict[int, Broker] = {}
-        self._topics: dict[str, tuple[bytes, list[Partition]]] = {}
+        self._brokers: dict[int, BrokerRegistration] = {}
+        self._topics: dict[str, tuple[bytes, list[PartitionState]]] = {}
         self._topic_configs: dict[str, Mapping[str, str]] = {}
         self._broker_configs: dict[int | None, Mapping[str, str]] = {}
         self._group_configs: dict[str, Mapping[str, str]] = {}
         self._deleting: set[str] = set()
         self._tombstones: dict[bytes, Tombstone] = {}
-        self._states: list[tuple[str, int, Partition]] = []
+        self._states: list[tuple[str, int, PartitionState]] = []
         for node in nodes:
             try:
                 self._take(node)
@@ -341,7 +325,7 @@ class _Loader:
 
     def _place_states(self) -> None:
         for topic, index, state in self._states:
-            # A store that is read piece by piece may show a state whose topic it did not show: the log says the rest.
+            # A store that takes several reads may show a state without its topic: the change log brings the rest.
             _, partitions = self._topics.get(topic, (b"", []))
             if index < len(partitions):
                 assigned = partitions[index]

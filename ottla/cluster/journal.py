@@ -1,8 +1,8 @@
-"""The journal: what changed in the cluster, in sentences for its operators. Pure.
+"""The journal: changes of the cluster as log lines for operators. Pure.
 
-Changes of a short while are told together: two images are compared, and what happened to many partitions alike is one
-line. The order of the lines is that of cause and effect: brokers, topics, leaders, in-sync sets, reassignments. What
-happened to topics before a broker came or went is told before that.
+Changes within a short time are reported together: two images are compared, and the same change of many partitions is
+one line. Lines are in the order of cause and effect: brokers, topics, leaders, ISRs, reassignments. Changes of topics
+before a broker joined or left are reported before that.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 from ottla.cluster import changes as c
 from ottla.cluster.image import Image
-from ottla.cluster.model import NO_BROKER, Broker, Partition, Topic
+from ottla.cluster.model import NO_BROKER, BrokerRegistration, PartitionState, Topic
 
 NAMED_MAX: Final = 5
-"""So many topics or partitions are named in a line; of more only the number is told."""
+"""So many topics or partitions are named in a line; of more only the number."""
 
 
 class Event(NamedTuple):
@@ -25,35 +25,35 @@ class Event(NamedTuple):
 
 
 class _Moved(NamedTuple):
-    """One partition as it was and as it is."""
+    """A partition before and after."""
 
     name: str
-    old: Partition
-    new: Partition
+    old: PartitionState
+    new: PartitionState
 
 
 _TOPIC_CHANGES: Final = (c.TopicCreated, c.TopicDeleted, c.PartitionsAdded, c.TopicConfigChanged)
 
-Born = dict[tuple[bytes, int], Partition]
-"""The first states of partitions that had none in the old image, by topic id and number."""
+FirstStates = dict[tuple[bytes, int], PartitionState]
+"""The first states of partitions without one in the old image, by topic id and number."""
 
 
 class Journal:
-    """Changes since the last lines."""
+    """Collects changes until `events` reports them."""
 
     def __init__(self, in_sync_min: Callable[[Topic], int]) -> None:
         self._in_sync_min = in_sync_min
         self._old: Image | None = None
         self._unclean: set[str] = set()
-        self._born: Born = {}
+        self._first_states: FirstStates = {}
         self._earlier: list[Event] = []
         self._topics_changed = False
         self._stopping: set[tuple[int, int]] = set()  # brokers that were draining, with their epochs
 
     def note(self, old: Image, change: c.Change) -> None:
-        """The image was `old` before this change, and perhaps others."""
+        """The image was `old` before this change, and perhaps before others."""
         if isinstance(change, c.BrokerRegistered | c.BrokerGone) and self._topics_changed:
-            self._earlier += self._gathered(old)
+            self._earlier += self._collected(old)
         if self._old is None:
             self._old = old
         self._topics_changed |= isinstance(change, _TOPIC_CHANGES)
@@ -63,22 +63,22 @@ class Journal:
             return
         if change.partition < len(topic.partitions):
             was = topic.partitions[change.partition]
-            if not was.has_state:
-                self._born[topic.id, change.partition] = change.applied_to(was)
+            if not was.initialized:
+                self._first_states[topic.id, change.partition] = change.applied_to(was)
             elif is_unclean(was, change):
                 self._unclean.add(_name(topic, change.partition))
 
     def events(self, new: Image) -> list[Event]:
-        """All that happened, up to this image."""
+        """The changes so far, up to this image."""
         earlier, self._earlier = self._earlier, []
-        return earlier + self._gathered(new)
+        return earlier + self._collected(new)
 
-    def _gathered(self, new: Image) -> list[Event]:
-        old, unclean, born = self._old, self._unclean, self._born
-        self._old, self._unclean, self._born, self._topics_changed = None, set(), {}, False
+    def _collected(self, new: Image) -> list[Event]:
+        old, unclean, first_states = self._old, self._unclean, self._first_states
+        self._old, self._unclean, self._first_states, self._topics_changed = None, set(), {}, False
         if old is None or old is new:
             return []
-        moved = list(_moved(old, new, born))
+        moved = list(_moved(old, new, first_states))
         stopping = {broker for broker, _ in self._stopping}
         self._stopping = {(live.id, live.epoch) for live in new.brokers.values() if live.draining}
         return [
@@ -87,15 +87,14 @@ class Journal:
             *_settings(old, new),
             *_leaders(old, new, moved, unclean, stopping),
             *_in_sync(new, moved, stopping),
-            *_acceptance(old, new, born, self._in_sync_min, stopping),
+            *_acceptance(old, new, first_states, self._in_sync_min, stopping),
             *_reassigned(moved),
         ]
 
 
-def is_unclean(old: Partition, new: Partition | c.PartitionChanged) -> bool:
-    """Whether the new leader may lack records that were acknowledged: it was not in sync, nor eligible, nor the last
-    one that led."""
-    if new.leader in (NO_BROKER, old.leader) or not old.has_state:
+def is_unclean(old: PartitionState, new: PartitionState | c.PartitionChanged) -> bool:
+    """Whether the new leader may lack acknowledged records: it was neither in sync nor eligible nor the last leader."""
+    if new.leader in (NO_BROKER, old.leader) or not old.initialized:
         return False
     return new.leader not in (*old.in_sync, *old.eligible, old.last_leader)
 
@@ -104,23 +103,25 @@ def _name(topic: Topic, index: int) -> str:
     return f"{topic.name}-{index}"
 
 
-def _pairs_of(before: Topic | None, topic: Topic, born: Born) -> Iterator[tuple[int, Partition, Partition]]:
-    """Each partition as it was, in the old image or when it began, and as it is."""
+def _pairs_of(
+    before: Topic | None, topic: Topic, first_states: FirstStates
+) -> Iterator[tuple[int, PartitionState, PartitionState]]:
+    """Each partition before (in the old image, or its first state) and after."""
     known = before.partitions if before is not None and before.id == topic.id else ()
     for index, now in enumerate(topic.partitions):
         was = known[index] if index < len(known) else None
-        if was is None or not was.has_state:
-            was = born.get((topic.id, index), was)
+        if was is None or not was.initialized:
+            was = first_states.get((topic.id, index), was)
         if was is not None:
             yield index, was, now
 
 
-def _moved(old: Image, new: Image, born: Born) -> Iterator[_Moved]:
-    """Partitions that have another state than before."""
+def _moved(old: Image, new: Image, first_states: FirstStates) -> Iterator[_Moved]:
+    """Partitions whose state has changed."""
     for name, topic in new.topics.items():
         before = old.topics.get(name)
         if before is not topic:
-            for index, was, now in _pairs_of(before, topic, born):
+            for index, was, now in _pairs_of(before, topic, first_states):
                 if was is not now and was != now:
                     yield _Moved(_name(topic, index), was, now)
 
@@ -136,7 +137,7 @@ def count(number: int, noun: str) -> str:
 
 
 def _subject(names: list[str]) -> str:
-    """One partition by name, several by number and names."""
+    """One partition by name, several by count and names."""
     return names[0] if len(names) == 1 else f"{len(names)} partitions ({_listed(names)})"
 
 
@@ -169,7 +170,7 @@ def _brokers(old: Image, new: Image, stopping: set[int]) -> Iterator[Event]:
             yield _info(f"broker {broker_id} is stopping, and hands over what it leads")
 
 
-def _address(broker: Broker) -> str:
+def _address(broker: BrokerRegistration) -> str:
     first = broker.endpoints[0] if broker.endpoints else None
     where = "no listener" if first is None else f"{first.host}:{first.port}"
     return where if broker.rack is None else f"{where}, rack {broker.rack}"
@@ -225,7 +226,7 @@ def _settings(old: Image, new: Image) -> Iterator[Event]:
 def _leaders(old: Image, new: Image, moved: list[_Moved], unclean: set[str], stopping: set[int]) -> Iterator[Event]:
     alike: dict[tuple[int, int, str], list[str]] = {}
     for name, was, now in moved:
-        if was.has_state and now.leader != was.leader:
+        if was.initialized and now.leader != was.leader:
             why = _why_elected(old, new, was, now, unclean=name in unclean)
             alike.setdefault((was.leader, now.leader, why), []).append(name)
     for (before, after, why), names in alike.items():
@@ -239,7 +240,7 @@ def _leaders(old: Image, new: Image, moved: list[_Moved], unclean: set[str], sto
         yield _warning(text) if why.startswith("unclean") else _info(text)
 
 
-def _why_elected(old: Image, new: Image, was: Partition, now: Partition, *, unclean: bool) -> str:
+def _why_elected(old: Image, new: Image, was: PartitionState, now: PartitionState, *, unclean: bool) -> str:
     if now.leader == NO_BROKER:
         held = "" if not (now.in_sync or now.eligible) else f" ({_ids((*now.in_sync, *now.eligible))})"
         return f"no broker is alive that has all acknowledged records{held}; start one of them"
@@ -266,7 +267,7 @@ def _in_sync(new: Image, moved: list[_Moved], stopping: set[int]) -> Iterator[Ev
     lost: dict[tuple[int, str], list[str]] = {}
     won: dict[int, list[str]] = {}
     for name, was, now in moved:
-        if not was.has_state or not now.has_state:
+        if not was.initialized or not now.initialized:
             continue
         for broker in was.in_sync:
             if broker not in now.in_sync and broker in now.replicas:
@@ -282,9 +283,9 @@ def _in_sync(new: Image, moved: list[_Moved], stopping: set[int]) -> Iterator[Ev
 
 
 def _acceptance(
-    old: Image, new: Image, born: Born, in_sync_min: Callable[[Topic], int], stopping: set[int]
+    old: Image, new: Image, first_states: FirstStates, in_sync_min: Callable[[Topic], int], stopping: set[int]
 ) -> Iterator[Event]:
-    """Whether acks=all is taken: in-sync sets change, and so does the setting. Of a new partition it is expected."""
+    """Whether acks=all is accepted: depends on the ISR and on the setting. New partitions are expected to accept it."""
     short: list[str] = []
     enough: list[str] = []
     gone: set[int] = set()
@@ -294,9 +295,9 @@ def _acceptance(
             continue
         least = in_sync_min(topic)
         least_before = least if before is None or before.id != topic.id else in_sync_min(before)
-        for index, was, now in _pairs_of(before, topic, born):
-            new_one = (topic.id, index) in born
-            if (was is now and least == least_before and not new_one) or not was.has_state or not now.has_state:
+        for index, was, now in _pairs_of(before, topic, first_states):
+            new_one = (topic.id, index) in first_states
+            if (was is now and least == least_before and not new_one) or not was.initialized or not now.initialized:
                 continue
             refused_before = not new_one and len(was.in_sync) < min(least_before, len(now.replicas))
             refused = len(now.in_sync) < min(least, len(now.replicas))

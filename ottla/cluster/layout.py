@@ -1,9 +1,9 @@
-"""Where things lie in the store, and the JSON in them.
+"""The layout of the store: paths of nodes, and the JSON in them.
 
-The layout follows Apache Kafka 3.x where it says the same thing, so tools that read Kafka's znodes can read ours; what
-Kafka has no word for lies under /ottla. Fields that Kafka does not have (`epoch` and `incarnation` of a broker,
-`broker_epoch` of a partition's leader, the eligible replicas) stand beside Kafka's. A name that somebody chose becomes
-a path only through `escaped`.
+The layout is that of Apache Kafka 3.x where Kafka has the same data, so tools that read Kafka's znodes can read ours;
+what Kafka does not have is under /ottla. Fields that Kafka does not have (`epoch` and `incarnation` of a broker,
+`broker_epoch` of a partition's leader, the eligible replicas) are beside Kafka's. A name that a user chose becomes part
+of a path only through `escaped`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ottla.cluster.model import NO_BROKER, Broker, Endpoint, Partition, Tombstone, with_epochs
+from ottla.cluster.model import NO_BROKER, BrokerRegistration, Endpoint, PartitionState, Tombstone, with_epochs
 from ottla.cluster.store import Create, Op
 
 CLUSTER_ID: Final = "/cluster/id"
@@ -40,11 +40,11 @@ IMAGE_PATHS: Final = (
 """Everything an image is loaded from."""
 
 ADDED_PATHS: Final = (GROUP_CONFIGS,)
-"""What earlier releases did not lay out: made by the first broker that misses it."""
+"""Nodes that earlier releases did not have: created by the first broker that misses them."""
 
 FORMAT_VERSION: Final = 1
 CLUSTER_DEFAULT: Final = "<default>"
-"""Kafka's name for the configs of all brokers. No broker id is spelt like it."""
+"""Kafka's name for the configs of all brokers."""
 
 _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _TO_URL: Final = bytes.maketrans(b"+/", b"-_")
@@ -121,8 +121,8 @@ def id_bytes(text: str) -> bytes:
 
 
 def new_id(random: bytes) -> bytes:
-    """A Uuid (version 4) from sixteen random bytes; never one that starts with a dash, which commands take for a flag,
-    nor one of the small reserved ones."""
+    """A Uuid (version 4) from sixteen random bytes; never one that starts with a dash, which commands would take for an
+    option, nor one of the reserved ones."""
     assert len(random) == 16
     raw = bytearray(random)
     raw[6] = raw[6] & 0x0F | 0x40
@@ -144,7 +144,7 @@ def decode(data: bytes) -> dict[str, Any]:
 
 
 def first_nodes(cluster_id: str) -> list[Op]:
-    """What an empty store gets before anything else, in one commit."""
+    """The first nodes of an empty store, created in one commit."""
     plain = (
         "/cluster", "/brokers", BROKERS, TOPICS, "/config", TOPIC_CONFIGS, BROKER_CONFIGS, GROUP_CONFIGS,
         "/config/clients", "/config/users", "/admin", DELETIONS, "/ottla", TOMBSTONES, CHANGES,
@@ -174,7 +174,7 @@ def controller_of(data: bytes) -> int:
     return int(decode(data)["brokerid"])
 
 
-def broker_data(broker: Broker, wall_ms: int) -> bytes:
+def broker_data(broker: BrokerRegistration, wall_ms: int) -> bytes:
     first = broker.endpoints[0]
     payload: dict[str, object] = {
         "version": 5,
@@ -197,7 +197,7 @@ def broker_data(broker: Broker, wall_ms: int) -> bytes:
     return encode(payload)
 
 
-def broker_of(broker: int, data: bytes) -> Broker:
+def broker_of(broker: int, data: bytes) -> BrokerRegistration:
     payload = decode(data)
     protocols = payload["listener_security_protocol_map"]
     endpoints = []
@@ -206,7 +206,7 @@ def broker_of(broker: int, data: bytes) -> Broker:
         host, _, port = address.rpartition(":")
         endpoints.append(Endpoint(listener, host.strip("[]"), int(port), protocols[listener]))
     epoch = payload["epoch"]
-    return Broker(
+    return BrokerRegistration(
         broker,
         epoch,
         tuple(endpoints),
@@ -219,7 +219,7 @@ def broker_of(broker: int, data: bytes) -> Broker:
 
 
 def incarnation_of(data: bytes) -> str:
-    """Of the process that registered a broker; empty where an earlier release did."""
+    """Of the process that registered a broker; empty for an earlier release."""
     found: str = decode(data).get("incarnation", "")
     return found
 
@@ -228,7 +228,7 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def topic_data(topic_id: bytes, partitions: Iterable[Partition]) -> bytes:
+def topic_data(topic_id: bytes, partitions: Iterable[PartitionState]) -> bytes:
     partitions = list(partitions)
     return encode(
         {
@@ -241,13 +241,13 @@ def topic_data(topic_id: bytes, partitions: Iterable[Partition]) -> bytes:
     )
 
 
-def topic_of(data: bytes) -> tuple[bytes, list[Partition]]:
-    """A topic's id and its partitions, still without their states."""
+def topic_of(data: bytes) -> tuple[bytes, list[PartitionState]]:
+    """The id of a topic and its partitions, which have only their assignment."""
     payload = decode(data)
     adding, removing = payload["adding_replicas"], payload["removing_replicas"]
     assignment = payload["partitions"]
     return id_bytes(payload["topic_id"]), [
-        Partition(
+        PartitionState(
             replicas=tuple(assignment[str(i)]),
             adding=tuple(adding.get(str(i), ())),
             removing=tuple(removing.get(str(i), ())),
@@ -256,7 +256,7 @@ def topic_of(data: bytes) -> tuple[bytes, list[Partition]]:
     ]
 
 
-def state_data(partition: Partition, controller_epoch: int) -> bytes:
+def state_data(partition: PartitionState, controller_epoch: int) -> bytes:
     return encode(
         {
             "version": 1,
@@ -273,11 +273,11 @@ def state_data(partition: Partition, controller_epoch: int) -> bytes:
     )
 
 
-def state_of(data: bytes, version: int) -> Partition:
-    """A partition's state; its replicas stand in the topic's node."""
+def state_of(data: bytes, version: int) -> PartitionState:
+    """The state of a partition; its replicas are in the node of the topic."""
     payload = decode(data)
     return with_epochs(
-        Partition(
+        PartitionState(
             replicas=(),
             leader=payload["leader"],
             leader_epoch=payload["leader_epoch"],

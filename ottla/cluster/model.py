@@ -1,4 +1,4 @@
-"""The nouns of a cluster: brokers, topics, partitions. All immutable; an image is made of them."""
+"""The records of a metadata image: broker registrations, topics, partition states, tombstones. All immutable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NO_EPOCH: Final = -1
 
 
 class Endpoint(NamedTuple):
-    """Where a broker listens: a name, an address to tell clients, and the security protocol spoken there."""
+    """A listener of a broker: its name, its advertised address and its security protocol."""
 
     listener: str
     host: str
@@ -18,17 +18,18 @@ class Endpoint(NamedTuple):
     protocol: str = "PLAINTEXT"
 
 
-class Broker(NamedTuple):
-    """A live broker. `epoch` is new with every registration, so a restarted broker is not mistaken for its old self.
+class BrokerRegistration(NamedTuple):
+    """A live broker. Every registration has a new broker epoch (`epoch`), so a restarted broker is told from its
+    earlier process.
 
-    `clean_since` is the oldest registration since which every stop of this broker was clean, so that nothing of its
-    logs can have been lost since; after any other stop it equals `epoch`. A `draining` broker is about to stop.
+    `clean_since`: the oldest registration since which every stop of this broker was a clean shutdown, so that its logs
+    can have lost nothing since. After any other stop it equals `epoch`. `draining`: controlled shutdown has begun.
 
-    `incarnation` is drawn by the process and stays with it: by this it knows its own registration from that of another
-    process with the same id. Earlier releases have none.
+    `incarnation` is a random id of the process, the same in all its registrations. It tells the registration of this
+    process from that of another process with the same broker id. Earlier releases have none.
 
-    `damaged` names the partitions (topic id as text, number) whose logs were found damaged when it started: of these it
-    holds nothing that it held before, however clean its last stop was.
+    `damaged`: partitions (topic id as text, number) whose logs were found damaged at start. What the broker held of
+    these does not count, however clean its last stop was.
     """
 
     id: int
@@ -44,17 +45,18 @@ class Broker(NamedTuple):
         return next((each for each in self.endpoints if each.listener == listener), None)
 
 
-class Partition(NamedTuple):
-    """Who holds a partition and who leads it. Without a state (`partition_epoch` -1) it has not been led yet.
+class PartitionState(NamedTuple):
+    """The assignment of a partition and its leader, leader epoch and ISR. With `partition_epoch` -1 no leader was ever
+    elected (`initialized` is false).
 
-    `broker_epoch` is the leader's registration under which it was elected: a leader that has registered again since may
-    have lost the end of its log, and has to be elected anew. `partition_epoch` counts the changes of the state, and is
+    `broker_epoch`: the registration under which the leader was elected. A leader that has registered again since may
+    have lost the end of its log, and has to be elected again. `partition_epoch` counts the changes of the state; it is
     the version of the state's node.
 
-    A replica in `in_sync` holds everything that was ever acknowledged to all, and so does one in `eligible`: those that
-    left when fewer than min.insync.replicas stayed, since when nothing more is acknowledged to all (KIP-966). Beside
-    each stands the registration under which that was known last (KIP-903): if the broker has lost its unsynced tail
-    since, it no longer holds. `last_leader` led last, and is what is left to hope for when both sets are empty.
+    A replica in `in_sync` (ISR) has every record that was acknowledged with acks=all. So has one in `eligible` (ELR,
+    KIP-966): it left the ISR when fewer than min.insync.replicas stayed, and nothing was acknowledged with acks=all
+    since. The epochs beside both sets are the registrations under which that was known last (KIP-903): a broker that
+    has lost its unsynced tail since does not count. `last_leader` is the last choice when both sets are empty.
     """
 
     replicas: tuple[int, ...]
@@ -71,13 +73,13 @@ class Partition(NamedTuple):
     last_leader: int = NO_BROKER
 
     @property
-    def has_state(self) -> bool:
+    def initialized(self) -> bool:
         return self.partition_epoch != NO_EPOCH
 
 
-def with_epochs(state: Partition) -> Partition:
-    """A state as it was written before it said under which registrations its replicas were in sync: all under the
-    leader's, which was the newest that was known then."""
+def with_epochs(state: PartitionState) -> PartitionState:
+    """A state that an earlier release wrote, without broker epochs of the ISR: all get the leader's, which was the
+    newest that was known then."""
     if len(state.in_sync_epochs) == len(state.in_sync):
         return state
     last = state.leader if state.leader != NO_BROKER or len(state.in_sync) != 1 else state.in_sync[0]
@@ -85,16 +87,16 @@ def with_epochs(state: Partition) -> Partition:
 
 
 class Topic(NamedTuple):
-    """`configs` holds what was set for this topic only, as text, under Kafka's names."""
+    """`configs`: the settings of this topic alone, as text, under Kafka's names."""
 
     name: str
     id: bytes
-    partitions: tuple[Partition, ...]
+    partitions: tuple[PartitionState, ...]
     configs: Mapping[str, str]
 
 
 class Tombstone(NamedTuple):
-    """A deleted topic, kept until every broker that held a replica has said that its files are gone."""
+    """A deleted topic. It stays until every broker with a replica has confirmed that the files are deleted."""
 
     name: str
     replicas: tuple[int, ...]

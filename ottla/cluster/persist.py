@@ -1,8 +1,8 @@
-"""How each change is written: the store operations that make the tree say what the change says.
+"""Changes as store operations: what to write to the nodes of the store for each change.
 
-A change of any size is cut into steps of one commit each. Every step holds whole changes, so each leaves an image that
-is valid by itself (a topic whose partitions are not all led yet, a deleted one not all out of the store), and whoever
-is controller next finds in the image what is left to do.
+A list of changes is split into steps of one commit each. Every step has whole changes, so each leaves a valid image (a
+topic whose partitions do not all have leaders yet, a deleted one that is partly removed), and the next controller finds
+in the image what is left to do.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Any, Final, NamedTuple
 from ottla.cluster import changes as c
 from ottla.cluster import layout
 from ottla.cluster.image import Draft, Image
-from ottla.cluster.model import Partition, Tombstone, Topic
+from ottla.cluster.model import PartitionState, Tombstone, Topic
 from ottla.cluster.store import ANY_VERSION, COMMIT_BYTES_MAX, COMMIT_OPS_MAX, Create, Delete, Op, Set
 
 STEP_OPS_MAX: Final = COMMIT_OPS_MAX - 10
-"""Room for the fence, the change node and a registration."""
+"""Leaves space for the fence, the change node and a registration."""
 STEP_BYTES_MAX: Final = COMMIT_BYTES_MAX // 3
-"""A step's data is written twice, once in its nodes and once in its change node; a single change may be larger."""
-ERASED_PARTITIONS_MAX: Final = STEP_OPS_MAX // 2
+"""The data of a step is written twice, in its nodes and in its change node; a single change may be larger."""
+REMOVED_PARTITIONS_MAX: Final = STEP_OPS_MAX // 2
 
 
 class Step(NamedTuple):
-    """One commit: changes to announce, and operations that make the tree agree."""
+    """One commit: the changes for the log, and the operations on nodes."""
 
     changes: tuple[c.Change, ...]
     ops: tuple[Op, ...]
 
 
 def steps(image: Image, changes: Iterable[c.Change]) -> Iterator[Step]:
-    """Cut changes into commits, in order; lazily, so that a long list is not worked off in one go."""
+    """Split changes into commits, in order; lazily, so that a long list does not hold up the loop."""
     draft = Draft(image)
     step = _Step()
     for change in changes:
@@ -49,8 +49,8 @@ def steps(image: Image, changes: Iterable[c.Change]) -> Iterator[Step]:
 
 
 class _Step:
-    """A commit in the making. The node of a topic holds the assignments of all its partitions: it is written once,
-    however many of them have moved."""
+    """Collects one commit. The node of a topic has the assignments of all its partitions: it is written once, however
+    many of them have changed."""
 
     __slots__ = ("changes", "moved", "ops", "size")
 
@@ -83,19 +83,19 @@ class _Step:
 
 
 def _assignment_moved(before: Draft, change: c.Change) -> Topic | None:
-    """The topic whose node this change has to rewrite for the sake of one partition's assignment."""
+    """The topic whose node has to be written because the assignment of one partition has changed."""
     if not isinstance(change, c.PartitionChanged) or change.replicas is None:
         return None
     return before.topics.map[before.names.map[change.topic_id]]
 
 
 def _assignment_size(topic: Topic) -> int:
-    """About as large as the topic's node."""
+    """The approximate size of the topic's node."""
     return 80 + len(topic.partitions) * (12 + 6 * len(topic.partitions[0].replicas))
 
 
 def _topic_created(before: Draft, change: c.TopicCreated) -> list[Op]:
-    partitions = (Partition(replicas) for replicas in change.assignments)
+    partitions = (PartitionState(replicas) for replicas in change.assignments)
     return [
         Create(layout.topic_path(change.name), layout.topic_data(change.topic_id, partitions)),
         Create(layout.partitions_path(change.name)),
@@ -107,7 +107,7 @@ def _partitions_added(before: Draft, change: c.PartitionsAdded) -> list[Op]:
     topic = before.topic(change.topic_id)
     assert topic is not None
     assert change.first == len(topic.partitions)
-    partitions = (*topic.partitions, *(Partition(replicas) for replicas in change.assignments))
+    partitions = (*topic.partitions, *(PartitionState(replicas) for replicas in change.assignments))
     return [Set(layout.topic_path(topic.name), layout.topic_data(topic.id, partitions))]
 
 
@@ -117,7 +117,7 @@ def _partition_changed(before: Draft, change: c.PartitionChanged) -> list[Op]:
     assert change.partition_epoch == old.partition_epoch + 1, "every change of a state is counted"
     data = layout.state_data(change.applied_to(old), before.controller_epoch)
     path = layout.state_path(name, change.partition)
-    if old.has_state:
+    if old.initialized:
         return [Set(path, data, old.partition_epoch)]
     return [Create(layout.partition_path(name, change.partition)), Create(path, data)]
 
@@ -135,17 +135,17 @@ def _topic_deleted(before: Draft, change: c.TopicDeleted) -> list[Op]:
     return ops
 
 
-def _partitions_erased(before: Draft, change: c.PartitionsErased) -> list[Op]:
+def _partitions_removed(before: Draft, change: c.PartitionsRemoved) -> list[Op]:
     topic = before.deleting.map[change.topic_id]
     ops: list[Op] = []
     for index in range(change.first, change.stop):
-        if topic.partitions[index].has_state:
+        if topic.partitions[index].initialized:
             ops.append(Delete(layout.state_path(topic.name, index)))
             ops.append(Delete(layout.partition_path(topic.name, index)))
     return ops
 
 
-def _topic_erased(before: Draft, change: c.TopicErased) -> list[Op]:
+def _topic_removed(before: Draft, change: c.TopicRemoved) -> list[Op]:
     topic = before.deleting.map[change.topic_id]
     return [
         Delete(layout.partitions_path(topic.name)),
@@ -155,12 +155,12 @@ def _topic_erased(before: Draft, change: c.TopicErased) -> list[Op]:
     ]
 
 
-def _replica_erased(before: Draft, change: c.ReplicaErased) -> list[Op]:
-    return [replica_erased(change, before.tombstones.map[change.topic_id], ANY_VERSION)]
+def _replica_deleted(before: Draft, change: c.ReplicaDeleted) -> list[Op]:
+    return [replica_deleted(change, before.tombstones.map[change.topic_id], ANY_VERSION)]
 
 
-def replica_erased(change: c.ReplicaErased, tombstone: Tombstone, version: int) -> Op:
-    """The one change that every broker may commit for itself: hence the version of the tombstone it has read."""
+def replica_deleted(change: c.ReplicaDeleted, tombstone: Tombstone, version: int) -> Op:
+    """The one change that every broker commits for itself: so with the version of the tombstone that it has read."""
     left = tombstone._replace(replicas=tuple(b for b in tombstone.replicas if b != change.broker))
     path = layout.tombstone_path(change.topic_id)
     return Set(path, layout.tombstone_data(left), version) if left.replicas else Delete(path, version)
@@ -177,7 +177,7 @@ def _group_config_changed(before: Draft, change: c.GroupConfigChanged) -> list[O
 
 
 def _configs(path: str, configs: Mapping[str, str], known: bool) -> list[Op]:
-    """A node that is there only as long as something is set."""
+    """The node exists only while there are settings."""
     if not configs:
         return [Delete(path)] if known else []
     data = layout.configs_data(configs)
@@ -185,7 +185,7 @@ def _configs(path: str, configs: Mapping[str, str], known: bool) -> list[Op]:
 
 
 def _nothing(before: Draft, change: c.Change) -> list[Op]:
-    """Said of nodes bound to a session: their owner, or the end of its session, writes them."""
+    """Of ephemeral nodes: their owner creates them, and the end of its session removes them."""
     return []
 
 
@@ -195,9 +195,9 @@ _OPS: Final[dict[type[c.Change], Callable[[Draft, Any], list[Op]]]] = {
     c.PartitionChanged: _partition_changed,
     c.TopicConfigChanged: _topic_config_changed,
     c.TopicDeleted: _topic_deleted,
-    c.PartitionsErased: _partitions_erased,
-    c.TopicErased: _topic_erased,
-    c.ReplicaErased: _replica_erased,
+    c.PartitionsRemoved: _partitions_removed,
+    c.TopicRemoved: _topic_removed,
+    c.ReplicaDeleted: _replica_deleted,
     c.BrokerRegistered: _nothing,
     c.BrokerGone: _nothing,
     c.BrokerConfigChanged: _broker_config_changed,

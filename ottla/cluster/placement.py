@@ -1,9 +1,8 @@
-"""Which brokers hold a new partition: evenly, leaders too, and over different racks. Nothing here is left to chance.
+"""Replica placement: which brokers get the replicas of new partitions, spread evenly and over racks. Deterministic.
 
-The same spread as Apache Kafka's: the leaders of successive partitions go round the brokers, and the followers of a
-partition start a little further each time round, so that the load of a lost broker is taken over by all others and not
-by its neighbour. Where every broker names its rack, brokers are taken rack by rack, and a rack is used twice only when
-each has been used once.
+As in Apache Kafka: the leaders of successive partitions go round the brokers, and the followers start one broker
+further each time round, so that all others take over the load of a lost broker. Where every broker has a rack, brokers
+of different racks alternate, and a rack gets a second replica of a partition only when each has one.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from ottla.cluster.model import Broker
+from ottla.cluster.model import BrokerRegistration
 
 
 def place(
-    brokers: Iterable[Broker],
+    brokers: Iterable[BrokerRegistration],
     partitions: int,
     replication_factor: int,
     *,
     start: int,
     first_partition: int = 0,
 ) -> list[tuple[int, ...]]:
-    """The replicas of `partitions` new partitions, leader first. `start` says with which broker to begin."""
+    """The replicas of `partitions` new partitions, preferred leader first. `start`: the first broker."""
     ring = _ring(brokers)
     assert 0 < replication_factor <= len(ring)
     racks = {broker.id: broker.rack for broker in ring}
@@ -43,16 +42,16 @@ def place(
     return placed
 
 
-def start_after(brokers: Iterable[Broker], replicas: Sequence[int]) -> int:
-    """The `start` with which a topic whose first partition lies on `replicas` was placed, so it grows as it began."""
+def start_after(brokers: Iterable[BrokerRegistration], replicas: Sequence[int]) -> int:
+    """The `start` of a topic whose first partition is on `replicas`, so that new partitions continue its placement."""
     ring = [broker.id for broker in _ring(brokers)]
     return ring.index(replicas[0]) if replicas[0] in ring else 0
 
 
-def _ring(brokers: Iterable[Broker]) -> list[Broker]:
-    """Brokers in the order they are used: by id, or taking one of each rack in turn where all have a rack."""
+def _ring(brokers: Iterable[BrokerRegistration]) -> list[BrokerRegistration]:
+    """Brokers in the order of use: by id; where all have a rack, alternating between racks."""
     ordered = sorted(brokers)
-    by_rack: dict[str, list[Broker]] = {}
+    by_rack: dict[str, list[BrokerRegistration]] = {}
     for broker in ordered:
         if broker.rack is None:
             return [each._replace(rack=None) for each in ordered]
@@ -61,14 +60,14 @@ def _ring(brokers: Iterable[Broker]) -> list[Broker]:
     return [broker for turn in turns for broker in turn if broker is not None]
 
 
-def _followers(ring: Sequence[Broker], lead: int, *, shift: int) -> list[Broker]:
-    """All others, in the order in which they are asked to follow."""
+def _followers(ring: Sequence[BrokerRegistration], lead: int, *, shift: int) -> list[BrokerRegistration]:
+    """All others, in the order in which they become followers."""
     others = len(ring) - 1
     return [ring[(lead + 1 + (shift + i) % others) % len(ring)] for i in range(others)]
 
 
-def _rest(ring: Sequence[Broker], lead: int, replicas: Sequence[int], replication_factor: int) -> list[int]:
-    """When racks are of uneven size, those passed over because their rack was used before all had been."""
+def _rest(ring: Sequence[BrokerRegistration], lead: int, replicas: Sequence[int], replication_factor: int) -> list[int]:
+    """Racks of uneven size: brokers that were passed over because their rack was used before all others."""
     if len(replicas) == replication_factor:
         return []
     left = [broker.id for broker in _followers(ring, lead, shift=0) if broker.id not in replicas]

@@ -1,9 +1,9 @@
-"""Moving replicas from broker to broker while everybody goes on (KIP-455).
+"""Partition reassignment (KIP-455): replicas move from broker to broker while clients go on.
 
-A partition that is to move has, for a while, the replicas it had and those it shall have: `replicas` are all of them
-(those to be first), `adding` and `removing` say which. The new ones fetch like any follower. When all of them are in
-sync the controller drops the rest (`elections.reassigned`): that is decided from the image alone, so a controller that
-takes over in between has nothing to ask. What a call says replaces what an earlier one said; None calls it off.
+During a reassignment a partition has its old and its new replicas: `replicas` are all of them (the new ones first),
+`adding` and `removing` say which change. The new ones fetch like any follower. When all of them are in sync the
+controller removes the old ones (`elections.reassigned`). That is decided from the image alone, so a new controller
+continues it. A request replaces an earlier one for the same partition; None cancels it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ottla.cluster.changes import partition_changed
-from ottla.cluster.elections import Census, Terms, counted, due
+from ottla.cluster.elections import LiveBrokers, Terms, counted, due
 from ottla.cluster.image import Image
-from ottla.cluster.model import NO_BROKER, Partition
-from ottla.cluster.requests import Decision, PartitionResult, Reassignment, Rules
+from ottla.cluster.model import NO_BROKER, PartitionState
+from ottla.cluster.requests import ControllerDecision, PartitionResult, Reassignment, Rules
 from ottla.errors import ErrorCode, Refused
 
 
 def alter_reassignments(
     image: Image, wanted: Sequence[Reassignment], rules: Rules, *, factor_may_change: bool = True
-) -> Decision[PartitionResult]:
-    """Begin, replace or call off reassignments, each for itself."""
-    everybody = Census(image.brokers)
-    decision: Decision[PartitionResult] = Decision([], [])
+) -> ControllerDecision[PartitionResult]:
+    """Begin, replace or cancel reassignments, each independently."""
+    everybody = LiveBrokers(image.brokers)
+    decision: ControllerDecision[PartitionResult] = ControllerDecision([], [])
     times = Counter((each.topic, each.partition) for each in wanted)
     for each in wanted:
         try:
@@ -37,13 +37,13 @@ def alter_reassignments(
                     f"Unable to find a topic-partition {each.topic}-{each.partition}.",
                 )
             old = topic.partitions[each.partition]
-            census = everybody.of(topic.id, each.partition)
+            live = everybody.of(topic.id, each.partition)
             terms = Terms.of(topic, rules)
             if each.replicas is None:
-                new = _called_off(old, census, terms)
+                new = _cancelled(old, live, terms)
             else:
-                _check(old, tuple(each.replicas), census, factor_may_change)
-                new = _begun(old, tuple(each.replicas), census, terms)
+                _check(old, tuple(each.replicas), live, factor_may_change)
+                new = _started(old, tuple(each.replicas), live, terms)
         except Refused as refused:
             decision.results.append(PartitionResult(each.topic, each.partition, refused.code, refused.message))
             continue
@@ -53,18 +53,18 @@ def alter_reassignments(
     return decision
 
 
-def _original(partition: Partition) -> tuple[int, ...]:
+def _original(partition: PartitionState) -> tuple[int, ...]:
     return tuple(replica for replica in partition.replicas if replica not in partition.adding)
 
 
-def _check(partition: Partition, replicas: tuple[int, ...], census: Census, factor_may_change: bool) -> None:
+def _check(partition: PartitionState, replicas: tuple[int, ...], live: LiveBrokers, factor_may_change: bool) -> None:
     original = _original(partition)
     if not replicas:
         problem = "The manual partition assignment includes an empty replica list."
     elif len(set(replicas)) != len(replicas):
         problem = "The manual partition assignment includes a broker more than once."
-    elif strangers := [r for r in replicas if r not in census.brokers and r not in original]:
-        problem = f"The manual partition assignment includes broker {strangers[0]}, but no such broker is registered."
+    elif unknown := [r for r in replicas if r not in live.brokers and r not in original]:
+        problem = f"The manual partition assignment includes broker {unknown[0]}, but no such broker is registered."
     elif not factor_may_change and len(replicas) != len(original):
         raise Refused(
             ErrorCode.invalid_replication_factor,
@@ -75,10 +75,10 @@ def _check(partition: Partition, replicas: tuple[int, ...], census: Census, fact
     raise Refused(ErrorCode.invalid_replica_assignment, problem)
 
 
-def _begun(partition: Partition, target: tuple[int, ...], census: Census, terms: Terms) -> Partition:
+def _started(partition: PartitionState, target: tuple[int, ...], live: LiveBrokers, terms: Terms) -> PartitionState:
     original = _original(partition)
-    if not partition.has_state:  # no records yet that would have to move
-        new = due(partition._replace(replicas=target), census, terms)
+    if not partition.initialized:  # it has no records yet
+        new = due(partition._replace(replicas=target), live, terms)
         if new.leader == NO_BROKER:
             raise Refused(ErrorCode.invalid_replica_assignment, "None of the replicas is there to lead the partition.")
         return counted(partition, new)
@@ -88,17 +88,17 @@ def _begun(partition: Partition, target: tuple[int, ...], census: Census, terms:
         adding=tuple(replica for replica in target if replica not in original),
         removing=removing,
     )
-    return _moved(partition, moving, census, terms)
+    return _moved(partition, moving, live, terms)
 
 
-def _called_off(partition: Partition, census: Census, terms: Terms) -> Partition:
+def _cancelled(partition: PartitionState, live: LiveBrokers, terms: Terms) -> PartitionState:
     if not partition.adding and not partition.removing:
         raise Refused(ErrorCode.no_reassignment_in_progress, "No partition reassignment is in progress.")
-    return _moved(partition, partition._replace(replicas=_original(partition), adding=(), removing=()), census, terms)
+    return _moved(partition, partition._replace(replicas=_original(partition), adding=(), removing=()), live, terms)
 
 
-def _moved(old: Partition, moving: Partition, census: Census, terms: Terms) -> Partition:
-    """With the new assignment; whoever is no longer in it leaves the sets."""
+def _moved(old: PartitionState, moving: PartitionState, live: LiveBrokers, terms: Terms) -> PartitionState:
+    """With the new assignment; replicas that are not in it leave ISR and ELR."""
     in_sync, in_sync_epochs = _kept(old.in_sync, old.in_sync_epochs, moving.replicas)
     eligible, eligible_epochs = _kept(old.eligible, old.eligible_epochs, moving.replicas)
     if old.in_sync and not in_sync and not terms.unclean:
@@ -109,7 +109,7 @@ def _moved(old: Partition, moving: Partition, census: Census, terms: Terms) -> P
     new = moving._replace(
         in_sync=in_sync, in_sync_epochs=in_sync_epochs, eligible=eligible, eligible_epochs=eligible_epochs
     )
-    return counted(old, due(new, census, terms))
+    return counted(old, due(new, live, terms))
 
 
 def _kept(replicas: Iterable[int], epochs: Iterable[int], of: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -117,8 +117,8 @@ def _kept(replicas: Iterable[int], epochs: Iterable[int], of: Sequence[int]) -> 
     return tuple(replica for replica, _ in pairs), tuple(epoch for _, epoch in pairs)
 
 
-def under_way(image: Image, wanted: Iterable[tuple[str, int]] | None = None) -> list[tuple[str, int, Partition]]:
-    """Partitions that are moving, of these or of all."""
+def in_progress(image: Image, wanted: Iterable[tuple[str, int]] | None = None) -> list[tuple[str, int, PartitionState]]:
+    """The reassignments in progress, of these partitions or of all."""
     if wanted is None:
         wanted = ((topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions)))
     found = []

@@ -1,35 +1,35 @@
-"""What a registration is worth: whether a broker that comes back still holds what it held.
+"""Broker registration: whether a broker that comes back still has its records, and which process owns a broker id.
 
-A clean stop leaves a mark in the data directory, and the next start takes it away. A broker that finds none was killed,
-or its machine went down: the end of its logs may be lost. One that finds a mark older than the last registration the
-cluster knows of it does not have the files that it had then, but older ones that somebody put back.
+Clean shutdown leaves a marker in the data directory, and the next start removes it. A broker without a marker was
+killed, or its machine went down: the end of its logs may be lost. A marker that is older than the last registration
+which the cluster knows of this broker means that older files were restored.
 
-And whose it is: an id is free as soon as a session has ended, so another process may have taken it when one that hung
-comes back. Two that are one broker would both lead what it leads, in one epoch: the one that was replaced ends.
+A broker id is free as soon as its session has expired, so another process may have registered with it when one that
+hung goes on. Both would lead the same partitions in the same leader epoch: the process that lost its session ends.
 """
 
 from __future__ import annotations
 
 from ottla.cluster.image import Image
-from ottla.cluster.model import NO_EPOCH, Broker
-from ottla.cluster.requests import BrokerRegistration
+from ottla.cluster.model import NO_EPOCH, BrokerRegistration
+from ottla.cluster.requests import RegistrationRequest
 from ottla.errors import Fault
 
 
-class Replaced(Fault):
-    """Another process is this broker by now: this one must not go on."""
+class DuplicateBrokerId(Fault):
+    """Another process has registered with the id of this broker: this process must end."""
 
 
-def clean_since(image: Image, registration: BrokerRegistration, epoch: int) -> int:
-    """The oldest registration since which this broker has lost nothing; `epoch`, the new one, if it may have."""
-    mark = registration.clean_epoch
-    if mark == NO_EPOCH or last_known_epoch(image, registration.id) > mark:
+def clean_since(image: Image, registration: RegistrationRequest, epoch: int) -> int:
+    """The oldest registration since which this broker has lost no records; `epoch`, the new one, if it may have."""
+    marker = registration.clean_epoch
+    if marker == NO_EPOCH or last_known_epoch(image, registration.id) > marker:
         return epoch
-    return mark if registration.clean_since == NO_EPOCH else min(registration.clean_since, mark)
+    return marker if registration.clean_since == NO_EPOCH else min(registration.clean_since, marker)
 
 
 def last_known_epoch(image: Image, broker: int) -> int:
-    """The newest registration under which a replica on this broker was known to hold what it should."""
+    """The newest broker epoch under which a replica of this broker is in an ISR or ELR."""
     return max(
         (
             epoch
@@ -45,20 +45,20 @@ def last_known_epoch(image: Image, broker: int) -> int:
     )
 
 
-def already_there(broker: Broker) -> Fault:
+def id_in_use(broker: BrokerRegistration) -> Fault:
     return Fault(
         f"broker {broker.id} is already running in this cluster{_where(broker)}: give this one another id, or stop "
         "that one"
     )
 
 
-def replaced(broker: Broker) -> Replaced:
-    return Replaced(
+def duplicate_broker_id(broker: BrokerRegistration) -> DuplicateBrokerId:
+    return DuplicateBrokerId(
         f"another process is broker {broker.id} of this cluster by now{_where(broker)}: it registered when the session "
-        "of this one had ended. Two must not be one broker, so this one ends here. Give one of them another id, or "
-        "stop that one and start this one again"
+        "of this one had ended. Two processes must not have one broker id, so this one ends here. Give one of them "
+        "another id, or stop that one and start this one again"
     )
 
 
-def _where(broker: Broker) -> str:
+def _where(broker: BrokerRegistration) -> str:
     return f" at {broker.endpoints[0].host}:{broker.endpoints[0].port}" if broker.endpoints else ""

@@ -1,4 +1,4 @@
-"""What a controller can be asked, what it answers, and by which rules it judges. Plain values, no decisions."""
+"""Requests to the controller, their results, and the rules that it applies. Plain values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from ottla.cluster.changes import Change
-from ottla.cluster.model import NO_EPOCH, Endpoint, Partition
+from ottla.cluster.model import NO_EPOCH, Endpoint, PartitionState
 from ottla.errors import ErrorCode
 
 R = TypeVar("R")
@@ -16,10 +16,10 @@ UNSET: Final = -1
 ZERO_ID: Final = bytes(16)
 
 
-class BrokerRegistration(NamedTuple):
-    """What a broker says of itself. `clean_epoch` and `clean_since` are what the mark of its last clean stop said (-1:
-    there was none): the registration under which it stopped, and the oldest since which every stop was clean.
-    `damaged`: partitions (topic id as text, number) of which that does not hold."""
+class RegistrationRequest(NamedTuple):
+    """A broker's own data. `clean_epoch` and `clean_since` are from the marker of its last clean shutdown (-1: there
+    was none): the broker epoch under which it stopped, and the oldest one since which every stop was clean.
+    `damaged`: partitions (topic id as text, number) for which that is not true."""
 
     id: int
     endpoints: Sequence[Endpoint]
@@ -30,7 +30,7 @@ class BrokerRegistration(NamedTuple):
 
 
 class TopicSpec(NamedTuple):
-    """A topic to create. Either counts (unset: the broker's default) or the replicas of each partition by number."""
+    """A topic to create: either counts (unset: the broker's default), or the replicas of each partition by number."""
 
     name: str
     partitions: int = UNSET
@@ -40,7 +40,7 @@ class TopicSpec(NamedTuple):
 
 
 class PartitionsSpec(NamedTuple):
-    """A topic to grow to so many partitions; `assignments` are the replicas of each new one, if given."""
+    """A topic and its new number of partitions; `assignments`: the replicas of each new one, if given."""
 
     name: str
     partitions: int
@@ -87,8 +87,8 @@ class ConfigResult(NamedTuple):
 
 
 class InSyncProposal(NamedTuple):
-    """What a leader asks the controller to make of its partition: `in_sync` are replicas with the registration under
-    which each has caught up. The epochs are those that the leader knows."""
+    """AlterPartition of one partition: `in_sync` are replicas with the broker epoch under which each has caught up. The
+    epochs are those that the leader knows."""
 
     topic_id: bytes
     partition: int
@@ -98,12 +98,12 @@ class InSyncProposal(NamedTuple):
 
 
 class AlterPartitionResult(NamedTuple):
-    """The partition as it is now, or why it was not changed."""
+    """The state of the partition now, or the error."""
 
     topic_id: bytes
     partition: int
     code: ErrorCode = ErrorCode.none
-    state: Partition | None = None
+    state: PartitionState | None = None
 
 
 class ElectionKind(IntEnum):
@@ -114,7 +114,7 @@ class ElectionKind(IntEnum):
 
 
 class Reassignment(NamedTuple):
-    """Where a partition's replicas shall be; None calls off the reassignment that is under way."""
+    """The target replicas of a partition; None cancels its reassignment."""
 
     topic: str
     partition: int
@@ -128,50 +128,31 @@ class PartitionResult(NamedTuple):
     message: str | None = None
 
 
-class Decision(NamedTuple, Generic[R]):
-    """What is to be changed, in order, and one result for each thing that was asked, in order."""
+class ControllerDecision(NamedTuple, Generic[R]):
+    """The changes to commit, and one result for each item of the request, both in order."""
 
     changes: list[Change]
     results: list[R]
 
 
-def _accept(configs: Mapping[str, str | None]) -> None: ...
-
-
-def _accept_for(broker: int | None, configs: Mapping[str, str | None]) -> None: ...
-
-
-def _no_list(name: str) -> str | None:
-    return None
-
-
-def _one(configs: Mapping[str, str]) -> int:
-    return 1
-
-
-def _never(configs: Mapping[str, str]) -> bool:
-    return False
-
-
 class Rules(NamedTuple):
-    """What the broker's settings say. The checks raise Refused(invalid_config)."""
+    """The broker settings that the controller applies. The checks raise Refused(invalid_config)."""
 
     partitions: int = 1
     replication_factor: int = 1
-    check_topic: Callable[[Mapping[str, str | None]], None] = _accept
-    check_broker: Callable[[int | None, Mapping[str, str | None]], None] = _accept_for
-    topic_list: Callable[[str], str | None] = _no_list
+    check_topic: Callable[[Mapping[str, str | None]], None] = lambda configs: None
+    check_broker: Callable[[int | None, Mapping[str, str | None]], None] = lambda broker, configs: None
+    topic_list: Callable[[str], str | None] = lambda name: None
     """The default of a topic setting that is a list; None when it is not one."""
-    broker_list: Callable[[str], str | None] = _no_list
-    check_group: Callable[[Mapping[str, str | None]], None] = _accept
-    group_list: Callable[[str], str | None] = _no_list
-    min_in_sync: Callable[[Mapping[str, str]], int] = _one
+    broker_list: Callable[[str], str | None] = lambda name: None
+    check_group: Callable[[Mapping[str, str | None]], None] = lambda configs: None
+    min_in_sync: Callable[[Mapping[str, str]], int] = lambda configs: 1
     """min.insync.replicas of a topic with these configs."""
     min_in_sync_started: int | None = None
-    """min.insync.replicas as this broker was started with it; None where nobody says so."""
-    unclean: Callable[[Mapping[str, str]], bool] = _never
+    """min.insync.replicas as this broker was started with it; None: not known."""
+    unclean: Callable[[Mapping[str, str]], bool] = lambda configs: False
     """unclean.leader.election.enable of a topic with these configs."""
     balance: bool = True
-    """Whether leadership goes back to the preferred replicas by itself."""
+    """auto.leader.rebalance.enable"""
     balance_seconds: float = 300
     imbalance_percent: int = 10

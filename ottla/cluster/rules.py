@@ -1,4 +1,4 @@
-"""The controller's rules, read off a broker's settings."""
+"""The controller's rules, taken from the settings of the broker that it runs on."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from ottla.cluster.requests import Rules
-from ottla.config.broker import BrokerConfig
+from ottla.config.broker_config import BrokerConfig, validate_broker_overrides
 from ottla.config.broker_settings import BROKER_SETTINGS
-from ottla.config.dynamic import validate_broker_overrides
-from ottla.config.group import validate_group_overrides
-from ottla.config.setting import Kind, text_of
-from ottla.config.topic import resolve, validate_topic_overrides
-from ottla.config.topic_settings import TOPIC_SETTINGS
+from ottla.config.group_config import validate_group_overrides
+from ottla.config.setting import SettingType, text_of
+from ottla.config.topic_config import TOPIC_SETTINGS, resolve, validate_topic_overrides
 
 _MIN_IN_SYNC: Final = TOPIC_SETTINGS["min.insync.replicas"]
 _UNCLEAN: Final = TOPIC_SETTINGS["unclean.leader.election.enable"]
@@ -20,7 +18,7 @@ NOTHING_SET: Final[Mapping[int | None, Mapping[str, str]]] = {}
 
 
 def rules_of(config: BrokerConfig, overrides: Mapping[int | None, Mapping[str, str]] = NOTHING_SET) -> Rules:
-    """`overrides`: what was set while the cluster runs, for single brokers and (None) for all."""
+    """`overrides`: the dynamic settings, of single brokers and (None) of all."""
 
     def check_topic(configs: Mapping[str, str | None]) -> None:
         validate_topic_overrides(configs, config)
@@ -35,18 +33,15 @@ def rules_of(config: BrokerConfig, overrides: Mapping[int | None, Mapping[str, s
 
     def topic_list(name: str) -> str | None:
         setting = TOPIC_SETTINGS.get(name)
-        if setting is None or setting.kind is not Kind.LIST:
+        if setting is None or setting.kind is not SettingType.LIST:
             return None
         return text_of(resolve({}, config).get(name)) or ""
 
     def broker_list(name: str) -> str | None:
         setting = BROKER_SETTINGS.get(name)
-        if setting is None or setting.kind is not Kind.LIST:
+        if setting is None or setting.kind is not SettingType.LIST:
             return None
         return text_of(config.get(name)) or ""
-
-    def group_list(name: str) -> str | None:
-        return None  # no setting of groups is a list
 
     def min_in_sync(configs: Mapping[str, str]) -> int:
         text = configs.get(_MIN_IN_SYNC.name)
@@ -66,7 +61,6 @@ def rules_of(config: BrokerConfig, overrides: Mapping[int | None, Mapping[str, s
         topic_list,
         broker_list,
         check_group,
-        group_list,
         min_in_sync,
         started_with,
         unclean,

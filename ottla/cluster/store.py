@@ -5,8 +5,8 @@ version that starts at 0 and grows by one with every write; a node may be bound 
 the session ends; a node may be numbered by its parent (sequential); several operations commit together or not at all.
 
 Who speaks: every broker holds one session. What is durable: a commit that returned. What can be lost: a commit that
-raised a Fault may or may not have happened, so a caller reads back before it tries again; a Conflict did not happen.
-`embedded` keeps the tree in a local file; one contract test holds every store to what is written here.
+raised a Fault may or may not have happened, so the caller reads before it tries again; after a Conflict it has not.
+`embedded` keeps the tree in a local file, `zookeeper_store` in an ensemble; one contract test checks every store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ottla.errors import Fault
 
 ANY_VERSION: Final = -1
 COMMIT_OPS_MAX: Final = 500
-"""ZooKeeper takes about a megabyte in one request; larger work is cut into several commits, each valid by itself."""
+"""ZooKeeper takes about a megabyte in one request; larger work is split into several commits, each valid by itself."""
 COMMIT_BYTES_MAX: Final = 1_000_000
 
 
@@ -30,14 +30,14 @@ class Node(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Commit only if the node is there with this version."""
+    """Commit only if the node exists with this version."""
 
     path: str
     version: int
 
 
 class Create(NamedTuple):
-    """Make a node, whose parent must be there. A sequential one gets the parent's next number appended to its name."""
+    """Create a node, whose parent must exist. A sequential one gets the parent's next number appended to its name."""
 
     path: str
     data: bytes = b""
@@ -62,7 +62,7 @@ Op = Check | Create | Set | Delete
 
 
 class Why(Enum):
-    """What an operation ran into."""
+    """Why an operation failed."""
 
     missing = "the node is not there"
     exists = "the node is there already"
@@ -72,7 +72,7 @@ class Why(Enum):
 
 
 class Conflict(Exception):
-    """Nothing was committed: the operation at `index` did not find what it expected."""
+    """Nothing was committed: the operation at `index` failed."""
 
     def __init__(self, index: int, op: Op, why: Why) -> None:
         super().__init__(f"{type(op).__name__} {op.path}: {why.value}")
@@ -83,7 +83,7 @@ class Conflict(Exception):
 
 class SessionState(Enum):
     """
-    connected -> suspended (out of touch: change nothing, assume nothing) -> connected, or lost
+    connected -> suspended (out of reach: change nothing, assume nothing) -> connected, or lost
     lost (ephemeral nodes are gone) -> connected (a new session: register again)
     """
 
@@ -100,34 +100,38 @@ class Store(Protocol):
     @property
     def state(self) -> SessionState: ...
 
-    def on_state(self, tell: Callable[[SessionState], None]) -> None:
-        """Tell about every change of the session's state from now on."""
+    @property
+    def session_seconds(self) -> float:
+        """The session timeout: no session expires earlier after its last sign of life."""
+
+    def on_state(self, callback: Callable[[SessionState], None]) -> None:
+        """Call at every change of the session's state from now on."""
 
     async def read(self, path: str) -> Node | None: ...
 
     async def children(self, path: str) -> list[str]:
-        """Sorted names; none when the node is not there."""
+        """Sorted names; none when the node does not exist."""
 
     async def children_from(self, path: str, first: str) -> list[Node]:
         """Those children whose name is `first` or sorts after it, in order."""
 
     async def tree(self, *paths: str) -> list[Node]:
-        """These nodes and everything below them, sorted by path. Not necessarily one instant: a store that takes many
-        reads for it may show a commit that came in between."""
+        """These nodes and everything below them, sorted by path. Not necessarily of one instant: a store that needs
+        several reads may show part of a commit that came in between."""
 
     async def commit(self, ops: Sequence[Op]) -> list[str]:
         """All or nothing, durable on return. The path of each operation's node, numbered where it was sequential.
         Raises Conflict, SessionLost, or another Fault when it is not known whether it happened."""
 
-    def watch(self, path: str, tell: Callable[[], None]) -> Callable[[], None]:
-        """Tell whenever this node or its list of children may have changed, by whomever; may tell too often, and
-        several changes at once. Returns what ends it."""
+    def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call whenever this node or its list of children may have changed; may call too often, and once for several
+        changes. Returns a function that ends it."""
 
-    def hurry(self) -> None:
-        """Another session seems to have ended just now. A store that finds that out by looking looks at once."""
+    def expedite(self) -> None:
+        """Another session seems to have ended: a store that finds that out by polling polls now."""
 
     async def close(self) -> None:
-        """End the session: its ephemeral nodes go."""
+        """End the session: its ephemeral nodes are removed."""
 
 
 def parent_of(path: str) -> str:
@@ -136,5 +140,5 @@ def parent_of(path: str) -> str:
 
 
 def sequence_of(path: str) -> int:
-    """The number that the store appended to a sequential node's name."""
+    """The number in the name of a sequential node."""
     return int(path[-10:])

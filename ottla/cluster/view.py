@@ -1,9 +1,8 @@
-"""A broker's view of the cluster: it loads the image once, then follows the change log with one watch.
+"""The metadata view of a broker: loads the image once, then follows the change log with one watch.
 
-Changes are applied in the order of the log, whoever committed them, and only here. Position and image move together
-in one step of the loop, so whoever looks finds an image that the cluster really had. A reader that finds a gap (the
-log is trimmed) or a change it does not know (a newer broker wrote it) loads the image again, and its subscribers are
-told the difference as if it had come through the log.
+Changes are applied in the order of the log, and only here. Position and image change together in one step of the loop,
+so every reader sees an image that the cluster really had. After a gap (the log was trimmed) or an unknown change (of a
+newer release) the image is loaded again, and subscribers get the difference as if it had come through the log.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ RETRY_SECONDS: Final = 1.0
 
 
 class ClusterView:
-    """`image` is what is known now; `position` the number of the last change in it (-1: none)."""
+    """`image`: the current one; `position`: the number of the last change in it (-1: none)."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.image = EMPTY
@@ -68,21 +67,21 @@ class ClusterView:
             await asyncio.wait([self._tail])
             self._tail = None
 
-    def subscribe(self, tell: Subscriber) -> Callable[[], None]:
-        """Tell (image before, image after, change) for every change from now on; changes that were committed
-        together share the two images. Returns what ends it. A subscriber must not raise."""
-        self._subscribers.append(tell)
-        return lambda: self._subscribers.remove(tell)
+    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
+        """Call with (image before, image after, change) for every change from now on; changes that were committed
+        together share the two images. Returns a function that ends it. A subscriber must not raise."""
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
 
     def committed(self, position: int, changes: tuple[Change, ...]) -> bool:
-        """Take a change straight from whoever committed it; False if others come before it in the log."""
+        """Apply a change that this broker has committed; False if others come before it in the log."""
         if position == self.position + 1:
             self._advance(position, changes)
         return position <= self.position
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """While this broker commits, it learns of its changes from itself (`committed`) and reads none back."""
+        """While this broker commits, it applies its changes itself (`committed`) and reads none back."""
         self._writers += 1
         self._quiet.clear()
         try:
@@ -105,37 +104,37 @@ class ClusterView:
                 continue
             for position, changes in entries:
                 if position > self.position and not self.committed(position, changes):
-                    await self.reload()  # a gap: the log was trimmed beyond what we have
+                    await self.reload()  # a gap: the log was trimmed past our position
                     break
             if self.position >= entries[-1][0]:
                 return
 
     async def reload(self) -> None:
-        """Load the image anew. The log's end is read first: what is committed in between is applied once more. One at a
-        time: of two with the same position the one that was read first must not come last."""
+        """Load the image again. The end of the log is read first: what is committed in between is applied once more.
+        One at a time: of two with the same position the one that was read first must not come last."""
         async with self._loading:
             while True:
                 names = await self.store.children(layout.CHANGES)
                 position = sequence_of(names[-1]) if names else -1
                 nodes = await self.store.tree(*layout.IMAGE_PATHS)
-                if position >= self.position:  # else the view has moved on while we were reading
+                if position >= self.position:  # otherwise the view has advanced during the read
                     break
             old, new = self.image, Image.load(nodes, version=self.image.version + 1)
             self.image, self.position = new, position
         if old is not EMPTY:
-            self._tell(old, new, changes_between(old, new))
+            self._notify(old, new, changes_between(old, new))
 
     def _advance(self, position: int, changes: tuple[Change, ...]) -> None:
         old = self.image
         self.image, self.position = old.apply(*changes), position
         if log.isEnabledFor(logging.DEBUG):
             log.debug("change %d: %s", position, "; ".join(map(str, changes)))
-        self._tell(old, self.image, changes)
+        self._notify(old, self.image, changes)
 
-    def _tell(self, old: Image, new: Image, changes: Iterable[Change]) -> None:
+    def _notify(self, old: Image, new: Image, changes: Iterable[Change]) -> None:
         for change in changes:
-            for tell in list(self._subscribers):
-                tell(old, new, change)
+            for callback in list(self._subscribers):
+                callback(old, new, change)
 
     async def _follow(self) -> None:
         while True:
@@ -146,7 +145,7 @@ class ClusterView:
                 await self.catch_up()
             except Fault as fault:
                 log.warning("cannot follow the change log, trying again: %s", fault)
-            except Exception as failure:  # whoever stops listening here holds an old world for the present one
+            except Exception as failure:  # a broker that stops following would act on an old image
                 log.error("following the change log failed, trying again", exc_info=failure)
             else:
                 continue

@@ -1,4 +1,4 @@
-"""How a broker reaches ZooKeeper: the address with its chroot, timeouts, and who it says it is."""
+"""ZooKeeper connection options: address with chroot, timeouts, credentials."""
 
 from __future__ import annotations
 

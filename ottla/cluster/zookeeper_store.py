@@ -1,11 +1,11 @@
-"""The ZooKeeper store: the tree in a real ensemble (3.8 or newer), below a chroot.
+"""The ZooKeeper store: the tree in a ZooKeeper ensemble (3.8 or newer), below a chroot.
 
-Requests go out in the order they are made and are answered in that order, so a watch that is set before a read misses
-nothing after it. A server may lag behind its leader, so every read has a `sync` in front of it: through a follower it
-sees all that was committed, by whomever, before it was asked for. Through the leader it may miss, for a blink, what
-the leader has committed and not yet applied itself: there `sync` is no barrier. Whoever decides on what it read
-commits with versions, and a Conflict tells it. After a connection was lost a transaction that changes nothing goes
-first, which is a barrier: reads after it show for certain what became of a commit in doubt.
+Who speaks: requests are sent and answered in the order of the calls, so a watch that is set before a read misses no
+later change. A server may lag behind its leader, so a `sync` goes before every read: through a follower the read sees
+everything that was committed before. Through the leader it may briefly miss what the leader has committed and not yet
+applied: there `sync` is no barrier. A decision that depends on a read commits with versions, and gets a Conflict. After
+a lost connection a transaction that changes nothing goes first. It is a barrier: later reads show the outcome of
+commits without an answer.
 
 What is durable: a commit that was answered. What can be lost: the answer, and then the Fault says so. While the
 session is suspended nothing is read or written: the cluster stays as it is.
@@ -17,11 +17,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from ottla.cluster import zookeeper
+from ottla.cluster import zookeeper_client as zk
 from ottla.cluster.store import ANY_VERSION, COMMIT_BYTES_MAX, Check, Create, Node, Op, SessionState
-from ottla.cluster.zookeeper import Trouble
+from ottla.cluster.zookeeper_client import GET_CHILDREN, GET_DATA, MultiRead, Read, ReadFailed, ZooKeeperError
 from ottla.cluster.zookeeper_options import Address, ZooKeeperOptions
-from ottla.cluster.zookeeper_reads import GET_CHILDREN, GET_DATA, Failed, MultiRead, Read
 from ottla.cluster.zookeeper_session import ZooKeeperSession
 from ottla.errors import Fault
 from ottla.runtime import Runtime
@@ -29,10 +28,10 @@ from ottla.runtime import Runtime
 READS_PER_REQUEST: Final = 250
 REQUESTS_IN_FLIGHT: Final = 4
 OP_BYTES_AROUND: Final = 100
-"""What an operation takes beside its path and its data: headers, version, ACL."""
+"""The size of an operation without its path and data: headers, version, ACL."""
 
 SECRET: Final = ("/config/users", "/config/brokers", "/ottla")
-"""Below these nobody but the brokers may read, where nodes are guarded: passwords and keys lie there."""
+"""With ACLs only brokers can read below these: passwords and keys are there."""
 
 
 class ZooKeeperStore:
@@ -40,9 +39,9 @@ class ZooKeeperStore:
 
     def __init__(self, address: Address, runtime: Runtime, options: ZooKeeperOptions, session_file: str | None) -> None:
         self._chroot = address.chroot
-        self._guarded = options.set_acl
+        self._with_acl = options.set_acl
         self._session = ZooKeeperSession(address, runtime, options, self._session_changed, session_file)
-        self._tell_state: list[Callable[[SessionState], None]] = []
+        self._state_callbacks: list[Callable[[SessionState], None]] = []
         self._watches: dict[str, list[Callable[[], None]]] = {}
 
     @classmethod
@@ -54,7 +53,7 @@ class ZooKeeperStore:
         *,
         session_file: str | None = None,
     ) -> ZooKeeperStore:
-        """`session_file` must be this broker's alone: the session whose key is in it is ended."""
+        """`session_file`: of this broker alone; the session whose key is in it is ended."""
         store = cls(Address.parse(address), runtime, options or ZooKeeperOptions(), session_file)
         try:
             await store._session.begin()
@@ -72,8 +71,8 @@ class ZooKeeperStore:
     def session_seconds(self) -> float:
         return self._session.seconds
 
-    def on_state(self, tell: Callable[[SessionState], None]) -> None:
-        self._tell_state.append(tell)
+    def on_state(self, callback: Callable[[SessionState], None]) -> None:
+        self._state_callbacks.append(callback)
 
     async def close(self) -> None:
         await self._session.close()
@@ -108,59 +107,59 @@ class ZooKeeperStore:
         size = sum(OP_BYTES_AROUND + len(op.path) + len(getattr(op, "data", b"")) for op in ops)
         if size > COMMIT_BYTES_MAX:
             raise Fault(f"a commit of {size} bytes is more than ZooKeeper takes at once")
-        request = zookeeper.transaction([self._operation(op) for op in ops])
+        request = zk.transaction([self._operation(op) for op in ops])
         try:
             results = await self._session.call(request)
-        except Trouble as trouble:
-            raise self._session.fault(trouble, "it is not known whether this commit happened") from trouble
+        except ZooKeeperError as error:
+            raise self._session.fault(error, "it is not known whether this commit happened") from error
         try:
-            zookeeper.first_failure(ops, results)
-        except Trouble as trouble:
-            raise self._session.fault(trouble, "nothing was committed") from trouble
+            zk.first_failure(ops, results)
+        except ZooKeeperError as error:
+            raise self._session.fault(error, "nothing was committed") from error
         below = len(self._chroot)
         return [result[below:] if isinstance(op, Create) else op.path for op, result in zip(ops, results, strict=True)]
 
-    def hurry(self) -> None:
-        """ZooKeeper tells by itself, when the session has timed out."""
+    def expedite(self) -> None:
+        """ZooKeeper reports by itself when a session has expired."""
 
-    def watch(self, path: str, tell: Callable[[], None]) -> Callable[[], None]:
-        tells = self._watches.setdefault(path, [])
-        tells.append(tell)
-        if len(tells) == 1 and self.state is SessionState.connected:
+    def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
+        callbacks = self._watches.setdefault(path, [])
+        callbacks.append(callback)
+        if len(callbacks) == 1 and self.state is SessionState.connected:
             self._arm(path, node=True, children=True)
 
         def unwatch() -> None:
-            tells.remove(tell)
-            if not tells:
-                del self._watches[path]  # what ZooKeeper still has fires once more, and is not set again
+            callbacks.remove(callback)
+            if not callbacks:
+                del self._watches[path]  # a watch that ZooKeeper still has fires once more
 
         return unwatch
 
     async def _make_chroot(self) -> None:
-        """Also the first question to ZooKeeper: it shows whether we may ask at all."""
+        """Also the first request to ZooKeeper: it shows whether we have access at all."""
         path = ""
         try:
-            await self._session.call(zookeeper.watch_node("/", None))
+            await self._session.call(zk.watch_node("/", None))
             for step in self._chroot.split("/")[1:]:
                 path += f"/{step}"
-                if await self._session.call(zookeeper.watch_node(path, None)) is None:
+                if await self._session.call(zk.watch_node(path, None)) is None:
                     try:
-                        await self._session.call(zookeeper.operation(Create(path), path, guarded=self._guarded))
-                    except Trouble as trouble:
-                        if not zookeeper.is_there_already(trouble):  # made by another broker, a moment ago
+                        await self._session.call(zk.operation(Create(path), path, with_acl=self._with_acl))
+                    except ZooKeeperError as error:
+                        if not zk.already_exists(error):  # another broker was faster
                             raise
-        except Trouble as trouble:
-            raise self._session.fault(trouble, f"the node {path or '/'} was not reached") from trouble
+        except ZooKeeperError as error:
+            raise self._session.fault(error, f"the node {path or '/'} was not reached") from error
 
     def _at(self, path: str) -> str:
         return self._chroot + path if path != "/" else self._chroot or path
 
-    def _operation(self, op: Op) -> zookeeper.Request:
+    def _operation(self, op: Op) -> zk.Request:
         secret = any(op.path == each or op.path.startswith(f"{each}/") for each in SECRET)
-        return zookeeper.operation(op, self._at(op.path), guarded=self._guarded, secret=secret)
+        return zk.operation(op, self._at(op.path), with_acl=self._with_acl, secret=secret)
 
     async def _contents(self, paths: Sequence[str], parents: list[str] | None = None) -> list[Node | None]:
-        """Each node, or None where there is none; the paths of those that have children are added to `parents`."""
+        """Each node, or None; the paths of nodes with children are added to `parents`."""
         nodes: list[Node | None] = []
         for path, found in zip(paths, await self._read(GET_DATA, paths), strict=True):
             nodes.append(None if found is None else Node(path, found.data, found.version))
@@ -169,56 +168,56 @@ class ZooKeeperStore:
         return nodes
 
     async def _names(self, paths: Sequence[str]) -> list[list[str]]:
-        """The names of each node's children; none for a node that is not there."""
+        """The names of each node's children; none for a node that does not exist."""
         return [names or [] for names in await self._read(GET_CHILDREN, paths)]
 
     async def _read(self, kind: int, paths: Sequence[str]) -> list[Any]:
-        """The answers, None where there is no node: a few large requests at a time."""
+        """The answers, None where there is no node; in a few large requests at a time."""
         answers: list[Any] = []
         reads = [Read(kind, self._at(path)) for path in paths]
         chunks = [MultiRead(reads[at : at + READS_PER_REQUEST]) for at in range(0, len(reads), READS_PER_REQUEST)]
         try:
             for at in range(0, len(chunks), REQUESTS_IN_FLIGHT):
-                self._session.tell(zookeeper.sync(self._at("/")))
+                self._session.send(zk.sync(self._at("/")))
                 calls = [self._session.call(chunk) for chunk in chunks[at : at + REQUESTS_IN_FLIGHT]]
                 for found in await asyncio.gather(*calls):
                     answers += found
-        except Trouble as trouble:
-            raise self._session.fault(trouble, "nothing was read") from trouble
+        except ZooKeeperError as error:
+            raise self._session.fault(error, "nothing was read") from error
         for path, answer in zip(paths, answers, strict=True):
-            if isinstance(answer, Failed):
-                raise self._session.fault(zookeeper.trouble_of(answer.code), f"{path} was not read")
+            if isinstance(answer, ReadFailed):
+                raise self._session.fault(zk.error_of(answer.code), f"{path} was not read")
         return answers
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.connected:
-            barrier = zookeeper.operation(Check(self._at("/"), ANY_VERSION), self._at("/"))
-            self._session.tell(zookeeper.transaction([barrier]))
-            for path in self._watches:  # they went with the connection
+            barrier = zk.operation(Check(self._at("/"), ANY_VERSION), self._at("/"))
+            self._session.send(zk.transaction([barrier]))
+            for path in self._watches:  # they were lost with the connection
                 self._arm(path, node=True, children=True)
-        for tell in list(self._tell_state):
-            tell(state)
+        for callback in list(self._state_callbacks):
+            callback(state)
 
     def _arm(self, path: str, *, node: bool, children: bool) -> None:
-        """Set ZooKeeper's own watches, which fire once, and tell when they are set: not before, or a change that comes
-        in between would be told to nobody. On a node that is not there, the watch for its making suffices."""
-        watcher = zookeeper.Watcher(path, self._fired)
+        """Set ZooKeeper's own watches, which fire once, and notify when they are set: not before, or a change in
+        between would be missed. On a node that does not exist, the watch for its creation suffices."""
+        watcher = zk.NodeWatcher(path, self._fired)
         requests = []
         if node:
-            requests.append(zookeeper.watch_node(self._at(path), watcher))
+            requests.append(zk.watch_node(self._at(path), watcher))
         if children:
-            requests.append(zookeeper.watch_children(self._at(path), watcher))
+            requests.append(zk.watch_children(self._at(path), watcher))
         for request in requests[:-1]:
-            self._session.tell(request)
-        self._session.tell(requests[-1], lambda: self._notify(path))
+            self._session.send(request)
+        self._session.send(requests[-1], lambda: self._notify(path))
 
     def _fired(self, path: str, children: bool, made: bool) -> None:
         self._session.post(self._seen, path, children, made)
 
     def _seen(self, path: str, children: bool, made: bool) -> None:
-        if path in self._watches and self.state is SessionState.connected:  # else it is set again on connecting
+        if path in self._watches and self.state is SessionState.connected:  # otherwise it is set again on connecting
             self._arm(path, node=not children, children=children or made)
 
     def _notify(self, path: str) -> None:
-        for tell in list(self._watches.get(path, ())):
-            tell()
+        for callback in list(self._watches.get(path, ())):
+            callback()

@@ -10,10 +10,10 @@ from typing import Final
 
 from ottla.config.coordinator_settings import COORDINATOR_SETTINGS
 from ottla.config.log_settings import LOG_SETTINGS
-from ottla.config.setting import INT_MAX, Dynamic, Kind, Setting
+from ottla.config.setting import INT_MAX, Dynamic, Setting, SettingType
 
-_BOOLEAN, _STRING, _INT = Kind.BOOLEAN, Kind.STRING, Kind.INT
-_LONG, _LIST, _CLASS = Kind.LONG, Kind.LIST, Kind.CLASS
+_BOOLEAN, _STRING, _INT = SettingType.BOOLEAN, SettingType.STRING, SettingType.INT
+_LONG, _LIST, _CLASS = SettingType.LONG, SettingType.LIST, SettingType.CLASS
 _CLUSTER = Dynamic.CLUSTER_WIDE
 
 
@@ -334,7 +334,7 @@ _SESSIONS = (
     ),
     Setting(
         "zookeeper.auth",
-        Kind.PASSWORD,
+        SettingType.PASSWORD,
         None,
         "Who the broker is to ZooKeeper: digest:USER:PASSWORD, or sasl:USER:PASSWORD for SASL with DIGEST-MD5.",
     ),

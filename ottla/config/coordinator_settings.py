@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.config.setting import INT_MAX, Dynamic, Kind, Setting
+from ottla.config.setting import INT_MAX, Dynamic, Setting, SettingType
 
 _BOOLEAN, _STRING, _INT, _SHORT, _LONG, _LIST = (
-    Kind.BOOLEAN,
-    Kind.STRING,
-    Kind.INT,
-    Kind.SHORT,
-    Kind.LONG,
-    Kind.LIST,
+    SettingType.BOOLEAN,
+    SettingType.STRING,
+    SettingType.INT,
+    SettingType.SHORT,
+    SettingType.LONG,
+    SettingType.LIST,
 )
 _CLUSTER = Dynamic.CLUSTER_WIDE
 

@@ -1,4 +1,4 @@
-"""Configurations as DescribeConfigs shows them: each setting, its value, its origin and its meaning."""
+"""DescribeConfigs: the rows of a configuration, with value, source, synonyms and documentation."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla import __version__
-from ottla.config.broker import BrokerConfig
+from ottla.config.broker_config import BrokerConfig
 from ottla.config.broker_settings import ALIASES, BROKER_SETTINGS
-from ottla.config.group import GROUP_SETTINGS, INERT_GROUP_SETTINGS
+from ottla.config.group_config import GROUP_SETTINGS, INERT_GROUP_SETTINGS
 from ottla.config.inert_settings import INERT_DYNAMIC
-from ottla.config.setting import Dynamic, Kind, Setting, Source, text_of
-from ottla.config.topic import TopicConfig, resolve
-from ottla.config.topic_settings import INTERNAL_TOPIC_SETTINGS, TOPIC_SETTINGS
+from ottla.config.setting import ConfigSource, Dynamic, Setting, SettingType, text_of
+from ottla.config.topic_config import INTERNAL_TOPIC_SETTINGS, TOPIC_SETTINGS, TopicConfig, resolve
 
 
 class Synonym(NamedTuple):
-    """One of the values a setting could have had, strongest first."""
+    """A value of a setting or of one of its synonyms."""
 
     name: str
     value: str | None
@@ -37,14 +36,21 @@ class Row(NamedTuple):
 
 
 VERSION = Row(
-    "ottla.version", __version__, Source.DEFAULT.code, True, False, (), Kind.STRING, "The release; not a setting."
+    "ottla.version",
+    __version__,
+    ConfigSource.DEFAULT.code,
+    True,
+    False,
+    (),
+    SettingType.STRING,
+    "The release; not a setting.",
 )
-"""The protocol has no other place for it, and whoever looks after a cluster wants to see which brokers are upgraded."""
+"""Shows operators which brokers are upgraded; the protocol has no other place for it."""
 SCRUB_STATUS = "ottla.scrub.status"
 
 
 def scrub_row(status: str) -> Row:
-    """How far the scrub of a broker is: shown beside its settings for the same reason."""
+    """The progress of the scrub of a broker, beside its settings for the same reason."""
     return VERSION._replace(name=SCRUB_STATUS, value=status, doc="Progress and findings of the scrub; not a setting.")
 
 
@@ -62,19 +68,19 @@ def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[R
         own = overrides.get(setting.name)
         synonyms = _history(broker, setting.synonyms[0][0])
         if own is not None:
-            synonyms = (Synonym(setting.name, own, Source.GROUP.code), *synonyms)
+            synonyms = (Synonym(setting.name, own, ConfigSource.GROUP.code), *synonyms)
         value, source = synonyms[0].value, synonyms[0].source
         rows.append(Row(setting.name, value, source, False, False, synonyms, setting.kind, setting.doc))
     for setting in INERT_GROUP_SETTINGS.values():
         if (own := overrides.get(setting.name)) is not None:
-            source = Source.GROUP.code
+            source = ConfigSource.GROUP.code
             synonyms = (Synonym(setting.name, own, source),)
             rows.append(Row(setting.name, own, source, False, False, synonyms, setting.kind, setting.doc))
     return sorted(rows)
 
 
 def describe_broker(config: BrokerConfig) -> list[Row]:
-    """All settings of a broker, by name; what was changed dynamically is in `config.with_dynamic(...)`."""
+    """All settings of a broker, by name; dynamic ones are in `config.with_dynamic(...)`."""
     rows = [_broker_row(setting, config) for setting in BROKER_SETTINGS.values()]
     by_name = {row.name: row for row in rows}
     rows.extend(by_name[name]._replace(name=alias) for alias, name in ALIASES.items())
@@ -83,8 +89,8 @@ def describe_broker(config: BrokerConfig) -> list[Row]:
     return sorted(rows)
 
 
-def describe_dynamic(overrides: Mapping[str, str], source: Source) -> list[Row]:
-    """Only what was changed, as for the resource that stands for all brokers of the cluster."""
+def describe_dynamic(overrides: Mapping[str, str], source: ConfigSource) -> list[Row]:
+    """Only the dynamic settings, as for the resource of all brokers."""
     rows = []
     for name, text in overrides.items():
         setting = BROKER_SETTINGS.get(name) or INERT_DYNAMIC.get(name)
@@ -99,22 +105,22 @@ def _topic_row(setting: Setting, config: TopicConfig, broker: BrokerConfig) -> R
     own = config.overrides.get(setting.name)
     synonyms: list[Synonym] = []
     if own is not None:
-        synonyms.append(Synonym(setting.name, own, Source.TOPIC.code))
+        synonyms.append(Synonym(setting.name, own, ConfigSource.TOPIC.code))
     for broker_name, _ in setting.synonyms:
         synonyms.extend(_history(broker, broker_name))
-    source = synonyms[0].source if synonyms else Source.DEFAULT.code
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT.code
     value = own if own is not None else text_of(config.get(setting.name))
     return Row(setting.name, value, source, False, False, tuple(synonyms), setting.kind, setting.doc)
 
 
 def _broker_row(setting: Setting, config: BrokerConfig) -> Row:
-    """As in Kafka, a setting is shown unset where another stands in: log.retention.ms."""
+    """As in Kafka, a setting is shown unset where a synonym gives its value: log.retention.ms."""
     synonyms = _history(config, setting.name)
     own = next((each for each in synonyms if each.name == setting.name), None)
     return Row(
         setting.name,
         own.value if own else None,
-        own.source if own else Source.DEFAULT.code,
+        own.source if own else ConfigSource.DEFAULT.code,
         setting.dynamic is Dynamic.READ_ONLY,
         setting.sensitive,
         synonyms,

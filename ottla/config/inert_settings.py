@@ -1,17 +1,16 @@
-"""Kafka's settings that Ottla knows but does not act on.
+"""Kafka's settings without effect in Ottla.
 
-Inert ones are accepted, so that a stock server.properties is taken as it is, and named once in the log. Those that
-Kafka can change at run time (`INERT_DYNAMIC`) can be changed here too: they are stored, and shown as without effect.
-Unsupported ones are refused unless their value is harmless, and settings of security are refused by name: taking them
-in silence would promise what is not kept, such as an authorizer. All other names are unknown, and `load` refuses them
-with a suggestion.
+Inert ones are accepted, so that a stock server.properties works, and are named once in the log. Those that are dynamic
+in Kafka (`INERT_DYNAMIC`) can be set here too: they are stored, and shown as without effect. Unsupported ones are
+refused unless their value is harmless, and security settings are refused by name: a user who sets an authorizer must
+not believe that there is one. All other names are unknown, and `load` refuses them with a suggestion.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from ottla.config.setting import Dynamic, Kind, Setting
+from ottla.config.setting import Dynamic, Setting, SettingType
 
 INERT_NAMES: Final = frozenset(
     (
@@ -116,7 +115,7 @@ UNSUPPORTED: Final = {
     "remote.log.storage.system.enable": (("false",), "Ottla has no tiered storage"),
     "zookeeper.ssl.client.enable": (("false",), "Ottla does not speak TLS to ZooKeeper yet"),
 }
-"""Name -> (harmless values besides none at all, why any other is refused)."""
+"""Name -> (harmless values besides the empty one, why any other is refused)."""
 
 _NO_TLS: Final = "Ottla does not speak TLS yet, and must not look as if it did"
 _NO_SASL: Final = "Ottla does not authenticate clients yet, and must not look as if it did"
@@ -138,12 +137,12 @@ SECURITY_PREFIXES: Final = {
     "zookeeper.client": "Ottla does not speak TLS to ZooKeeper yet",
     "zookeeper.ssl.": "Ottla does not speak TLS to ZooKeeper yet",
 }
-"""Whoever sets one of these relies on it: accepted without effect, it would fail open."""
+"""A user who sets one of these relies on it: accepted without effect, it would fail open."""
 
 _NO_EFFECT: Final = "Has no effect in Ottla"
 
 
-def _inert(name: str, kind: Kind, why: str, low: float | None = None) -> Setting:
+def _inert(name: str, kind: SettingType, why: str, low: float | None = None) -> Setting:
     return Setting(name, kind, None, f"{_NO_EFFECT}: {why}.", low=low, dynamic=Dynamic.CLUSTER_WIDE)
 
 
@@ -153,37 +152,37 @@ _MISSING: Final = "the group protocol that it belongs to is not built"
 INERT_DYNAMIC: Final = {
     setting.name: setting
     for setting in (
-        _inert("background.threads", Kind.INT, _THREADS, 1),
-        _inert("follower.fetch.last.tiered.offset.enable", Kind.BOOLEAN, _TIERED),
-        _inert("group.consumer.assignment.interval.ms", Kind.INT, "assignments are made at once", 0),
-        _inert("group.coordinator.cached.buffer.max.bytes", Kind.INT, "buffers are not cached", 512 * 1024),
-        _inert("group.share.assignment.interval.ms", Kind.INT, _MISSING, 0),
-        _inert("group.streams.assignment.interval.ms", Kind.INT, _MISSING, 0),
-        _inert("log.cleaner.io.buffer.size", Kind.INT, "the cleaner reads whole pieces of segments", 0),
-        _inert("log.cleaner.threads", Kind.INT, "one log is cleaned at a time", 0),
-        _inert("log.local.retention.bytes", Kind.LONG, _TIERED, -2),
-        _inert("log.local.retention.ms", Kind.LONG, _TIERED, -2),
-        _inert("log.preallocate", Kind.BOOLEAN, "segments grow as they are written"),
-        _inert("max.connection.creation.rate", Kind.INT, "connections are limited by number", 0),
-        _inert("metric.reporters", Kind.LIST, "reporters are Java classes; see ottla.metrics.port"),
-        _inert("num.io.threads", Kind.INT, _THREADS, 1),
-        _inert("num.network.threads", Kind.INT, _THREADS, 1),
-        _inert("num.recovery.threads.per.data.dir", Kind.INT, _THREADS, 1),
-        _inert("num.replica.fetchers", Kind.INT, "one connection to each leader fetches all its partitions", 1),
-        _inert("remote.fetch.max.wait.ms", Kind.INT, _TIERED, 1),
-        _inert("remote.list.offsets.request.timeout.ms", Kind.LONG, _TIERED, 1),
-        _inert("remote.log.index.file.cache.total.size.bytes", Kind.LONG, _TIERED, 1),
-        _inert("remote.log.manager.copier.thread.pool.size", Kind.INT, _TIERED, 1),
-        _inert("remote.log.manager.copy.max.bytes.per.second", Kind.LONG, _TIERED, 1),
-        _inert("remote.log.manager.expiration.thread.pool.size", Kind.INT, _TIERED, 1),
-        _inert("remote.log.manager.fetch.max.bytes.per.second", Kind.LONG, _TIERED, 1),
-        _inert("remote.log.manager.follower.thread.pool.size", Kind.INT, _TIERED, 1),
-        _inert("remote.log.reader.threads", Kind.INT, _TIERED, 1),
-        _inert("replica.alter.log.dirs.io.max.bytes.per.second", Kind.LONG, "there is one log directory", 0),
-        _inert("share.coordinator.cached.buffer.max.bytes", Kind.INT, _MISSING, 512 * 1024),
+        _inert("background.threads", SettingType.INT, _THREADS, 1),
+        _inert("follower.fetch.last.tiered.offset.enable", SettingType.BOOLEAN, _TIERED),
+        _inert("group.consumer.assignment.interval.ms", SettingType.INT, "assignments are made at once", 0),
+        _inert("group.coordinator.cached.buffer.max.bytes", SettingType.INT, "buffers are not cached", 512 * 1024),
+        _inert("group.share.assignment.interval.ms", SettingType.INT, _MISSING, 0),
+        _inert("group.streams.assignment.interval.ms", SettingType.INT, _MISSING, 0),
+        _inert("log.cleaner.io.buffer.size", SettingType.INT, "the cleaner reads whole pieces of segments", 0),
+        _inert("log.cleaner.threads", SettingType.INT, "one log is cleaned at a time", 0),
+        _inert("log.local.retention.bytes", SettingType.LONG, _TIERED, -2),
+        _inert("log.local.retention.ms", SettingType.LONG, _TIERED, -2),
+        _inert("log.preallocate", SettingType.BOOLEAN, "segments grow as they are written"),
+        _inert("max.connection.creation.rate", SettingType.INT, "connections are limited by number", 0),
+        _inert("metric.reporters", SettingType.LIST, "reporters are Java classes; see ottla.metrics.port"),
+        _inert("num.io.threads", SettingType.INT, _THREADS, 1),
+        _inert("num.network.threads", SettingType.INT, _THREADS, 1),
+        _inert("num.recovery.threads.per.data.dir", SettingType.INT, _THREADS, 1),
+        _inert("num.replica.fetchers", SettingType.INT, "one connection to each leader fetches all its partitions", 1),
+        _inert("remote.fetch.max.wait.ms", SettingType.INT, _TIERED, 1),
+        _inert("remote.list.offsets.request.timeout.ms", SettingType.LONG, _TIERED, 1),
+        _inert("remote.log.index.file.cache.total.size.bytes", SettingType.LONG, _TIERED, 1),
+        _inert("remote.log.manager.copier.thread.pool.size", SettingType.INT, _TIERED, 1),
+        _inert("remote.log.manager.copy.max.bytes.per.second", SettingType.LONG, _TIERED, 1),
+        _inert("remote.log.manager.expiration.thread.pool.size", SettingType.INT, _TIERED, 1),
+        _inert("remote.log.manager.fetch.max.bytes.per.second", SettingType.LONG, _TIERED, 1),
+        _inert("remote.log.manager.follower.thread.pool.size", SettingType.INT, _TIERED, 1),
+        _inert("remote.log.reader.threads", SettingType.INT, _TIERED, 1),
+        _inert("replica.alter.log.dirs.io.max.bytes.per.second", SettingType.LONG, "there is one log directory", 0),
+        _inert("share.coordinator.cached.buffer.max.bytes", SettingType.INT, _MISSING, 512 * 1024),
     )
 }
-"""Those of the inert settings that Kafka can change at run time, all of them for the whole cluster."""
+"""The inert settings that are dynamic in Kafka, all cluster-wide."""
 
 
 def is_inert(name: str) -> bool:
@@ -200,7 +199,7 @@ def is_security(name: str) -> bool:
 
 
 def refusal(name: str, text: str) -> str | None:
-    """Why a setting that is known and not supported cannot be taken with this value; None when it can."""
+    """Why a known, unsupported setting cannot have this value; None when it can."""
     text = text.strip()
     if name in UNSUPPORTED:
         harmless, why = UNSUPPORTED[name]

@@ -1,6 +1,6 @@
-"""Where a broker's configuration comes from: flags, then the environment, then a properties file.
+"""Loads the broker configuration: from flags, then the environment, then a properties file.
 
-All problems are found before any is reported, and a value that may be a secret is never repeated.
+All problems are reported together, and a value that may be a secret is never shown.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.config.broker import BrokerConfig, Given
+from ottla.config.broker_config import BrokerConfig, Given
 from ottla.config.broker_settings import ALIASES, BROKER_SETTINGS
 from ottla.config.inert_settings import (
     INERT_DYNAMIC,
@@ -21,13 +21,13 @@ from ottla.config.inert_settings import (
     refusal,
 )
 from ottla.config.listeners import with_address
-from ottla.config.options import did_you_mean
+from ottla.config.named_options import did_you_mean
 from ottla.config.properties import escape_value, parse_properties
-from ottla.config.setting import BadConfig, Setting, Source, is_sensitive, text_of
+from ottla.config.setting import BadConfig, ConfigSource, Setting, is_sensitive, text_of
 
 ENVIRONMENT_PREFIX: Final = "OTTLA_"
 CUTOFF: Final = 0.7
-"""Many settings have similar names: only one that is near was meant."""
+"""Many settings have similar names: only a very similar one is suggested."""
 
 # Variables that are ours and no settings: of the command line, of the tests and the benchmark, and those that
 # Kubernetes sets in every container when a service is called "ottla" or "ottla-...".
@@ -49,19 +49,18 @@ def load_broker_config(
 ) -> BrokerConfig:
     """The configuration of a broker, or BadConfig with everything that is wrong.
 
-    `host` and `port` are shorthand: they change the address of the only listener. `defaults` stand in for the usual
-    ones.
+    `host` and `port` change the address of the only listener. `defaults` replace the usual ones.
     """
     gathered = _Gathered()
     problems = gathered.problems
     layers = (
-        (Source.DEFAULT, dict(defaults or {})),
-        (Source.FILE, _read_file(file, problems) if file is not None else {}),
-        (Source.ENVIRONMENT, _read_environment(environment or {}, problems)),
-        (Source.FLAG, dict(flags or {})),
+        (ConfigSource.DEFAULT, dict(defaults or {})),
+        (ConfigSource.FILE, _read_file(file, problems) if file is not None else {}),
+        (ConfigSource.ENVIRONMENT, _read_environment(environment or {}, problems)),
+        (ConfigSource.FLAG, dict(flags or {})),
     )
     for source, texts in layers:
-        where = f" in {file}" if source is Source.FILE else ""
+        where = f" in {file}" if source is ConfigSource.FILE else ""
         for name, text in _without_aliases(texts, where, problems):
             gathered.take(name, text, source, where)
     if host is not None or port is not None:
@@ -88,8 +87,8 @@ def shown_config(config: BrokerConfig) -> dict[str, str | None]:
 
 
 def print_config(config: BrokerConfig) -> str:
-    """The effective configuration as a properties file, by where each value came from; secrets are hidden."""
-    sections: dict[Source, list[str]] = {}
+    """The effective configuration as a properties file, grouped by source; secrets are hidden."""
+    sections: dict[ConfigSource, list[str]] = {}
     for name in sorted(BROKER_SETTINGS):
         value = text_of(config.get(name))
         sensitive = BROKER_SETTINGS[name].sensitive
@@ -113,7 +112,7 @@ def _read_file(path: str, problems: list[str]) -> dict[str, str]:
     try:
         return parse_properties(data.decode("utf-8"))
     except UnicodeDecodeError:
-        return parse_properties(data.decode("latin-1"))  # what Java takes a properties file to be
+        return parse_properties(data.decode("latin-1"))  # the encoding of properties files in Java
 
 
 def _read_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, str]:
@@ -144,7 +143,7 @@ def _inert_family(variable: str) -> str | None:
 
 
 def _without_aliases(texts: Mapping[str, str], where: str, problems: list[str]) -> list[tuple[str, str]]:
-    """node.id is broker.id; both may be there if they agree."""
+    """node.id is broker.id; both may be given if they agree."""
     for alias, name in ALIASES.items():
         if alias in texts and texts.get(name, texts[alias]).strip() != texts[alias].strip():
             problems.append(f"{name} and {alias} differ{where}; they are the same setting, so set one of them")
@@ -152,14 +151,14 @@ def _without_aliases(texts: Mapping[str, str], where: str, problems: list[str]) 
 
 
 class _Gathered:
-    """What was found so far: weaker sources first, so that stronger ones replace it."""
+    """The values so far: weaker sources first, stronger ones replace them."""
 
     def __init__(self) -> None:
         self.given: dict[str, Given] = {}
         self.inert: dict[str, str] = {}
         self.problems: list[str] = []
 
-    def take(self, name: str, text: str, source: Source, where: str) -> None:
+    def take(self, name: str, text: str, source: ConfigSource, where: str) -> None:
         setting = BROKER_SETTINGS.get(name)
         if setting is not None:
             self._take_known(setting, text, source, where)
@@ -174,9 +173,9 @@ class _Gathered:
         else:
             self.problems.append(f"{name}: no setting has this name{where}{_meant(name)}")
 
-    def _take_known(self, setting: Setting, text: str, source: Source, where: str) -> None:
+    def _take_known(self, setting: Setting, text: str, source: ConfigSource, where: str) -> None:
         if setting.default is None and not text.strip():
-            self.given.pop(setting.name, None)  # as in Kafka: empty is unset, where unset is possible
+            self.given.pop(setting.name, None)  # as in Kafka: empty means unset, where that is possible
             return
         try:
             self.given[setting.name] = Given(setting.parse(text), source)
@@ -185,7 +184,7 @@ class _Gathered:
             self.problems.append(f"{setting.name}: {shown}{where} cannot be used: it must be {problem}")
 
     def take_address(self, host: str | None, port: int | None) -> None:
-        """--host and --port, which change the only listener there is so far."""
+        """--host and --port, which change the only listener."""
         listeners = self._so_far("listeners")
         changed = with_address(listeners, self._so_far("controller.listener.names"), host, port)
         if changed is None:
@@ -193,7 +192,7 @@ class _Gathered:
                 "--host and --port stand for one listener, and listeners has several: use --set listeners=..."
             )
         else:
-            self.given["listeners"] = Given(changed, Source.FLAG)
+            self.given["listeners"] = Given(changed, ConfigSource.FLAG)
 
     def _so_far(self, name: str) -> tuple[str, ...]:
         value = self.given[name].value if name in self.given else BROKER_SETTINGS[name].default
@@ -202,7 +201,7 @@ class _Gathered:
 
 
 def _meant(name: str) -> str:
-    from ottla.config.topic_settings import TOPIC_SETTINGS
+    from ottla.config.topic_config import TOPIC_SETTINGS
 
     topic_setting = TOPIC_SETTINGS.get(name)
     if topic_setting is not None and topic_setting.synonyms:

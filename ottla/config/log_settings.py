@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.config.setting import LONG_MAX, Dynamic, Kind, Setting
+from ottla.config.setting import LONG_MAX, Dynamic, Setting, SettingType
 
-_BOOLEAN, _STRING, _INT = Kind.BOOLEAN, Kind.STRING, Kind.INT
-_LONG, _DOUBLE, _LIST = Kind.LONG, Kind.DOUBLE, Kind.LIST
+_BOOLEAN, _STRING, _INT = SettingType.BOOLEAN, SettingType.STRING, SettingType.INT
+_LONG, _DOUBLE, _LIST = SettingType.LONG, SettingType.DOUBLE, SettingType.LIST
 _CLUSTER = Dynamic.CLUSTER_WIDE
 
 _MINUTE_MS: Final = 60_000
@@ -53,7 +53,7 @@ LOG_SETTINGS: Final = (
         "log.roll.jitter.ms",
         _LONG,
         None,
-        "How much earlier than log.roll.ms a segment may be closed, by chance.",
+        "How much earlier a segment may be closed, by chance.",
         low=0,
         dynamic=_CLUSTER,
         synonyms=(("log.roll.jitter.hours", _HOUR_MS),),

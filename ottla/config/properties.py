@@ -1,4 +1,4 @@
-"""Java's properties format, which Kafka's configuration files are written in.
+"""The properties format of Java, as in Kafka's configuration files.
 
 One `name=value` a line; `=`, `:` or white space separate; `#` and `!` open a comment; a backslash at the end
 of a line continues it, and elsewhere escapes (`\\t`, `\\u00e9`, `\\=`).
@@ -17,7 +17,7 @@ _PLAIN: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Names and values; of a name that is there twice, the last value, as in Java."""
+    """Names and values; of a repeated name the last value, as in Java."""
     properties: dict[str, str] = {}
     for line in _logical_lines(text.removeprefix("\ufeff")):
         parts = re.match(_LINE, line)
@@ -27,7 +27,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def escape_value(text: str) -> str:
-    """A value as it can stand in a properties file and be read back the same."""
+    """A value with escapes, which a properties file gives back unchanged."""
     escaped = (
         text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
     )

@@ -1,7 +1,6 @@
-"""One setting: its name, its type, what it may be, and how its text becomes a value.
+"""The definition of a setting: name, type, default, limits, and parsing of its text.
 
-A setting is a plain row, not a dataclass: some three hundred of them are made at every start, and the
-commands of `ottla` should not pay for that.
+`Setting` is a plain class, not a dataclass: about three hundred are created at every start of a command.
 """
 
 from __future__ import annotations
@@ -11,13 +10,15 @@ import re
 from enum import IntEnum
 from typing import Final, TypeAlias
 
+from ottla.config.named_options import any_of
+
 Value: TypeAlias = "int | float | bool | str | tuple[str, ...] | None"
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
 
-class Kind(IntEnum):
+class SettingType(IntEnum):
     """The type of a setting; the numbers are those of DescribeConfigs."""
 
     BOOLEAN = 1
@@ -32,15 +33,15 @@ class Kind(IntEnum):
 
 
 class Dynamic(IntEnum):
-    """Who may change a broker setting while the broker runs."""
+    """Whether a broker setting is dynamic: read-only, per broker, or cluster-wide."""
 
     READ_ONLY = 0
     PER_BROKER = 1
     CLUSTER_WIDE = 2
 
 
-class Source(IntEnum):
-    """Where a value comes from, strongest first. `code` is what DescribeConfigs calls it."""
+class ConfigSource(IntEnum):
+    """The source of a value, strongest first. `code` is the number in DescribeConfigs."""
 
     TOPIC = 0
     DYNAMIC_BROKER = 1
@@ -62,16 +63,16 @@ class Source(IntEnum):
 
 _SOURCE_CODES: Final = (1, 2, 3, 4, 4, 4, 5, 8)
 _NUMBER_RANGES: Final = {
-    Kind.SHORT: (-(2**15), 2**15 - 1),
-    Kind.INT: (-INT_MAX - 1, INT_MAX),
-    Kind.LONG: (-LONG_MAX - 1, LONG_MAX),
-    Kind.DOUBLE: (-math.inf, math.inf),
+    SettingType.SHORT: (-(2**15), 2**15 - 1),
+    SettingType.INT: (-INT_MAX - 1, INT_MAX),
+    SettingType.LONG: (-LONG_MAX - 1, LONG_MAX),
+    SettingType.DOUBLE: (-math.inf, math.inf),
 }
 _SENSITIVE: Final = ("password", "secret", "credential", "jaas.config", "ssl.key", "keystore.key")
 
 
 class Setting:
-    """A row of the tables. `synonyms` are the broker settings that stand in, with a converting factor."""
+    """`synonyms`: broker settings that give the value where this one is not set, with a conversion factor."""
 
     __slots__ = (
         "attribute",
@@ -90,7 +91,7 @@ class Setting:
     def __init__(
         self,
         name: str,
-        kind: Kind,
+        kind: SettingType,
         default: Value,
         doc: str,
         *,
@@ -118,23 +119,23 @@ class Setting:
 
     @property
     def sensitive(self) -> bool:
-        return self.kind is Kind.PASSWORD
+        return self.kind is SettingType.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The value that `text` stands for, or ValueError saying what it may be."""
-        if self.kind is Kind.PASSWORD:
+        """The value of a text, or ValueError with what is allowed."""
+        if self.kind is SettingType.PASSWORD:
             return text
         text = text.strip()
-        if self.kind is Kind.BOOLEAN:
+        if self.kind is SettingType.BOOLEAN:
             return self._parse_bool(text)
-        if self.kind is Kind.LIST:
+        if self.kind is SettingType.LIST:
             return self._parse_list(text)
-        if self.kind in (Kind.STRING, Kind.CLASS):
+        if self.kind in (SettingType.STRING, SettingType.CLASS):
             return self._checked(text)
         return self._parse_number(text)
 
     def refusal(self, text: str) -> str | None:
-        """Kafka's words for a value that cannot be taken; None for one that can. A secret is not repeated."""
+        """Kafka's message for an invalid value; None for a valid one. A secret is not shown."""
         try:
             self.parse(text)
         except ValueError as problem:
@@ -143,24 +144,22 @@ class Setting:
         return None
 
     def allowed(self) -> str:
-        """What the setting may be, as the end of a sentence: "an integer of at least 1"."""
-        if self.kind is Kind.BOOLEAN and not self.choices:
+        """The allowed values, as the end of a sentence: "an integer of at least 1"."""
+        if self.kind is SettingType.BOOLEAN and not self.choices:
             return "true or false"
         if self.choices:
-            named = " or ".join(filter(None, (", ".join(self.choices[:-1]), self.choices[-1])))
-            return f"a list of {named}" if self.kind is Kind.LIST else named
+            named = any_of(self.choices)
+            return f"a list of {named}" if self.kind is SettingType.LIST else named
         if self.kind not in _NUMBER_RANGES:
             return f"text of the form {self.pattern}" if self.pattern else "text"
-        noun = "a number" if self.kind is Kind.DOUBLE else "an integer"
-        low, high = self._bounds()
+        noun = "a number" if self.kind is SettingType.DOUBLE else "an integer"
+        low, high = (f"{bound:g}" if self.kind is SettingType.DOUBLE else str(bound) for bound in self._bounds())
         if self.high is not None:
-            return f"{noun} from {low:g} to {high:g}" if self.kind is Kind.DOUBLE else f"{noun} from {low} to {high}"
+            return f"{noun} from {low} to {high}"
         if self.low is not None:
-            limit = f" and at most {high}" if self.kind in (Kind.INT, Kind.SHORT) else ""
-            return (
-                f"{noun} of at least {low:g}{limit}" if self.kind is Kind.DOUBLE else f"{noun} of at least {low}{limit}"
-            )
-        return noun if self.kind is Kind.DOUBLE else f"{noun} from {low} to {high}"
+            limit = f" and at most {high}" if self.kind in (SettingType.INT, SettingType.SHORT) else ""
+            return f"{noun} of at least {low}{limit}"
+        return noun if self.kind is SettingType.DOUBLE else f"{noun} from {low} to {high}"
 
     def _bounds(self) -> tuple[float, float]:
         low, high = _NUMBER_RANGES[self.kind]
@@ -187,7 +186,7 @@ class Setting:
 
     def _parse_number(self, text: str) -> int | float:
         number: int | float
-        if self.kind is Kind.DOUBLE:
+        if self.kind is SettingType.DOUBLE:
             try:
                 number = float(text)
             except ValueError:
@@ -217,13 +216,13 @@ def text_of(value: Value) -> str | None:
 
 
 def is_sensitive(name: str) -> bool:
-    """Whether a value under this name must never be shown, known setting or not."""
+    """Whether a value with this name must never be shown; the setting need not be known."""
     lowered = name.lower()
     return any(word in lowered for word in _SENSITIVE)
 
 
 class BadConfig(Exception):
-    """The configuration cannot be used. `problems` are sentences for a person; no secret is in them."""
+    """An invalid configuration. `problems` are messages for users, without secrets."""
 
     def __init__(self, problems: list[str]) -> None:
         assert problems

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from ottla.config.group import GroupConfig
-from ottla.config.group import resolve as group_config
+from ottla.config.group_config import GroupConfig
+from ottla.config.group_config import resolve as group_config
 from ottla.coordinator import consumer_classic, conversion
 from ottla.coordinator.assignors import ASSIGNORS, EMPTY, Assignment
 from ottla.coordinator.consumer_group_data import ConsumerGroupData

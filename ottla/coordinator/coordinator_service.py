@@ -22,7 +22,7 @@ from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Image, Topic
 from ottla.cluster.requests import TopicResult, TopicSpec
-from ottla.config.live import LiveConfig
+from ottla.config.broker_config import LiveConfig
 from ottla.coordinator.decision import Decision, Reply, ReplyTo, answer
 from ottla.coordinator.loader import Loader
 from ottla.coordinator.shard import Codec, Machine, Phase, Shard
@@ -300,7 +300,7 @@ class CoordinatorService(ABC, Generic[M]):
             slot = None if index is None else self._slots.get(index)
             if slot is None:
                 raise Refused(ErrorCode.not_coordinator)
-            if not current or self._cluster.in_touch:
+            if not current or self._cluster.has_session_lease:
                 self._decide(slot, act, promise)
             else:
                 self._runtime.spawn(self._decide_later(slot, act, promise), name=f"confirm {slot.shard.partition}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from ottla.cluster.image import Image
-from ottla.config.broker import BrokerConfig
+from ottla.config.broker_config import BrokerConfig
 
 
 class GroupContext(Protocol):

@@ -8,8 +8,7 @@ from typing import Final
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Image, Topic
 from ottla.cluster.requests import TopicSpec
-from ottla.config.broker import BrokerConfig
-from ottla.config.live import LiveConfig
+from ottla.config.broker_config import BrokerConfig, LiveConfig
 from ottla.coordinator import group_records
 from ottla.coordinator.coordinator_service import CoordinatorService
 from ottla.coordinator.group_machine import GroupMachine

@@ -12,7 +12,7 @@ from typing import Final
 
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.requests import TopicSpec
-from ottla.config.live import LiveConfig
+from ottla.config.broker_config import LiveConfig
 from ottla.coordinator import transaction_records
 from ottla.coordinator.coordinator_service import CoordinatorService, CreateTopics
 from ottla.coordinator.decision import Reply, ReplyTo

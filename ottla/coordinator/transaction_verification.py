@@ -16,7 +16,7 @@ from enum import Enum
 
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import NO_BROKER
-from ottla.config.live import LiveConfig
+from ottla.config.broker_config import LiveConfig
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Reply
 from ottla.coordinator.transaction_coordinator import TransactionCoordinator

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import NamedTuple, cast
 
-from ottla.runtime import Handle, Listener, Runtime
+from ottla.runtime import Handle, ListeningSocket, Runtime
 
 log = logging.getLogger("ottla.net.http")
 
@@ -140,9 +140,9 @@ class HttpServer:
         self.runtime = runtime
         self.serve = serve
         self._connections: dict[_Connection, None] = {}
-        self._listener: Listener | None = None
+        self._listener: ListeningSocket | None = None
 
-    async def start(self, host: str, port: int) -> Listener:
+    async def start(self, host: str, port: int) -> ListeningSocket:
         listener = await self.runtime.listen(lambda: _Connection(self), host, port)
         self._listener = listener
         await listener.start()

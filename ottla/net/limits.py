@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ottla.config.broker import BrokerConfig
+from ottla.config.broker_config import BrokerConfig
 
 
 class Limits(NamedTuple):

@@ -10,7 +10,7 @@ from ottla.net.request_memory import RequestMemory
 from ottla.net.response_memory import ResponseMemory
 from ottla.net.streaming import Pace
 from ottla.net.write_coalescing import WriteCoalescing
-from ottla.runtime import Handle, Listener, Runtime
+from ottla.runtime import Handle, ListeningSocket, Runtime
 
 __all__ = ["Connection", "Pending", "Reply", "Serve", "Server"]
 
@@ -32,10 +32,10 @@ class Server:
         self.connection_limits = ConnectionLimits(runtime, lambda: self.limits)
         self.connections = self.connection_limits.connections
         self.inter_broker_connections = self.connection_limits.inter_broker_connections
-        self._listeners: list[Listener] = []
+        self._listeners: list[ListeningSocket] = []
         self._sweep: Handle | None = None
 
-    async def listen(self, name: str, host: str, port: int, *, inter_broker: bool = False) -> Listener:
+    async def listen(self, name: str, host: str, port: int, *, inter_broker: bool = False) -> ListeningSocket:
         """Bind an address, so that its port is known; nobody is accepted before `start`."""
         listener = await self.runtime.listen(lambda: Connection(self, name, inter_broker=inter_broker), host, port)
         self._listeners.append(listener)

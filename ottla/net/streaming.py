@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.errors import Refused, StorageFault
 from ottla.net.response_memory import BUFFER_BYTES, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
-from ottla.runtime import Buffer, Runtime, Source
+from ottla.runtime import Buffer, ResponseSource, Runtime
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,7 +41,7 @@ class Streamed:
 
     __slots__ = ("parts",)
 
-    def __init__(self, parts: list[Buffer | Source]) -> None:
+    def __init__(self, parts: list[Buffer | ResponseSource]) -> None:
         self.parts = parts
 
     def load(self) -> bytes:
@@ -232,7 +232,7 @@ class Stream:
             self._memory.hold(self._connection, wanted)
         self._runtime.spawn(self._read(part, wanted), name="cold fetch")
 
-    async def _read(self, part: Source, wanted: int) -> None:
+    async def _read(self, part: ResponseSource, wanted: int) -> None:
         connection = self._connection
         try:
             data = await self._runtime.offload(part.read, self._at, wanted)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Image
-from ottla.config.live import LiveConfig
+from ottla.config.broker_config import LiveConfig
 from ottla.errors import ErrorCode, Fault, Refused
 from ottla.replication.doubt import resolve
 from ottla.replication.gaps import unsettled

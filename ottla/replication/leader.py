@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.cluster.model import Partition as PartitionState
+from ottla.cluster.model import PartitionState
 from ottla.errors import ErrorCode, Refused
 from ottla.log.damage import gap_at
 from ottla.log.manifest import Range

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from contextlib import aclosing
 
-from ottla.config.live import LiveConfig
+from ottla.config.broker_config import LiveConfig
 from ottla.errors import Fault, Refused
 from ottla.log import checkpoints, compaction
 from ottla.log.cleaning import WORK, CleanedSegment, Job, Summary, decode_report

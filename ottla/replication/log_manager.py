@@ -9,7 +9,7 @@ import asyncio
 import logging
 
 from ottla.cluster.journal import count
-from ottla.config.live import LiveConfig
+from ottla.config.broker_config import LiveConfig
 from ottla.errors import Fault, Refused
 from ottla.log import checkpoints
 from ottla.log.retention import start_after

@@ -19,7 +19,7 @@ from collections import deque
 from typing import Protocol
 
 from ottla.cluster.controller import INTERNAL_TOPICS
-from ottla.cluster.model import Partition as PartitionState
+from ottla.cluster.model import PartitionState
 from ottla.errors import ErrorCode, Refused
 from ottla.log.damage import behind_gap
 from ottla.log.log_config import LogConfig

@@ -15,7 +15,7 @@ from typing import Final
 from ottla.cluster import changes as c
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import NO_BROKER, Image, Topic
-from ottla.config.live import LiveConfig
+from ottla.config.broker_config import LiveConfig
 from ottla.errors import ErrorCode, Fault, Refused, StorageFault
 from ottla.log import checkpoints
 from ottla.log.segment import Segment

@@ -15,7 +15,7 @@ from functools import partial
 
 from ottla.cluster.image import Image, Topic
 from ottla.cluster.layout import id_text
-from ottla.config.topic import TopicConfig
+from ottla.config.topic_config import TopicConfig
 from ottla.errors import Fault, Refused, StorageFault
 from ottla.log import checkpoints, scrub_schedule
 from ottla.log.aside import keep_whole
@@ -266,7 +266,7 @@ class Replicas:
         if partition is None:
             partition = self._open(topic, index)
             self._take_in(partition)
-        if state.has_state:
+        if state.initialized:
             reigns = state.broker_epoch == self.broker_epoch and not self._expelled
             partition.become(state, leads=state.leader == self._broker_id and reigns)
         return partition

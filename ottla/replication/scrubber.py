@@ -13,7 +13,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from ottla.config.live import LiveConfig
+from ottla.config.broker_config import LiveConfig
 from ottla.errors import Fault, Refused, StorageFault
 from ottla.log import scrub_repair
 from ottla.log.scrub import Found, SegmentScrub

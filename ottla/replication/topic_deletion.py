@@ -41,13 +41,13 @@ class TopicDeletion:
         """Topics deleted while this broker was away: their files are gone by now, and the cluster may forget them."""
         tombstones = self._cluster.image.tombstones
         if gone := [topic_id for topic_id, tombstone in tombstones.items() if broker_id in tombstone.replicas]:
-            await self._cluster.replicas_erased(gone)
+            await self._cluster.replicas_deleted(gone)
 
     async def _delete(self, topic: Topic, directories: list[str], deleted: bool) -> None:
         try:
             await self._remove(directories)
             if deleted:
-                await self._cluster.replicas_erased([topic.id])
+                await self._cluster.replicas_deleted([topic.id])
         except (Fault, Refused) as fault:
             log.warning("deleting %s: %s; the rest is removed at the next start", topic.name, fault)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.config.topic import TopicConfig
+from ottla.config.topic_config import TopicConfig
 from ottla.log.log_config import LogConfig
 from ottla.replication.admission import AppendPolicy
 

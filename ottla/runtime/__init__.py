@@ -61,7 +61,7 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
-class Source(Protocol):
+class ResponseSource(Protocol):
     """Bytes of an answer that stay where they are until they are sent. What a read raises ends the connection: the part
     of the answer that is out cannot be taken back. Zero-copy would be one more way to send such a source."""
 
@@ -118,7 +118,7 @@ class Disk(Protocol):
     def mutex(self) -> AbstractContextManager[object]:
         """For a file that the loop and threads write: each waits until the other is done."""
 
-    def on_unkept(self, tell: Callable[[SyncFault], object]) -> None:
+    def on_sync_failure(self, callback: Callable[[SyncFault], object]) -> None:
         """Tell, from whatever thread, when the device has not kept something. Nothing is called durable after that."""
 
     def lock(self, path: str) -> Lock | None:
@@ -132,7 +132,7 @@ class Handle(Protocol):
     def cancel(self) -> None: ...
 
 
-class Listener(Protocol):
+class ListeningSocket(Protocol):
     @property
     def host(self) -> str: ...
 
@@ -214,7 +214,7 @@ class Runtime(Protocol):
         this one.
         """
 
-    async def listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
+    async def listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> ListeningSocket:
         """Bind the address; nobody is accepted before `start`. Port 0: the system chooses one."""
 
     async def connect(

@@ -166,28 +166,22 @@ class RealFile:
     def truncate(self, size: int) -> None:
         fd = self._fd if self._fd >= 0 else self._open(writing=True)
         self._size = -1
-        try:
+        with _faults("truncate", self.path):
             os.ftruncate(fd, size)
-        except OSError as failure:
-            raise _fault("truncate", self.path, failure) from failure
 
     def rename(self, path: str) -> None:
         with self._disk.guard:  # nobody may open it by its old name meanwhile
-            try:
+            with _faults("rename", self.path):
                 os.replace(self.path, path)
-            except OSError as failure:
-                raise _fault("rename", self.path, failure) from failure
             self.path = path
 
     def sync(self) -> None:
         if self._disk.deferred is not None:
             return
-        self._disk.check_kept()
+        self._disk.check_sync_failure()
         fd = self._pin(writing=True)
         try:
-            os.fsync(fd)
-        except OSError as failure:
-            raise self._disk.not_kept(self.path, failure) from failure
+            self._disk.fsync(fd, self.path)
         finally:
             self._unpin()
 
@@ -291,8 +285,8 @@ class RealDisk:
         self._open: OrderedDict[RealFile, None] = OrderedDict()
         self._owner = threading.get_ident()
         self._temporaries = count(1)
-        self._unkept: SyncFault | None = None
-        self._tell_unkept: Callable[[SyncFault], object] | None = None
+        self._sync_failure: SyncFault | None = None
+        self._on_sync_failure: Callable[[SyncFault], object] | None = None
         self.deferred: dict[str, str] | None = None  # where files are that get their name when all is synced
         self.guard = threading.Lock()  # descriptors are opened and closed from the loop and from offloaded calls
 
@@ -324,40 +318,27 @@ class RealDisk:
         return os.path.isdir(path)
 
     def listdir(self, path: str) -> list[str]:
-        try:
-            return sorted(os.listdir(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as failure:
-            raise _fault("list", path, failure) from failure
+        with _faults("list", path):
+            try:
+                return sorted(os.listdir(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
 
     def mkdir(self, path: str) -> None:
-        try:
+        with _faults("make the directory", path):
             os.makedirs(path, exist_ok=True)
-        except OSError as failure:
-            raise _fault("make the directory", path, failure) from failure
 
     def rename(self, old: str, new: str) -> None:
-        try:
+        with _faults("rename", old):
             os.replace(old, new)
-        except OSError as failure:
-            raise _fault("rename", old, failure) from failure
 
     def remove(self, path: str) -> None:
-        try:
+        with _faults("remove", path), suppress(FileNotFoundError):
             os.unlink(path)
-        except FileNotFoundError:
-            pass
-        except OSError as failure:
-            raise _fault("remove", path, failure) from failure
 
     def rmtree(self, path: str) -> None:
-        try:
+        with _faults("remove", path), suppress(FileNotFoundError):
             shutil.rmtree(path)
-        except FileNotFoundError:
-            pass
-        except OSError as failure:
-            raise _fault("remove", path, failure) from failure
 
     def read(self, path: str) -> bytes:
         try:
@@ -369,7 +350,7 @@ class RealDisk:
             raise _fault("read", path, failure) from failure
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        self.check_kept()
+        self.check_sync_failure()
         temporary = f"{path}.{next(self._temporaries)}.tmp"  # two may write the same file, each all of it
         try:
             with open(temporary, "wb") as file:
@@ -389,21 +370,14 @@ class RealDisk:
         self.sync_dir(os.path.dirname(path))
 
     def overwrite(self, path: str, data: bytes, position: int) -> None:
-        self.check_kept()
-        try:
+        self.check_sync_failure()
+        with _faults("write to", path):
             fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        except OSError as failure:
-            raise _fault("write to", path, failure) from failure
-        try:
-            os.pwrite(fd, data, position)
             try:
-                os.fsync(fd)
-            except OSError as failure:
-                raise self.not_kept(path, failure) from failure
-        except OSError as failure:
-            raise _fault("write to", path, failure) from failure
-        finally:
-            os.close(fd)
+                os.pwrite(fd, data, position)
+                self.fsync(fd, path)
+            finally:
+                os.close(fd)
 
     @contextmanager
     def together(self, path: str) -> Iterator[None]:
@@ -415,54 +389,52 @@ class RealDisk:
             yield
         finally:
             renames, self.deferred = self.deferred, None
-        try:
+        with _faults("sync", path):
             sync_filesystem(path)
             for final, temporary in renames.items():
                 os.replace(temporary, final)
             if renames:
                 sync_filesystem(path)
-        except OSError as failure:
-            raise _fault("sync", path, failure) from failure
 
     def sync_dir(self, path: str) -> None:
         if self.deferred is not None:
             return
-        self.check_kept()
-        try:
+        self.check_sync_failure()
+        with _faults("sync", path):
             fd = os.open(path, os.O_RDONLY)
-        except OSError as failure:
-            raise _fault("sync", path, failure) from failure
+            try:
+                self.fsync(fd, path)
+            finally:
+                os.close(fd)
+
+    def fsync(self, fd: int, path: str) -> None:
         try:
             os.fsync(fd)
         except OSError as failure:
-            raise self.not_kept(path, failure) from failure
-        finally:
-            os.close(fd)
+            raise self.sync_failed(path, failure) from failure
 
     def mutex(self) -> threading.Lock:
         return threading.Lock()
 
-    def on_unkept(self, tell: Callable[[SyncFault], object]) -> None:
-        self._tell_unkept = tell
+    def on_sync_failure(self, callback: Callable[[SyncFault], object]) -> None:
+        self._on_sync_failure = callback
 
-    def not_kept(self, path: str, failure: OSError) -> SyncFault:
-        self._unkept = SyncFault(str(_fault("sync", path, failure)))
-        if self._tell_unkept is not None:
-            self._tell_unkept(self._unkept)
-        return self._unkept
+    def sync_failed(self, path: str, failure: OSError) -> SyncFault:
+        self._sync_failure = SyncFault(str(_fault("sync", path, failure)))
+        if self._on_sync_failure is not None:
+            self._on_sync_failure(self._sync_failure)
+        return self._sync_failure
 
-    def check_kept(self) -> None:
+    def check_sync_failure(self) -> None:
         """Whoever tries again, until the broker has ended, must not be told that all is well."""
-        if self._unkept is not None:
-            raise SyncFault(str(self._unkept))
+        if self._sync_failure is not None:
+            raise SyncFault(str(self._sync_failure))
 
     def lock(self, path: str) -> RealLock | None:
         import fcntl  # not on Windows, where no broker runs
 
-        try:
+        with _faults("lock", path):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as failure:
-            raise _fault("lock", path, failure) from failure
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -471,10 +443,8 @@ class RealDisk:
         return RealLock(fd)
 
     def usage(self, path: str) -> tuple[int, int]:
-        try:
+        with _faults("look at", path):
             stats = os.statvfs(path)
-        except OSError as failure:
-            raise _fault("look at", path, failure) from failure
         return stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
 
 
@@ -485,6 +455,14 @@ def _descriptors_max() -> int:
         return DESCRIPTORS_UNLIMITED
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return DESCRIPTORS_UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+@contextmanager
+def _faults(verb: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as failure:
+        raise _fault(verb, path, failure) from failure
 
 
 def _fault(verb: str, path: str, failure: OSError) -> StorageFault:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from ottla.errors import Fault, PortTaken
 from ottla.runtime import Disk, Handle
+from ottla.runtime.child_process import run_in_child
 from ottla.runtime.disk import RealDisk
-from ottla.runtime.processes import run_in_child
 
 log = logging.getLogger("ottla.runtime")
 

@@ -302,7 +302,7 @@ class SimDisk:
     def mutex(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def on_unkept(self, tell: Callable[[SyncFault], object]) -> None:
+    def on_sync_failure(self, tell: Callable[[SyncFault], object]) -> None:
         """Nothing to tell: what is synced here is kept."""
 
     def lock(self, path: str) -> SimLock | None:

@@ -260,7 +260,7 @@ class Faults:
             return True
         stay = {each.id for each in self._running() if each is not node and not each.unclean and not each.tail_lost}
         topics = self._cluster.image().topics.values()
-        return all(stay.intersection(part.in_sync) for topic in topics for part in topic.partitions if part.has_state)
+        return all(stay.intersection(part.in_sync) for topic in topics for part in topic.partitions if part.initialized)
 
     # The network.
 

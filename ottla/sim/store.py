@@ -244,10 +244,14 @@ class SimStore:
     def state(self) -> SessionState:
         return self._state
 
+    @property
+    def session_seconds(self) -> float:
+        return self._timeout_s
+
     def on_state(self, tell: Callable[[SessionState], None]) -> None:
         self._tell_state.append(tell)
 
-    def hurry(self) -> None:
+    def expedite(self) -> None:
         """Its sessions time out, as ZooKeeper's do."""
 
     def watch(self, path: str, tell: Callable[[], None]) -> Callable[[], None]:

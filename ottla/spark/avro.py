@@ -42,7 +42,7 @@ from pyspark.sql.types import (
     TimeType,
 )
 
-from ottla.config.options import any_of
+from ottla.config.named_options import any_of
 from ottla.serde.avro_serde import AvroDeserializer, AvroSerializer
 from ottla.serde.registry import RegistryError
 from ottla.spark.options import BadOption

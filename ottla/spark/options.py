@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlparse
 
 from ottla.client.values import TopicPartition
-from ottla.config.options import Options, did_you_mean
+from ottla.config.named_options import Options, did_you_mean
 from ottla.spark import ignored_options
 
 V = TypeVar("V")

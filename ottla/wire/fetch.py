@@ -10,7 +10,7 @@ import struct
 from typing import NamedTuple
 
 from ottla.errors import BadFrame
-from ottla.runtime import Buffer, Source
+from ottla.runtime import Buffer, ResponseSource
 from ottla.wire.primitives import compact_string, pack_uvarint, skip_tags, string, tags, uvarint
 
 FLEXIBLE_FROM = 12
@@ -63,7 +63,7 @@ class PartitionFetched(NamedTuple):
     log_start: int = -1
     aborted: list[tuple[int, int]] | None = None
     preferred_replica: int = -1
-    records: Buffer | Source = b""
+    records: Buffer | ResponseSource = b""
     leader_id: int = -1
     leader_epoch: int = -1
     diverging: tuple[int, int] | None = None
@@ -216,12 +216,12 @@ def encode_response(
     *,
     session_id: int = 0,
     error: int = 0,
-) -> list[Buffer | Source]:
+) -> list[Buffer | ResponseSource]:
     """The body of the answer, to be written one after another."""
     flexible = version >= FLEXIBLE_FROM
     head = _HEAD_7.pack(0, error, session_id) if version >= 7 else b"\0\0\0\0"  # the first is the throttle time
     small = bytearray(head)
-    out: list[Buffer | Source] = []
+    out: list[Buffer | ResponseSource] = []
     small += pack_uvarint(len(topics) + 1) if flexible else _INT.pack(len(topics))
     for topic, results in topics:
         if isinstance(topic, str):

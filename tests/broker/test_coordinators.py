@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ottla.broker.broker import Broker
 from ottla.cluster.changes import TopicDeleted
-from ottla.cluster.model import Partition as State
+from ottla.cluster.model import PartitionState as State
 from ottla.cluster.requests import TopicSpec
 from ottla.coordinator import group_records, log_batch
 from ottla.coordinator.group_coordinator import OFFSETS_TOPIC
@@ -132,7 +132,7 @@ def test_what_is_remembered_is_not_told_by_a_broker_whose_registration_has_ended
             await coordinating(broker)
             assert await commit(client, 5) == ErrorCode.none
             broker.replicas.expelled()
-            assert broker.cluster.in_touch
+            assert broker.cluster.has_session_lease
             assert (await fetch(client))[0] == ErrorCode.not_coordinator
 
     run(test)

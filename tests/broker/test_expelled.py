@@ -20,7 +20,7 @@ def test_a_broker_whose_session_has_ended_leads_nothing_until_it_is_registered_a
             await until(lambda: partition.leads)
             epoch = partition.leader_epoch
             seen = []
-            broker.cluster.on_expelled(lambda: seen.append((partition.leads, refusal(partition))))
+            broker.cluster.on_session_expired(lambda: seen.append((partition.leads, refusal(partition))))
             with sqlite3.connect(tmp_path / "store.db") as db:  # as others do with one they hold for dead
                 db.execute("DELETE FROM node WHERE session IS NOT NULL")
                 db.execute("DELETE FROM session")

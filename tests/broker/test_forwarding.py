@@ -202,7 +202,7 @@ def test_a_store_that_does_not_answer_is_named_with_what_to_do(tmp_path):
             assert words.startswith("The store of the cluster (zookeeper:here:2181/ottla) did not answer: whether")
             assert "Start ZooKeeper again, or look at its log and at the network between it and broker 1" in words
             refuse_all(broker)
-            broker.cluster.__class__.in_touch = False  # type: ignore[method-assign, assignment]
+            broker.cluster.__class__.has_session_lease = False  # type: ignore[method-assign, assignment]
             code, words = await asked(broker, timeout_ms=200)
             assert code == ErrorCode.request_timed_out
             assert words is not None

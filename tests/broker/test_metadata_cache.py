@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ottla.broker.metadata_cache import LINGER_SECONDS, RecentlyRemovedBrokers
-from ottla.cluster.image import NO_BROKER, Broker
+from ottla.cluster.image import NO_BROKER, BrokerRegistration
 from ottla.cluster.requests import TopicSpec
 from ottla.local.waiting import until
 from ottla.wire.schema.metadata import MetadataRequest, MetadataResponse
 from tests.harness.in_process import Client, brokers, run, start_broker, stop_broker
 
-ONE, TWO = (Broker(each, each, (), None) for each in (1, 2))
+ONE, TWO = (BrokerRegistration(each, each, (), None) for each in (1, 2))
 
 
 def test_who_has_left_is_named_for_a_while():

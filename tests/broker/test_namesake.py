@@ -39,7 +39,7 @@ def test_a_process_that_finds_another_registered_as_its_broker_leads_nothing_and
         old.cluster.subscribe(lambda *_: led.append(leads(old)))
         store = old.cluster._view.store
         assert isinstance(store, EmbeddedStore)
-        async with store._turn:  # it hangs, as far as the store can see
+        async with store._connection_lock:  # it hangs, as far as the store can see
             end_session(tmp_path, store._file._session)
             await until(lambda: 1 not in other.image.brokers)
             new = await start_broker(tmp_path, 1, log_dirs=f"{tmp_path}/elsewhere")
@@ -54,7 +54,7 @@ def test_a_process_that_finds_another_registered_as_its_broker_leads_nothing_and
         assert not leads(old)
         assert (old.serving, old.cluster.is_controller) == (False, False)
         assert old.replicas.broker_epoch < new.replicas.broker_epoch
-        await until(lambda: not old.cluster.in_touch)
+        await until(lambda: not old.cluster.has_session_lease)
         assert leads(new)
         assert other.image.brokers[1] == new.cluster.registration
         for each in (old, new, other):

@@ -26,18 +26,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.cluster import config_edits, controller, in_sync, layout, leader_moves, reassignments
-from ottla.cluster.elections import Outlook, unfinished
-from ottla.cluster.image import Broker, Endpoint, Partition
+from ottla.cluster import alter_partition, config_edits, controller, layout, leader_moves, reassignments
+from ottla.cluster.elections import PendingWork, unfinished
+from ottla.cluster.image import BrokerRegistration, Endpoint, PartitionState
 from ottla.cluster.registration import clean_since
 from ottla.cluster.requests import (
-    BrokerRegistration,
     ConfigAlteration,
     ConfigEdit,
     ElectionKind,
     InSyncProposal,
     PartitionsSpec,
     Reassignment,
+    RegistrationRequest,
     TopicSpec,
 )
 from ottla.cluster.rules import rules_of
@@ -56,7 +56,7 @@ class ControllerScenario:
     def __init__(self) -> None:
         self.world = World(racks=False)
         self.world.rules = RULES
-        self.outlook = Outlook()
+        self.pending = PendingWork()
         self.marks: dict[int, tuple[int, int]] = {}  # what lies in the data directory of a broker that is not running
         self.copies: dict[int, tuple[int, int]] = {}  # what lay there before it last ran
         self.epochs_before: dict[int, int] = {}
@@ -79,7 +79,7 @@ class ControllerScenario:
                 assert (self.show() if seen is None else seen) == expected, line
 
     def settle(self) -> None:
-        self.world.commit(self.outlook.unfinished(self.world.image, self.world.rules))
+        self.world.commit(self.pending.unfinished(self.world.image, self.world.rules))
         assert not list(unfinished(self.world.image, self.world.rules)), "settled twice is settled once"
 
     def decide(self, decision: Any) -> str | None:
@@ -114,8 +114,8 @@ class ControllerScenario:
             self.epochs_before[broker] = world.image.brokers[broker].epoch
         self.copies[broker] = mark
         if since is None:
-            since = clean_since(world.image, BrokerRegistration(broker, ENDPOINTS, None, *mark), world.epoch)
-        world.put_broker(Broker(broker, world.epoch, ENDPOINTS, None, False, since, "", damaged))
+            since = clean_since(world.image, RegistrationRequest(broker, ENDPOINTS, None, *mark), world.epoch)
+        world.put_broker(BrokerRegistration(broker, world.epoch, ENDPOINTS, None, False, since, "", damaged))
 
     def do_stop(self, word: str) -> None:
         broker = self.world.image.brokers[int(word)]
@@ -199,7 +199,7 @@ class ControllerScenario:
             [(replica, epochs.get(replica, -1)) for replica in ids(replicas)],
         )
         return self.decide(
-            in_sync.alter_partitions(self.world.image, by, epochs.get(by, -1), [proposal], self.world.rules)
+            alter_partition.alter_partitions(self.world.image, by, epochs.get(by, -1), [proposal], self.world.rules)
         )
 
     def do_elect(self, ref: str, kind: str) -> str | None:
@@ -218,7 +218,7 @@ class ControllerScenario:
         return self.decide(decision)
 
     def do_moving(self) -> str:
-        moving = reassignments.under_way(self.world.image)
+        moving = reassignments.in_progress(self.world.image)
         return " ".join(f"{name}-{index}" for name, index, _ in moving) or "none"
 
     def do_epochs(self, ref: str) -> str:
@@ -238,7 +238,7 @@ class ControllerScenario:
         return "  ".join(shown(p) for p in self.world.image.topics[self.topic_shown].partitions)
 
 
-def shown(partition: Partition) -> str:
+def shown(partition: PartitionState) -> str:
     leader = "-" if partition.leader < 0 else str(partition.leader)
     text = f"{leader}@{partition.leader_epoch} {listed(partition.in_sync)}"
     if partition.eligible:

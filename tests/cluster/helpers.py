@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from ottla.cluster.cluster import Cluster
-from ottla.cluster.image import Endpoint, Image, Partition
-from ottla.cluster.requests import BrokerRegistration, Rules
+from ottla.cluster.image import Endpoint, Image, PartitionState
+from ottla.cluster.requests import RegistrationRequest, Rules
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.runtime.real import RealRuntime
 
@@ -56,11 +56,11 @@ async def cluster_on(
             await cluster.close()
 
 
-def registration(broker: int, rack: str | None = None) -> BrokerRegistration:
-    return BrokerRegistration(broker, [Endpoint("PLAINTEXT", "127.0.0.1", 9092 + broker, "PLAINTEXT")], rack)
+def registration(broker: int, rack: str | None = None) -> RegistrationRequest:
+    return RegistrationRequest(broker, [Endpoint("PLAINTEXT", "127.0.0.1", 9092 + broker, "PLAINTEXT")], rack)
 
 
-def state(partition: Partition) -> str:
+def state(partition: PartitionState) -> str:
     """leader@leader_epoch in_sync/replicas #partition_epoch"""
     in_sync, replicas = (",".join(map(str, each)) for each in (partition.in_sync, partition.replicas))
     return f"{partition.leader}@{partition.leader_epoch} {in_sync}/{replicas} #{partition.partition_epoch}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from ottla.cluster import layout
-from ottla.cluster.changes import ReplicaErased, encoded
+from ottla.cluster.changes import ReplicaDeleted, encoded
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Image
 from ottla.cluster.requests import TopicSpec
@@ -54,7 +54,7 @@ def lose_what_is_read_after(cluster: Cluster) -> list[str]:
     store = cluster._view.store
     lost: list[str] = []
     commit, children, children_from = store.commit, store.children, store.children_from
-    change = Create(layout.CHANGE, encoded((ReplicaErased(bytes(16), 9),)), sequential=True)
+    change = Create(layout.CHANGE, encoded((ReplicaDeleted(bytes(16), 9),)), sequential=True)
     campaigned = False
 
     async def after_another(ops):

@@ -126,7 +126,7 @@ def test_a_deleted_topic_is_gone_for_good_and_its_id_stays_until_its_files_are_g
             assert again.topic_id != created.topic_id
         async with cluster_on(store, runtime) as cluster:
             assert list(cluster.image.tombstones) == [created.topic_id]
-            await cluster.replicas_erased([created.topic_id, created.topic_id, again.topic_id])
+            await cluster.replicas_deleted([created.topic_id, created.topic_id, again.topic_id])
             assert cluster.image.tombstones == {}
             assert await loaded(cluster) == cluster.image
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.cluster import config_edits, controller, layout
-from ottla.cluster.image import Broker, Endpoint, Image
+from ottla.cluster.image import BrokerRegistration, Endpoint, Image
 from ottla.cluster.placement import place
 from ottla.cluster.requests import (
     ConfigAlteration,
@@ -218,7 +218,7 @@ def test_story(story):
     "name", ["", ".", "..", "../x", "a/b", "a\x00b", "x" * 250, "ümlaut", "new\nline", "two words", "a:b"]
 )
 def test_a_name_that_could_harm_is_refused(name):
-    image = Image(brokers={1: Broker(1, 1, (Endpoint("A", "h", 1),))})
+    image = Image(brokers={1: BrokerRegistration(1, 1, (Endpoint("A", "h", 1),))})
     (result,) = controller.create_topics(image, [TopicSpec(name, 1, 1)], [bytes(16)], Rules()).results
     assert result.code is ErrorCode.invalid_topic_exception
     assert result.message is not None
@@ -230,7 +230,7 @@ def test_the_longest_name_is_249_characters():
 
 
 def test_a_name_asked_for_twice_in_one_request_is_created_not_at_all():
-    image = Image(brokers={1: Broker(1, 1, (Endpoint("A", "h", 1),))})
+    image = Image(brokers={1: BrokerRegistration(1, 1, (Endpoint("A", "h", 1),))})
     specs = [TopicSpec("a", 1, 1), TopicSpec("b", 1, 1), TopicSpec("a", 1, 1), TopicSpec("b.x"), TopicSpec("b_x")]
     decision = controller.create_topics(image, specs, [bytes([n]) * 16 for n in range(5)], Rules())
     codes = [result.code.name for result in decision.results]
@@ -242,8 +242,8 @@ def test_without_brokers_nothing_can_be_placed():
     assert result.code is ErrorCode.invalid_replication_factor
 
 
-def brokers_in(racks: str) -> list[Broker]:
-    return [Broker(n, 1, (), None if rack == "-" else rack) for n, rack in enumerate(racks)]
+def brokers_in(racks: str) -> list[BrokerRegistration]:
+    return [BrokerRegistration(n, 1, (), None if rack == "-" else rack) for n, rack in enumerate(racks)]
 
 
 @pytest.mark.parametrize("racks", ["----", "aabb", "abab", "abcd", "aaab", "aabbcc", "------"])

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.cluster import layout
 from ottla.cluster.cluster import Cluster
-from ottla.cluster.image import Image, Partition
+from ottla.cluster.image import Image, PartitionState
 from ottla.cluster.requests import ElectionKind, InSyncProposal, Reassignment, Rules, TopicSpec
 from ottla.cluster.store import Delete, SessionLost
 from ottla.errors import ErrorCode, Fault, Refused
@@ -55,7 +55,7 @@ def dies_after(cluster: Cluster, commits: int) -> None:
     cluster._view.store.commit = counted  # type: ignore[method-assign]
 
 
-def partitions(cluster: Cluster, topic: str = "t") -> tuple[Partition, ...]:
+def partitions(cluster: Cluster, topic: str = "t") -> tuple[PartitionState, ...]:
     found = cluster.image.topic(topic)
     return () if found is None else found.partitions
 
@@ -194,7 +194,7 @@ def test_any_broker_confirms_for_itself_that_files_are_gone(store):
             made = await one.create_topics([TopicSpec(f"t{n}", 1, 3) for n in range(3)])
             await one.delete_topics([topic.topic_id for topic in made])
             ids = [topic.topic_id for topic in made]
-            await asyncio.gather(*(each.replicas_erased(ids) for each in (one, two, three)))
+            await asyncio.gather(*(each.replicas_deleted(ids) for each in (one, two, three)))
             await until(lambda: all(not each.image.tombstones for each in (one, two, three)))
             assert await loaded(one) == one.image
 

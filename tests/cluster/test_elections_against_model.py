@@ -9,9 +9,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.cluster import in_sync
+from ottla.cluster import alter_partition
 from ottla.cluster.elections import unfinished
-from ottla.cluster.image import Partition
+from ottla.cluster.image import PartitionState
 from ottla.cluster.requests import InSyncProposal
 from tests.cluster.controller_scenarios import ControllerScenario, check_epochs_grow
 
@@ -42,7 +42,7 @@ class Disks:
         return self.controller.world.image
 
     @property
-    def partition(self) -> Partition:
+    def partition(self) -> PartitionState:
         return self.image.topics["t"].partitions[0]
 
     def runs(self, broker: int) -> bool:
@@ -72,7 +72,7 @@ class Disks:
             assert len(gone) >= self.enough[record], "others still had it"
             del self.holders[record]
 
-    def whole(self, partition: Partition, broker: int) -> bool:
+    def whole(self, partition: PartitionState, broker: int) -> bool:
         """Whether it was in one of the sets, and has not been killed since."""
         members = zip(
             partition.in_sync + partition.eligible, partition.in_sync_epochs + partition.eligible_epochs, strict=True
@@ -158,7 +158,7 @@ class Disks:
         )
         epoch = self.image.brokers[leader].epoch
         rules = self.controller.world.rules
-        self.controller.decide(in_sync.alter_partitions(self.image, leader, epoch, [proposal], rules))
+        self.controller.decide(alter_partition.alter_partitions(self.image, leader, epoch, [proposal], rules))
         for replica in self.partition.in_sync:
             if replica not in partition.in_sync:  # from now on it counts again
                 self.suspects.pop(replica, None)

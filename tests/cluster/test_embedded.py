@@ -118,12 +118,12 @@ def test_a_closed_store_leaves_one_file_and_no_descriptor(tmp_path):
 WRITER = """
 import asyncio, sys
 from ottla.cluster.cluster import Cluster
-from ottla.cluster.requests import BrokerRegistration, PartitionsSpec, TopicSpec
+from ottla.cluster.requests import RegistrationRequest, PartitionsSpec, TopicSpec
 from ottla.runtime.real import RealRuntime
 
 async def main(path):
     cluster = await Cluster(f"embedded:{path}", RealRuntime(), data_dir=".").open()
-    await cluster.register(BrokerRegistration(1, [("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")]))
+    await cluster.register(RegistrationRequest(1, [("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")]))
     print("ready", flush=True)
     n = 0
     while True:
@@ -142,13 +142,13 @@ asyncio.run(main(sys.argv[1]))
 STARTER = """
 import asyncio, sys
 from ottla.cluster.cluster import Cluster
-from ottla.cluster.requests import BrokerRegistration
+from ottla.cluster.requests import RegistrationRequest
 from ottla.runtime.real import RealRuntime
 
 async def main(path, broker):
     runtime = RealRuntime()
     cluster = await Cluster(f"embedded:{path}", runtime, data_dir=".").open()
-    await cluster.register(BrokerRegistration(int(broker), [("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")]))
+    await cluster.register(RegistrationRequest(int(broker), [("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")]))
     print(cluster.cluster_id, cluster.is_controller, flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await cluster.close()
@@ -233,7 +233,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_valid_image_which_the_next_contr
                     for was, now in zip(left.topics[topic.name].partitions, topic.partitions, strict=True):
                         assert now.leader_epoch == was.leader_epoch + 1
                 await cluster.delete_topics(list(image.topics))
-                await cluster.replicas_erased(list(cluster.image.tombstones))
+                await cluster.replicas_deleted(list(cluster.image.tombstones))
 
         run(test)
 
@@ -267,13 +267,13 @@ def test_whoever_saw_a_process_go_need_not_wait_for_the_next_look(tmp_path, monk
 
     async def test(runtime):
         store = await EmbeddedStore.open(str(path), runtime)
-        store.hurry()  # the first look, which finds the other session
+        store.expedite()  # the first look, which finds the other session
         told = asyncio.Event()
         store.watch(layout.BROKERS, told.set)
         await asyncio.wait_for(told.wait(), 10)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        store.hurry()
+        store.expedite()
 
         async def gone():
             return await store.children(layout.BROKERS) == []

@@ -27,14 +27,14 @@ LEASE = 1.0
 MEMBER = """
 import asyncio, sys, threading, time
 from ottla.cluster.cluster import Cluster
-from ottla.cluster.requests import BrokerRegistration
+from ottla.cluster.requests import RegistrationRequest
 from ottla.runtime.real import RealRuntime
 
 async def main(path, lease):
     loop = asyncio.get_running_loop()
     cluster = await Cluster(f"embedded:{path}", RealRuntime(), data_dir=".", lease_seconds=float(lease)).open()
     cluster._view.store.on_state(lambda state: print(state.value, flush=True))
-    await cluster.register(BrokerRegistration(2, [("PLAINTEXT", "127.0.0.1", 9094, "PLAINTEXT")]))
+    await cluster.register(RegistrationRequest(2, [("PLAINTEXT", "127.0.0.1", 9094, "PLAINTEXT")]))
     print("ready", flush=True)
     def read():
         for line in sys.stdin:

@@ -12,7 +12,7 @@ from ottla.cluster import changes as c
 from ottla.cluster import config_edits, controller, layout
 from ottla.cluster.diff import changes_between
 from ottla.cluster.elections import unfinished
-from ottla.cluster.image import Broker, Endpoint, Image, Partition
+from ottla.cluster.image import BrokerRegistration, Endpoint, Image, PartitionState
 from ottla.cluster.persist import STEP_OPS_MAX, steps
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, PartitionsSpec, Rules, TopicSpec
 from ottla.cluster.store import Create, Delete, Node, Set
@@ -82,7 +82,7 @@ class World:
         """With `since` 0 it has never lost anything; None: it may just have."""
         self.epoch += 1
         endpoints = (Endpoint("A", "::1", 9092, "SSL"), Endpoint("B", "host", 1))
-        new = Broker(broker, self.epoch, endpoints, f"r{broker % 2}" if self.racks else None)
+        new = BrokerRegistration(broker, self.epoch, endpoints, f"r{broker % 2}" if self.racks else None)
         self.put_broker(new._replace(clean_since=self.epoch if since is None else since))
 
     def put_broker(self, broker):
@@ -134,8 +134,9 @@ class World:
         alteration = ConfigAlteration(group, [ConfigEdit("k", value)] if value else [], replace=True)
         self.commit(config_edits.alter_group_configs(self.image, [alteration], Rules()).changes)
 
-    def erased(self, broker):
-        self.commit(controller.replicas_erased(self.image, broker, list(self.image.tombstones)))
+    def delete_files(self, broker):
+        held = (topic_id for topic_id, tombstone in self.image.tombstones.items() if broker in tombstone.replicas)
+        self.commit([c.ReplicaDeleted(topic_id, broker) for topic_id in held])
 
 
 brokers = st.integers(1, 4)
@@ -152,7 +153,7 @@ acts = st.one_of(
     st.tuples(st.just("configure"), names, st.sampled_from(["1", "2"])),
     st.tuples(st.just("configure_broker"), st.none() | brokers, st.sampled_from(["1", ""])),
     st.tuples(st.just("configure_group"), st.sampled_from(["g", "a/b", "..", "\u00fc %"]), st.sampled_from(["1", ""])),
-    st.tuples(st.just("erased"), brokers),
+    st.tuples(st.just("delete_files"), brokers),
 )
 
 
@@ -217,7 +218,7 @@ def test_a_late_change_of_a_deleted_topic_does_not_touch_the_new_one_of_the_same
     world = World()
     world.register(1)
     world.create("a", 1, 1)
-    late = c.partition_changed(world.image.topics["a"].id, 0, Partition((1,), 1, 99, (1,), 99, 1))
+    late = c.partition_changed(world.image.topics["a"].id, 0, PartitionState((1,), 1, 99, (1,), 99, 1))
     world.delete("a")
     world.create("a", 1, 1)
     assert world.image.apply(late) == world.image

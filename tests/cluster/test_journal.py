@@ -9,20 +9,21 @@ import pytest
 from ottla.cluster import changes as c
 from ottla.cluster.image import EMPTY, Image
 from ottla.cluster.journal import Journal
-from ottla.cluster.model import NO_BROKER, Broker, Endpoint, Partition
+from ottla.cluster.model import NO_BROKER, BrokerRegistration, Endpoint, PartitionState
 
 ORDERS = b"orders".ljust(16)
 INFO, WARNING = logging.INFO, logging.WARNING
 
 
 def registered(broker_id: int, epoch: int, *, draining: bool = False) -> c.BrokerRegistered:
-    return c.registered(Broker(broker_id, epoch, (Endpoint("PLAINTEXT", "here", 9090 + broker_id),), None, draining))
+    endpoint = Endpoint("PLAINTEXT", "here", 9090 + broker_id)
+    return c.registered(BrokerRegistration(broker_id, epoch, (endpoint,), None, draining))
 
 
 def state(index: int, leader: int, in_sync: tuple[int, ...], epoch: int, **more) -> c.PartitionChanged:
     replicas = more.pop("replicas", (1, 2, 3))
-    partition = Partition(replicas, leader, epoch, in_sync, epoch, 1, in_sync_epochs=(1,) * len(in_sync), **more)
-    before = Partition((1, 2, 3)) if replicas != (1, 2, 3) or more.get("adding") or more.get("removing") else None
+    partition = PartitionState(replicas, leader, epoch, in_sync, epoch, 1, in_sync_epochs=(1,) * len(in_sync), **more)
+    before = PartitionState((1, 2, 3)) if replicas != (1, 2, 3) or more.get("adding") or more.get("removing") else None
     return c.partition_changed(ORDERS, index, partition, before)
 
 
@@ -176,9 +177,7 @@ def test_brokers_that_stop_on_purpose_are_no_reason_for_a_warning():
 def test_a_reassignment_begins_and_ends():
     both = {"replicas": (4, 1, 2, 3), "adding": (4,), "removing": (3,)}
     begun = state(0, 1, (1, 2, 3), 1, **both)
-    assert told(cluster(), begun) == [
-        (INFO, "orders-0: reassignment begins from brokers 1, 2, 3 to brokers 4, 1, 2")
-    ]
+    assert told(cluster(), begun) == [(INFO, "orders-0: reassignment begins from brokers 1, 2, 3 to brokers 4, 1, 2")]
     moving = cluster().apply(begun)
     assert told(moving, state(0, 1, (4, 1, 2), 2, replicas=(4, 1, 2))) == [
         (INFO, "replica 4 of orders-0 is in sync"),
@@ -192,7 +191,7 @@ NEW = b"new".ljust(16)
 
 
 def new_topic(leader: int, in_sync: tuple[int, ...], epoch: int, replicas: tuple[int, ...]) -> c.PartitionChanged:
-    partition = Partition(replicas, leader, epoch, in_sync, epoch, 1, in_sync_epochs=(1,) * len(in_sync))
+    partition = PartitionState(replicas, leader, epoch, in_sync, epoch, 1, in_sync_epochs=(1,) * len(in_sync))
     return c.partition_changed(NEW, 0, partition, None)
 
 

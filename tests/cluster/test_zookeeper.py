@@ -286,14 +286,14 @@ def test_a_loop_that_hung_until_its_session_had_expired_gets_another(address):
         client, post = session._client, session.post
         told = states_of(store)
 
-        def post_and_bite(act, *args):
+        def post_and_hang(act, *args):
             post(act, *args)
             if len(args) == 2 and args[0] is client and args[1].state is SessionState.lost and not args[1].over:
                 # In kazoo's thread: until this returns it does not connect again.
-                threading.Thread(target=session._watchdog._bite).start()
+                threading.Thread(target=session._watchdog._on_hang).start()
                 assert client._kazoo._stopped.wait(10)
 
-        vars(session)["post"] = post_and_bite
+        vars(session)["post"] = post_and_hang
         expire(store)
         await until(lambda: SessionState.lost in told)
         await until(lambda: store.state is SessionState.connected)
@@ -318,8 +318,8 @@ def test_a_killed_broker_comes_back_without_waiting_for_its_old_session(zookeepe
             await stranger.register(registration(1))
         await stranger.close()
         # What a kill -9 leaves: the session, and its key in the data directory.
-        assert first._touch is not None
-        await first._touch.end()
+        assert first._session_lease is not None
+        await first._session_lease.end()
         await first._controller.close()
         await first._view.close()
         begin = time.perf_counter()
@@ -479,8 +479,8 @@ def test_a_session_lasts_no_longer_than_zookeeper_agreed_to(tmp_path, caplog):
         url = f"zookeeper:{running.connect}"
         cluster = await Cluster(url, runtime, data_dir=str(tmp_path), zookeeper=options).open()
         await cluster.register(registration(1))
-        assert cluster._touch is not None
-        assert cluster._touch._lease == 4.0
+        assert cluster._session_lease is not None
+        assert cluster._session_lease._store.session_seconds == 4.0
         assert caplog.text.count("keeps a session for 4 s, not for 20 s") == 1
         # Nor has its keeper more patience: kazoo's threads would ping for a loop that hangs.
         begin = time.perf_counter()

@@ -15,7 +15,7 @@ from ottla.cluster.zookeeper_store import ZooKeeperStore
 
 
 def test_a_start_that_waits_for_zookeeper_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(zookeeper_session, "TELL_SECONDS", 0.2)
+    monkeypatch.setattr(zookeeper_session, "WARN_SECONDS", 0.2)
 
     async def test(runtime):
         with pytest.raises(Fault, match="no ZooKeeper answers"):

@@ -1,9 +1,9 @@
 """Configurations as DescribeConfigs shows them."""
 
-from ottla.config import Source, load_broker_config
+from ottla.config import ConfigSource, load_broker_config
 from ottla.config.broker_settings import BROKER_SETTINGS
 from ottla.config.describe import describe_broker, describe_dynamic, describe_topic
-from ottla.config.topic_settings import TOPIC_SETTINGS
+from ottla.config.topic_config import TOPIC_SETTINGS
 
 TOPIC, DYNAMIC_BROKER, DYNAMIC_CLUSTER, STATIC, DEFAULT = 1, 2, 3, 4, 5
 
@@ -70,6 +70,6 @@ def test_a_setting_others_stand_in_for_is_shown_unset():
 
 
 def test_what_was_changed_for_all_brokers_is_shown_alone():
-    rows = rows_of(describe_dynamic({"max.connections": "5", "from.the.future": "1"}, Source.DYNAMIC_CLUSTER))
+    rows = rows_of(describe_dynamic({"max.connections": "5", "from.the.future": "1"}, ConfigSource.DYNAMIC_CLUSTER))
     assert set(rows) == {"max.connections"}
     assert (rows["max.connections"].value, rows["max.connections"].source) == ("5", DYNAMIC_CLUSTER)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ottla.config import BadConfig, Source, load_broker_config, print_config
-from ottla.config.dynamic import validate_broker_overrides
+from ottla.config import BadConfig, ConfigSource, load_broker_config, print_config
+from ottla.config.broker_config import validate_broker_overrides
 from ottla.config.load import environment_name
 from ottla.config.properties import parse_properties
 from ottla.errors import Refused
@@ -93,7 +93,7 @@ def test_without_anything_said_kafkas_defaults_hold():
     assert config.auto_create_topics_enable is True
     assert config.unclean_leader_election_enable is False
     assert config.endpoints[0].address == "127.0.0.1:9092"
-    assert config.source("broker.id") is Source.DEFAULT
+    assert config.source("broker.id") is ConfigSource.DEFAULT
 
 
 @pytest.mark.parametrize("text", [STOCK_3_ZOOKEEPER, STOCK_3_KRAFT, STOCK_4])
@@ -101,7 +101,7 @@ def test_a_stock_file_of_kafka_is_taken_as_it_is(write, text):
     config = load_broker_config(file=write(text))
     assert [listener.name for listener in config.endpoints] == ["PLAINTEXT"]
     assert config.offsets_topic_replication_factor == 1
-    assert config.source("log.dirs") is Source.FILE
+    assert config.source("log.dirs") is ConfigSource.FILE
     assert "num.network.threads" in config.inert
 
 
@@ -117,9 +117,9 @@ def test_flag_beats_environment_beats_file(write):
     file = write("num.partitions=2\nlog.retention.bytes=2\nfetch.max.bytes=2000")
     environment = {"OTTLA_NUM_PARTITIONS": "3", "OTTLA_LOG_RETENTION_BYTES": "3"}
     config = load_broker_config(file=file, environment=environment, flags={"num.partitions": "4"})
-    assert (config.num_partitions, config.source("num.partitions")) == (4, Source.FLAG)
-    assert (config.log_retention_bytes, config.source("log.retention.bytes")) == (3, Source.ENVIRONMENT)
-    assert (config.fetch_max_bytes, config.source("fetch.max.bytes")) == (2000, Source.FILE)
+    assert (config.num_partitions, config.source("num.partitions")) == (4, ConfigSource.FLAG)
+    assert (config.log_retention_bytes, config.source("log.retention.bytes")) == (3, ConfigSource.ENVIRONMENT)
+    assert (config.fetch_max_bytes, config.source("fetch.max.bytes")) == (2000, ConfigSource.FILE)
 
 
 def test_hours_stand_in_for_milliseconds_and_minutes_before_hours(write):

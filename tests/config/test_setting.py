@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.config.setting import Kind, Setting, is_sensitive, text_of
+from ottla.config.setting import Setting, SettingType, is_sensitive, text_of
 
 
 def setting(kind, default=None, **limits):
@@ -12,17 +12,17 @@ def setting(kind, default=None, **limits):
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
-        (Kind.INT, " 42 ", 42),
-        (Kind.INT, "+7", 7),
-        (Kind.LONG, "-9223372036854775808", -(2**63)),
-        (Kind.SHORT, "32767", 32767),
-        (Kind.DOUBLE, "0.5", 0.5),
-        (Kind.BOOLEAN, "True", True),
-        (Kind.BOOLEAN, "false", False),
-        (Kind.STRING, " x ", "x"),
-        (Kind.LIST, "a, b,c", ("a", "b", "c")),
-        (Kind.LIST, "", ()),
-        (Kind.PASSWORD, " kept as it is ", " kept as it is "),
+        (SettingType.INT, " 42 ", 42),
+        (SettingType.INT, "+7", 7),
+        (SettingType.LONG, "-9223372036854775808", -(2**63)),
+        (SettingType.SHORT, "32767", 32767),
+        (SettingType.DOUBLE, "0.5", 0.5),
+        (SettingType.BOOLEAN, "True", True),
+        (SettingType.BOOLEAN, "false", False),
+        (SettingType.STRING, " x ", "x"),
+        (SettingType.LIST, "a, b,c", ("a", "b", "c")),
+        (SettingType.LIST, "", ()),
+        (SettingType.PASSWORD, " kept as it is ", " kept as it is "),
     ],
 )
 def test_text_becomes_a_value(kind, text, value):
@@ -32,18 +32,18 @@ def test_text_becomes_a_value(kind, text, value):
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (Kind.INT, "2147483648"),
-        (Kind.INT, "1_000"),
-        (Kind.INT, "١"),
-        (Kind.INT, "1.5"),
-        (Kind.INT, ""),
-        (Kind.INT, "9" * 5000),
-        (Kind.LONG, "9223372036854775808"),
-        (Kind.DOUBLE, "nan"),
-        (Kind.DOUBLE, "inf"),
-        (Kind.DOUBLE, "half"),
-        (Kind.BOOLEAN, "yes"),
-        (Kind.BOOLEAN, "1"),
+        (SettingType.INT, "2147483648"),
+        (SettingType.INT, "1_000"),
+        (SettingType.INT, "١"),
+        (SettingType.INT, "1.5"),
+        (SettingType.INT, ""),
+        (SettingType.INT, "9" * 5000),
+        (SettingType.LONG, "9223372036854775808"),
+        (SettingType.DOUBLE, "nan"),
+        (SettingType.DOUBLE, "inf"),
+        (SettingType.DOUBLE, "half"),
+        (SettingType.BOOLEAN, "yes"),
+        (SettingType.BOOLEAN, "1"),
     ],
 )
 def test_what_is_no_value_is_refused(kind, text):
@@ -54,15 +54,15 @@ def test_what_is_no_value_is_refused(kind, text):
 @pytest.mark.parametrize(
     ("built", "text", "sentence"),
     [
-        (setting(Kind.INT, low=1), "0", "an integer of at least 1 and at most 2147483647"),
-        (setting(Kind.LONG, low=-1), "-2", "an integer of at least -1"),
-        (setting(Kind.INT, low=1, high=17), "18", "an integer from 1 to 17"),
-        (setting(Kind.DOUBLE, low=0, high=1), "1.5", "a number from 0 to 1"),
-        (setting(Kind.BOOLEAN), "on", "true or false"),
-        (setting(Kind.STRING, choices=("a", "b", "c")), "d", "a, b or c"),
-        (setting(Kind.LIST, choices=("compact", "delete")), "delete,x", "a list of compact or delete"),
-        (setting(Kind.BOOLEAN, choices=("false",)), "true", "false"),
-        (setting(Kind.LIST, pattern=r"\*|[0-9]+:[0-9]+"), "1:2,3", "text of the form"),
+        (setting(SettingType.INT, low=1), "0", "an integer of at least 1 and at most 2147483647"),
+        (setting(SettingType.LONG, low=-1), "-2", "an integer of at least -1"),
+        (setting(SettingType.INT, low=1, high=17), "18", "an integer from 1 to 17"),
+        (setting(SettingType.DOUBLE, low=0, high=1), "1.5", "a number from 0 to 1"),
+        (setting(SettingType.BOOLEAN), "on", "true or false"),
+        (setting(SettingType.STRING, choices=("a", "b", "c")), "d", "a, b or c"),
+        (setting(SettingType.LIST, choices=("compact", "delete")), "delete,x", "a list of compact or delete"),
+        (setting(SettingType.BOOLEAN, choices=("false",)), "true", "false"),
+        (setting(SettingType.LIST, pattern=r"\*|[0-9]+:[0-9]+"), "1:2,3", "text of the form"),
     ],
 )
 def test_a_refusal_says_what_the_value_may_be(built, text, sentence):

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ottla.cluster import changes
-from ottla.cluster.model import Partition as State
+from ottla.cluster.model import PartitionState as State
 from ottla.coordinator import group_records
 from ottla.coordinator.decision import Decision
 from ottla.coordinator.group_machine import GroupMachine

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cluster.model import Partition as State
+from ottla.cluster.model import PartitionState as State
 from ottla.coordinator import group_records
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.decision import Decision, LogRecord, Producer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.cluster.image import Broker, Image, Partition, Topic
+from ottla.cluster.image import BrokerRegistration, Image, PartitionState, Topic
 from ottla.coordinator.coordinator_service import Promise
 from ottla.coordinator.marker_queue import MarkerQueue
 from ottla.coordinator.transaction_machine import Markers, Prepared
@@ -64,8 +64,8 @@ class Coordinator:
 
 
 def led_by(leader: int) -> Image:
-    topic = Topic("t", b"t" * 16, (Partition((SILENT, WILLING), leader),), {})
-    return Image(brokers={each: Broker(each, each, ()) for each in (SILENT, WILLING)}, topics={"t": topic})
+    topic = Topic("t", b"t" * 16, (PartitionState((SILENT, WILLING), leader),), {})
+    return Image(brokers={each: BrokerRegistration(each, each, ()) for each in (SILENT, WILLING)}, topics={"t": topic})
 
 
 @pytest.mark.parametrize("leader_in_the_end", [SILENT, WILLING])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cluster.model import Partition as State
+from ottla.cluster.model import PartitionState as State
 from ottla.coordinator import group_records
 from ottla.coordinator.decision import NOTHING, Decision, LogRecord, Producer, answer
 from ottla.coordinator.group_records import OffsetCommitKey, OffsetCommitValue

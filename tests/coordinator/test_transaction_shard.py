@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cluster.model import Partition as State
+from ottla.cluster.model import PartitionState as State
 from ottla.coordinator import transaction_records
 from ottla.coordinator.shard import Shard
 from ottla.coordinator.transaction_machine import Markers, Prepared, TransactionLimits, TransactionMachine

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from random import Random
 
-from ottla.cluster.model import Partition as State
+from ottla.cluster.model import PartitionState as State
 from ottla.errors import Refused
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from ottla.cluster.model import Partition as State
+from ottla.cluster.model import PartitionState as State
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.admission import AppendPolicy

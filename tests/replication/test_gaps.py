@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from ottla.cluster.model import Partition as State
+from ottla.cluster.model import PartitionState as State
 from ottla.errors import Refused
 from ottla.log.accept_loss import accept_loss
 from ottla.log.damage import held_from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.cluster.model import Partition as State
+from ottla.cluster.model import PartitionState as State
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog

@@ -10,9 +10,9 @@ import pytest
 
 from ottla.cluster.image import Image, Tombstone, Topic
 from ottla.cluster.layout import id_text
-from ottla.cluster.model import Partition as State
+from ottla.cluster.model import PartitionState as State
 from ottla.config.load import load_broker_config
-from ottla.config.topic import resolve
+from ottla.config.topic_config import resolve
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log import manifest
 from ottla.log.checkpoints import (

@@ -15,9 +15,9 @@ import pytest
 
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.local.waiting import wait_for
-from ottla.runtime import ChildFailed, ChildKilled, ChildStarved, processes
+from ottla.runtime import ChildFailed, ChildKilled, ChildStarved, child_process
 from ottla.runtime.child import RealChild
-from ottla.runtime.processes import run_in_child
+from ottla.runtime.child_process import run_in_child
 
 WORK = "tests.runtime.works"
 
@@ -49,9 +49,9 @@ def test_it_gives_way_to_all_other_work_unless_it_insists():
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="the system does not tell")
 def test_it_is_told_apart_when_it_gets_nowhere(monkeypatch):
-    monkeypatch.setattr(processes, "WATCH_SECONDS", 0.1)
-    monkeypatch.setattr(processes, "STARVED_SECONDS", -1.0)
-    monkeypatch.setattr(processes, "STARVED_RATIO", -1)
+    monkeypatch.setattr(child_process, "WATCH_SECONDS", 0.1)
+    monkeypatch.setattr(child_process, "STARVED_SECONDS", -1.0)
+    monkeypatch.setattr(child_process, "STARVED_RATIO", -1)
     with pytest.raises(ChildStarved):
         asyncio.run(reports("never_end", {}))
 
@@ -87,7 +87,7 @@ def test_it_ends_when_nobody_waits_for_it():
 def test_it_ends_with_the_process_that_started_it(tmp_path):
     script = (
         "import asyncio\n"
-        "from ottla.runtime.processes import run_in_child\n"
+        "from ottla.runtime.child_process import run_in_child\n"
         "async def main():\n"
         f"    async for report in run_in_child('{WORK}:never_end', {{}}):\n"
         "        print(report['pid'], flush=True)\n"

@@ -243,7 +243,7 @@ def test_what_the_device_did_not_keep_is_not_called_kept_by_asking_again(tmp_pat
 
     disk = RealDisk()
     told: list[SyncFault] = []
-    disk.on_unkept(told.append)
+    disk.on_sync_failure(told.append)
     file = disk.open(f"{tmp_path}/file", create=True)
     file.append(b"x")
     monkeypatch.setattr(os, "fsync", fail_once)

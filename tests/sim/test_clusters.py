@@ -184,7 +184,7 @@ def test_a_broker_that_stood_still_does_not_believe_that_it_is_held_for_alive(st
     """Requests that have waited for it come before the news that another has its place: what it remembers of groups
     may be out of date."""
     node = stage.leader
-    assert node.broker.cluster.in_touch
+    assert node.broker.cluster.has_session_lease
     # It stops when it has just answered its followers, and their next requests are on their way to it.
     stage.keep_writing()
     log = node.broker.replicas.get(TOPIC, stage.index).log
@@ -196,10 +196,10 @@ def test_a_broker_that_stood_still_does_not_believe_that_it_is_held_for_alive(st
     assert stage.leader is not node
     led = [partition for partition in node.broker.replicas if partition.leads and len(partition.replicas) > 1]
     assert led
-    assert not node.broker.cluster.in_touch  # at the moment when it goes on
+    assert not node.broker.cluster.has_session_lease  # at the moment when it goes on
     node.resume()
     # What its followers sent before they left it comes in now, and proves nothing.
     for partition in led:
         assert not stage.world.run_in(node.broker.runtime, node.broker.replica_manager.still_followed(partition))
     stage.run(20)
-    assert node.broker.cluster.in_touch
+    assert node.broker.cluster.has_session_lease

@@ -11,8 +11,7 @@ from typing import Final
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves
 from ottla.cluster.controller import INTERNAL_TOPICS, unknown_topic_error
-from ottla.cluster.image import NO_BROKER, Endpoint, Image, Partition, Topic
-from ottla.cluster.image import Broker as ClusterBroker
+from ottla.cluster.image import NO_BROKER, BrokerRegistration, Endpoint, Image, PartitionState, Topic
 from ottla.cluster.requests import TopicSpec
 from ottla.errors import ErrorCode
 from ottla.wire import messages
@@ -152,12 +151,14 @@ def _response(
     )
 
 
-def reachable(image: Image, listener: str) -> Iterable[tuple[ClusterBroker, Endpoint]]:
+def reachable(image: Image, listener: str) -> Iterable[tuple[BrokerRegistration, Endpoint]]:
     """Brokers that have the listener the client uses, with their address on it."""
     return with_endpoint(image.brokers.values(), listener)
 
 
-def with_endpoint(brokers: Iterable[ClusterBroker], listener: str) -> Iterator[tuple[ClusterBroker, Endpoint]]:
+def with_endpoint(
+    brokers: Iterable[BrokerRegistration], listener: str
+) -> Iterator[tuple[BrokerRegistration, Endpoint]]:
     for each in brokers:
         endpoint = each.endpoint(listener)
         if endpoint is not None:
@@ -176,13 +177,13 @@ class _Seen:
         old = request.route.key == METADATA and request.version < 6
         self._without = ErrorCode.leader_not_available if old else ErrorCode.listener_not_found
 
-    def leader(self, state: Partition) -> tuple[int, ErrorCode]:
+    def leader(self, state: PartitionState) -> tuple[int, ErrorCode]:
         """The leader, if the client can go there; else nobody, and why."""
         if state.leader in self.reached:
             return state.leader, ErrorCode.none
         return NO_BROKER, self._without if state.leader in self._brokers else ErrorCode.leader_not_available
 
-    def offline(self, state: Partition) -> list[int]:
+    def offline(self, state: PartitionState) -> list[int]:
         return [replica for replica in state.replicas if replica not in self.reached]
 
 
@@ -196,7 +197,7 @@ def _topic(seen: _Seen, topic: Topic, operations: bool) -> MetadataResponseTopic
     )
 
 
-def _partition(seen: _Seen, index: int, state: Partition) -> MetadataResponsePartition:
+def _partition(seen: _Seen, index: int, state: PartitionState) -> MetadataResponsePartition:
     leader, code = seen.leader(state)
     return MetadataResponsePartition(
         error_code=code,
@@ -276,7 +277,9 @@ def describe_topic_partitions(
     return response
 
 
-def _described(seen: _Seen, topic: Topic, shown: list[tuple[int, Partition]]) -> DescribeTopicPartitionsResponseTopic:
+def _described(
+    seen: _Seen, topic: Topic, shown: list[tuple[int, PartitionState]]
+) -> DescribeTopicPartitionsResponseTopic:
     partitions = []
     for index, state in shown:
         leader, code = seen.leader(state)

@@ -18,7 +18,7 @@ from ottla.broker.handlers.config_resources import ConfigType
 from ottla.cluster.controller import unknown_topic_error
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, ConfigResult
 from ottla.config.describe import Row, describe_broker, describe_dynamic, describe_group, describe_topic, scrub_row
-from ottla.config.setting import INT_MAX, Source
+from ottla.config.setting import INT_MAX, ConfigSource
 from ottla.errors import ErrorCode, Refused
 from ottla.wire import messages
 from ottla.wire.apis import ALTER_CONFIGS, DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS
@@ -80,7 +80,7 @@ def _rows(context: Context, kind: int, name: str) -> list[Row]:
         return describe_topic(topic.configs, context.config)
     if kind == ConfigType.broker:
         if not name:
-            return describe_dynamic(context.image.broker_configs.get(None, {}), Source.DYNAMIC_CLUSTER)
+            return describe_dynamic(context.image.broker_configs.get(None, {}), ConfigSource.DYNAMIC_CLUSTER)
         if _broker_id(name) != context.id:
             raise Refused(ErrorCode.invalid_request, f"ask broker {name} itself: this is broker {context.id}")
         return sorted([*describe_broker(context.config), scrub_row(context.scrubber.status())])

@@ -8,7 +8,7 @@ from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, Response, serves
 from ottla.broker.handlers.groups import client_of
 from ottla.broker.handlers.replies import respond
-from ottla.config.broker import BrokerConfig
+from ottla.config.broker_config import BrokerConfig
 from ottla.coordinator.assignors import ASSIGNORS
 from ottla.coordinator.consumer_group_member import JOINING, LEAVING, LEAVING_FOR_NOW
 from ottla.coordinator.coordinator_service import in_turns

@@ -19,7 +19,7 @@ from ottla.net.streaming import Streamed
 from ottla.replication import gaps
 from ottla.replication.fetch_sessions import INITIAL_EPOCH, CachedPartition, FetchSession, FollowerPartition
 from ottla.replication.partition import READ_COMMITTED, Partition
-from ottla.runtime import Buffer, Source
+from ottla.runtime import Buffer, ResponseSource
 from ottla.wire import fetch as wire
 from ottla.wire.fetch import FetchRequest, PartitionFetched
 
@@ -277,7 +277,7 @@ class DelayedFetch:
         traffic.bytes_out += piece.length
         traffic.records_out += piece.end_offset() - piece.offset
 
-    def _loaded(self, entry: CachedPartition, piece: Slice, data: Buffer | Source) -> PartitionFetched:
+    def _loaded(self, entry: CachedPartition, piece: Slice, data: Buffer | ResponseSource) -> PartitionFetched:
         partition = self._handler.replicas.get(entry.topic, entry.partition)
         if partition is None:
             return self._gone(entry)
@@ -428,7 +428,7 @@ class DelayedReplicaFetch(DelayedFetch):
             return state_of(entry, partition, b"", 0)._replace(error=refused.code)
 
 
-def _data(piece: Slice, size: int) -> Buffer | Source | None:
+def _data(piece: Slice, size: int) -> Buffer | ResponseSource | None:
     """What the answer has of it, all in all so many bytes: those of small ones, while a large one is loaded as it is
     sent. None: the device has to be waited for."""
     if not piece.placed:
@@ -439,7 +439,9 @@ def _data(piece: Slice, size: int) -> Buffer | Source | None:
     return piece.load_nowait()
 
 
-def state_of(entry: CachedPartition, partition: Partition, data: Buffer | Source, level: int) -> PartitionFetched:
+def state_of(
+    entry: CachedPartition, partition: Partition, data: Buffer | ResponseSource, level: int
+) -> PartitionFetched:
     return PartitionFetched(
         entry.partition, 0, partition.high_watermark, partition.last_stable, entry.start_of(partition),
         [] if level == READ_COMMITTED else None, -1, data,

@@ -10,7 +10,7 @@ from ottla.broker.disk_errors import DiskErrors
 from ottla.broker.dispatch import RawHandler, Request, serves_raw
 from ottla.broker.handlers.delayed_fetch import DelayedFetch, DelayedReplicaFetch, refusal
 from ottla.broker.traffic import TopicTraffic
-from ottla.config.live import LiveConfig
+from ottla.config.broker_config import LiveConfig
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.net.server import Pending, Reply
 from ottla.replication.doubt import shows_more

@@ -11,7 +11,7 @@ from typing import Any
 
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
-from ottla.cluster.image import NO_BROKER, Partition
+from ottla.cluster.image import NO_BROKER, PartitionState
 from ottla.coordinator.coordinator_service import CoordinatorService, in_turns
 from ottla.coordinator.transaction_coordinator import TRANSACTIONS_TOPIC
 from ottla.errors import ErrorCode
@@ -57,7 +57,7 @@ async def _find(context: Context, key_type: int, key: str, request: Request) -> 
     return Coordinator(key=key, node_id=leader.id, host=endpoint.host, port=endpoint.port, error_message=warning)
 
 
-def _too_few_in_sync(context: Context, name: str, index: int, partition: Partition) -> str:
+def _too_few_in_sync(context: Context, name: str, index: int, partition: PartitionState) -> str:
     """Why the coordinator writes nothing down now, if so, and what mends it."""
     topic = context.image.topic(name)
     assert topic is not None
@@ -75,7 +75,7 @@ def _too_few_in_sync(context: Context, name: str, index: int, partition: Partiti
     )
 
 
-def _why_nobody(coordinator: CoordinatorService[Any], index: int | None, partition: Partition | None) -> str:
+def _why_nobody(coordinator: CoordinatorService[Any], index: int | None, partition: PartitionState | None) -> str:
     """What to do about it, too: clients wait for it without another word."""
     if index is None:
         return coordinator.unmade or f"{coordinator.topic} is being made"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ottla.broker.context import Context
 from ottla.broker.dispatch import Request, serves
 from ottla.broker.forwarding import by_controller
-from ottla.cluster.reassignments import under_way
+from ottla.cluster.reassignments import in_progress
 from ottla.cluster.requests import (
     AlterPartitionResult,
     ElectionKind,
@@ -144,7 +144,7 @@ def list_partition_reassignments(
     if message.topics is not None:
         wanted = [(topic.name, index) for topic in message.topics for index in topic.partition_indexes]
     topics: dict[str, list[OngoingPartitionReassignment]] = {}
-    for name, index, partition in under_way(context.image, wanted):
+    for name, index, partition in in_progress(context.image, wanted):
         topics.setdefault(name, []).append(
             OngoingPartitionReassignment(
                 partition_index=index,

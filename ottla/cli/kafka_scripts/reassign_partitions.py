@@ -28,7 +28,7 @@ from ottla.cli.kafka_scripts.options import (
 from ottla.client.admin import Admin, Reassignment, ResourceKind
 from ottla.client.errors import ClientError, TimedOut, Unreachable
 from ottla.client.values import TopicPartition
-from ottla.cluster.model import Broker
+from ottla.cluster.model import BrokerRegistration
 from ottla.cluster.placement import place
 from ottla.errors import ErrorCode
 
@@ -289,7 +289,7 @@ async def _generate(admin: Admin, topics: Sequence[str], brokers: Sequence[int],
             "Not all brokers have rack information. Add --disable-rack-aware in command line to make replica "
             "assignment without rack information."
         )
-    chosen = [Broker(each.node_id, 0, (), each.rack if rack_aware else None) for each in usable]
+    chosen = [BrokerRegistration(each.node_id, 0, (), each.rack if rack_aware else None) for each in usable]
     proposed: dict[TopicPartition, tuple[int, ...]] = {}
     for topic in topics:
         parts = sorted(each for each in current if each.topic == topic)

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, cast, get_args, get_
 
 from ottla.client.errors import BadSetting
 from ottla.client.values import COMMITTED, EARLIEST, LATEST, UNCOMMITTED
-from ottla.config.options import did_you_mean
+from ottla.config.named_options import did_you_mean
 
 S = TypeVar("S")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ottla.config.options import Options
+from ottla.config.named_options import Options
 from ottla.spark.options import BadOption
 
 READ: Final = ("url", "table", "query", "incrementingColumn", "maxRowsPerTrigger")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.config.options import did_you_mean
+from ottla.config.named_options import did_you_mean
 from ottla.spark.options import BOOTSTRAP
 from ottla.spark.pipeline import graph, option_checks
 from ottla.spark.pipeline.document import Pipeline, Problem, Sink, Source, Transform

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ottla.config.options import did_you_mean
+from ottla.config.named_options import did_you_mean
 
 TYPES: Final = (
     "boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "float", "real", "double",

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import yaml
 
-from ottla.config.options import any_of
+from ottla.config.named_options import any_of
 from ottla.spark.pipeline import ddl
 
 TOP: Final = ("name", "storage", "configuration", "guarantee", "restart", "sources", "schemas", "transforms", "sinks")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ottla.config.options import any_of, did_you_mean
+from ottla.config.named_options import any_of, did_you_mean
 from ottla.spark import clients
 from ottla.spark.connectors import postgres_options as postgres
 from ottla.spark.options import BadOption, check_promise, check_topic, read_options, write_options

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ottla.config.options import did_you_mean
+from ottla.config.named_options import did_you_mean
 from ottla.spark.options import BadOption
 from ottla.spark.pipeline import graph
 from ottla.spark.pipeline.document import Pipeline, Schema, Sink, Source

@@ -1,7 +1,6 @@
-"""Options that people write by name: which there are, which one was probably meant, and what their texts stand for.
+"""Options that users give by name: lookup, parsing, and "did you mean" for an unknown name.
 
-Broker settings, client settings, options of data sources and names of commands: a name that nobody understands is
-refused, with the one that was probably meant.
+Used for broker settings, client settings, options of data sources and names of commands.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ CUTOFF = 0.6
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = CUTOFF) -> str | None:
-    from difflib import get_close_matches  # only whoever mistypes waits for it
+    from difflib import get_close_matches  # imported only after a mistake
 
     return next(iter(get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
 
@@ -25,8 +24,8 @@ def did_you_mean(
     shown: Mapping[str, str] | None = None,
     cutoff: float = CUTOFF,
 ) -> str:
-    """The rest of a sentence that refuses a name: what was probably meant, else `otherwise`. `shown`: known names as
-    people write them."""
+    """The end of a message about an unknown name: the nearest known one, or `otherwise`. `shown`: known names as users
+    write them."""
     near = nearest(name, known, cutoff)
     if near is not None:
         return f"; did you mean {near if shown is None else shown.get(near, near)}?"
@@ -34,13 +33,13 @@ def did_you_mean(
 
 
 def any_of(words: Sequence[str]) -> str:
-    """"a, b or c"."""
+    """ "a, b or c"."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 class Options:
-    """Options as they were given, looked up by the names that people know, in upper or lower case. What is wrong with
-    one is raised as `error`, which says the option's name."""
+    """The given options, looked up by name in upper or lower case. An invalid one raises `error` with the option's
+    name."""
 
     def __init__(self, given: Mapping[str, str], error: type[Exception]) -> None:
         self.given = {name.lower(): value for name, value in given.items()}
@@ -48,7 +47,7 @@ class Options:
         self._error = error
 
     def check_known(self, known: Iterable[str], ignored: Collection[str] = ()) -> None:
-        """Every option must be one of these; or one of those in lower case that mean nothing here."""
+        """Every option must be in `known`, or in `ignored` (lower case)."""
         names = {name.lower(): name for name in known}
         unknown = next((name for name in self.given if name not in names and name not in ignored), None)
         if unknown is not None:

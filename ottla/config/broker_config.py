@@ -1,37 +1,38 @@
-"""The broker's configuration: every setting as an attribute of its own, and where each came from.
+"""The broker configuration: every setting as an attribute, and the source of its value.
 
-Values come in layers. What an operator changes on the running cluster (for one broker, then for all) beats
-what the broker was started with (flag, environment, file), which beats the default. Within a layer a setting
-beats those that only stand in for it: log.retention.ms, log.retention.minutes, log.retention.hours.
+Values come in layers. A dynamic setting (of this broker, then of all brokers) comes before the static one (flag,
+environment, file), which comes before the default. Within a layer a setting comes before its synonyms:
+log.retention.ms, log.retention.minutes, log.retention.hours.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.config.broker_settings import BROKER_SETTINGS
-from ottla.config.inert_settings import INERT_DYNAMIC
+from ottla.config.inert_settings import INERT_DYNAMIC, UNSUPPORTED, is_inert, is_security, refusal
 from ottla.config.listeners import Listener, inter_broker_listener, parse_listeners
-from ottla.config.setting import BadConfig, Kind, Setting, Source, Value
+from ottla.config.setting import BadConfig, ConfigSource, Dynamic, Setting, SettingType, Value
+from ottla.errors import ErrorCode, Refused
 
 if TYPE_CHECKING:
-    from ottla.config.topic import TopicConfig
+    from ottla.config.topic_config import TopicConfig
 
 
 ZOOKEEPER_AUTH: Final = re.compile(r"(digest|sasl):[^:]+:.+", re.DOTALL)
 
 
 class Given(NamedTuple):
-    """A value that somebody set."""
+    """A value that was set, and its source."""
 
     value: Value
-    source: Source
+    source: ConfigSource
 
 
 class BrokerConfig:
-    """Immutable. Attributes are the settings, dots as underscores, resolved through what stands in."""
+    """Immutable. Attributes are the settings, dots as underscores, resolved through their synonyms."""
 
     __slots__ = (
         *(setting.attribute for setting in BROKER_SETTINGS.values()),
@@ -43,11 +44,11 @@ class BrokerConfig:
     )
 
     endpoints: tuple[Listener, ...]
-    """Where clients come in."""
+    """The listeners for clients."""
     inter_broker_endpoint: Listener
-    """Where brokers come in: one of `endpoints`, or one more that is theirs alone."""
+    """The inter-broker listener: one of `endpoints`, or one more for brokers alone."""
     inert: Mapping[str, str]
-    """Settings that were given, and are accepted without effect. Among their values may be secrets."""
+    """Settings that were given and have no effect. Their values may be secrets."""
 
     broker_id: int
     broker_rack: str | None
@@ -193,15 +194,15 @@ class BrokerConfig:
     ) -> None:
         put = object.__setattr__
         layers = (
-            _dynamic_layer(dynamic_broker, Source.DYNAMIC_BROKER),
-            _dynamic_layer(dynamic_cluster, Source.DYNAMIC_CLUSTER),
+            _dynamic_layer(dynamic_broker, ConfigSource.DYNAMIC_BROKER),
+            _dynamic_layer(dynamic_cluster, ConfigSource.DYNAMIC_CLUSTER),
             dict(given),
         )
         put(self, "_layers", layers)
         put(self, "_topic_defaults", None)
         put(self, "inert", inert or {})
         for setting in BROKER_SETTINGS.values():
-            put(self, setting.attribute, _resolve(setting, layers))
+            put(self, setting.attribute, resolved(setting, layers))
         if "ottla.store" not in layers[-1]:  # its default depends on another setting
             put(self, "ottla_store", f"embedded:{self.data_dir}/store.db")
         self._resolve_listeners()
@@ -235,21 +236,21 @@ class BrokerConfig:
         return value
 
     def started_with(self, name: str) -> Value:
-        """What a setting is without anything that was changed while the cluster runs."""
-        return _resolve(BROKER_SETTINGS[name], self._layers[-1:])
+        """The static value of a setting, without dynamic ones."""
+        return resolved(BROKER_SETTINGS[name], self._layers[-1:])
 
     def was_started_with(self, name: str) -> bool:
-        """Whether a setting was given where the broker was started, and is no default."""
+        """Whether a static value was given."""
         given = self._layers[-1].get(name)
-        return given is not None and given.source is not Source.DEFAULT
+        return given is not None and given.source is not ConfigSource.DEFAULT
 
-    def source(self, name: str) -> Source:
-        """Where the resolved value came from."""
+    def source(self, name: str) -> ConfigSource:
+        """The source of the resolved value."""
         first = next(self.history(name), None)
-        return Source.DEFAULT if first is None else first[1].source
+        return ConfigSource.DEFAULT if first is None else first[1].source
 
     def history(self, name: str) -> Iterator[tuple[str, Given]]:
-        """Every value given for a setting or what stands in for it, strongest first, then the defaults."""
+        """Every value given for a setting or its synonyms, strongest first, then the defaults."""
         setting = BROKER_SETTINGS.get(name) or INERT_DYNAMIC[name]
         chain = (name, *(synonym for synonym, _ in setting.synonyms))
         for layer in self._layers:
@@ -259,15 +260,25 @@ class BrokerConfig:
         for each in chain:
             default = None if each in INERT_DYNAMIC else BROKER_SETTINGS[each].default
             if default is not None:
-                yield each, Given(default, Source.DEFAULT)
+                yield each, Given(default, ConfigSource.DEFAULT)
 
     def with_dynamic(self, *, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
-        """This configuration with what was changed while running: for all brokers, and for this one."""
+        """This configuration with dynamic settings: of all brokers, and of this one."""
         return BrokerConfig(self._layers[-1], inert=self.inert, dynamic_cluster=cluster, dynamic_broker=broker)
 
 
-def _dynamic_layer(texts: Mapping[str, str] | None, source: Source) -> Mapping[str, Given]:
-    """What was stored was checked when it was written; what this release does not know is passed over."""
+class LiveConfig:
+    """The current configuration of a running broker. Only the broker sets `current`, as a whole; services read it
+    whenever they need a setting."""
+
+    __slots__ = ("current",)
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.current = config
+
+
+def _dynamic_layer(texts: Mapping[str, str] | None, source: ConfigSource) -> Mapping[str, Given]:
+    """Stored values were checked when they were set; settings that this release does not know are skipped."""
     layer: dict[str, Given] = {}
     for name, text in (texts or {}).items():
         setting = BROKER_SETTINGS.get(name) or INERT_DYNAMIC.get(name)
@@ -280,7 +291,8 @@ def _dynamic_layer(texts: Mapping[str, str] | None, source: Source) -> Mapping[s
     return layer
 
 
-def _resolve(setting: Setting, layers: tuple[Mapping[str, Given], ...]) -> Value:
+def resolved(setting: Setting, layers: tuple[Mapping[str, Given], ...]) -> Value:
+    """The value of a setting from these layers, strongest first, or its default."""
     chain = ((setting.name, 1), *setting.synonyms)
     for layer in layers:
         for name, factor in chain:
@@ -294,8 +306,8 @@ def _resolve(setting: Setting, layers: tuple[Mapping[str, Given], ...]) -> Value
 
 
 def _converted(setting: Setting, value: Value, factor: int) -> Value:
-    """A stand-in's value in the setting's terms: hours in milliseconds, one directory as a list of one."""
-    if setting.kind is Kind.LIST and isinstance(value, str):
+    """The value of a synonym as that of the setting: hours in milliseconds, one directory as a list."""
+    if setting.kind is SettingType.LIST and isinstance(value, str):
         return (value,)
     if factor != 1:
         assert isinstance(value, int)
@@ -304,7 +316,7 @@ def _converted(setting: Setting, value: Value, factor: int) -> Value:
 
 
 def _conflicts(config: BrokerConfig) -> list[str]:
-    """Values that are fine each and wrong together."""
+    """Values that are valid alone and contradict each other."""
     problems: list[str] = []
     if len(config.log_dirs) != 1 or not config.log_dirs[0]:
         problems.append("log.dirs: must be one directory; Ottla keeps all partitions of a broker in one place")
@@ -328,3 +340,61 @@ def _conflicts(config: BrokerConfig) -> list[str]:
         if low > high:
             problems.append(f"{smaller}: {low} must be at most {larger}, which is {high}")
     return problems
+
+
+# Dynamic settings.
+
+
+def validate_broker_overrides(
+    overrides: Mapping[str, str | None],
+    config: BrokerConfig,
+    *,
+    whole_cluster: bool,
+    beside: Sequence[Mapping[str, str]] = (),
+) -> None:
+    """Refuse dynamic settings that one broker, or all brokers, cannot have. `config` is that of this broker; `beside`:
+    the existing dynamic settings of single brokers if this is for all, of all if this is for one."""
+    problems: list[str] = []
+    for name, text in overrides.items():
+        setting = BROKER_SETTINGS.get(name) or INERT_DYNAMIC.get(name)
+        if setting is None:
+            problems.append(_why_not(name, text))
+        elif setting.dynamic is Dynamic.READ_ONLY:
+            problems.append(f"Cannot update {name} dynamically: set it where the broker is started, and restart it")
+        elif setting.dynamic is Dynamic.PER_BROKER and whole_cluster:
+            problems.append(f"Cannot update {name} for all brokers at once: name a broker")
+        elif text is None:
+            problems.append(f"Null value not supported for broker configs: {name}")
+        elif (invalid := setting.refusal(text)) is not None:
+            problems.append(invalid)
+    if not problems:
+        given = {name: text for name, text in overrides.items() if text is not None}
+        if whole_cluster:  # some brokers have no dynamic settings of their own
+            problems = _dynamic_conflicts(config, [(given, other) for other in ({}, *beside)])
+        else:
+            problems = _dynamic_conflicts(config, [(other, given) for other in beside or ({},)])
+    if problems:
+        raise Refused(ErrorCode.invalid_config, "; ".join(problems))
+
+
+def _why_not(name: str, text: str | None) -> str:
+    """Why a name is no dynamic setting; Kafka may have it all the same."""
+    why = refusal(name, text or "")
+    if why is not None:
+        return f"{name} cannot be used: {why}"
+    if is_inert(name) or is_security(name) or name in UNSUPPORTED:
+        return f"Cannot update {name} dynamically: set it where the broker is started, and restart it"
+    return f"Unknown broker config name: {name}"
+
+
+def _dynamic_conflicts(
+    config: BrokerConfig, layers: Sequence[tuple[Mapping[str, str], Mapping[str, str]]]
+) -> list[str]:
+    """The contradictions of all layers, each once."""
+    problems: dict[str, None] = {}
+    for cluster, broker in layers:
+        try:
+            config.with_dynamic(cluster=cluster, broker=broker)
+        except BadConfig as bad:
+            problems.update(dict.fromkeys(bad.problems))
+    return list(problems)

@@ -4,24 +4,24 @@ import typing
 
 import pytest
 
-from ottla.config import BrokerConfig, Source, load_broker_config
+from ottla.config import BrokerConfig, ConfigSource, load_broker_config
+from ottla.config.broker_config import validate_broker_overrides
 from ottla.config.broker_settings import BROKER_SETTINGS
 from ottla.config.describe import describe_broker, describe_dynamic
-from ottla.config.dynamic import validate_broker_overrides
 from ottla.config.inert_settings import INERT_DYNAMIC, UNSUPPORTED, has_no_effect, is_inert, is_security
-from ottla.config.setting import INT_MAX, Dynamic, Kind, text_of
+from ottla.config.setting import INT_MAX, Dynamic, SettingType, text_of
 from ottla.errors import ErrorCode, Refused
 
 TYPES = {
-    Kind.BOOLEAN: bool,
-    Kind.STRING: str,
-    Kind.INT: int,
-    Kind.SHORT: int,
-    Kind.LONG: int,
-    Kind.DOUBLE: float,
-    Kind.LIST: tuple,
-    Kind.CLASS: str,
-    Kind.PASSWORD: str,
+    SettingType.BOOLEAN: bool,
+    SettingType.STRING: str,
+    SettingType.INT: int,
+    SettingType.SHORT: int,
+    SettingType.LONG: int,
+    SettingType.DOUBLE: float,
+    SettingType.LIST: tuple,
+    SettingType.CLASS: str,
+    SettingType.PASSWORD: str,
 }
 
 
@@ -109,16 +109,18 @@ def refused(overrides: dict[str, str | None], *, whole_cluster: bool = True) -> 
 @pytest.mark.parametrize("name", sorted(INERT_DYNAMIC))
 @pytest.mark.parametrize("whole_cluster", [True, False])
 def test_what_kafka_can_change_and_has_no_effect_here_is_taken_and_shown_as_such(name, whole_cluster):
-    value = {Kind.BOOLEAN: "true", Kind.INT: "600000", Kind.LONG: "600000"}.get(INERT_DYNAMIC[name].kind, "a,b")
+    value = {SettingType.BOOLEAN: "true", SettingType.INT: "600000", SettingType.LONG: "600000"}.get(
+        INERT_DYNAMIC[name].kind, "a,b"
+    )
     assert refused({name: value}, whole_cluster=whole_cluster) is None
     config = load_broker_config()
     assert name not in {row.name for row in describe_broker(config)}, "only where it was set"
     here, everywhere = ({}, {name: value}) if whole_cluster else ({name: value}, {})
     (row,) = (row for row in describe_broker(config.with_dynamic(cluster=everywhere, broker=here)) if row.name == name)
-    source = Source.DYNAMIC_CLUSTER if whole_cluster else Source.DYNAMIC_BROKER
+    source = ConfigSource.DYNAMIC_CLUSTER if whole_cluster else ConfigSource.DYNAMIC_BROKER
     assert (row.value, row.source, row.read_only) == (value, source.code, False)
     assert has_no_effect(row.doc)
-    (row,) = describe_dynamic({name: value}, Source.DYNAMIC_CLUSTER)
+    (row,) = describe_dynamic({name: value}, ConfigSource.DYNAMIC_CLUSTER)
     assert has_no_effect(row.doc)
 
 
@@ -160,10 +162,10 @@ def test_an_unknown_name_is_a_key_error():
 def test_what_is_changed_while_running_beats_what_was_started_with():
     started = load_broker_config(flags={"log.retention.ms": "5", "num.partitions": "3"})
     changed = started.with_dynamic(cluster={"log.retention.ms": "6", "message.max.bytes": "7"}, broker={})
-    assert (changed.log_retention_ms, changed.source("log.retention.ms")) == (6, Source.DYNAMIC_CLUSTER)
+    assert (changed.log_retention_ms, changed.source("log.retention.ms")) == (6, ConfigSource.DYNAMIC_CLUSTER)
     assert changed.num_partitions == 3
     again = changed.with_dynamic(cluster={"log.retention.ms": "6"}, broker={"log.retention.ms": "8"})
-    assert (again.log_retention_ms, again.source("log.retention.ms")) == (8, Source.DYNAMIC_BROKER)
+    assert (again.log_retention_ms, again.source("log.retention.ms")) == (8, ConfigSource.DYNAMIC_BROKER)
     assert again.message_max_bytes == started.message_max_bytes
     assert started.log_retention_ms == 5
 

@@ -1,14 +1,14 @@
-"""The in-sync set, changed on a leader's word (AlterPartition, KIP-497).
+"""AlterPartition (KIP-497): the controller changes the ISR of a partition as its leader proposes.
 
-The leader knows who has caught up, the controller who is alive: a leader proposes, the controller accepts or refuses as
-a whole. Refused is who is behind: a leader that was deposed (leader epoch), that has not seen the latest change of
-its own partition (partition epoch), that has itself registered anew (broker epoch); and a set that names a replica
-whose broker is gone, is about to stop, or has registered again since it was seen to catch up (KIP-903).
+Who speaks: the leader knows which followers have caught up, the controller which brokers are alive. The leader
+proposes, the controller accepts or refuses as a whole. It refuses a leader that was replaced (leader epoch), that has
+not seen the latest change of its partition (partition epoch), or that has registered again (broker epoch); and an ISR
+with a replica whose broker is gone, drains, or has registered again since it was seen to catch up (KIP-903).
 
-A leader may name a set without itself: its log is damaged, and those that it names have all that is missing there. One
-of them leads then, and the old leader is neither in sync nor eligible until it has copied its log anew. A follower may
-take itself out, and nobody else, for the same reason. Its leader leads on under a new leader epoch: so what the
-follower fetches once it has let go of the damaged part is never taken for what it fetched before.
+A leader may propose an ISR without itself: its log is damaged, and the replicas that it names have all that is missing
+there. One of them is elected, and the old leader is neither in sync nor eligible until it has copied its log again. A
+follower may remove itself, and nobody else, for the same reason. Its leader goes on under a new leader epoch: so what
+the follower fetches after dropping the damaged part is never taken for what it had fetched before.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ottla.cluster.changes import partition_changed
-from ottla.cluster.elections import Census, Terms, counted, due, reassigned, settled, with_eligible
+from ottla.cluster.elections import LiveBrokers, Terms, counted, due, reassigned, settled, with_eligible
 from ottla.cluster.image import Draft, Image
-from ottla.cluster.model import Broker, Partition
-from ottla.cluster.requests import AlterPartitionResult, Decision, InSyncProposal, Rules
+from ottla.cluster.model import BrokerRegistration, PartitionState
+from ottla.cluster.requests import AlterPartitionResult, ControllerDecision, InSyncProposal, Rules
 from ottla.errors import ErrorCode, Refused
 
 
 def alter_partitions(
     image: Image, broker_id: int, broker_epoch: int, proposals: Sequence[InSyncProposal], rules: Rules
-) -> Decision[AlterPartitionResult]:
-    """Change in-sync sets, each for itself. Refused as a whole if the broker is not the one that is registered."""
+) -> ControllerDecision[AlterPartitionResult]:
+    """Change ISRs, each independently. Refused as a whole if the broker has registered again."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.epoch != broker_epoch:
         raise Refused(ErrorCode.stale_broker_epoch, f"Broker {broker_id} is not registered under {broker_epoch}.")
-    everybody = Census(image.brokers)
+    everybody = LiveBrokers(image.brokers)
     draft = Draft(image)
-    decision: Decision[AlterPartitionResult] = Decision([], [])
+    decision: ControllerDecision[AlterPartitionResult] = ControllerDecision([], [])
     for proposal in proposals:
         try:
             old = _found(draft, proposal)
-            census = everybody.of(proposal.topic_id, proposal.partition)
+            live = everybody.of(proposal.topic_id, proposal.partition)
             terms = Terms.of(draft.topics.map[draft.names.map[proposal.topic_id]], rules)
-            _check(old, proposal, broker, census)
-            if settled(old, census, terms) is not old:
+            _check(old, proposal, broker, live)
+            if settled(old, live, terms) is not old:
                 raise Refused(ErrorCode.invalid_update_version)  # it is about to change anyway
             if broker_id == old.leader:
-                new = _altered(old, proposal, census, terms)
+                new = _altered(old, proposal, live, terms)
             else:
-                new = _without(old, broker_id, census, terms)
+                new = _without(old, broker_id, live, terms)
         except Refused as refused:
             decision.results.append(AlterPartitionResult(proposal.topic_id, proposal.partition, refused.code))
             continue
@@ -58,7 +58,7 @@ def alter_partitions(
     return decision
 
 
-def _found(draft: Draft, proposal: InSyncProposal) -> Partition:
+def _found(draft: Draft, proposal: InSyncProposal) -> PartitionState:
     if proposal.topic_id not in draft.names.map:
         raise Refused(ErrorCode.unknown_topic_id)
     partitions = draft.topics.map[draft.names.map[proposal.topic_id]].partitions
@@ -67,15 +67,15 @@ def _found(draft: Draft, proposal: InSyncProposal) -> Partition:
     return draft.partition(proposal.topic_id, proposal.partition)
 
 
-def _check(partition: Partition, proposal: InSyncProposal, broker: Broker, census: Census) -> None:
+def _check(partition: PartitionState, proposal: InSyncProposal, broker: BrokerRegistration, live: LiveBrokers) -> None:
     if proposal.leader_epoch > partition.leader_epoch or proposal.partition_epoch > partition.partition_epoch:
-        raise Refused(ErrorCode.not_controller)  # somebody knows more than we do
+        raise Refused(ErrorCode.not_controller)  # the leader has seen changes that this controller has not
     if proposal.leader_epoch < partition.leader_epoch:
         raise Refused(ErrorCode.fenced_leader_epoch)
     if broker.id not in partition.replicas:
         raise Refused(ErrorCode.invalid_request)
     if broker.id == partition.leader and broker.epoch != partition.broker_epoch:
-        raise Refused(ErrorCode.stale_broker_epoch)  # registered again: to be elected anew first
+        raise Refused(ErrorCode.stale_broker_epoch)  # registered again: has to be elected again first
     if proposal.partition_epoch < partition.partition_epoch:
         raise Refused(ErrorCode.invalid_update_version)
     replicas = [replica for replica, _ in proposal.in_sync]
@@ -86,29 +86,29 @@ def _check(partition: Partition, proposal: InSyncProposal, broker: Broker, censu
     if len(set(replicas)) != len(replicas) or not set(replicas) <= set(partition.replicas) or not replicas:
         raise Refused(ErrorCode.invalid_request)
     for replica, epoch in proposal.in_sync:
-        # A leader that drains and leads on, because nobody else can, is in its own in-sync set all the same.
-        known = broker.epoch if replica == broker.id else census.staying.get(replica)
+        # A draining leader that still leads, because no other replica can, stays in its own ISR.
+        known = broker.epoch if replica == broker.id else live.staying.get(replica)
         if known != epoch:
             raise Refused(ErrorCode.ineligible_replica)
 
 
-def _altered(old: Partition, proposal: InSyncProposal, census: Census, terms: Terms) -> Partition:
+def _altered(old: PartitionState, proposal: InSyncProposal, live: LiveBrokers, terms: Terms) -> PartitionState:
     state = old._replace(
         in_sync=tuple(replica for replica, _ in proposal.in_sync),
         in_sync_epochs=tuple(epoch for _, epoch in proposal.in_sync),
     )
     held = [*zip(old.in_sync, old.in_sync_epochs, strict=True)]
-    if old.leader not in state.in_sync:  # it resigns, for its log is damaged: what it held does not count
-        return counted(old, due(state._replace(eligible=(), eligible_epochs=()), census, terms))
+    if old.leader not in state.in_sync:  # it resigns because its log is damaged: what it held does not count
+        return counted(old, due(state._replace(eligible=(), eligible_epochs=()), live, terms))
     enough = min(terms.min_in_sync, len(old.replicas))
     if len(old.in_sync) < enough:
         held += zip(old.eligible, old.eligible_epochs, strict=True)
-    intact = {replica: epoch for replica, epoch in held if census.intact(replica, epoch)}
-    return counted(old, reassigned(with_eligible(state, intact, enough, census), census, terms))
+    intact = {replica: epoch for replica, epoch in held if live.intact(replica, epoch)}
+    return counted(old, reassigned(with_eligible(state, intact, enough, live), live, terms))
 
 
-def _without(old: Partition, broker_id: int, census: Census, terms: Terms) -> Partition:
-    """A replica that does not lead is damaged, and leaves both sets."""
+def _without(old: PartitionState, broker_id: int, live: LiveBrokers, terms: Terms) -> PartitionState:
+    """A follower whose log is damaged leaves ISR and ELR."""
     in_sync = {r: e for r, e in zip(old.in_sync, old.in_sync_epochs, strict=True) if r != broker_id}
     eligible = {r: e for r, e in zip(old.eligible, old.eligible_epochs, strict=True) if r != broker_id}
     if len(in_sync) == len(old.in_sync) and len(eligible) == len(old.eligible):
@@ -119,5 +119,5 @@ def _without(old: Partition, broker_id: int, census: Census, terms: Terms) -> Pa
         eligible=tuple(eligible),
         eligible_epochs=tuple(eligible.values()),
     )
-    new = counted(old, due(state, census, terms))
+    new = counted(old, due(state, live, terms))
     return new._replace(leader_epoch=old.leader_epoch + 1)

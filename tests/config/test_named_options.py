@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.config.options import Options, any_of, did_you_mean, nearest
+from ottla.config.named_options import Options, any_of, did_you_mean, nearest
 
 
 class Bad(ValueError):

@@ -7,8 +7,7 @@ import pytest
 from ottla.config import load_broker_config
 from ottla.config.broker_settings import BROKER_SETTINGS
 from ottla.config.setting import LONG_MAX, text_of
-from ottla.config.topic import TopicConfig, resolve, validate_topic_overrides
-from ottla.config.topic_settings import TOPIC_SETTINGS
+from ottla.config.topic_config import TOPIC_SETTINGS, TopicConfig, resolve, validate_topic_overrides
 from ottla.errors import ErrorCode, Refused
 
 

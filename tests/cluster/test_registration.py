@@ -11,7 +11,7 @@ import pytest
 
 from ottla.cluster import changes as c
 from ottla.cluster import layout
-from ottla.cluster.image import Broker, Endpoint
+from ottla.cluster.image import BrokerRegistration, Endpoint
 from ottla.cluster.requests import TopicSpec
 from ottla.cluster.store import Delete
 from ottla.errors import Fault
@@ -20,7 +20,7 @@ from tests.cluster.helpers import cluster_on, run
 from tests.cluster.test_campaigns import hold_back, lose_the_answer
 from tests.cluster.test_controller_failover import TWO, brokers, partitions, proposals
 
-BROKER = Broker(2, 7, (Endpoint("PLAINTEXT", "::1", 9092),), "north", False, 5, "wDk4FTPgSZ6vwJxcIpg2jQ")
+BROKER = BrokerRegistration(2, 7, (Endpoint("PLAINTEXT", "::1", 9092),), "north", False, 5, "wDk4FTPgSZ6vwJxcIpg2jQ")
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_registration_whose_answer_is_lost_is_known_for_its_own(store):
             before = two.registration
             assert before is not None
             told: list[Fault] = []
-            two.on_replaced(told.append)
+            two.on_duplicate_broker_id(told.append)
             lost = lose_the_answer(two, layout.broker_path(2))
             await one._view.store.commit([Delete(layout.broker_path(2))])
             await until(lambda: bool(lost))
@@ -81,19 +81,19 @@ def test_a_process_that_registers_again_and_finds_its_id_taken_is_told_so(store)
     async def test(runtime):
         async with brokers(store, runtime, 1, 2) as (one, two):
             told: list[Fault] = []
-            two.on_replaced(told.append)
+            two.on_duplicate_broker_id(told.append)
             go = asyncio.Event()
             late = hold_back(two, layout.broker_path(2), go)
             await one._view.store.commit([Delete(layout.broker_path(2))])
             await late.wait()  # it has seen that nobody is registered as 2
             before = two.registration
-            async with cluster_on(store, runtime, 2) as namesake:
+            async with cluster_on(store, runtime, 2) as duplicate:
                 go.set()
                 await until(lambda: bool(told))
                 assert "another process is broker 2 of this cluster by now at 127.0.0.1:9094" in str(told[0])
                 assert two.registration == before, "that of the other is not its own"
-                await until(lambda: one.image.brokers.get(2) == namesake.registration)
-                await until(lambda: not two.in_touch)
+                await until(lambda: one.image.brokers.get(2) == duplicate.registration)
+                await until(lambda: not two.has_session_lease)
 
     run(test)
 
@@ -106,8 +106,8 @@ def test_a_process_does_not_hold_what_another_was_in_sync_with_under_its_id(stor
             late = hold_back(two, layout.broker_path(2), go)
             await one._view.store.commit([Delete(layout.broker_path(2))])
             await late.wait()
-            async with cluster_on(store, runtime, 2, rules=TWO) as namesake:
-                await until(lambda: one.image.brokers.get(2) == namesake.registration)
+            async with cluster_on(store, runtime, 2, rules=TWO) as duplicate:
+                await until(lambda: one.image.brokers.get(2) == duplicate.registration)
                 await until(lambda: (partitions(one)[0].in_sync, partitions(one)[0].eligible) == ((1,), ()))
                 await one.alter_partitions(1, one.image.brokers[1].epoch, proposals(one, 1, [1, 2]))
                 await until(lambda: partitions(one)[0].in_sync == (1, 2))

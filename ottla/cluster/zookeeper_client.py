@@ -1,12 +1,13 @@
-"""All that is said to ZooKeeper through kazoo; nothing else imports it.
+"""The ZooKeeper client: all requests to ZooKeeper go through kazoo, and only this module imports it.
 
-A `Client` is one kazoo client with its connection thread, which reports to `told` and answers to a reply object, both
-in that thread. Requests are answered in the order they were made. `zookeeper_session` brings all of it to the loop.
+A `ZooKeeperClient` is one kazoo client with its connection thread. Session events and replies are delivered in that
+thread. Requests are answered in the order they were made. `zookeeper_session` moves all of it to the loop.
 """
 
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -42,9 +43,20 @@ log = logging.getLogger("ottla.cluster.zookeeper")
 
 RECONNECT_SECONDS_MAX: Final = 1.0
 
+GET_DATA: Final = 4
+GET_CHILDREN: Final = 8
+MULTI_READ: Final = 22
+ERROR: Final = -1
+NO_NODE: Final = -101
+
+_HEADER: Final = struct.Struct("!i?i")
+_INT: Final = struct.Struct("!i")
+_STAT: Final = struct.Struct("!qqqqiiiqiiq")
+_END: Final = _HEADER.pack(-1, True, -1)
+
 Request = Any
-Trouble = KazooException
-"""What a request ends with when it fails."""
+ZooKeeperError = KazooException
+"""The exception of a request that failed."""
 
 _WHY: Final = {
     NoNodeError: Why.missing,
@@ -61,47 +73,36 @@ _STATES: Final = {
 
 
 class Reply(Protocol):
-    """What gets the answer to a request, in kazoo's thread; it may be given several, and only the first counts."""
+    """Receives the answer to a request, in kazoo's thread. It may receive several; only the first counts."""
 
     def set(self, value: object) -> None: ...
 
     def set_exception(self, failure: Exception) -> None: ...
-
-
-class _Nobody:
-    """Waits for the answer to a request that needs none."""
-
-    def set(self, value: object) -> None: ...
-
-    def set_exception(self, failure: Exception) -> None: ...
-
-
-NOBODY: Final = _Nobody()
 
 
 class SessionKey(NamedTuple):
-    """With these a client takes up a session, or ends it."""
+    """A client with this key resumes a session, or ends it."""
 
     id: int
     password: bytes
 
 
-class News(NamedTuple):
+class SessionEvent(NamedTuple):
     """A change of a client's session."""
 
     state: SessionState
     key: SessionKey | None
     over: bool
-    """kazoo will not connect again by itself."""
+    """kazoo does not reconnect any more."""
     refused: bool
-    """Because ZooKeeper does not believe who we say we are."""
+    """Because ZooKeeper refused the authentication."""
     reason: str
     session_ms: int
-    """How long ZooKeeper keeps a session that it does not hear of: it may not be what was asked for."""
+    """The session timeout that ZooKeeper agreed to: it may differ from the requested one."""
 
 
 class _Reason(logging.Filter):
-    """Keeps what kazoo says of a connection for our own messages, and passes on only what nobody foresaw."""
+    """Keeps kazoo's connection warnings for our own messages, and passes on only errors."""
 
     last = ""
 
@@ -111,7 +112,7 @@ class _Reason(logging.Filter):
         return record.levelno > logging.WARNING
 
 
-class Client:
+class ZooKeeperClient:
     """One kazoo client, from start to end; inside it one session may follow another."""
 
     def __init__(
@@ -119,9 +120,9 @@ class Client:
         hosts: str,
         options: ZooKeeperOptions,
         key: SessionKey | None,
-        told: Callable[[Client, News], None],
+        on_event: Callable[[ZooKeeperClient, SessionEvent], None],
     ) -> None:
-        logger = logging.Logger("kazoo", logging.INFO)  # never lower: secrets stand in kazoo's debug messages
+        logger = logging.Logger("kazoo", logging.INFO)  # never lower: kazoo's debug messages have secrets
         logger.parent = log
         self._reason = _Reason()
         logger.addFilter(self._reason)
@@ -135,16 +136,16 @@ class Client:
             sasl_options=_sasl(options.credentials),
         )
         self._session_ms = options.session_timeout_ms
-        # kazoo goes by what was agreed on, and tells nobody.
+        # kazoo does not publish the session timeout that was agreed on.
         self._invoke = self._kazoo._connection._invoke
         self._kazoo._connection._invoke = self._invoked
-        self._kazoo.add_listener(lambda state: told(self, self._news(state)))
+        self._kazoo.add_listener(lambda state: on_event(self, self._event(state)))
         self._ending = threading.Lock()
         self._started = False
 
     @property
     def reason(self) -> str:
-        """Why the connection was lost, or could not be made; empty when nobody knows."""
+        """Why the connection was lost or could not be made; empty when not known."""
         return self._reason.last
 
     def start(self) -> None:
@@ -160,18 +161,18 @@ class Client:
                 self._kazoo.close()
 
     def call(self, request: Request, reply: Reply) -> None:
-        # Not kazoo's own calls: those answer through a thread that is stopped before the last answers are there.
+        # Not kazoo's own calls: those answer in a thread that stops before the last answers arrive.
         self._kazoo._call(request, reply)
 
-    def _news(self, state: str) -> News:
+    def _event(self, state: str) -> SessionEvent:
         key, now = self._kazoo.client_id, self._kazoo.client_state
         over = now in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
         refused = now == KeeperState.AUTH_FAILED
         known = None if key is None else SessionKey(*key)
-        return News(_STATES[state], known, over, refused, self.reason, self._session_ms)
+        return SessionEvent(_STATES[state], known, over, refused, self.reason, self._session_ms)
 
     def _invoked(self, timeout: float, request: Request, xid: int | None = None) -> Any:
-        """Part of connecting, before the listener is told. In kazoo's thread."""
+        """Part of connecting, before the listener is called. In kazoo's thread."""
         answer = self._invoke(timeout, request, xid)
         if isinstance(request, serialization.Connect) and answer[0].time_out > 0:
             self._session_ms = answer[0].time_out
@@ -195,15 +196,15 @@ def _sasl(credentials: Credentials | None) -> dict[str, str] | None:
 # Requests.
 
 
-class Watcher(NamedTuple):
-    """What kazoo calls, in its thread, when a watch fires. Two for the same path are one: kazoo keeps a set."""
+class NodeWatcher(NamedTuple):
+    """Called by kazoo, in its thread, when a watch fires. kazoo keeps a set: two for one path are one."""
 
     path: str
     fired: Callable[[str, bool, bool], None]
-    """Takes the path, whether its list of children changed, and whether it was made."""
+    """Takes the path, whether its list of children changed, and whether it was created."""
 
     def __call__(self, event: WatchedEvent) -> None:
-        if event.type != EventType.NONE:  # that one says that the connection is gone, which is told otherwise
+        if event.type != EventType.NONE:  # NONE: the connection is lost, which is a SessionEvent
             self.fired(self.path, event.type == EventType.CHILD, event.type == EventType.CREATED)
 
 
@@ -211,20 +212,20 @@ def sync(path: str) -> Request:
     return serialization.Sync(path)
 
 
-def watch_node(path: str, watcher: Watcher | None) -> Request:
+def watch_node(path: str, watcher: NodeWatcher | None) -> Request:
     return serialization.Exists(path, watcher)
 
 
-def watch_children(path: str, watcher: Watcher) -> Request:
+def watch_children(path: str, watcher: NodeWatcher) -> Request:
     return serialization.GetChildren(path, watcher)
 
 
-def operation(op: Op, path: str, *, guarded: bool = False, secret: bool = False) -> Request:
-    """What `op` is at ZooKeeper, where its node is `path`. A guarded node can be written by its maker alone, and a
-    secret one be read by nobody else."""
+def operation(op: Op, path: str, *, with_acl: bool = False, secret: bool = False) -> Request:
+    """The ZooKeeper request of `op` on the node `path`. With an ACL only its creator can write the node, and only its
+    creator can read a secret one."""
     if isinstance(op, Create):
         acl = OPEN_ACL_UNSAFE
-        if guarded:
+        if with_acl:
             acl = CREATOR_ALL_ACL if secret else [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
         return serialization.Create(path, op.data, acl, op.ephemeral | op.sequential << 1)
     if isinstance(op, Set):
@@ -240,7 +241,7 @@ def transaction(operations: Sequence[Request]) -> Request:
 
 
 def first_failure(ops: Sequence[Op], results: Sequence[object]) -> None:
-    """Raise what ended a transaction: a Conflict, or else a Trouble."""
+    """Raise the failure of a transaction: a Conflict, or another ZooKeeperError."""
     for index, (op, result) in enumerate(zip(ops, results, strict=True)):
         if isinstance(result, RolledBackError):
             continue  # it would have succeeded
@@ -250,21 +251,94 @@ def first_failure(ops: Sequence[Op], results: Sequence[object]) -> None:
             raise result
 
 
+# Many reads in one request: ZooKeeper's MultiRead (3.6 and newer), which kazoo does not know. The request is a row of
+# operations, each behind a header (kind, whether this is the end, error), as in a transaction; so is the answer. A read
+# that fails fails alone: its result has the kind -1 and a code. The image of a large cluster takes tens of thousands of
+# reads, and each would cost as much alone as 250 do together.
+
+
+class Read(NamedTuple):
+    """`kind` is GET_DATA or GET_CHILDREN."""
+
+    kind: int
+    path: str
+
+
+class NodeData(NamedTuple):
+    """A node's content and how many children it has."""
+
+    data: bytes
+    version: int
+    children: int
+
+
+class ReadFailed(NamedTuple):
+    code: int
+
+
+Answer = NodeData | list[str] | ReadFailed | None
+"""None: there is no such node."""
+
+
+class MultiRead:
+    """A request as kazoo wants it: a type, `serialize` and `deserialize`."""
+
+    type: Final = MULTI_READ
+    __slots__ = ("_reads",)
+
+    def __init__(self, reads: Sequence[Read]) -> None:
+        self._reads = reads
+
+    def serialize(self) -> bytes:
+        parts: list[bytes] = []
+        for kind, path in self._reads:
+            raw = path.encode()
+            parts += _HEADER.pack(kind, False, -1), _INT.pack(len(raw)), raw, b"\0"  # the last one: no watch
+        parts.append(_END)
+        return b"".join(parts)
+
+    @staticmethod
+    def deserialize(buffer: bytes, offset: int) -> list[Answer]:
+        answers: list[Answer] = []
+        while True:
+            kind, done, _ = _HEADER.unpack_from(buffer, offset)
+            offset += _HEADER.size
+            if done:
+                return answers
+            (number,) = _INT.unpack_from(buffer, offset)
+            offset += _INT.size
+            if kind == ERROR:
+                answers.append(None if number == NO_NODE else ReadFailed(number))
+            elif kind == GET_DATA:
+                end = offset + max(number, 0)  # -1: a node without data
+                stat = _STAT.unpack_from(buffer, end)
+                answers.append(NodeData(buffer[offset:end], stat[4], stat[9]))
+                offset = end + _STAT.size
+            else:
+                assert kind == GET_CHILDREN
+                names = []
+                for _ in range(number):
+                    (length,) = _INT.unpack_from(buffer, offset)
+                    offset += _INT.size + length
+                    names.append(buffer[offset - length : offset].decode())
+                answers.append(names)
+
+
 # Failures.
 
 
-def is_there_already(trouble: Exception) -> bool:
-    return isinstance(trouble, NodeExistsError)
+def already_exists(error: Exception) -> bool:
+    return isinstance(error, NodeExistsError)
 
 
-def trouble_of(code: int) -> Exception:
+def error_of(code: int) -> Exception:
     failure: Exception = EXCEPTIONS[code]()
     return failure
 
 
 def unanswered(*, expired: bool = False, refused: bool = False) -> Exception:
-    """What became of requests that were under way when the connection ended: it is in doubt, unless the session had
-    expired before they could have been heard."""
+    """The failure of requests that were in flight when the connection ended: their outcome is unknown, unless the
+    session had expired before."""
     failure: Exception
     if refused:
         failure = AuthFailedError()
@@ -275,17 +349,17 @@ def unanswered(*, expired: bool = False, refused: bool = False) -> Exception:
     return failure
 
 
-def fault_of(trouble: Exception, where: str, meaning: str, reason: str = "") -> Fault:
-    """A failure in words: `meaning` says what it left undone, or in doubt."""
+def fault_of(error: Exception, where: str, meaning: str, reason: str = "") -> Fault:
+    """A failure as a message: `meaning` says what was not done, or is unknown."""
     where = f"ZooKeeper at {where}"
-    if isinstance(trouble, SessionExpiredError | ConnectionClosedError):
+    if isinstance(error, SessionExpiredError | ConnectionClosedError):
         return SessionLost(f"the session with {where} has ended")
-    if isinstance(trouble, ConnectionLoss | OperationTimeoutError):
+    if isinstance(error, ConnectionLoss | OperationTimeoutError):
         return Fault(f"{where} went out of reach ({reason or 'no answer'}): {meaning}")
-    if isinstance(trouble, AuthFailedError):
+    if isinstance(error, AuthFailedError):
         return Fault(f"{where} refused the authentication: check zookeeper.auth")
-    if isinstance(trouble, NoAuthError):
+    if isinstance(error, NoAuthError):
         return Fault(f"{where} allows this to somebody else only ({meaning}): check zookeeper.auth")
-    if isinstance(trouble, UnimplementedError):
+    if isinstance(error, UnimplementedError):
         return Fault(f"{where} is too old: Ottla needs 3.8 or newer")
-    return Fault(f"{where} failed with {type(trouble).__name__}: {meaning}")
+    return Fault(f"{where} failed with {type(error).__name__}: {meaning}")

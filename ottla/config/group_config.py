@@ -1,6 +1,6 @@
-"""Settings of a single group (KIP-848): what was set for it beats what the brokers have for all groups.
+"""Group settings (KIP-848): those of a single group come before those that brokers have for all groups.
 
-Classic groups have none: their members bring their timeouts along.
+Classic groups have none: their members send their timeouts.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from ottla.config.broker import BrokerConfig
+from ottla.config.broker_config import BrokerConfig
 from ottla.config.inert_settings import INERT_DYNAMIC
-from ottla.config.setting import Kind, Setting
+from ottla.config.setting import Setting, SettingType
 from ottla.errors import ErrorCode, Refused
 
 SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
 BROKER_PREFIX: Final = "group."
-"""Before a group setting's name: the broker setting that stands in for it."""
+"""With this prefix, the name of a group setting is that of the broker setting which is its default."""
 
 GROUP_SETTINGS: Final = {
     setting.name: setting
     for setting in (
         Setting(
             SESSION_TIMEOUT,
-            Kind.INT,
+            SettingType.INT,
             None,
             "For how long the group waits for a heartbeat of a member of the consumer protocol before it is removed.",
             low=1,
@@ -31,7 +31,7 @@ GROUP_SETTINGS: Final = {
         ),
         Setting(
             HEARTBEAT_INTERVAL,
-            Kind.INT,
+            SettingType.INT,
             None,
             "How often members of the consumer protocol are told to send a heartbeat.",
             low=1,
@@ -42,12 +42,12 @@ GROUP_SETTINGS: Final = {
 ASSIGNMENT_INTERVAL: Final = "consumer.assignment.interval.ms"
 INERT_GROUP_SETTINGS: Final = {
     ASSIGNMENT_INTERVAL: Setting(
-        ASSIGNMENT_INTERVAL, Kind.INT, None, INERT_DYNAMIC[BROKER_PREFIX + ASSIGNMENT_INTERVAL].doc, low=0
+        ASSIGNMENT_INTERVAL, SettingType.INT, None, INERT_DYNAMIC[BROKER_PREFIX + ASSIGNMENT_INTERVAL].doc, low=0
     )
 }
-"""Taken, stored and shown where they were set, as the brokers' settings of the same kind are: they have no effect."""
+"""Accepted, stored and shown where they were set, without effect."""
 _NOT_BUILT: Final = {"share.": "share groups", "streams.": "streams groups"}
-"""Kafka's settings of groups that are not there yet: to take them would promise something."""
+"""Kafka's settings of groups that do not exist here: accepting them would be misleading."""
 
 
 class GroupConfig(NamedTuple):
@@ -56,8 +56,8 @@ class GroupConfig(NamedTuple):
 
 
 def resolve(overrides: Mapping[str, str], broker: BrokerConfig) -> GroupConfig:
-    """What holds for a group with these settings of its own. They were checked when they were set, against the limits
-    that the brokers had then: a limit that was changed since then holds."""
+    """The configuration of a group with these settings. They were checked against the limits of the time when they were
+    set: limits that have changed since then apply."""
     if not overrides:
         return GroupConfig(broker.group_consumer_session_timeout_ms, broker.group_consumer_heartbeat_interval_ms)
     return GroupConfig(*(_held(name, overrides, broker) for name in GROUP_SETTINGS))
