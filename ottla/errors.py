@@ -1,6 +1,7 @@
-"""What can go wrong, in four kinds.
+"""Kafka's error codes, and the exceptions: Refused, BadFrame, Fault.
 
-The protocol says no (Refused), the bytes are no message (BadFrame), the world broke (Fault), we broke (`assert`).
+Refused: the protocol answers with an error code. BadFrame: the bytes are no message. Fault: disk, network or another
+process failed. A defect of Ottla itself is an `assert`.
 """
 
 from enum import IntEnum
@@ -182,11 +183,11 @@ RETRIABLE = frozenset(
         ErrorCode.share_session_limit_reached,
     }
 )
-"""Errors after which a client tries again by itself."""
+"""Errors after which a client retries."""
 
 
 class Refused(Exception):
-    """The protocol says no. Only dispatch turns it into bytes."""
+    """The answer is an error code. Only dispatch encodes it."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(code, message)
@@ -198,21 +199,21 @@ class Refused(Exception):
 
 
 class BadFrame(Exception):
-    """Bytes that are no message. The connection is closed: nothing after them can be trusted."""
+    """Bytes that are no message. The connection is closed: nothing after them can be parsed."""
 
 
 class Fault(Exception):
-    """The world broke. The message says what happened and what to do next."""
+    """Something outside failed. The message says what happened and what to do."""
 
 
 class PortTaken(Fault):
-    """Somebody else listens there. Whoever wanted to knows what would choose another port."""
+    """Another process listens on the port. The caller adds how to choose another one."""
 
 
 class StorageFault(Fault):
-    """A disk refused: full, read-only, gone."""
+    """A disk operation failed: full, read-only, gone."""
 
 
 class SyncFault(StorageFault):
-    """A disk did not keep what it had taken. Asking again proves nothing: the system may have dropped what it could not
-    write, and call the file clean."""
+    """fsync failed. A later success proves nothing: the system may have dropped the pages that it could not write, and
+    call the file clean."""

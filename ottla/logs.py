@@ -2,15 +2,15 @@
 
     2026-01-31T12:00:00.123Z [broker 1] INFO ottla.broker partition orders-0 leads at epoch 4
 
-The process of a broker names it in every line, so that the logs of several brokers can be read together.
+Every line of a broker process has the broker id, so that the logs of several brokers can be read together.
 
-Control characters in a message are escaped, so that what arrives from the network cannot forge a line. A
-traceback follows its event on lines of its own in text, and is a field of it in JSON.
+Control characters in a message are escaped, so that input from the network cannot forge a line. A traceback follows its
+event on lines of its own in text, and is a field of it in JSON.
 
-Whoever tries again and again says the same thing again and again. A line that was said within the last minute is not
-said again but counted, as long as its logger says nothing of another kind (with another template). The number is told
-then, when the line has not come again for 10 seconds, and at least every minute, with the time at which it is told: so
-a change and the change back are never left out, and lines are in the order of their times.
+Repeated lines are collapsed, because retries log the same line again and again. A line that was written within the last
+minute is counted instead of written, as long as its logger writes nothing with another template. The count is written
+when the logger writes another line, when the line has not come for 10 seconds, and at least every minute, with the time
+at which it is written: so a change and the change back both appear, and lines are in the order of their times.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ FORMATS: Final = ("text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 REPEATED_SECONDS: Final = 60.0
 QUIET_SECONDS: Final = 10.0
-"""What has not been said for this long is over, for now: how often it was said is told."""
+"""A line that has not come for this long is over: its count is written."""
 RACE_SECONDS: Final = 1.0
-"""A line of one thread may be later than that of another by this much. More is a clock that was set back."""
-SAID_MAX: Final = 100
-"""Different lines with one template that are remembered."""
+"""How far the times of two threads may differ. More means that the clock was set back."""
+LINES_MAX: Final = 100
+"""How many different lines of one template are remembered."""
 
 ROOT: Final = "root"
-"""The logger of everything that is not Ottla's: the libraries it uses."""
+"""The logger of the libraries that Ottla uses."""
 KAFKA_LEVELS: Final = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
-"""The levels that Kafka's tools speak of, in the numbers of `logging`."""
+"""The levels of Kafka's tools, as numbers of `logging`."""
 _OURS: Final = "ottla"
 
 _ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
@@ -47,8 +47,8 @@ _started = logging.NOTSET
 
 
 def set_up(level: str = "info", form: str = "text", stream: TextIO | None = None, *, broker: int | None = None) -> None:
-    """Send every event of Ottla from `level` on, and others' warnings, to `stream` (standard error), as said by
-    `broker` if this is the process of one."""
+    """Write every event of Ottla from `level` on, and warnings of libraries, to `stream` (standard error), with the id
+    of `broker` if this is a broker process."""
     assert form in FORMATS
     handler = Collapsing(stream or sys.stderr)
     handler.setFormatter(JsonLines(broker) if form == "json" else TextLines(broker))
@@ -61,7 +61,7 @@ def set_up(level: str = "info", form: str = "text", stream: TextIO | None = None
 
 
 def levels() -> dict[str, str]:
-    """The level of every logger there is, its own or its parent's, in Kafka's words."""
+    """The level of every logger, its own or that of its parent, with Kafka's names."""
     loggers = [
         logger
         for name, logger in list(logging.root.manager.loggerDict.items())
@@ -86,24 +86,24 @@ def _kafka_level(number: int) -> str:
 
 
 def take_all() -> None:
-    """Also what Python itself would write to standard error: warnings, and the exception that ends the process."""
+    """Log also what Python itself writes to standard error: warnings, and the exception that ends the process."""
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
 
 
-def tell_counts() -> None:
-    """Of all lines that came again, now: what follows is to be the last line."""
+def write_counts() -> None:
+    """Write the counts of all repeated lines now: before the last line of a process."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, Collapsing):
-            handler.tell_counts()
+            handler.write_counts()
 
 
 def _uncaught(kind: type[BaseException], failure: BaseException, trace: TracebackType | None) -> None:
     logging.getLogger("ottla").critical("uncaught %s", kind.__name__, exc_info=(kind, failure, trace))
 
 
-class _Said:
-    """A line that was written, and how often it came again since."""
+class _Repeated:
+    """A line that was written, and its repetitions since."""
 
     __slots__ = ("again", "last", "since")
 
@@ -115,58 +115,58 @@ class _Said:
     def is_due(self, now: float) -> bool:
         return now - self.last.created >= QUIET_SECONDS or self.last.created - self.since >= REPEATED_SECONDS
 
-    def told(self, now: float) -> logging.LogRecord:
-        """An event of this moment with the count, which begins anew."""
-        told = copy(self.last)
+    def summary(self, now: float) -> logging.LogRecord:
+        """An event with the count and the current time; the count begins again."""
+        summary = copy(self.last)
         seconds = self.last.created - self.since
         times = "once more" if self.again == 1 else f"{self.again} more times"
-        told.msg = f"{self.last.getMessage()} ({times} within {seconds:.0f} s)"
-        told.args = told.exc_info = told.exc_text = told.stack_info = None
-        _stamp(told, now)
+        summary.msg = f"{self.last.getMessage()} ({times} within {seconds:.0f} s)"
+        summary.args = summary.exc_info = summary.exc_text = summary.stack_info = None
+        _stamp(summary, now)
         self.again, self.since = 0, self.last.created
-        return told
+        return summary
 
 
 class Collapsing(logging.StreamHandler[TextIO]):
-    """Writes events, and counts those that were written a moment ago."""
+    """Writes events, and counts repetitions."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._said: dict[str, tuple[str, dict[str, _Said]]] = {}  # by logger: a template, and what was said with it
-        self._held: dict[_Said, None] = {}  # in the order in which they came again first
+        self._lines: dict[str, tuple[str, dict[str, _Repeated]]] = {}  # by logger: a template, and lines with it
+        self._held: dict[_Repeated, None] = {}  # in the order of the first repetition
         self._timer: threading.Timer | None = None
         self._written_at = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
         message = f"{record.levelno} {record.getMessage()}"
-        template, said = self._said.get(record.name, ("", {}))
+        template, lines = self._lines.get(record.name, ("", {}))
         if template != record.msg:
-            self._tell(list(said.values()), record.created)
-            said = {}
-            self._said[record.name] = (str(record.msg), said)
-        before = said.get(message)
+            self._write_counts(list(lines.values()), record.created)
+            lines = {}
+            self._lines[record.name] = (str(record.msg), lines)
+        before = lines.get(message)
         if before is not None:
             before.again += 1
             before.last = record
             self._held[before] = None
-        self._tell_due(record.created)
+        self._write_due(record.created)
         if before is not None:
             self._watch(record.created)
             return
-        if len(said) >= SAID_MAX:
-            self._tell(list(said.values()), record.created)
-            said.clear()
-        said[message] = _Said(record)
+        if len(lines) >= LINES_MAX:
+            self._write_counts(list(lines.values()), record.created)
+            lines.clear()
+        lines[message] = _Repeated(record)
         self._write(record)
 
-    def tell_counts(self) -> None:
+    def write_counts(self) -> None:
         with self._locked():
-            self._tell(list(self._held), time.time())
+            self._write_counts(list(self._held), time.time())
 
     def close(self) -> None:
         with self._locked():
-            self._tell(list(self._held), time.time())
-            self._said.clear()
+            self._write_counts(list(self._held), time.time())
+            self._lines.clear()
             if self._timer is not None:
                 self._timer.cancel()
         super().close()
@@ -176,32 +176,32 @@ class Collapsing(logging.StreamHandler[TextIO]):
         return self.lock
 
     def _watch(self, now: float) -> None:
-        """A count is told even if nobody ever says anything again."""
+        """Write a count also if no line follows."""
         if self._held and self._timer is None:
             due = min(each.last.created for each in self._held) + QUIET_SECONDS
             self._timer = threading.Timer(max(due - now, 0.01), self._timer_fired)
             self._timer.daemon = True
-            with suppress(RuntimeError):  # no thread can be had; then the next line tells it, or the end
+            with suppress(RuntimeError):  # no thread is available: the next line writes it, or the end
                 self._timer.start()
 
     def _timer_fired(self) -> None:
         with self._locked():
             self._timer = None
-            self._tell_due(time.time())
+            self._write_due(time.time())
             self._watch(time.time())
 
-    def _tell_due(self, now: float) -> None:
+    def _write_due(self, now: float) -> None:
         if self._held:
-            self._tell([each for each in self._held if each.is_due(now)], now)
+            self._write_counts([each for each in self._held if each.is_due(now)], now)
 
-    def _tell(self, said: list[_Said], now: float) -> None:
-        for each in said:
+    def _write_counts(self, lines: list[_Repeated], now: float) -> None:
+        for each in lines:
             if each.again:
                 self._held.pop(each, None)
-                self._write(each.told(now))
+                self._write(each.summary(now))
 
     def _write(self, record: logging.LogRecord) -> None:
-        """In the order of their times, whichever thread came first."""
+        """In the order of times, also between threads."""
         if 0 < self._written_at - record.created < RACE_SECONDS:
             record = copy(record)
             _stamp(record, self._written_at)
@@ -214,11 +214,11 @@ class TextLines(logging.Formatter):
 
     def __init__(self, broker: int | None = None) -> None:
         super().__init__()
-        self._speaker = "" if broker is None else f"[broker {broker}] "
+        self._broker = "" if broker is None else f"[broker {broker}] "
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage().translate(_ESCAPES)
-        line = f"{_timestamp(record)} {self._speaker}{record.levelname} {record.name} {message}"
+        line = f"{_timestamp(record)} {self._broker}{record.levelname} {record.name} {message}"
         trace = _trace(self, record)
         return f"{line}\n{trace}" if trace else line
 
@@ -228,14 +228,14 @@ class JsonLines(logging.Formatter):
 
     def __init__(self, broker: int | None = None) -> None:
         super().__init__()
-        self._speaker = {} if broker is None else {"broker": broker}
+        self._broker = {} if broker is None else {"broker": broker}
 
     def format(self, record: logging.LogRecord) -> str:
         import json
 
         event = {
             "timestamp": _timestamp(record),
-            **self._speaker,
+            **self._broker,
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
@@ -247,7 +247,7 @@ class JsonLines(logging.Formatter):
 
 
 def event(level: int, logger: str, message: str) -> dict[str, str]:
-    """The fields of an event of this moment, for a line that has others, too."""
+    """The fields of an event with the current time, for a line with further fields."""
     record = logging.LogRecord(logger, level, "", 0, message, None, None)
     return {"timestamp": _timestamp(record), "level": record.levelname, "logger": logger, "message": message}
 

@@ -165,7 +165,7 @@ def test_a_count_is_told_though_nobody_says_anything_more(log_into, monkeypatch)
 def test_counts_are_told_before_the_last_line(events):
     for _ in range(3):
         events.say("trying again")
-    logs.tell_counts()
+    logs.write_counts()
     events.say("stopped", logger="ottla.broker")
     for handler in logging.getLogger().handlers:
         handler.close()
@@ -192,8 +192,8 @@ def test_lines_name_the_broker_that_speaks(log_into):
 
 
 def test_memory_for_what_was_said_is_limited(events):
-    for number in range(10 * logs.SAID_MAX):
+    for number in range(10 * logs.LINES_MAX):
         events.say("broker %d", number)
     (handler,) = (each for each in logging.getLogger().handlers if isinstance(each, logs.Collapsing))
-    assert len(handler._said["ottla.replication"][1]) <= logs.SAID_MAX
-    assert len(events.lines()) == 10 * logs.SAID_MAX
+    assert len(handler._lines["ottla.replication"][1]) <= logs.LINES_MAX
+    assert len(events.lines()) == 10 * logs.LINES_MAX

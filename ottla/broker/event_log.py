@@ -80,7 +80,7 @@ class EventLog:
         log.info("broker %d is listening on %s", self._config.broker_id, ", ".join(addresses))
 
     def stopped(self, *, clean: bool) -> None:
-        logs.tell_counts()  # this is the last line
+        logs.write_counts()  # this is the last line
         if clean:
             log.info("broker %d has stopped, its logs are closed cleanly", self._config.broker_id)
         else:

@@ -1,7 +1,7 @@
-"""The seam between what decides and what does.
+"""The runtime interface: clock, disk, network and randomness enter a broker through one `Runtime` object only.
 
-Time, disk, network and randomness enter the broker through one `Runtime` object and nowhere else. `runtime.real` wears
-the operating system; the simulator wears a virtual clock, a virtual network and a disk that loses its unsynced tail.
+`runtime.real` implements it with the operating system; the simulator with a virtual clock, a virtual network and a disk
+that loses its unsynced tail.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class File(Protocol):
-    """One file. Thousands may exist: the disk opens descriptors when needed and keeps only the recently used ones."""
+    """One file. There may be thousands: the disk opens descriptors when needed and closes the oldest ones."""
 
     @property
     def path(self) -> str: ...
@@ -30,52 +30,51 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def append(self, *buffers: Buffer) -> None:
-        """Add all of it at the end, or raise StorageFault: then part of it may be there, and the caller truncates."""
+        """Append all of it, or raise StorageFault: then part of it may be in the file, and the caller truncates."""
 
     def pread(self, length: int, offset: int) -> bytes: ...
 
     def pread_nowait(self, length: int, offset: int) -> bytes | bytearray | None:
-        """What `pread` gives if that takes no waiting for the device; None if it would: then offload a `pread`."""
+        """Like `pread` if the page cache has all of it; None if not: then offload a `pread`."""
 
     def pread_into(self, buffer: memoryview, offset: int) -> int | None:
-        """Fill the buffer as far as that takes no waiting for the device. How many bytes were read, 0 at the end of the
-        file; None if there are none without waiting."""
+        """Fill the buffer as far as the page cache has the bytes. How many were read, 0 at the end of the file; None if
+        the page cache has none of them."""
 
     def pread_once(self, length: int, offset: int) -> bytes:
-        """As `pread`, for whoever reads a file through and does not come back soon: what was not in the page cache is
-        not in it afterwards. With a handle of its own, for it turns off reading ahead."""
+        """Like `pread`, for reading a file once: pages that were not in the page cache are not in it afterwards. Use a
+        handle of its own, because it turns off read-ahead."""
 
     def truncate(self, size: int) -> None: ...
 
     def rename(self, path: str) -> None:
-        """Give the file another name, and go on with it under that one: whoever holds this handle never sees another
-        file that takes the old name."""
+        """Rename the file; the handle goes on with the new name, and never sees another file with the old one."""
 
     def sync(self) -> None:
         """Block until the device has it."""
 
     def keep(self) -> File:
-        """Another handle, to read with when this one is closed and the file has no name any more. What it holds of the
-        system goes with the last reference to it."""
+        """Another handle, which can read after this one is closed and the file is deleted. Its descriptor is closed
+        with the last reference to it."""
 
     def close(self) -> None: ...
 
 
 class ResponseSource(Protocol):
-    """Bytes of an answer that stay where they are until they are sent. What a read raises ends the connection: the part
-    of the answer that is out cannot be taken back. Zero-copy would be one more way to send such a source."""
+    """Bytes of a response that stay on disk until they are sent. A failed read closes the connection: the part of the
+    response that was sent cannot be taken back. Zero-copy would be one more way to send such a source."""
 
     def __len__(self) -> int: ...
 
     def read_into(self, start: int, buffer: memoryview) -> int | None:
-        """Fill the buffer from there on, as far as that takes no waiting for the device. How many bytes there are in it
-        now; None if there are none without waiting: then offload `read`."""
+        """Fill the buffer from `start` on, as far as the page cache has the bytes. How many were read; None if the page
+        cache has none of them: then offload `read`."""
 
     def read(self, start: int, size: int) -> Buffer:
-        """So many bytes from there on, waiting. May run in a thread."""
+        """So many bytes from `start` on. Blocks; may run in a thread."""
 
     def hold(self) -> None:
-        """It is not sent at once: keep what it needs, whatever is deleted, as long as somebody refers to it."""
+        """It is not sent at once: keep the files open, also if they are deleted, as long as it is referenced."""
 
 
 class Lock(Protocol):
@@ -84,14 +83,14 @@ class Lock(Protocol):
 
 class Disk(Protocol):
     def open(self, path: str, *, create: bool = False) -> File:
-        """A handle; nothing is opened yet. With `create` the file is made at the first write."""
+        """A handle; nothing is opened yet. With `create` the first write creates the file."""
 
     def exists(self, path: str) -> bool: ...
 
     def is_directory(self, path: str) -> bool: ...
 
     def listdir(self, path: str) -> list[str]:
-        """Sorted names; none when there is no such directory, be it that a file has the name."""
+        """Sorted names; none when there is no such directory, also if a file has the name."""
 
     def mkdir(self, path: str) -> None: ...
 
@@ -107,22 +106,22 @@ class Disk(Protocol):
         """Old or new content after a crash, never a mixture."""
 
     def overwrite(self, path: str, data: bytes, position: int) -> None:
-        """Put these bytes in the place of as many others, in the middle of a file. Durable on return."""
+        """Overwrite bytes in the middle of a file. Durable on return."""
 
     def sync_dir(self, path: str) -> None: ...
 
     def together(self, path: str) -> AbstractContextManager[None]:
-        """What is synced inside is synced when it ends, all of it with one call where the system can: for many files
-        at a time when nobody needs any of them meanwhile. Nothing inside may be taken for durable."""
+        """Syncs inside this context happen at its end, with one call where the system can: for many files at a time.
+        Nothing is durable before its end."""
 
     def mutex(self) -> AbstractContextManager[object]:
-        """For a file that the loop and threads write: each waits until the other is done."""
+        """A mutex for a file that both the loop and threads write."""
 
     def on_sync_failure(self, callback: Callable[[SyncFault], object]) -> None:
-        """Tell, from whatever thread, when the device has not kept something. Nothing is called durable after that."""
+        """Call, from any thread, when a sync has failed. No later sync succeeds."""
 
     def lock(self, path: str) -> Lock | None:
-        """Exclusive until released or the process dies; None when somebody else holds it."""
+        """Exclusive until released or the process dies; None when another process holds it."""
 
     def usage(self, path: str) -> tuple[int, int]:
         """Total and free bytes of the filesystem."""
@@ -140,35 +139,35 @@ class ListeningSocket(Protocol):
     def port(self) -> int: ...
 
     async def start(self) -> None:
-        """Accept connections from now on."""
+        """Begin to accept connections."""
 
     async def close(self) -> None: ...
 
 
 class Child(Protocol):
-    """What work in a process of its own may ask of the world."""
+    """The runtime of work in a child process."""
 
     @property
     def disk(self) -> Disk: ...
 
     def pace(self, done_bytes: int) -> None:
-        """So much was read or written: wait if that is more than the work may do in this time."""
+        """So much was read or written: wait if that is above the allowed rate."""
 
 
 class ChildKilled(Fault):
-    """The process that did the work was killed: it may be tried again."""
+    """The child process was killed: the work may be tried again."""
 
 
 class ChildStarved(ChildKilled):
-    """The machine is so busy that the work got nowhere: it may be tried again with more insistence."""
+    """The machine is too busy for a low-priority child: the work may be tried again with `insist`."""
 
 
 class ChildFailed(Fault):
-    """The process that did the work gave up, for a reason that will not go away: its cause."""
+    """The child process failed for a permanent reason: its cause."""
 
 
 class Runtime(Protocol):
-    """Everything a broker may ask of the world."""
+    """Clock, disk, network, randomness, tasks, threads and child processes of a broker."""
 
     @property
     def disk(self) -> Disk: ...
@@ -177,17 +176,17 @@ class Runtime(Protocol):
     def random(self) -> Random: ...
 
     def entropy(self, count: int) -> bytes:
-        """Bytes that nobody can guess, for secrets; `random` is for everything else."""
+        """Cryptographically secure bytes, for secrets; `random` is for everything else."""
 
     def now(self) -> float:
-        """Monotonic seconds, for timeouts: never jumps."""
+        """Monotonic seconds, for timeouts."""
 
     def stopwatch(self) -> float:
-        """Monotonic seconds, for measuring how long something took: goes on where `now` stands still, which may be for
-        a whole turn of the loop."""
+        """Monotonic seconds, for measuring a duration: it advances also during one iteration of the loop, where `now`
+        does not."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, for timestamps in records: may jump."""
+        """Milliseconds since 1970, for timestamps of records: may jump."""
 
     def call_soon(self, act: Callable[..., object], *args: object) -> Handle: ...
 
@@ -195,27 +194,27 @@ class Runtime(Protocol):
         """Call when `now()` reaches `when`."""
 
     def spawn(self, work: Coroutine[object, object, T], *, name: str) -> asyncio.Task[T]:
-        """Run in the background; a failure is logged, never swallowed."""
+        """Run in the background; a failure is logged."""
 
     def offload(self, act: Callable[..., T], *args: object) -> Awaitable[T]:
-        """Run a blocking call beside the loop."""
+        """Run a blocking call in a thread."""
 
     def own_thread(self, name: str) -> Callable[..., Awaitable[Any]]:
-        """An `offload` with a thread of its own, for what must not wait behind a busy disk."""
+        """An `offload` with a thread of its own, for calls that must not wait behind a busy disk."""
 
     def offload_process(
         self, work: str, job: Mapping[str, Any], *, bytes_per_second: float | None = None, insist: bool = False
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Run a function in a process of its own, at low priority, and give its reports as they come.
+        """Run a function in a child process, at low priority, and yield its reports as they come.
 
-        It is named `module:function`, takes a `Child` and the job, and is an iterator of reports, as JSON knows them.
-        It runs only when nobody else wants to, unless it insists on its share. What it raises is raised here: Refused,
-        StorageFault, or ChildKilled, ChildStarved and ChildFailed. Closing it ends the process, and so does the end of
-        this one.
+        `work` is `module:function`; the function takes a `Child` and the job, and yields reports of JSON types. It runs
+        only when the processor is idle, unless it insists on a share. Its exceptions are raised here: Refused,
+        StorageFault, or ChildKilled, ChildStarved and ChildFailed. The process ends when the generator is closed, and
+        with this process.
         """
 
     async def listen(self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> ListeningSocket:
-        """Bind the address; nobody is accepted before `start`. Port 0: the system chooses one."""
+        """Bind the address; no connection is accepted before `start`. Port 0: the system chooses one."""
 
     async def connect(
         self, protocol: Callable[[], asyncio.BaseProtocol], host: str, port: int

@@ -1,6 +1,6 @@
-"""Work that would hold up the loop, done in a process of its own: the child's end. `processes` is the other one.
+"""The child process of the broker for work that would block the loop; `child_process` is the broker's side.
 
-It takes only what the broker leaves, and ends with its standard input. Nothing is imported that it does not need: it is
+It runs at the lowest priority, and ends with its standard input. It imports only what it needs, because a new one is
 started for every piece of work.
 """
 
@@ -24,7 +24,7 @@ INSIST = "insist"
 _NICE = {GIVE_WAY: 19, INSIST: 10}
 
 Work = Callable[[Child, Mapping[str, Any]], Iterator[dict[str, Any]]]
-"""Takes a job and gives reports, both as JSON knows them."""
+"""Takes a job and yields reports, both of JSON types."""
 
 
 def find_work(name: str) -> Work:
@@ -35,7 +35,7 @@ def find_work(name: str) -> Work:
 
 
 class RealChild:
-    """What the work may use: the disk, at a pace."""
+    """The disk, at a limited rate."""
 
     def __init__(self, bytes_per_second: float | None) -> None:
         self.disk = RealDisk()
@@ -50,29 +50,29 @@ class RealChild:
         early = self._done_bytes / self._bytes_per_second - (time.monotonic() - self._since)
         if early > 0:
             time.sleep(early)
-        elif early < -1.0:  # what was not used before does not count
+        elif early < -1.0:  # unused time does not accumulate
             self._done_bytes, self._since = 0, time.monotonic()
 
 
 def main() -> None:
-    _take_place(sys.argv[1])
+    _lower_priority(sys.argv[1])
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
-        return  # the broker died before it had said what to do
+        return  # the broker died before it sent the order
     order = json.loads(line)
     threading.Thread(target=_end_with_input, daemon=True).start()
     child = RealChild(order["bytes_per_second"])
     try:
         for report in find_work(order["work"])(child, order["job"]):
-            _say({"report": report})
+            _send({"report": report})
     except Refused as refused:
-        _say({"refused": [refused.code, refused.message]})
+        _send({"refused": [refused.code, refused.message]})
     except Fault as fault:
-        _say({"fault": str(fault)})
+        _send({"fault": str(fault)})
 
 
-def _take_place(priority: str) -> None:
-    """Run only when nobody else wants to: where the system knows how, not even a moment later."""
+def _lower_priority(priority: str) -> None:
+    """Run only when the processor is idle, where the system can (SCHED_IDLE)."""
     os.nice(_NICE[priority])
     if priority == GIVE_WAY and hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -84,12 +84,12 @@ def _end_with_input() -> None:
     os._exit(0)
 
 
-def _say(message: dict[str, Any]) -> None:
+def _send(message: dict[str, Any]) -> None:
     try:
         sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        os._exit(0)  # nobody listens any more
+        os._exit(0)  # the broker has closed the pipe
 
 
 if __name__ == "__main__":

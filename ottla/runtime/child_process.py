@@ -1,11 +1,11 @@
-"""Work that would hold up the loop, done in a process of its own: the broker's end. `child` is the other one.
+"""Child processes for work that would block the loop: the broker's side. `child` is the other one.
 
-The broker starts a fresh interpreter and keeps the child's standard input open for as long as it wants the work done:
-one line of JSON says what to do, and the end of input, which also comes when the broker dies, ends the child. The child
-answers with a line of JSON for every report, and one for what went wrong.
+The broker starts a new interpreter and keeps the child's standard input open as long as it wants the work done: one
+line of JSON is the order, and the end of input, which also comes when the broker dies, ends the child. The child
+answers with a line of JSON for every report, and one for a failure.
 
-A child runs only when nobody else wants to. On a machine that is busy for long that means never, so one that waits for
-a processor all the time is ended, and may be started again with a share of its own.
+A child runs only when the processor is idle. On a machine that is always busy that means never, so a child that only
+waits for a processor is ended, and may be started again at a normal priority.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ERROR_BYTES_MAX = 64 * 1024
 WATCH_SECONDS = 1.0
 STARVED_SECONDS = 5.0
 STARVED_RATIO = 20
-"""It waited for a processor for so long, and so many times as long as it had one."""
+"""A child starves that waited so long for a processor, and so many times longer than it ran."""
 
 
 async def run_in_child(
@@ -43,55 +43,55 @@ async def run_in_child(
             *("-m", CHILD, INSIST if insist else GIVE_WAY),
             stdin=PIPE,
             stdout=PIPE,
-            stderr=PIPE,  # told with its failure, as an event of the log: the log may be JSON
+            stderr=PIPE,  # logged with its failure, as one event: the log may be JSON
             env=_environment(),
             limit=LINE_BYTES_MAX,
-            start_new_session=True,  # Ctrl-C means the broker, which knows how to stop
+            start_new_session=True,  # Ctrl-C is for the broker, which stops it
         )
     except OSError as failure:
         raise ChildKilled(f"no process could be started for {work}: {failure.strerror or failure}") from failure
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    words = asyncio.create_task(_last_words(process.stderr))
+    stderr = asyncio.create_task(_read_stderr(process.stderr))
     try:
         order = {"work": work, "job": job, "bytes_per_second": bytes_per_second}
         try:
             process.stdin.write(json.dumps(order).encode() + b"\n")
             await process.stdin.drain()
-        except (ConnectionError, RuntimeError):  # the latter is what uvloop says
-            pass  # it is dead already; its exit code says more
+        except (ConnectionError, RuntimeError):  # uvloop raises the latter
+            pass  # it is dead already; see its exit code
         while line := await _next_line(process, watch=not insist):
             if not line.endswith(b"\n"):
-                break  # killed in the middle of a word
+                break  # killed while it wrote
             yield _report(json.loads(line))
-        code, said = await process.wait(), await words
-        cause = ChildSaid(said) if said else None
+        code, text = await process.wait(), await stderr
+        cause = ChildStderr(text) if text else None
         if code < 0:
             raise ChildKilled(f"the process of {work} was killed ({signal.Signals(-code).name})") from cause
         if code > 0:
             raise ChildFailed(f"the process of {work} failed with exit code {code}") from cause
     finally:
-        words.cancel()
+        stderr.cancel()
         process.stdin.close()
         if process.returncode is None:
             process.kill()
             await process.wait()
 
 
-class ChildSaid(Exception):
-    """What the process wrote to standard error, usually a traceback: the cause of its failure."""
+class ChildStderr(Exception):
+    """The standard error of the process, usually a traceback: the cause of its failure."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
-async def _last_words(errors: asyncio.StreamReader) -> str:
-    """All it writes to standard error is read, so that it never waits for us; the end of it is kept."""
-    kept = b""
+async def _read_stderr(errors: asyncio.StreamReader) -> str:
+    """The end of its standard error. All of it is read, so that the process never blocks on the pipe."""
+    end = b""
     while data := await errors.read(ERROR_BYTES_MAX):
-        kept = (kept + data)[-ERROR_BYTES_MAX:]
-    return kept.decode(errors="replace").rstrip()
+        end = (end + data)[-ERROR_BYTES_MAX:]
+    return end.decode(errors="replace").rstrip()
 
 
 async def _next_line(process: Process, *, watch: bool) -> bytes:
@@ -105,7 +105,7 @@ async def _next_line(process: Process, *, watch: bool) -> bytes:
 
 
 def _starves(pid: int) -> bool:
-    """Linux tells how long a process ran and how long it waited to run, in nanoseconds."""
+    """From the schedstat of Linux: how long a process ran and waited to run, in nanoseconds."""
     try:
         ran, waited, _ = map(int, Path(f"/proc/{pid}/schedstat").read_bytes().split())
     except (OSError, ValueError):
@@ -124,7 +124,7 @@ def _report(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _environment() -> dict[str, str]:
-    """The child finds the same package, wherever it was found this time."""
+    """The child has to import the same package."""
     root = str(Path(__file__).parents[2])
     path = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root}

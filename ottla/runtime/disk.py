@@ -1,4 +1,4 @@
-"""The real disk: files that open themselves, descriptors in an LRU, errors as StorageFault."""
+"""The disk of the operating system: descriptors are opened on demand and limited, errors are StorageFault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ottla.errors import StorageFault, SyncFault
 from ottla.runtime import Buffer
 from ottla.runtime.filesystem import can_sync_filesystem, sync_filesystem
 
-# Tells a read that the page cache can answer from one that would wait for the device. Linux only, and not on tmpfs.
+# A read with this flag fails if it would wait for the device. Linux only, and not on tmpfs.
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _PROBE = (bytearray(1),)
 PROBE_BYTES = 128 * 1024
@@ -24,7 +24,7 @@ DESCRIPTORS_UNLIMITED = 2**20
 
 
 class RealFile:
-    """One file, opened at first use and closed again when many others are used more."""
+    """One file, opened at its first use, and closed again when too many others are open."""
 
     __slots__ = ("_closed", "_create", "_disk", "_fd", "_nowait", "_pins", "_size", "path")
 
@@ -67,7 +67,7 @@ class RealFile:
             self._append_rest(b"".join(buffers), written)
 
     def _append_rest(self, data: bytes, written: int) -> None:
-        """A write came back short: on a full disk the next one says why."""
+        """After a short write: on a full disk the next write raises the error."""
         self._size = -1
         while written < len(data):
             try:
@@ -104,7 +104,7 @@ class RealFile:
         except OSError as failure:
             if failure.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise _fault("read", self.path, failure) from failure
-            self._nowait = False  # a filesystem in memory, or one that cannot tell
+            self._nowait = False  # a filesystem in memory, or one without the flag
             return self.pread(length, offset)
         if count == length:
             return data
@@ -112,9 +112,9 @@ class RealFile:
         return data[:count] if offset + count >= self.size() else None
 
     def _pread_resident(self, fd: int, length: int, offset: int) -> bytes:
-        """For large reads it is cheaper to ask for a byte here and there, and then to read in the ordinary way, than to
-        make and clear a buffer for a read that does not wait. What lies between is in memory if its neighbours are: the
-        kernel reads ahead, and drops, in larger pieces. BlockingIOError if it is not."""
+        """For large reads it is cheaper to probe single bytes and then to read normally than to allocate and clear a
+        buffer for a read with the flag. Pages between two probes are cached if those are: the kernel reads ahead, and
+        evicts, in larger pieces. BlockingIOError if a probe is not cached."""
         for position in range(offset, offset + length, PROBE_BYTES):
             os.preadv(fd, _PROBE, position, _NOWAIT)
         os.preadv(fd, _PROBE, offset + length - 1, _NOWAIT)
@@ -149,7 +149,7 @@ class RealFile:
             self._unpin()
 
     def _cached(self, fd: int, length: int, offset: int) -> bool:
-        """Whether all of it is in the page cache, as far as a byte here and there tells."""
+        """Whether all of it is in the page cache, judged by single bytes."""
         if not self._nowait:
             return True
         try:
@@ -170,7 +170,7 @@ class RealFile:
             os.ftruncate(fd, size)
 
     def rename(self, path: str) -> None:
-        with self._disk.guard:  # nobody may open it by its old name meanwhile
+        with self._disk.guard:  # no thread may open it by its old name meanwhile
             with _faults("rename", self.path):
                 os.replace(self.path, path)
             self.path = path
@@ -198,13 +198,13 @@ class RealFile:
         with self._disk.guard:
             self._disk.forget(self)
             if self._pins:
-                self._closed = True  # whoever holds the last pin closes it
+                self._closed = True  # the last unpin closes it
             elif self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
 
     def _pin(self, writing: bool) -> int:
-        """Keep the descriptor from being closed, and its number reused, while a thread is inside a call with it."""
+        """Keep the descriptor open while a thread is inside a call with it."""
         with self._disk.guard:
             fd = self._fd if self._fd >= 0 else self._open_guarded(writing)
             self._pins += 1
@@ -238,13 +238,13 @@ class RealFile:
         return self._fd
 
     def _reopen(self) -> None:
-        """A write failed. The descriptor may be one that was opened while the disk was read-only: get another."""
+        """After a failed write: the descriptor may be from a time when the disk was read-only."""
         with self._disk.guard:
             if self._fd >= 0 and self.evict():
                 self._disk.forget(self)
 
     def evict(self) -> bool:
-        """Give the descriptor back, unless a thread is using it. The disk holds the guard."""
+        """Close the descriptor, unless a thread is using it. The disk holds the guard."""
         if self._pins:
             return False
         os.close(self._fd)
@@ -253,7 +253,7 @@ class RealFile:
 
 
 class KeptFile(RealFile):
-    """A file that may have no name any more. Its descriptor is its own, and never taken away."""
+    """A file that may be deleted. Its descriptor is its own, and is never closed by the disk."""
 
     __slots__ = ()
 
@@ -281,23 +281,23 @@ class RealDisk:
     """Files of the operating system. Errors leave as StorageFault, with the path in the message."""
 
     def __init__(self, *, open_files_max: int = 1000) -> None:
-        self._open_files_max = min(open_files_max, _descriptors_max() // 2)  # the rest is for connections
+        self._open_files_max = min(open_files_max, _descriptors_max() // 2)  # the others are for connections
         self._open: OrderedDict[RealFile, None] = OrderedDict()
         self._owner = threading.get_ident()
         self._temporaries = count(1)
         self._sync_failure: SyncFault | None = None
         self._on_sync_failure: Callable[[SyncFault], object] | None = None
-        self.deferred: dict[str, str] | None = None  # where files are that get their name when all is synced
+        self.deferred: dict[str, str] | None = None  # temporary paths of files that are renamed after the sync
         self.guard = threading.Lock()  # descriptors are opened and closed from the loop and from offloaded calls
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         return RealFile(self, path, create)
 
     def opened(self, file: RealFile) -> None:
-        """Oldest opening goes first: cheaper to keep than true recency, and a busy file is soon open again.
+        """The descriptor that was opened first is closed first: cheaper than LRU, and a busy file is soon open again.
 
-        Descriptors are taken away by the thread that owns the disk only: it may be between looking at a descriptor and
-        using it, and nobody else uses one without a pin.
+        Only the thread that owns the disk closes descriptors: it may be between reading a descriptor and using it, and
+        other threads pin theirs.
         """
         self._open[file] = None
         if threading.get_ident() != self._owner:
@@ -351,7 +351,7 @@ class RealDisk:
 
     def write_atomic(self, path: str, data: bytes) -> None:
         self.check_sync_failure()
-        temporary = f"{path}.{next(self._temporaries)}.tmp"  # two may write the same file, each all of it
+        temporary = f"{path}.{next(self._temporaries)}.tmp"  # two threads may write the same file
         try:
             with open(temporary, "wb") as file:
                 file.write(data)
@@ -382,7 +382,7 @@ class RealDisk:
     @contextmanager
     def together(self, path: str) -> Iterator[None]:
         if not can_sync_filesystem():
-            yield  # everything is synced by itself, as ever
+            yield  # every file is synced by itself
             return
         self.deferred = {}
         try:
@@ -426,7 +426,7 @@ class RealDisk:
         return self._sync_failure
 
     def check_sync_failure(self) -> None:
-        """Whoever tries again, until the broker has ended, must not be told that all is well."""
+        """After a failed fsync every later sync fails: the system may have dropped pages and call the file clean."""
         if self._sync_failure is not None:
             raise SyncFault(str(self._sync_failure))
 

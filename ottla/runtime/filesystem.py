@@ -1,4 +1,4 @@
-"""Syncing a whole filesystem with one call, where the system can (Linux)."""
+"""syncfs: syncs a whole filesystem with one call (Linux)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ def can_sync_filesystem() -> bool:
 
 
 def sync_filesystem(path: str) -> None:
-    """Block until the device has everything that was written to the filesystem of `path`. Raises OSError when some of
-    it was lost."""
+    """Block until everything that was written to the filesystem of `path` is durable. OSError when some was lost."""
     syncfs = _syncfs()
     assert syncfs is not None
     fd = os.open(path, os.O_RDONLY)

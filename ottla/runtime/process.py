@@ -1,4 +1,4 @@
-"""What the operating system says of this process. Nothing where it says nothing: these are figures for a page."""
+"""Metrics of this process from the operating system; 0 where it has none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 def resident_bytes() -> int:
-    """Memory in use, or the most that ever was where only that is known."""
+    """Resident memory, or its peak where only that is known."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -20,7 +20,7 @@ def resident_bytes() -> int:
 
 
 def cpu_seconds() -> float:
-    """Of this process, its threads included, its children not."""
+    """Of this process with its threads, without its children."""
     return time.process_time()
 
 

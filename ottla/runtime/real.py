@@ -1,4 +1,4 @@
-"""The runtime on a real machine: the operating system's clock, disk, network and random source, and one uvloop."""
+"""The runtime of the operating system: its clock, disk, network and random source, and one uvloop."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class RealListener:
         await self._server.start_serving()
 
     async def close(self) -> None:
-        """Stop accepting; what is connected stays connected until its owner closes it."""
+        """Stop accepting; open connections stay until their owner closes them."""
         self._server.close()
 
 
 class RealRuntime:
-    """Made inside a running loop, which it keeps."""
+    """Created in a running loop, which it uses."""
 
     def __init__(self, *, open_files_max: int = 1000, disk: Disk | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ class RealRuntime:
         self.disk: Disk = disk or RealDisk(open_files_max=open_files_max)
         self.random = Random()
         self.entropy = os.urandom
-        # The loop's own methods, without a frame in between: these are called on the hot path.
+        # The loop's own methods, without another frame: they are called on the hot path.
         self.now = self._loop.time
         self.stopwatch = time.perf_counter
         self.call_soon = self._loop.call_soon
@@ -102,7 +102,7 @@ class RealRuntime:
         return await self._loop.create_connection(protocol, host, port)
 
     async def close(self) -> None:
-        """Wait for the threads; every task must have been ended by its owner."""
+        """Wait for the threads; the owners of tasks have ended them before."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -111,7 +111,7 @@ class RealRuntime:
 
 
 def _not_listening(where: str, failure: OSError) -> Fault:
-    named = isinstance(failure, socket.gaierror)  # its numbers are not the system's
+    named = isinstance(failure, socket.gaierror)  # its numbers are not errno
     why = failure.strerror if named or failure.errno is None else os.strerror(failure.errno)
     text = f"cannot listen on {where}: {why or failure}"
     if not named and failure.errno == errno.EADDRINUSE:
