@@ -43,7 +43,7 @@ from ottla.cluster.requests import (
 from ottla.cluster.rules import rules_of
 from ottla.config import load_broker_config
 from ottla.errors import ErrorCode, Refused
-from tests.cluster.test_image import World
+from tests.cluster.world import World
 from tests.coordinator.consumer_scenarios import scenarios
 
 __all__ = ["ControllerScenario", "scenarios"]

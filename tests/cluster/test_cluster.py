@@ -36,7 +36,7 @@ async def loaded(cluster: Cluster) -> Image:
     return Image.load(await cluster._view.store.tree(*layout.IMAGE_PATHS))
 
 
-def test_a_cluster_keeps_its_id_for_ever(store):
+def test_the_cluster_id_never_changes(store):
     async def test(runtime):
         async with cluster_on(store, runtime, None) as cluster:
             first = cluster.cluster_id
@@ -48,7 +48,7 @@ def test_a_cluster_keeps_its_id_for_ever(store):
     run(test)
 
 
-def test_a_lone_broker_is_controller_once_registered(store):
+def test_a_single_broker_becomes_controller_when_it_registers(store):
     async def test(runtime):
         async with cluster_on(store, runtime, 7, rack="north") as cluster:
             assert cluster.is_controller
@@ -94,7 +94,7 @@ def test_validate_only_answers_and_changes_nothing(store):
     run(test)
 
 
-def test_a_lone_broker_leads_again_after_a_restart_under_a_new_epoch(store):
+def test_a_single_broker_leads_again_after_a_restart_under_a_new_epoch(store):
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:
             await cluster.create_topics([TopicSpec("t", 2, 1)])
@@ -111,7 +111,7 @@ def test_a_lone_broker_leads_again_after_a_restart_under_a_new_epoch(store):
     run(test)
 
 
-def test_a_deleted_topic_is_gone_for_good_and_its_id_stays_until_its_files_are_gone(store):
+def test_a_deleted_topic_has_a_tombstone_until_its_files_are_deleted(store):
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:
             (created,) = await cluster.create_topics([TopicSpec("t", 2, 1)])
@@ -133,7 +133,7 @@ def test_a_deleted_topic_is_gone_for_good_and_its_id_stays_until_its_files_are_g
     run(test)
 
 
-def test_a_topic_of_ten_thousand_partitions_is_made_and_deleted_in_commits_that_a_store_can_take(store, monkeypatch):
+def test_a_topic_of_ten_thousand_partitions_is_created_and_deleted_in_several_commits(store, monkeypatch):
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:
             sizes = []
@@ -171,7 +171,7 @@ def test_partitions_are_added_and_led(store):
     run(test)
 
 
-def test_configs_of_groups_are_altered_also_in_a_store_that_an_earlier_release_laid_out(store):
+def test_configs_of_groups_are_altered_also_in_a_store_of_an_earlier_release(store):
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:
             await cluster._view.store.commit([Delete(layout.GROUP_CONFIGS)])
@@ -220,7 +220,7 @@ def test_configs_of_topics_and_brokers_are_altered(store):
     run(test)
 
 
-def test_producer_ids_are_never_given_twice(store):
+def test_producer_id_blocks_never_overlap(store):
     async def test(runtime):
         async with cluster_on(store, runtime) as one, cluster_on(store, runtime, 2) as two:
             blocks = await asyncio.gather(*(c.allocate_producer_ids() for c in (one, two) * 5))
@@ -245,7 +245,7 @@ def test_a_second_broker_with_a_live_brokers_id_is_refused(store):
     run(test)
 
 
-def test_two_brokers_share_a_store_and_one_of_them_controls(store):
+def test_one_of_two_brokers_on_a_store_is_controller(store):
     async def test(runtime):
         async with cluster_on(store, runtime, 1) as one, cluster_on(store, runtime, 2) as two:
             assert (one.is_controller, two.is_controller) == (True, False)
@@ -277,7 +277,7 @@ def test_a_lost_broker_is_noticed_and_its_partitions_are_led_by_others(store):
     run(test)
 
 
-def test_when_the_controller_goes_another_takes_over_and_the_old_epoch_is_fenced(store):
+def test_when_the_controller_is_lost_another_takes_over_and_the_old_epoch_is_fenced(store):
     async def test(runtime):
         async with cluster_on(store, runtime, 2) as two:
             old_fence = two._controller._fence
@@ -355,7 +355,7 @@ def test_the_change_log_is_trimmed_by_size_too(store, monkeypatch):
     run(test)
 
 
-def test_a_call_cancelled_in_the_middle_is_completed(store):
+def test_the_work_of_a_cancelled_call_is_completed(store):
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:
             task = asyncio.ensure_future(cluster.create_topics([TopicSpec("t", 1000, 1)]))
@@ -369,7 +369,7 @@ def test_a_call_cancelled_in_the_middle_is_completed(store):
     run(test)
 
 
-def test_nodes_that_nobody_of_us_wrote_are_a_fault_and_the_image_heals(store):
+def test_a_commit_that_conflicts_with_foreign_nodes_is_a_fault_and_the_image_is_reloaded(store):
     async def test(runtime):
         async with cluster_on(store, runtime) as cluster:
             await cluster._view.store.commit([Create(layout.topic_config_path("t"), b'{"version":1,"config":{}}')])

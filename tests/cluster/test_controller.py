@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.cluster import config_edits, controller, layout
+from ottla.cluster import controller, layout
 from ottla.cluster.image import BrokerRegistration, Endpoint, Image
-from ottla.cluster.placement import place
 from ottla.cluster.requests import (
-    ConfigAlteration,
-    ConfigEdit,
-    ConfigOp,
     PartitionsSpec,
     Rules,
     TopicSpec,
 )
 from ottla.errors import ErrorCode, Refused
-from tests.cluster.test_image import World
+from tests.cluster.world import World
 
 
 class Story:
@@ -217,7 +213,7 @@ def test_story(story):
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../x", "a/b", "a\x00b", "x" * 250, "ümlaut", "new\nline", "two words", "a:b"]
 )
-def test_a_name_that_could_harm_is_refused(name):
+def test_an_invalid_topic_name_is_refused(name):
     image = Image(brokers={1: BrokerRegistration(1, 1, (Endpoint("A", "h", 1),))})
     (result,) = controller.create_topics(image, [TopicSpec(name, 1, 1)], [bytes(16)], Rules()).results
     assert result.code is ErrorCode.invalid_topic_exception
@@ -229,7 +225,7 @@ def test_the_longest_name_is_249_characters():
     controller.check_topic_name("x" * 249)
 
 
-def test_a_name_asked_for_twice_in_one_request_is_created_not_at_all():
+def test_a_topic_named_twice_in_one_request_is_not_created():
     image = Image(brokers={1: BrokerRegistration(1, 1, (Endpoint("A", "h", 1),))})
     specs = [TopicSpec("a", 1, 1), TopicSpec("b", 1, 1), TopicSpec("a", 1, 1), TopicSpec("b.x"), TopicSpec("b_x")]
     decision = controller.create_topics(image, specs, [bytes([n]) * 16 for n in range(5)], Rules())
@@ -237,88 +233,6 @@ def test_a_name_asked_for_twice_in_one_request_is_created_not_at_all():
     assert codes == ["invalid_request", "none", "invalid_request", "none", "invalid_topic_exception"]
 
 
-def test_without_brokers_nothing_can_be_placed():
+def test_without_brokers_no_topic_is_created():
     (result,) = controller.create_topics(Image(), [TopicSpec("a", 1, 1)], [bytes(16)], Rules()).results
     assert result.code is ErrorCode.invalid_replication_factor
-
-
-def brokers_in(racks: str) -> list[BrokerRegistration]:
-    return [BrokerRegistration(n, 1, (), None if rack == "-" else rack) for n, rack in enumerate(racks)]
-
-
-@pytest.mark.parametrize("racks", ["----", "aabb", "abab", "abcd", "aaab", "aabbcc", "------"])
-@pytest.mark.parametrize("factor", [1, 2, 3, 4])
-@pytest.mark.parametrize("start", [0, 5])
-def test_placement_is_even_and_uses_a_rack_twice_only_when_all_are_used(racks, factor, start):
-    brokers = brokers_in(racks)
-    placed = place(brokers, len(brokers) * (len(brokers) - 1), factor, start=start)
-    rack_of = {broker.id: broker.rack for broker in brokers}
-    leaders = [replicas[0] for replicas in placed]
-    assert {leaders.count(broker.id) for broker in brokers} == {len(brokers) - 1}, "leaders spread evenly"
-    for replicas in placed:
-        assert len(set(replicas)) == factor
-        if "-" not in racks:
-            assert len({rack_of[r] for r in replicas}) == min(factor, len(set(racks)))
-    if len(set(racks)) in (1, len(racks)):
-        held = [sum(broker.id in replicas for replicas in placed) for broker in brokers]
-        assert len(set(held)) == 1, "replicas spread evenly"
-
-
-def test_the_load_of_a_lost_broker_is_taken_over_by_all_others():
-    placed = place(brokers_in("----"), 12, 2, start=0)
-    successors = [follower for leader, follower in placed if leader == 0]
-    assert sorted(successors) == [1, 2, 3]
-
-
-def edit(*edits: ConfigEdit, old=None, replace=False):
-    return config_edits.edited(old or {}, ConfigAlteration("t", edits, replace), lists.get)
-
-
-def test_edits_set_delete_append_and_subtract():
-    old = {"retention.ms": "1", "cleanup.policy": "compact"}
-    assert edit(ConfigEdit("retention.ms", "2"), old=old) == {"retention.ms": "2", "cleanup.policy": "compact"}
-    assert edit(ConfigEdit("retention.ms", None, ConfigOp.delete), old=old) == {"cleanup.policy": "compact"}
-    append = ConfigEdit("cleanup.policy", "delete,compact", ConfigOp.append)
-    assert edit(append, old=old)["cleanup.policy"] == "compact,delete"
-    assert edit(append) == {"cleanup.policy": "delete,compact"}, "a list not set starts from its default"
-    subtract = ConfigEdit("cleanup.policy", "delete", ConfigOp.subtract)
-    assert edit(subtract, old={"cleanup.policy": "compact, delete"}) == {"cleanup.policy": "compact"}
-    assert edit(ConfigEdit("retention.ms", "9"), old=old, replace=True) == {"retention.ms": "9"}
-
-
-@pytest.mark.parametrize(
-    ("edits", "code"),
-    [
-        ([ConfigEdit("retention.ms", "1", ConfigOp.append)], ErrorCode.invalid_config),
-        ([ConfigEdit("retention.ms", None)], ErrorCode.invalid_request),
-        ([ConfigEdit("retention.ms", "1"), ConfigEdit("retention.ms", "2")], ErrorCode.invalid_request),
-        ([ConfigEdit("retention.ms", "1", 9)], ErrorCode.invalid_request),
-        ([ConfigEdit("retention.ms", "1" * 70_000)], ErrorCode.invalid_config),
-    ],
-)
-def test_bad_edits_are_refused(edits, code):
-    with pytest.raises(Refused) as caught:
-        edit(*edits)
-    assert caught.value.code is code
-
-
-def test_configs_of_unknown_topics_and_bad_values_are_refused_each_for_itself():
-    story = Story()
-    story.tell("brokers 1\ncreate t")
-    set_ = [ConfigEdit("retention.ms", "5")]
-    alterations = [
-        ConfigAlteration("t", set_),
-        ConfigAlteration("nothing", set_),
-        ConfigAlteration("../x", set_),
-        ConfigAlteration("u", set_),
-        ConfigAlteration("u", set_),
-    ]
-    decision = config_edits.alter_topic_configs(story.world.image, alterations, story.rules)
-    assert [result.code.name for result in decision.results] == [
-        "none", "unknown_topic_or_partition", "invalid_topic_exception", "invalid_request", "invalid_request",
-    ]  # fmt: skip
-    story.world.commit(decision.changes)
-    assert story.world.image.topics["t"].configs == {"retention.ms": "5"}
-    bad = [ConfigAlteration("t", [ConfigEdit("nonsense", "1")])]
-    (result,) = config_edits.alter_topic_configs(story.world.image, bad, story.rules).results
-    assert result.code is ErrorCode.invalid_config

@@ -13,17 +13,17 @@ def test_elections(lines: list[str]):
 
 
 @pytest.mark.parametrize("lines", scenarios("controller_in_sync.txt"))
-def test_in_sync_sets(lines: list[str]):
+def test_alter_partition(lines: list[str]):
     ControllerScenario().run(lines)
 
 
 @pytest.mark.parametrize("lines", scenarios("controller_draining.txt"))
-def test_brokers_about_to_stop(lines: list[str]):
+def test_draining_brokers(lines: list[str]):
     ControllerScenario().run(lines)
 
 
 @pytest.mark.parametrize("lines", scenarios("controller_leader_moves.txt"))
-def test_leadership_that_moves_though_nobody_has_failed(lines: list[str]):
+def test_preferred_and_unclean_elections(lines: list[str]):
     ControllerScenario().run(lines)
 
 

@@ -202,7 +202,7 @@ def act(disks: Disks, name: str, broker: int, tail: int, some: frozenset[int]) -
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32))
-def test_nobody_leads_who_lacks_what_was_acknowledged(seed):
+def test_no_leader_lacks_an_acknowledged_record(seed):
     chance = random.Random(seed)
     disks = Disks(factor=chance.randint(2, 3), min_in_sync=chance.randint(1, 3))
     for _ in range(STEPS):

@@ -48,7 +48,7 @@ def test_another_programs_database_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("statement", ["PRAGMA user_version", "PRAGMA application_id", "SELECT 1 FROM sqlite_master"])
-def test_a_store_that_another_broker_is_making_this_moment_is_nobody_elses_database(tmp_path, monkeypatch, statement):
+def test_a_store_that_another_broker_is_creating_is_not_refused(tmp_path, monkeypatch, statement):
     path = str(tmp_path / "store.db")
     others: list[threading.Thread] = []
 
@@ -158,7 +158,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def test_brokers_that_start_at_once_found_one_cluster_with_one_controller(tmp_path):
+def test_brokers_that_start_together_create_one_cluster_with_one_controller(tmp_path):
     path = tmp_path / "store.db"
     processes = [
         subprocess.Popen(
@@ -178,7 +178,7 @@ def test_brokers_that_start_at_once_found_one_cluster_with_one_controller(tmp_pa
     assert os.listdir(tmp_path) == ["store.db"]
 
 
-def test_a_refused_commit_whose_caller_is_gone_is_told_to_nobody(tmp_path):
+def test_a_conflict_after_its_caller_was_cancelled_is_not_logged(tmp_path):
     complaints = []
 
     async def test(runtime):
@@ -238,7 +238,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_valid_image_which_the_next_contr
         run(test)
 
 
-def test_the_death_of_a_process_is_noticed_by_the_living(tmp_path):
+def test_the_death_of_a_process_is_noticed_by_other_sessions(tmp_path):
     path = tmp_path / "store.db"
     process = writer(path)
 
@@ -260,7 +260,7 @@ def test_the_death_of_a_process_is_noticed_by_the_living(tmp_path):
     run(test)
 
 
-def test_whoever_saw_a_process_go_need_not_wait_for_the_next_look(tmp_path, monkeypatch):
+def test_an_expedited_poll_finds_a_dead_session_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(embedded, "POLL_SECONDS", 60)
     path = tmp_path / "store.db"
     process = writer(path)
@@ -284,7 +284,7 @@ def test_whoever_saw_a_process_go_need_not_wait_for_the_next_look(tmp_path, monk
     run(test)
 
 
-def test_a_session_held_for_dead_commits_nothing_and_begins_anew(tmp_path, caplog):
+def test_an_expired_session_commits_nothing_and_another_begins(tmp_path, caplog):
     path = tmp_path / "store.db"
 
     async def test(runtime):
@@ -327,7 +327,7 @@ def test_a_full_disk_is_a_storage_fault_and_the_store_recovers(tmp_path):
     run(test)
 
 
-def test_only_its_owner_reads_the_file(tmp_path):
+def test_only_its_owner_can_read_the_store_file(tmp_path):
     """The secret by which brokers know each other lies in it."""
 
     async def test(runtime):

@@ -95,7 +95,7 @@ def watched_through(tmp_path, hang, *, wake=None):
     return run(test)
 
 
-def test_a_process_stopped_for_longer_than_its_lease_loses_its_session_and_registers_anew(tmp_path):
+def test_a_process_paused_for_longer_than_its_lease_loses_its_session_and_registers_again(tmp_path):
     seen, said = watched_through(tmp_path, lambda process: os.kill(process.pid, signal.SIGSTOP))
     first, away, second = seen
     assert away is None
@@ -103,13 +103,13 @@ def test_a_process_stopped_for_longer_than_its_lease_loses_its_session_and_regis
     assert said == ["lost", "connected"]
 
 
-def test_a_process_stopped_for_less_than_its_lease_keeps_its_session(tmp_path):
+def test_a_process_paused_for_less_than_its_lease_keeps_its_session(tmp_path):
     seen, said = watched_through(tmp_path, lambda process: os.kill(process.pid, signal.SIGSTOP), wake=LEASE / 2)
     assert len(seen) == 1
     assert said == []
 
 
-def test_a_loop_that_hangs_ends_the_session_though_the_threads_of_its_process_live(tmp_path):
+def test_a_session_expires_when_the_loop_hangs_while_other_threads_run(tmp_path):
     def hang(process):
         process.stdin.write(f"{5 * LEASE}\n")
         process.stdin.flush()
@@ -120,7 +120,7 @@ def test_a_loop_that_hangs_ends_the_session_though_the_threads_of_its_process_li
     assert said == ["lost", "connected"]
 
 
-def test_a_broker_whose_session_ended_while_it_opened_its_logs_registers_all_the_same(tmp_path):
+def test_a_broker_whose_session_expired_before_it_registered_registers(tmp_path):
     path = tmp_path / "store.db"
 
     async def test(runtime):
@@ -138,7 +138,7 @@ def test_a_broker_whose_session_ended_while_it_opened_its_logs_registers_all_the
     run(test)
 
 
-def test_a_store_of_a_release_without_leases_is_taken_over_and_its_sessions_live_by_their_locks(tmp_path):
+def test_sessions_of_a_release_without_leases_live_by_their_locks(tmp_path):
     path = tmp_path / "store.db"
 
     async def test(runtime):
@@ -176,7 +176,7 @@ def test_a_store_of_a_release_without_leases_is_taken_over_and_its_sessions_live
     run(test)
 
 
-def test_brokers_on_one_loop_do_not_hold_each_other_for_dead_when_it_hung(tmp_path):
+def test_brokers_on_one_loop_do_not_expire_each_other_after_it_hung(tmp_path):
     path = tmp_path / "store.db"
 
     async def test(runtime):
@@ -194,7 +194,7 @@ def test_brokers_on_one_loop_do_not_hold_each_other_for_dead_when_it_hung(tmp_pa
     run(test)
 
 
-def test_the_controller_that_hangs_is_replaced(tmp_path):
+def test_a_controller_that_hangs_is_replaced(tmp_path):
     path = tmp_path / "store.db"
 
     async def test(runtime):
@@ -208,7 +208,7 @@ def test_the_controller_that_hangs_is_replaced(tmp_path):
     run(test)
 
 
-def test_signs_of_life_are_no_news(tmp_path):
+def test_heartbeats_trigger_no_watches(tmp_path):
     path = tmp_path / "store.db"
 
     async def test(runtime):
@@ -233,7 +233,7 @@ def test_signs_of_life_are_no_news(tmp_path):
     run(test)
 
 
-def test_news_that_came_with_a_failed_look_are_told_by_the_next_one(tmp_path):
+def test_changes_seen_by_a_failed_poll_are_reported_by_the_next(tmp_path):
     path = str(tmp_path / "store.db")
 
     async def test(runtime):
@@ -257,7 +257,7 @@ def test_news_that_came_with_a_failed_look_are_told_by_the_next_one(tmp_path):
     run(test)
 
 
-def test_a_busy_disk_does_not_keep_a_session_from_being_seen(tmp_path):
+def test_a_busy_disk_does_not_delay_heartbeats(tmp_path):
     async def test(runtime):
         store = await EmbeddedStore.open(str(tmp_path / "store.db"), runtime, lease_seconds=LEASE)
         other = await EmbeddedStore.open(str(tmp_path / "store.db"), runtime, lease_seconds=LEASE)

@@ -44,12 +44,12 @@ def told(old: Image, *changes: c.Change, in_sync_min: int = 2) -> list[tuple[int
     return [(event.level, event.text) for event in journal.events(image)]
 
 
-def test_nothing_is_told_when_nothing_happened():
+def test_without_changes_there_are_no_events():
     journal = Journal(lambda topic: 1)
     assert journal.events(cluster()) == []
 
 
-def test_brokers_come_and_go_with_the_reason():
+def test_brokers_that_join_and_leave_are_reported_with_the_reason():
     assert told(EMPTY, registered(7, 4)) == [(INFO, "broker 7 joined the cluster: here:9097, broker epoch 4")]
     assert told(cluster(0), c.BrokerGone(2, 2)) == [
         (INFO, "broker 2 left the cluster: its session ended (killed, hung, or cut off from the store)")
@@ -62,7 +62,7 @@ def test_brokers_come_and_go_with_the_reason():
     ]
 
 
-def test_topics_are_created_changed_and_deleted():
+def test_created_changed_and_deleted_topics_are_reported():
     created = c.TopicCreated(b"n" * 16, "new", ((1, 2), (2, 3)), {})
     assert told(cluster(), created) == [(INFO, "topic new created: 2 partitions, 2 replicas each")]
     added = c.PartitionsAdded(ORDERS, 1, ((1, 2, 3), (1, 2, 3)))
@@ -75,7 +75,7 @@ def test_topics_are_created_changed_and_deleted():
     ]
 
 
-def test_a_setting_that_refuses_or_takes_writes_is_told_with_its_effect():
+def test_a_changed_min_insync_replicas_is_reported_with_its_effect_on_acks_all():
     image = cluster().apply(state(0, 1, (1,), 1))
     image = image.apply(c.TopicConfigChanged(ORDERS, {"min.insync.replicas": "2"}))
 
@@ -92,14 +92,14 @@ def test_a_setting_that_refuses_or_takes_writes_is_told_with_its_effect():
     assert len(after(image, "3")) == 1, "it was refused before"
 
 
-def test_many_topics_are_one_line():
+def test_many_topics_are_reported_in_one_line():
     many: list[c.Change] = [c.TopicCreated(bytes([number]) * 16, f"t{number}", ((1,),), {}) for number in range(40)]
     assert told(cluster(0), *many) == [
         (INFO, "40 topics (t0, t1, t2, t3, t4, and 35 more) created: 40 partitions in all")
     ]
 
 
-def test_a_leader_that_left_is_followed_by_others_in_one_line_for_many_partitions():
+def test_new_leaders_of_many_partitions_are_reported_in_one_line():
     lost: list[c.Change] = [c.BrokerGone(1, 1), *(state(index, 2, (2, 3), 1) for index in range(30))]
     some = "30 partitions (orders-0, orders-1, orders-2, orders-3, orders-4, and 25 more)"
     assert told(cluster(30), *lost) == [
@@ -117,19 +117,19 @@ def test_a_leader_that_left_is_followed_by_others_in_one_line_for_many_partition
         ([], "elected on request"),
     ],
 )
-def test_elections_have_a_reason(changes, reason):
+def test_elections_are_reported_with_the_reason(changes, reason):
     events = told(cluster(), *changes, state(0, 2, (1, 2, 3), 1))
     assert (INFO, f"orders-0 has leader 2, broker 1 led: {reason}") in events
 
 
-def test_the_preferred_replica_leads_again():
+def test_a_preferred_leader_election_is_reported():
     elsewhere = cluster().apply(state(0, 2, (1, 2, 3), 1))
     assert told(elsewhere, state(0, 1, (1, 2, 3), 2)) == [
         (INFO, "orders-0 has leader 1, broker 2 led: it is the preferred replica")
     ]
 
 
-def test_a_partition_without_a_leader_is_a_warning_that_names_who_could_lead():
+def test_a_partition_without_a_leader_is_a_warning_with_the_brokers_that_could_lead():
     alone = cluster().apply(state(0, 1, (1,), 1, eligible=(2,), eligible_epochs=(2,)))
     gone = state(0, NO_BROKER, (1,), 2, eligible=(2,), eligible_epochs=(2,), last_leader=1)
     events = told(alone, c.BrokerGone(1, 1), gone)
@@ -148,13 +148,13 @@ def test_an_unclean_election_is_a_warning():
     assert (WARNING, f"orders-0 has leader 3, broker 1 led: {why}") in events
 
 
-def test_a_replica_that_came_into_sync_a_moment_before_it_was_elected_is_not_called_unclean():
+def test_a_replica_that_joined_the_isr_just_before_its_election_is_no_unclean_leader():
     alone = cluster().apply(state(0, 1, (1,), 1, last_leader=1))
     events = told(alone, state(0, 1, (1, 2), 2, last_leader=1), c.BrokerGone(1, 1), state(0, 2, (2,), 3))
     assert not [text for _, text in events if "unclean" in text]
 
 
-def test_in_sync_sets_shrink_and_grow_and_it_is_told_when_acks_all_is_refused():
+def test_isr_changes_are_reported_and_whether_acks_all_is_refused():
     assert told(cluster(), state(0, 1, (1, 2), 1)) == [
         (INFO, "replica 3 of orders-0 is out of the in-sync set: it fell behind")
     ]
@@ -169,12 +169,12 @@ def test_in_sync_sets_shrink_and_grow_and_it_is_told_when_acks_all_is_refused():
     ]
 
 
-def test_brokers_that_stop_on_purpose_are_no_reason_for_a_warning():
+def test_a_controlled_shutdown_causes_no_warning():
     stopping = [registered(2, 2, draining=True), registered(3, 3, draining=True)]
     assert [level for level, _ in told(cluster(), *stopping, state(0, 1, (1,), 2))] == [INFO] * 5
 
 
-def test_a_reassignment_begins_and_ends():
+def test_reassignments_are_reported_when_they_begin_and_end():
     both = {"replicas": (4, 1, 2, 3), "adding": (4,), "removing": (3,)}
     begun = state(0, 1, (1, 2, 3), 1, **both)
     assert told(cluster(), begun) == [(INFO, "orders-0: reassignment begins from brokers 1, 2, 3 to brokers 4, 1, 2")]
@@ -200,7 +200,7 @@ WHY = "no broker is alive that has all acknowledged records (3); start one of th
 LEADERLESS = f"new-0 has no leader, broker 3 led: {WHY}"
 
 
-def test_a_loss_right_after_the_creation_of_a_topic_is_told_and_in_order():
+def test_a_broker_lost_right_after_the_creation_of_a_topic_is_reported_in_order():
     created: list[c.Change] = [c.TopicCreated(NEW, "new", ((3,),), {}), new_topic(3, (3,), 0, (3,))]
     lost = new_topic(NO_BROKER, (3,), 1, (3,))
     creation = (INFO, "topic new created: 1 partition, 1 replica each")
@@ -210,7 +210,7 @@ def test_a_loss_right_after_the_creation_of_a_topic_is_told_and_in_order():
     assert events == [(INFO, LEFT), creation, (WARNING, LEADERLESS)]
 
 
-def test_too_few_replicas_in_sync_right_after_the_creation_of_a_topic_are_told():
+def test_too_few_in_sync_replicas_right_after_the_creation_of_a_topic_are_reported():
     created: list[c.Change] = [c.TopicCreated(NEW, "new", ((1, 2, 3),), {}), new_topic(1, (1, 2, 3), 0, (1, 2, 3))]
     gone: list[c.Change] = [c.BrokerGone(2, 2), c.BrokerGone(3, 3)]
     refused = (WARNING, "new-0: fewer replicas in sync than min.insync.replicas, acks=all is refused")
@@ -219,7 +219,7 @@ def test_too_few_replicas_in_sync_right_after_the_creation_of_a_topic_are_told()
     assert told(cluster(0), *gone, created[0], new_topic(1, (1,), 0, (1, 2, 3)))[-1] == refused
 
 
-def test_partitions_that_were_added_and_lose_their_leader_at_once_are_told():
+def test_added_partitions_that_lose_their_leader_at_once_are_reported():
     added = c.PartitionsAdded(ORDERS, 1, ((3,),))
     first, lost = (state(1, leader, (3,), epoch) for leader, epoch in ((3, 0), (NO_BROKER, 1)))
     events = told(cluster(), added, first, c.BrokerGone(3, 3), lost, in_sync_min=1)

@@ -17,8 +17,7 @@ from ottla.cluster.store import Delete
 from ottla.errors import Fault
 from ottla.local.waiting import until
 from tests.cluster.helpers import cluster_on, run
-from tests.cluster.test_campaigns import hold_back, lose_the_answer
-from tests.cluster.test_controller_failover import TWO, brokers, partitions, proposals
+from tests.cluster.test_controller_loop import TWO, brokers, hold_back, lose_the_answer, partitions, proposals
 
 BROKER = BrokerRegistration(2, 7, (Endpoint("PLAINTEXT", "::1", 9092),), "north", False, 5, "wDk4FTPgSZ6vwJxcIpg2jQ")
 
@@ -28,7 +27,7 @@ def store(store_url):
     return store_url
 
 
-def test_registrations_of_earlier_releases_have_no_incarnation_and_can_be_read():
+def test_registrations_of_earlier_releases_are_read_without_an_incarnation():
     data = layout.broker_data(BROKER, 0)
     assert layout.broker_of(2, data) == BROKER
     assert layout.incarnation_of(data) == BROKER.incarnation
@@ -43,7 +42,7 @@ def test_registrations_of_earlier_releases_have_no_incarnation_and_can_be_read()
     assert c.from_json(change) == c.registered(BROKER._replace(incarnation=""))
 
 
-def test_a_process_that_registers_again_stays_the_same_incarnation(store):
+def test_a_process_keeps_its_incarnation_when_it_registers_again(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2) as (one, two):
             before = two.registration
@@ -60,7 +59,7 @@ def test_a_process_that_registers_again_stays_the_same_incarnation(store):
     run(test)
 
 
-def test_a_registration_whose_answer_is_lost_is_known_for_its_own(store):
+def test_a_process_recognizes_its_registration_after_a_lost_answer(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2) as (one, two):
             before = two.registration
@@ -77,7 +76,7 @@ def test_a_registration_whose_answer_is_lost_is_known_for_its_own(store):
     run(test)
 
 
-def test_a_process_that_registers_again_and_finds_its_id_taken_is_told_so(store):
+def test_a_process_that_registers_again_and_finds_a_duplicate_broker_id_is_notified(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2) as (one, two):
             told: list[Fault] = []
@@ -98,7 +97,7 @@ def test_a_process_that_registers_again_and_finds_its_id_taken_is_told_so(store)
     run(test)
 
 
-def test_a_process_does_not_hold_what_another_was_in_sync_with_under_its_id(store):
+def test_a_process_does_not_count_as_in_sync_for_another_with_its_id(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2, rules=TWO) as (one, two):
             await one.create_topics([TopicSpec("t", assignments=[(0, [1, 2])])])

@@ -68,7 +68,7 @@ def test_children_are_sorted_names_and_none_for_an_unknown_node(with_store):
     with_store(test)
 
 
-def test_a_tree_holds_a_node_and_all_below_it_and_no_neighbour(with_store):
+def test_a_tree_is_a_node_and_all_below_it(with_store):
     async def test(store, _):
         for path in ("/a", "/a/b", "/a/b/c", "/a-", "/a0", "/a/b-", "/z"):
             await store.commit([Create(path)])
@@ -134,7 +134,7 @@ def test_sequential_nodes_are_numbered_without_gaps_and_never_again(with_store):
     with_store(test)
 
 
-def test_what_was_committed_is_there_in_another_session_and_after_all_have_closed(with_store):
+def test_commits_are_visible_to_other_sessions_and_after_all_have_closed(with_store):
     async def test(store, another):
         await store.commit([Create("/a", b"kept")])
         other = await another()
@@ -146,7 +146,7 @@ def test_what_was_committed_is_there_in_another_session_and_after_all_have_close
     with_store(test)
 
 
-def test_ephemeral_nodes_go_with_their_session_and_others_stay(with_store):
+def test_ephemeral_nodes_are_removed_with_their_session(with_store):
     async def test(store, another):
         other = await another()
         await store.commit([Create("/mine", ephemeral=True), Create("/ours")])
@@ -158,7 +158,7 @@ def test_ephemeral_nodes_go_with_their_session_and_others_stay(with_store):
     with_store(test)
 
 
-def test_a_watch_tells_of_own_commits_and_of_other_sessions(with_store):
+def test_a_watch_fires_for_own_commits_and_for_other_sessions(with_store):
     async def test(store, another):
         other = await another()
         await store.commit([Create("/log")])
@@ -179,7 +179,7 @@ def test_a_watch_tells_of_own_commits_and_of_other_sessions(with_store):
     with_store(test)
 
 
-def test_a_watch_tells_when_another_sessions_ephemeral_node_goes(with_store):
+def test_a_watch_fires_when_another_sessions_ephemeral_node_is_removed(with_store):
     async def test(store, another):
         other = await another()
         await store.commit([Create("/ids")])
@@ -193,7 +193,7 @@ def test_a_watch_tells_when_another_sessions_ephemeral_node_goes(with_store):
     with_store(test)
 
 
-def test_of_many_writers_each_wins_once(with_store):
+def test_conflicting_writers_all_succeed_in_turn(with_store):
     async def test(store, another):
         stores = [store, await another(), await another()]
         await store.commit([Create("/counter", b"0")])

@@ -62,7 +62,7 @@ def consumed(bootstrap, count, topic="orders"):
         consumer.close()
 
 
-def test_a_broker_lives_on_zookeeper_with_kafkas_layout_and_survives_a_restart(start_broker, zookeeper_url, znodes):
+def test_a_broker_on_zookeeper_has_the_layout_of_kafka_and_survives_a_restart(start_broker, zookeeper_url, znodes):
     broker = start_broker(*on(zookeeper_url))
     produce(broker.bootstrap, ["a", "b"])
     assert consumed(broker.bootstrap, 2) == ["a", "b"]
@@ -96,9 +96,7 @@ def test_a_broker_lives_on_zookeeper_with_kafkas_layout_and_survives_a_restart(s
 
 
 @pytest.mark.broker_may_log("not stopped cleanly|recover")
-def test_a_broker_killed_and_started_at_once_serves_before_its_old_session_would_have_ended(
-    start_broker, zookeeper_url, znodes
-):
+def test_a_killed_broker_serves_again_before_its_old_session_would_have_expired(start_broker, zookeeper_url, znodes):
     broker = start_broker(*on(zookeeper_url, 30_000))
     produce(broker.bootstrap, ["a"])
     epoch = json.loads(znodes("/brokers/ids/1")[0])["epoch"]
@@ -112,7 +110,7 @@ def test_a_broker_killed_and_started_at_once_serves_before_its_old_session_would
 
 
 @pytest.mark.broker_may_log("ZooKeeper|cannot follow the change log|controller:|create_topics")
-def test_whoever_wants_a_topic_while_zookeeper_is_away_is_told_to_ask_again(start_broker, tmp_path):
+def test_creating_a_topic_while_zookeeper_is_unavailable_is_a_retriable_error(start_broker, tmp_path):
     zookeeper = ensemble(tmp_path / "zookeeper")
     try:
         broker = start_broker(*on(f"zookeeper:{zookeeper.connect}/ottla"))
@@ -133,7 +131,7 @@ def test_whoever_wants_a_topic_while_zookeeper_is_away_is_told_to_ask_again(star
 
 
 @pytest.mark.broker_may_log("ZooKeeper|cannot follow the change log|controller:")
-def test_clients_are_served_while_zookeeper_is_away(start_broker, tmp_path):
+def test_clients_are_served_while_zookeeper_is_unavailable(start_broker, tmp_path):
     zookeeper = ensemble(tmp_path / "zookeeper")
     try:
         broker = start_broker(*on(f"zookeeper:{zookeeper.connect}/ottla"))
@@ -153,7 +151,7 @@ def test_clients_are_served_while_zookeeper_is_away(start_broker, tmp_path):
 
 
 @pytest.mark.broker_may_log("stood still|session with ZooKeeper|out of touch|controller|cannot follow the change log")
-def test_a_broker_paused_for_longer_than_its_session_registers_anew(start_broker, zookeeper_url, znodes):
+def test_a_broker_paused_for_longer_than_its_session_registers_again(start_broker, zookeeper_url, znodes):
     broker = start_broker(*on(zookeeper_url, 1_500))
     produce(broker.bootstrap, ["a"])
     epoch = json.loads(znodes("/brokers/ids/1")[0])["epoch"]
@@ -179,7 +177,7 @@ def gone(znodes, path):
     return False
 
 
-def test_a_broker_without_kazoo_says_what_to_install(tmp_path):
+def test_a_broker_without_kazoo_reports_what_to_install(tmp_path):
     script = "import sys; sys.modules['kazoo'] = None; from ottla.cli.main import main; main()"
     command = [sys.executable, "-c", script, "serve", "--data", str(tmp_path), "--store", "zookeeper:localhost:1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -187,7 +185,7 @@ def test_a_broker_without_kazoo_says_what_to_install(tmp_path):
     assert "pip install 'ottla[zookeeper]'" in done.stderr
 
 
-def test_a_broker_that_finds_no_zookeeper_says_so_and_ends(tmp_path):
+def test_a_broker_without_zookeeper_reports_that_and_ends(tmp_path):
     broker = WatchedBroker(tmp_path, "--store", "zookeeper:127.0.0.1:1", "--set", "zookeeper.connection.timeout.ms=500")
     with pytest.raises(Fault, match=r"no ZooKeeper answers at 127\.0\.0\.1:1"):
         broker.start()

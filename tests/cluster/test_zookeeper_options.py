@@ -32,7 +32,7 @@ def test_an_address_that_names_no_server_is_refused(text):
 
 
 @pytest.mark.parametrize("text", ["a:1//x", "a:1/x//y", "a:1/../x", "a:1/x\ny"])
-def test_a_chroot_that_is_no_path_is_refused(text):
+def test_an_invalid_chroot_is_refused(text):
     with pytest.raises(Fault, match="cannot be a chroot"):
         Address.parse(text)
 
@@ -66,7 +66,7 @@ def test_the_password_is_not_shown():
         ("zookeeper.ssl.client.enable", "true", "TLS"),
     ],
 )
-def test_settings_that_cannot_be_kept_are_refused(name, text, why):
+def test_invalid_zookeeper_settings_are_refused(name, text, why):
     with pytest.raises(BadConfig, match=why) as caught:
         load_broker_config(flags={name: text})
     assert "s3cret-word" not in str(caught.value)

@@ -41,20 +41,20 @@ def test_every_setting_is_declared_as_an_attribute_of_its_type():
         assert plain in (typing.get_origin(hint), hint) or optional, setting.name
 
 
-def test_nothing_is_declared_that_is_no_setting():
+def test_every_attribute_is_a_setting():
     attributes = {setting.attribute for setting in BROKER_SETTINGS.values()}
     extra = {"_layers", "_topic_defaults", "endpoints", "inert", "inter_broker_endpoint"}
     assert set(BrokerConfig.__annotations__) == attributes | extra
 
 
 @pytest.mark.parametrize("setting", BROKER_SETTINGS.values(), ids=str)
-def test_a_default_is_a_value_the_setting_may_have(setting):
+def test_every_default_is_valid(setting):
     text = text_of(setting.default)
     assert text is None or setting.parse(text) == setting.default
     assert setting.doc.endswith(".")
 
 
-def test_no_setting_is_both_known_and_without_effect():
+def test_no_setting_is_both_active_and_inert():
     assert not [name for name in BROKER_SETTINGS if name in UNSUPPORTED or is_security(name)]
     assert not [name for name in INERT_DYNAMIC if not is_inert(name) or name in BROKER_SETTINGS]
     shadowed = [name for name in BROKER_SETTINGS if is_inert(name)]
@@ -88,7 +88,7 @@ unclean.leader.election.enable
 NEED_A_RESTART = {"listener.security.protocol.map", "listeners"}
 
 
-def test_all_that_kafka_can_change_at_run_time_is_heeded_stored_or_refused_with_a_reason():
+def test_every_dynamic_setting_of_kafka_is_active_inert_or_refused_with_a_reason():
     def is_dynamic(name: str) -> bool:
         return name in BROKER_SETTINGS and BROKER_SETTINGS[name].dynamic is not Dynamic.READ_ONLY
 
@@ -108,7 +108,7 @@ def refused(overrides: dict[str, str | None], *, whole_cluster: bool = True) -> 
 
 @pytest.mark.parametrize("name", sorted(INERT_DYNAMIC))
 @pytest.mark.parametrize("whole_cluster", [True, False])
-def test_what_kafka_can_change_and_has_no_effect_here_is_taken_and_shown_as_such(name, whole_cluster):
+def test_inert_dynamic_settings_are_accepted_and_shown_as_such(name, whole_cluster):
     value = {SettingType.BOOLEAN: "true", SettingType.INT: "600000", SettingType.LONG: "600000"}.get(
         INERT_DYNAMIC[name].kind, "a,b"
     )
@@ -141,7 +141,7 @@ def test_what_kafka_can_change_and_has_no_effect_here_is_taken_and_shown_as_such
         ("no.such.setting", "7", "Unknown broker config name"),
     ],
 )
-def test_security_unknown_names_and_what_kafka_cannot_change_stay_refused(name, value, said):
+def test_security_unknown_and_static_settings_are_refused_dynamically(name, value, said):
     for whole_cluster in (True, False):
         assert said in (refused({name: value}, whole_cluster=whole_cluster) or "")
 
@@ -159,7 +159,7 @@ def test_an_unknown_name_is_a_key_error():
         load_broker_config().get("no.such.setting")
 
 
-def test_what_is_changed_while_running_beats_what_was_started_with():
+def test_dynamic_settings_come_before_static_ones():
     started = load_broker_config(flags={"log.retention.ms": "5", "num.partitions": "3"})
     changed = started.with_dynamic(cluster={"log.retention.ms": "6", "message.max.bytes": "7"}, broker={})
     assert (changed.log_retention_ms, changed.source("log.retention.ms")) == (6, ConfigSource.DYNAMIC_CLUSTER)
@@ -170,7 +170,7 @@ def test_what_is_changed_while_running_beats_what_was_started_with():
     assert started.log_retention_ms == 5
 
 
-def test_what_an_other_release_stored_does_not_stop_this_one():
+def test_unknown_dynamic_settings_of_another_release_are_ignored():
     config = load_broker_config().with_dynamic(cluster={"from.the.future": "1", "max.connections": "many"}, broker={})
     assert config.max_connections == INT_MAX
 
@@ -191,12 +191,12 @@ def test_what_an_other_release_stored_does_not_stop_this_one():
         ),
     ],
 )
-def test_what_cannot_be_changed_while_running_is_refused(overrides, whole_cluster, words):
+def test_invalid_dynamic_settings_are_refused(overrides, whole_cluster, words):
     with pytest.raises(Refused, match=words) as refused:
         validate_broker_overrides(overrides, load_broker_config(), whole_cluster=whole_cluster)
     assert refused.value.code is ErrorCode.invalid_config
 
 
-def test_what_can_be_changed_while_running_is_accepted():
+def test_valid_dynamic_settings_are_accepted():
     overrides = {"log.retention.ms": "1000", "max.connections": "10", "compression.type": "zstd"}
     validate_broker_overrides(overrides, load_broker_config(), whole_cluster=True)

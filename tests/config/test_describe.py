@@ -13,19 +13,19 @@ def rows_of(rows):
     return {row.name: row for row in rows}
 
 
-def test_a_topic_shows_all_its_settings_but_internal_ones():
+def test_all_settings_of_a_topic_are_described_except_internal_ones():
     rows = rows_of(describe_topic({}, load_broker_config()))
     assert set(rows) == set(TOPIC_SETTINGS) - {"internal.segment.bytes"}
     assert all(row.doc and not row.read_only and not row.sensitive for row in rows.values())
 
 
-def test_a_default_is_shown_as_such():
+def test_the_source_of_a_default_is_default():
     row = rows_of(describe_topic({}, load_broker_config()))["segment.bytes"]
     assert (row.value, row.source, row.kind) == ("1073741824", DEFAULT, 3)
     assert row.synonyms == (("log.segment.bytes", "1073741824", DEFAULT),)
 
 
-def test_what_the_topic_says_is_shown_first_and_what_it_hides_after_it():
+def test_a_topic_setting_is_the_first_synonym():
     config = load_broker_config(flags={"log.retention.hours": "1"}).with_dynamic(
         cluster={"log.retention.ms": "5"}, broker={"log.retention.ms": "6"}
     )
@@ -40,17 +40,17 @@ def test_what_the_topic_says_is_shown_first_and_what_it_hides_after_it():
     )
 
 
-def test_a_value_from_the_broker_is_shown_in_the_topics_terms():
+def test_a_broker_value_is_converted_for_the_topic():
     row = rows_of(describe_topic({}, load_broker_config(flags={"log.retention.hours": "1"})))["retention.ms"]
     assert (row.value, row.source) == ("3600000", STATIC)
 
 
-def test_what_the_topic_says_is_shown_as_it_was_said():
+def test_a_topic_setting_is_described_as_it_was_written():
     row = rows_of(describe_topic({"cleanup.policy": "compact, delete"}, load_broker_config()))["cleanup.policy"]
     assert row.value == "compact, delete"
 
 
-def test_a_broker_shows_all_its_settings():
+def test_all_settings_of_a_broker_are_described():
     rows = rows_of(describe_broker(load_broker_config(flags={"num.partitions": "3"})))
     assert set(rows) == {*BROKER_SETTINGS, "node.id", "ottla.version"}
     assert (rows["num.partitions"].value, rows["num.partitions"].source) == ("3", STATIC)
@@ -63,13 +63,13 @@ def test_a_broker_shows_all_its_settings():
     assert not rows["log.retention.ms"].read_only
 
 
-def test_a_setting_others_stand_in_for_is_shown_unset():
+def test_a_setting_with_a_value_from_a_synonym_is_described_as_unset():
     rows = rows_of(describe_broker(load_broker_config()))
     assert (rows["log.retention.ms"].value, rows["log.retention.ms"].source) == (None, DEFAULT)
     assert rows["log.retention.hours"].value == "168"
 
 
-def test_what_was_changed_for_all_brokers_is_shown_alone():
+def test_the_cluster_default_resource_has_only_dynamic_settings():
     rows = rows_of(describe_dynamic({"max.connections": "5", "from.the.future": "1"}, ConfigSource.DYNAMIC_CLUSTER))
     assert set(rows) == {"max.connections"}
     assert (rows["max.connections"].value, rows["max.connections"].source) == ("5", DYNAMIC_CLUSTER)

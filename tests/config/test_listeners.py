@@ -32,7 +32,7 @@ def test_a_listener_advertises_where_it_listens():
     )
 
 
-def test_an_advertised_address_takes_the_place_of_the_bound_one():
+def test_the_advertised_address_replaces_the_bound_one():
     opened = listeners(["PLAINTEXT://0.0.0.0:9092"], ["PLAINTEXT://broker.example:19092"])
     assert opened[0].address == "0.0.0.0:9092"
     assert opened[0].advertised_address == "broker.example:19092"
@@ -51,17 +51,17 @@ def test_an_empty_host_is_all_interfaces():
     assert listeners(["PLAINTEXT://:9092"], ["PLAINTEXT://localhost:9092"])[0].host == "0.0.0.0"
 
 
-def test_ipv6_addresses_stand_in_brackets():
+def test_ipv6_addresses_are_in_brackets():
     opened = listeners(["PLAINTEXT://[::1]:9092"])
     assert opened[0].host == "::1"
     assert opened[0].address == "[::1]:9092"
 
 
-def test_names_are_upper_case_whatever_is_written():
+def test_listener_names_are_upper_case():
     assert listeners(["plaintext://127.0.0.1:9092"])[0].name == "PLAINTEXT"
 
 
-def test_port_0_is_advertised_as_whatever_it_becomes():
+def test_port_0_is_advertised_as_the_bound_port():
     opened = listeners(["PLAINTEXT://127.0.0.1:0"])[0]
     assert opened.bound(40001).advertised_address == "127.0.0.1:40001"
 
@@ -86,13 +86,13 @@ def test_all_interfaces_without_an_advertised_address_are_refused_with_what_to_s
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", ""])
-def test_an_address_nobody_can_connect_to_is_not_advertised(host):
+def test_a_wildcard_address_is_not_advertised(host):
     problem = problem_of(["PLAINTEXT://0.0.0.0:9092"], [f"PLAINTEXT://{host}:9092"])
     assert "advertised.listeners" in problem
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
-def test_protocols_that_are_not_built_are_refused(protocol):
+def test_unsupported_security_protocols_are_refused(protocol):
     assert "does not support yet" in problem_of([f"{protocol}://127.0.0.1:9093"])
     assert "does not support yet" in problem_of(["SAFE://127.0.0.1:9093"], (), (f"SAFE:{protocol}",))
 
@@ -115,7 +115,7 @@ def test_protocols_that_are_not_built_are_refused(protocol):
         "",
     ],
 )
-def test_what_is_no_listener_is_refused_with_an_example(text):
+def test_an_invalid_listener_is_refused_with_an_example(text):
     assert "NAME://host:port" in problem_of([text])
 
 
@@ -142,11 +142,11 @@ def test_a_name_without_a_protocol_is_refused_with_what_to_set():
 
 
 @pytest.mark.parametrize("entry", ["INTERNAL", "INTERNAL:TCP", ":PLAINTEXT"])
-def test_a_map_entry_that_is_none_is_refused(entry):
+def test_an_invalid_entry_of_the_protocol_map_is_refused(entry):
     assert "listener.security.protocol.map" in problem_of(["PLAINTEXT://127.0.0.1:1"], (), (entry,))
 
 
-def test_what_nobody_listens_on_is_not_advertised():
+def test_an_advertised_listener_without_a_listener_is_refused():
     assert "OTHER is not among listeners" in problem_of(["PLAINTEXT://127.0.0.1:1"], ["OTHER://h:1"])
 
 
@@ -167,11 +167,11 @@ def test_having_no_listener_is_refused():
         ("host", False),
     ],
 )
-def test_loopback_is_told_from_what_others_can_reach(host, loopback):
+def test_loopback_addresses_are_recognized(host, loopback):
     assert is_loopback(host) is loopback
 
 
-def test_brokers_meet_on_the_listener_that_is_named():
+def test_the_inter_broker_listener_is_the_named_one():
     opened = listeners(["A://127.0.0.1:1", "PLAINTEXT://127.0.0.1:2"], (), (*MAP, "A:PLAINTEXT"))
     assert inter_broker_listener(opened, "a") == (opened[0], [])
     missing, problems = inter_broker_listener(opened, "B")
@@ -179,7 +179,7 @@ def test_brokers_meet_on_the_listener_that_is_named():
     assert problems == ["inter.broker.listener.name: B is not among listeners, which are A, PLAINTEXT"]
 
 
-def test_brokers_meet_on_a_listener_of_their_own_when_none_is_named():
+def test_without_a_name_there_is_a_separate_inter_broker_listener():
     opened = listeners(["A://:1", "PLAINTEXT://127.0.0.1:2"], ["A://broker.example:1"], (*MAP, "A:PLAINTEXT"))
     own, problems = inter_broker_listener(opened, None)
     assert not problems
@@ -187,7 +187,7 @@ def test_brokers_meet_on_a_listener_of_their_own_when_none_is_named():
     assert own.bound(4711).advertised_address == "broker.example:4711"
 
 
-def test_the_name_of_the_brokers_own_listener_is_taken():
+def test_the_name_of_the_separate_inter_broker_listener_is_reserved():
     opened = listeners(["REPLICATION://127.0.0.1:1"], (), (*MAP, "REPLICATION:PLAINTEXT"))
     assert inter_broker_listener(opened, "REPLICATION") == (opened[0], [])
     _, problems = inter_broker_listener(opened, None)

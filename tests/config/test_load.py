@@ -77,7 +77,7 @@ def problems_of(**given):
     return refused.value.problems
 
 
-def test_without_anything_said_kafkas_defaults_hold():
+def test_without_settings_the_defaults_are_those_of_kafka():
     config = load_broker_config()
     assert config.broker_id == 1
     assert config.log_retention_ms == 7 * 24 * 3600 * 1000
@@ -97,7 +97,7 @@ def test_without_anything_said_kafkas_defaults_hold():
 
 
 @pytest.mark.parametrize("text", [STOCK_3_ZOOKEEPER, STOCK_3_KRAFT, STOCK_4])
-def test_a_stock_file_of_kafka_is_taken_as_it_is(write, text):
+def test_the_stock_server_properties_of_kafka_is_accepted(write, text):
     config = load_broker_config(file=write(text))
     assert [listener.name for listener in config.endpoints] == ["PLAINTEXT"]
     assert config.offsets_topic_replication_factor == 1
@@ -113,7 +113,7 @@ def test_node_id_is_broker_id(write):
     assert "same setting" in problems_of(file=write("node.id=7\nbroker.id=8"))[0]
 
 
-def test_flag_beats_environment_beats_file(write):
+def test_flags_come_before_the_environment_and_that_before_the_file(write):
     file = write("num.partitions=2\nlog.retention.bytes=2\nfetch.max.bytes=2000")
     environment = {"OTTLA_NUM_PARTITIONS": "3", "OTTLA_LOG_RETENTION_BYTES": "3"}
     config = load_broker_config(file=file, environment=environment, flags={"num.partitions": "4"})
@@ -122,7 +122,7 @@ def test_flag_beats_environment_beats_file(write):
     assert (config.fetch_max_bytes, config.source("fetch.max.bytes")) == (2000, ConfigSource.FILE)
 
 
-def test_hours_stand_in_for_milliseconds_and_minutes_before_hours(write):
+def test_synonyms_give_a_value_minutes_before_hours(write):
     assert load_broker_config(flags={"log.retention.hours": "2"}).log_retention_ms == 7_200_000
     assert load_broker_config(flags={"log.retention.hours": "-1"}).log_retention_ms == -1
     three = {"log.retention.hours": "2", "log.retention.minutes": "3"}
@@ -133,7 +133,7 @@ def test_hours_stand_in_for_milliseconds_and_minutes_before_hours(write):
     assert load_broker_config(flags={"log.dir": "/one", "log.dirs": "/two"}).data_dir == "/two"
 
 
-def test_the_store_is_beside_the_data_unless_it_is_said():
+def test_the_default_store_is_in_the_data_directory():
     assert load_broker_config(flags={"log.dirs": "/data"}).ottla_store == "embedded:/data/store.db"
     assert load_broker_config(flags={"ottla.store": "embedded:/x.db"}).ottla_store == "embedded:/x.db"
     assert load_broker_config(environment={"OTTLA_STORE": "embedded:/y.db"}).ottla_store == "embedded:/y.db"
@@ -173,11 +173,11 @@ def test_an_unknown_variable_is_refused_with_a_suggestion():
         "NOT_OURS",
     ],
 )
-def test_variables_that_are_no_settings_are_passed_over(variable):
+def test_reserved_variables_are_ignored(variable):
     load_broker_config(environment={variable: "tcp://10.0.0.1:9092"})
 
 
-def test_all_problems_are_told_at_once(write):
+def test_all_problems_are_reported_together(write):
     file = write("num.partitions=x\nlog.cleanup.policy=shred")
     problems = problems_of(file=file, environment={"OTTLA_NOPE": ""}, flags={"listeners": "PLAINTEXT://:1"})
     assert len(problems) == 4
@@ -186,7 +186,7 @@ def test_all_problems_are_told_at_once(write):
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "", "1.0", "many", "2147483648"])
-def test_a_bad_value_is_refused_with_what_it_may_be(text):
+def test_an_invalid_value_is_refused_with_what_is_allowed(text):
     assert "an integer of at least 1" in problems_of(flags={"num.partitions": text})[0]
 
 
@@ -213,7 +213,7 @@ def test_values_that_contradict_each_other_are_refused():
         ("listeners", "SASL_SSL://127.0.0.1:9092"),
     ],
 )
-def test_what_would_promise_too_much_is_refused(name, value):
+def test_unsupported_settings_are_refused(name, value):
     assert problems_of(flags={name: value})
 
 
@@ -237,7 +237,7 @@ SECURITY = [
 
 
 @pytest.mark.parametrize("line", SECURITY)
-def test_security_that_is_not_honoured_is_refused_at_the_start_by_name(write, line):
+def test_unsupported_security_settings_are_refused(write, line):
     name, _, value = line.partition("=")
     for problem in (*problems_of(flags={name: value}), *problems_of(file=write(line))):
         assert problem.startswith(name)
@@ -252,14 +252,14 @@ def test_security_that_is_not_honoured_is_refused_at_the_start_by_name(write, li
 @pytest.mark.parametrize(
     ("name", "value"), [("authorizer.class.name", ""), ("remote.log.storage.system.enable", "false")]
 )
-def test_what_promises_nothing_is_accepted(name, value):
+def test_harmless_values_of_unsupported_settings_are_accepted(name, value):
     assert load_broker_config(flags={name: value}).inert == {name: value}
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("num.io.threads", "abc"), ("num.io.threads", "0"), ("log.preallocate", "perhaps")]
 )
-def test_a_value_that_is_refused_at_run_time_is_refused_at_the_start_too(write, name, value):
+def test_an_invalid_value_of_an_inert_setting_is_refused(write, name, value):
     """Though the setting has no effect: a file with such a value stops Apache Kafka as well."""
     with pytest.raises(Refused) as refused:
         validate_broker_overrides({name: value}, load_broker_config(), whole_cluster=True)
@@ -276,7 +276,7 @@ def test_an_empty_value_unsets_what_has_no_default(write):
     assert config.log_retention_ms == 604800000
 
 
-def test_a_file_that_is_not_there_is_a_problem(tmp_path):
+def test_a_missing_file_is_a_problem(tmp_path):
     assert "No such file" in problems_of(file=str(tmp_path / "none"))[0]
 
 

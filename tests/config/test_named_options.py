@@ -15,7 +15,7 @@ def options(**given: str) -> Options:
     return Options(given, Bad)
 
 
-def test_the_nearest_name_is_suggested_as_people_write_it():
+def test_the_nearest_name_is_suggested():
     assert nearest("linger_sm", ["acks", "linger_ms"]) == "linger_ms"
     assert nearest("colour", ["acks"]) is None
     assert did_you_mean("linger_sm", ["linger_ms"]) == "; did you mean linger_ms?"
@@ -31,7 +31,7 @@ def test_words_are_listed_as_in_a_sentence():
     assert any_of(["a", "b", "c"]) == "a, b or c"
 
 
-def test_options_are_found_in_any_case():
+def test_option_names_are_case_insensitive():
     given = options(maxRows="5", TABLES=" a, b,", snapshot="Never", on="TRUE")
     assert given.number("maxrows") == 5
     assert given.names("tables") == ("a", "b")
@@ -56,12 +56,12 @@ def test_options_are_found_in_any_case():
         (lambda given: given.refuse_together(("tables", "zero")), "tables and zero contradict each other"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_name(ask, message):
+def test_an_error_has_the_name_of_the_option(ask, message):
     given = options(maxRow="1", tables="a", zero="0")
     with pytest.raises(Bad) as refused:
         ask(given)
     assert message in str(refused.value)
 
 
-def test_a_number_may_be_zero_where_it_says_so():
+def test_a_number_may_be_zero_where_allowed():
     assert options(zero="0").number("zero", 0) == 0

@@ -36,12 +36,12 @@ from ottla.config.properties import escape_value, parse_properties
         ("", {}),
     ],
 )
-def test_a_file_is_names_and_values(text, properties):
+def test_properties_are_parsed(text, properties):
     assert parse_properties(text) == properties
 
 
 @given(st.text())
-def test_any_text_is_read_without_an_error(text):
+def test_any_text_is_parsed_without_an_error(text):
     assert isinstance(parse_properties(text), dict)
 
 

@@ -25,7 +25,7 @@ def setting(kind, default=None, **limits):
         (SettingType.PASSWORD, " kept as it is ", " kept as it is "),
     ],
 )
-def test_text_becomes_a_value(kind, text, value):
+def test_valid_texts_are_parsed(kind, text, value):
     assert setting(kind).parse(text) == value
 
 
@@ -46,7 +46,7 @@ def test_text_becomes_a_value(kind, text, value):
         (SettingType.BOOLEAN, "1"),
     ],
 )
-def test_what_is_no_value_is_refused(kind, text):
+def test_invalid_texts_are_refused(kind, text):
     with pytest.raises(ValueError):
         setting(kind).parse(text)
 
@@ -65,7 +65,7 @@ def test_what_is_no_value_is_refused(kind, text):
         (setting(SettingType.LIST, pattern=r"\*|[0-9]+:[0-9]+"), "1:2,3", "text of the form"),
     ],
 )
-def test_a_refusal_says_what_the_value_may_be(built, text, sentence):
+def test_an_error_says_what_is_allowed(built, text, sentence):
     with pytest.raises(ValueError, match=sentence):
         built.parse(text)
 
@@ -88,5 +88,5 @@ def test_values_are_written_as_kafka_writes_them(value, text):
         ("ssl.client.auth", False),
     ],
 )
-def test_secrets_are_known_by_their_name(name, secret):
+def test_sensitive_names_are_recognized(name, secret):
     assert is_sensitive(name) is secret

@@ -15,19 +15,19 @@ def broker(**flags):
     return load_broker_config(flags={name.replace("_", "."): value for name, value in flags.items()})
 
 
-def test_a_topic_that_says_nothing_has_the_brokers_defaults():
+def test_a_topic_without_settings_has_the_defaults_of_the_broker():
     config = resolve({}, broker(log_retention_hours="2", message_max_bytes="77", log_cleanup_policy="compact"))
     assert config.retention_ms == 7_200_000
     assert config.max_message_bytes == 77
     assert (config.compact, config.delete) == (True, False)
 
 
-def test_topics_that_say_nothing_share_one_configuration():
+def test_topics_without_settings_share_one_configuration():
     one = broker()
     assert resolve({}, one) is resolve({}, one)
 
 
-def test_what_a_topic_says_beats_the_broker():
+def test_a_topic_setting_comes_before_that_of_the_broker():
     config = resolve({"retention.ms": "5", "cleanup.policy": "compact,delete"}, broker(log_retention_ms="9"))
     assert config.retention_ms == 5
     assert (config.compact, config.delete) == (True, True)
@@ -35,12 +35,12 @@ def test_what_a_topic_says_beats_the_broker():
     assert config.get("retention.ms") == 5
 
 
-def test_tests_may_have_segments_smaller_than_any_user_may():
+def test_internal_segment_bytes_may_be_below_the_limit():
     assert resolve({"internal.segment.bytes": "100"}, broker()).segment_bytes == 100
 
 
 @pytest.mark.parametrize("setting", TOPIC_SETTINGS.values(), ids=str)
-def test_a_topics_default_is_that_of_the_broker_setting_behind_it(setting):
+def test_the_default_of_a_topic_setting_is_that_of_the_broker(setting):
     text = text_of(setting.default)
     assert text is None or setting.parse(text) == setting.default
     for name, factor in setting.synonyms:
@@ -84,13 +84,13 @@ def test_a_configuration_cannot_be_changed():
         ),
     ],
 )
-def test_what_a_topic_cannot_be_set_to_is_refused(overrides, words):
+def test_invalid_topic_settings_are_refused(overrides, words):
     with pytest.raises(Refused, match=words) as refused:
         validate_topic_overrides(overrides)
     assert refused.value.code is ErrorCode.invalid_config
 
 
-def test_all_that_is_wrong_is_in_one_message():
+def test_all_problems_are_in_one_message():
     with pytest.raises(Refused) as refused:
         validate_topic_overrides({"a": "1", "retention.ms": "x", "flush.ms": "1"})
     assert "name: a" in (refused.value.message or "")
@@ -105,7 +105,7 @@ def test_the_brokers_defaults_count_when_lags_are_compared():
         validate_topic_overrides(overrides, broker(log_cleaner_max_compaction_lag_ms="9"))
 
 
-def test_what_a_topic_may_be_set_to_is_accepted():
+def test_valid_topic_settings_are_accepted():
     validate_topic_overrides(
         {
             "retention.ms": "-1",

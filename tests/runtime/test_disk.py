@@ -18,7 +18,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 
-def test_a_file_is_made_at_the_first_write_and_not_before(tmp_path):
+def test_the_first_write_creates_a_file(tmp_path):
     path = str(tmp_path / "log")
     file = RealDisk().open(path, create=True)
     assert not os.path.exists(path)
@@ -68,7 +68,7 @@ def test_reading_in_threads_while_descriptors_come_and_go(tmp_path):
         file.close()
 
 
-def test_a_truncated_file_goes_on_where_it_was_cut(tmp_path):
+def test_appends_to_a_truncated_file_begin_at_its_end(tmp_path):
     file = RealDisk().open(str(tmp_path / "log"), create=True)
     file.append(b"0123456789")
     file.truncate(4)
@@ -90,7 +90,7 @@ def test_bytes_in_the_middle_of_a_file_are_overwritten(tmp_path):
         disk.overwrite(str(tmp_path / "other"), b"abc", 3)
 
 
-def test_a_file_that_is_read_once_is_read_to_its_end(tmp_path):
+def test_pread_once_reads_a_file_to_its_end(tmp_path):
     disk = RealDisk()
     path = str(tmp_path / "file")
     data = os.urandom(300_000)
@@ -112,7 +112,7 @@ def test_errors_name_the_path(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_is_a_storage_fault_and_not_for_ever(tmp_path):
+def test_a_full_disk_is_a_storage_fault_until_there_is_space(tmp_path):
     path = tmp_path / "log"
     path.symlink_to("/dev/full")
     file = RealDisk().open(str(path), create=True)
@@ -146,13 +146,13 @@ def test_an_atomic_write_replaces_the_whole_file(tmp_path):
         disk.read(path + ".missing")
 
 
-def test_a_file_has_no_names_in_it(tmp_path):
+def test_listdir_of_a_file_is_empty(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     assert RealDisk().listdir(str(tmp_path / "file")) == []
     assert RealDisk().listdir(str(tmp_path / "nothing")) == []
 
 
-def test_what_is_synced_together_is_there_afterwards(tmp_path):
+def test_files_of_together_are_durable_at_its_end(tmp_path):
     disk = RealDisk()
     old = str(tmp_path / "checkpoint")
     disk.write_atomic(old, b"old")
@@ -168,7 +168,7 @@ def test_what_is_synced_together_is_there_afterwards(tmp_path):
     file.sync()
 
 
-def test_files_take_no_more_than_half_of_the_descriptors_the_process_may_have(tmp_path, monkeypatch):
+def test_files_use_at_most_half_of_the_descriptors(tmp_path, monkeypatch):
     monkeypatch.setattr("resource.getrlimit", lambda which: (16, 16))
     disk = RealDisk()
     before = descriptors()
@@ -201,7 +201,7 @@ def test_two_threads_may_write_one_file_at_once(tmp_path):
     assert disk.listdir(str(tmp_path)) == ["file"]
 
 
-def test_an_atomic_write_that_failed_leaves_nothing(tmp_path, monkeypatch):
+def test_a_failed_atomic_write_leaves_no_file(tmp_path, monkeypatch):
     def refuse(fd):
         raise OSError(28, "No space left on device")
 
@@ -212,7 +212,7 @@ def test_an_atomic_write_that_failed_leaves_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("real", [False, True])
-def test_a_directory_takes_the_place_of_none_that_has_something_in_it(tmp_path, real):
+def test_a_rename_does_not_replace_a_directory_with_files(tmp_path, real):
     disk = RealDisk() if real else SimDisk(Random(1))
     for name in ("old", "new", "empty"):
         disk.mkdir(f"{tmp_path}/{name}")
@@ -225,7 +225,7 @@ def test_a_directory_takes_the_place_of_none_that_has_something_in_it(tmp_path, 
     assert disk.read(f"{tmp_path}/new/file") == b"new"
 
 
-def test_names_that_the_device_did_not_keep_are_no_fault_to_be_tried_again(tmp_path, monkeypatch):
+def test_a_failed_sync_of_a_directory_is_a_sync_fault(tmp_path, monkeypatch):
     def refuse(fd):
         raise OSError(5, "Input/output error")
 
@@ -234,7 +234,7 @@ def test_names_that_the_device_did_not_keep_are_no_fault_to_be_tried_again(tmp_p
         RealDisk().sync_dir(str(tmp_path))
 
 
-def test_what_the_device_did_not_keep_is_not_called_kept_by_asking_again(tmp_path, monkeypatch):
+def test_after_a_failed_fsync_every_later_sync_fails(tmp_path, monkeypatch):
     sound = os.fsync
 
     def fail_once(fd):
@@ -253,7 +253,7 @@ def test_what_the_device_did_not_keep_is_not_called_kept_by_asking_again(tmp_pat
     assert len(told) == 1
 
 
-def test_what_is_written_together_is_read_as_it_will_be(tmp_path):
+def test_reads_inside_together_see_new_contents(tmp_path):
     disk = RealDisk()
     path = str(tmp_path / "checkpoint")
     disk.write_atomic(path, b"old")

@@ -79,7 +79,7 @@ async def succeeding(act):
                 await asyncio.sleep(0.02)
 
 
-def test_a_session_that_expired_is_followed_by_another(address):
+def test_after_an_expired_session_another_begins(address):
     async def test(runtime):
         store = await ZooKeeperStore.open(address, runtime, SHORT)
         told = states_of(store)
@@ -131,7 +131,7 @@ def test_a_broker_whose_session_expired_before_it_registered_registers_in_the_ne
     run(test)
 
 
-def test_while_zookeeper_is_away_nothing_is_read_or_written_and_the_session_survives(own_zookeeper):
+def test_while_zookeeper_is_unavailable_requests_fail_and_the_session_survives(own_zookeeper):
     async def test(runtime):
         store = await ZooKeeperStore.open(own_zookeeper.connect, runtime, SHORT)
         await store.commit([Create("/mine", b"1", ephemeral=True)])
@@ -161,7 +161,7 @@ def test_while_zookeeper_is_away_nothing_is_read_or_written_and_the_session_surv
     run(test)
 
 
-def test_a_commit_without_an_answer_is_in_doubt_and_not_lost_silently(own_zookeeper):
+def test_a_commit_without_an_answer_is_a_fault_with_unknown_outcome(own_zookeeper):
     async def test(runtime):
         store = await ZooKeeperStore.open(own_zookeeper.connect, runtime, SHORT)
         await store.commit([Create("/counter", b"0")])
@@ -229,7 +229,7 @@ def test_a_read_sees_what_was_committed_through_another_server(three_zookeepers)
     run(test)
 
 
-def test_what_became_of_commits_in_doubt_is_settled_when_the_connection_is_back(three_zookeepers):
+def test_reads_after_a_reconnect_show_the_outcome_of_unanswered_commits(three_zookeepers):
     async def test(runtime):
         store = await ZooKeeperStore.open(three_zookeepers.connect, runtime, ZooKeeperOptions(6_000, 10_000))
         await store.commit([Create("/counter")])
@@ -277,7 +277,7 @@ def test_a_session_ends_when_the_loop_hangs_for_longer_than_its_timeout(address,
     run(test)
 
 
-def test_a_loop_that_hung_until_its_session_had_expired_gets_another(address):
+def test_another_session_begins_after_the_loop_hung_until_the_session_expired(address):
     """The watchdog ends what has ended already, which kazoo does not tell of."""
 
     async def test(runtime):
@@ -303,7 +303,7 @@ def test_a_loop_that_hung_until_its_session_had_expired_gets_another(address):
     run(test)
 
 
-def test_a_killed_broker_comes_back_without_waiting_for_its_old_session(zookeeper_url, tmp_path):
+def test_a_killed_broker_restarts_without_waiting_for_its_old_session(zookeeper_url, tmp_path):
     long = ZooKeeperOptions(session_timeout_ms=30_000)
 
     async def test(runtime):
@@ -334,7 +334,7 @@ def test_a_killed_broker_comes_back_without_waiting_for_its_old_session(zookeepe
     run(test)
 
 
-def test_a_broker_that_was_stopped_while_zookeeper_was_away_comes_back_without_waiting(own_zookeeper, tmp_path):
+def test_a_broker_stopped_while_zookeeper_was_unavailable_restarts_without_waiting(own_zookeeper, tmp_path):
     long = ZooKeeperOptions(session_timeout_ms=30_000)
     url = f"zookeeper:{own_zookeeper.connect}"
 
@@ -353,7 +353,7 @@ def test_a_broker_that_was_stopped_while_zookeeper_was_away_comes_back_without_w
     run(test)
 
 
-def test_nobody_there_is_told_within_the_connection_timeout():
+def test_a_missing_zookeeper_is_reported_within_the_connection_timeout():
     async def test(runtime):
         begin = time.perf_counter()
         with pytest.raises(
@@ -365,7 +365,7 @@ def test_nobody_there_is_told_within_the_connection_timeout():
     run(test)
 
 
-def test_a_commit_that_zookeeper_would_choke_on_is_refused_and_the_session_lives(address):
+def test_a_commit_that_is_too_large_for_zookeeper_is_refused_and_the_session_lives(address):
     async def test(runtime):
         store = await ZooKeeperStore.open(address, runtime)
         told = states_of(store)
@@ -380,7 +380,7 @@ def test_a_commit_that_zookeeper_would_choke_on_is_refused_and_the_session_lives
     run(test)
 
 
-def test_guarded_nodes_belong_to_the_brokers_and_the_secret_ones_are_read_by_nobody_else(shared_zookeeper, caplog):
+def test_with_acls_only_brokers_write_nodes_and_read_secret_ones(shared_zookeeper, caplog):
     address = f"{shared_zookeeper.connect}/{uuid.uuid4().hex[:12]}"
     caplog.set_level(logging.DEBUG)
     ours = ZooKeeperOptions(credentials=Credentials("digest", "ottla", "s3cret-word"), set_acl=True)
@@ -451,7 +451,7 @@ def test_authentication_with_sasl(tmp_path, caplog):
     assert "s3cret-word" not in caplog.text
 
 
-def test_no_change_falls_between_a_watch_that_fired_and_the_next(address):
+def test_no_change_is_missed_between_two_watches(address):
     """Every change comes from another session, right after the one before it was told."""
 
     async def test(runtime):
@@ -471,7 +471,7 @@ def test_no_change_falls_between_a_watch_that_fired_and_the_next(address):
     run(test)
 
 
-def test_a_session_lasts_no_longer_than_zookeeper_agreed_to(tmp_path, caplog):
+def test_the_session_timeout_is_the_one_that_zookeeper_agreed_to(tmp_path, caplog):
     running = ensemble(tmp_path / "zookeeper", config={"maxSessionTimeout": "4000"})
 
     async def test(runtime):

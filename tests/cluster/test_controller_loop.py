@@ -1,24 +1,26 @@
-"""Controllers that die in the middle of something, and brokers that come, go, drain and come back: on every store."""
+"""Controller election and failover, registration, controlled shutdown: on every store."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from ottla.cluster import layout
+from ottla.cluster.changes import ReplicaDeleted, encoded
 from ottla.cluster.cluster import Cluster
 from ottla.cluster.image import Image, PartitionState
 from ottla.cluster.requests import ElectionKind, InSyncProposal, Reassignment, Rules, TopicSpec
-from ottla.cluster.store import Delete, SessionLost
+from ottla.cluster.store import Create, Delete, Op, SessionLost
 from ottla.errors import ErrorCode, Fault, Refused
 from ottla.local.waiting import until
 from tests.cluster.helpers import cluster_on, registration, run, states
 
 MANY = 600
 """Partitions: several commits' worth of states."""
+LOST = Fault("out of reach: it is not known whether this commit happened")
 TWO = Rules(min_in_sync=lambda configs: 2)
 
 
@@ -77,7 +79,7 @@ def proposals(cluster: Cluster, leader: int, replicas: list[int]) -> list[InSync
     ]  # fmt: skip
 
 
-def test_a_topic_half_made_is_made_by_the_next_controller(store):
+def test_a_partly_created_topic_is_completed_by_the_next_controller(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2, 3) as (one, two, three):
             dies_after(one, 1)
@@ -92,7 +94,7 @@ def test_a_topic_half_made_is_made_by_the_next_controller(store):
     run(test)
 
 
-def test_an_election_half_done_is_finished_by_the_next_controller(store):
+def test_a_partly_committed_election_is_completed_by_the_next_controller(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2, 3, rules=TWO) as (one, two, three):
             await one.create_topics([TopicSpec("t", MANY, 3)])
@@ -109,7 +111,7 @@ def test_an_election_half_done_is_finished_by_the_next_controller(store):
     run(test)
 
 
-def test_a_reassignment_half_begun_goes_on_under_the_next_controller(store):
+def test_a_partly_started_reassignment_is_continued_by_the_next_controller(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2, 3, 4) as (one, two, three, four):
             await one.create_topics([TopicSpec("t", assignments=[(n, [2, 3]) for n in range(MANY)])])
@@ -136,7 +138,7 @@ def test_a_reassignment_half_begun_goes_on_under_the_next_controller(store):
     run(test)
 
 
-def test_a_controller_that_dies_completing_reassignments_leaves_the_rest_to_the_next(store):
+def test_partly_completed_reassignments_are_completed_by_the_next_controller(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2, 3, 4) as (one, two, three, four):
             await one.create_topics([TopicSpec("t", assignments=[(n, [2, 3]) for n in range(MANY)])])
@@ -159,7 +161,7 @@ def test_a_controller_that_dies_completing_reassignments_leaves_the_rest_to_the_
     run(test)
 
 
-def test_a_broker_that_drains_leads_nothing_soon_whoever_controls(store):
+def test_a_draining_broker_soon_leads_no_partition(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2, 3) as (one, two, three):
             await one.create_topics([TopicSpec("t", 6, 3)])
@@ -174,7 +176,7 @@ def test_a_broker_that_drains_leads_nothing_soon_whoever_controls(store):
     run(test)
 
 
-def test_a_broker_that_drained_before_the_controller_died_is_relieved_by_the_next(store):
+def test_leaders_of_a_draining_broker_are_moved_by_the_next_controller(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2, 3) as (one, two, three):
             await one.create_topics([TopicSpec("t", 6, 3)])
@@ -188,7 +190,7 @@ def test_a_broker_that_drained_before_the_controller_died_is_relieved_by_the_nex
     run(test)
 
 
-def test_any_broker_confirms_for_itself_that_files_are_gone(store):
+def test_every_broker_confirms_the_deletion_of_its_own_files(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2, 3) as (one, two, three):
             made = await one.create_topics([TopicSpec(f"t{n}", 1, 3) for n in range(3)])
@@ -201,7 +203,7 @@ def test_any_broker_confirms_for_itself_that_files_are_gone(store):
     run(test)
 
 
-def test_a_clean_stop_keeps_the_place_in_sync_and_a_kill_does_not(store):
+def test_a_clean_shutdown_keeps_a_replica_in_sync_and_a_kill_does_not(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2, rules=TWO) as (one, two):
             await one.create_topics([TopicSpec("t", assignments=[(0, [1, 2])])])
@@ -224,7 +226,7 @@ def test_a_clean_stop_keeps_the_place_in_sync_and_a_kill_does_not(store):
     run(test)
 
 
-def test_a_registration_that_is_gone_is_made_again_and_the_broker_is_as_clean_as_it_was(store):
+def test_a_deleted_registration_is_made_again_with_the_same_clean_since(store):
     """Of Kafka's ephemeral registrations some were never made again."""
 
     async def test(runtime):
@@ -242,7 +244,7 @@ def test_a_registration_that_is_gone_is_made_again_and_the_broker_is_as_clean_as
     run(test)
 
 
-def test_leaders_propose_in_sync_sets_and_are_told_why_not(store):
+def test_alter_partition_changes_the_isr_or_answers_why_not(store):
     async def test(runtime):
         async with brokers(store, runtime, 1, 2) as (one, two):
             await one.create_topics([TopicSpec("t", assignments=[(0, [2, 1])])])
@@ -266,7 +268,7 @@ def test_leaders_propose_in_sync_sets_and_are_told_why_not(store):
     run(test)
 
 
-def test_leadership_goes_back_by_itself(store):
+def test_leaders_are_rebalanced_automatically(store):
     async def test(runtime):
         rules = Rules(balance_seconds=0.05)
         async with brokers(store, runtime, 1, 2, rules=rules) as (one, two):
@@ -279,5 +281,149 @@ def test_leadership_goes_back_by_itself(store):
                 assert [result.code for result in results] == [ErrorCode.preferred_leader_not_available]
                 await one.alter_partitions(1, one.image.brokers[1].epoch, proposals(one, 1, [1, 2]))
                 await until(lambda: partitions(one)[0].leader == 2)
+
+    run(test)
+
+
+# Campaigns whose answers are lost.
+
+
+def makes(ops: Sequence[Op], path: str) -> bool:
+    return any(isinstance(op, Create) and op.path == path for op in ops)
+
+
+def lose_the_answer(cluster: Cluster, path: str = layout.CONTROLLER) -> list[str]:
+    """The next commit that makes this node happens, and its answer does not arrive. Grows when that was so."""
+    commit = cluster._view.store.commit
+    lost: list[str] = []
+
+    async def unanswered(ops):
+        paths = await commit(ops)
+        if not lost and makes(ops, path):
+            lost.append(path)
+            raise LOST
+        return paths
+
+    cluster._view.store.commit = unanswered  # type: ignore[method-assign]
+    return lost
+
+
+def lose_what_is_read_after(cluster: Cluster) -> list[str]:
+    """After the next campaign the store goes out of reach for one read, and the log has a change in it that was
+    committed just before the campaign. Grows with what was not read."""
+    store = cluster._view.store
+    lost: list[str] = []
+    commit, children, children_from = store.commit, store.children, store.children_from
+    change = Create(layout.CHANGE, encoded((ReplicaDeleted(bytes(16), 9),)), sequential=True)
+    campaigned = False
+
+    async def after_another(ops):
+        nonlocal campaigned
+        if makes(ops, layout.CONTROLLER):
+            await commit([change])
+            paths = await commit(ops)
+            campaigned = True
+            return paths
+        return await commit(ops)
+
+    def once(read: Callable):
+        async def lossy(path, *rest):
+            if campaigned and not lost:
+                lost.append(path)
+                raise LOST
+            return await read(path, *rest)
+
+        return lossy
+
+    store.commit, store.children, store.children_from = after_another, once(children), once(children_from)  # type: ignore[method-assign]
+    return lost
+
+
+async def controls(cluster: Cluster) -> None:
+    """Wait until this broker does what a controller does, and everybody would read the same in the store."""
+    await until(lambda: cluster.is_controller)
+    await cluster.create_topics([TopicSpec("t", 1, 1)])
+    assert cluster.image.topic("t") is not None
+    assert Image.load(await cluster._view.store.tree(*layout.IMAGE_PATHS)) == cluster.image
+
+
+def test_a_controller_is_elected_after_a_campaign_without_an_answer(store):
+    async def test(runtime):
+        async with brokers(store, runtime, 1, 2) as (one, two):
+            lost = lose_the_answer(two)
+            await one.close()
+            await until(lambda: bool(lost))
+            await controls(two)
+            assert two.image.controller_epoch == 3, "the campaign in doubt is fenced"
+
+    run(test)
+
+
+def test_a_controller_is_elected_when_reads_fail_after_its_campaign(store):
+    async def test(runtime):
+        async with brokers(store, runtime, 1, 2) as (one, two):
+            lost = lose_what_is_read_after(two)
+            await one.close()
+            await until(lambda: bool(lost))
+            await controls(two)
+            assert two.image.controller_epoch == 2
+
+    run(test)
+
+
+def test_a_broker_becomes_controller_after_registering_again_without_an_answer(store):
+    async def test(runtime):
+        async with cluster_on(store, runtime, 1) as one, cluster_on(store, runtime, None) as other:
+            before = one.registration
+            lost = lose_the_answer(one)
+            await other._view.store.commit([Delete(layout.broker_path(1)), Delete(layout.CONTROLLER)])
+            await until(lambda: bool(lost))
+            await controls(one)
+            assert before is not None
+            assert one.registration is not None
+            assert one.registration.epoch == before.epoch + 1, "what seemed to fail is not done again"
+
+    run(test)
+
+
+def test_a_controller_whose_registration_is_deleted_registers_again(store):
+    async def test(runtime):
+        async with cluster_on(store, runtime, 1) as one, cluster_on(store, runtime, None) as other:
+            await other._view.store.commit([Delete(layout.broker_path(1))])
+            await until(lambda: one.image.controller_epoch == 2)
+            await controls(one)
+
+    run(test)
+
+
+def hold_back(cluster: Cluster, path: str, go: asyncio.Event) -> asyncio.Event:
+    """Commits that make this node wait for `go`. Set when the first one waits."""
+    commit, waits = cluster._view.store.commit, asyncio.Event()
+
+    async def late(ops):
+        if makes(ops, path):
+            waits.set()
+            await go.wait()
+        return await commit(ops)
+
+    cluster._view.store.commit = late  # type: ignore[method-assign]
+    return waits
+
+
+def test_a_broker_that_registers_during_a_campaign_is_in_the_image(store):
+    async def test(runtime):
+        async with brokers(store, runtime, 1, 2) as (one, two), cluster_on(store, runtime, None) as three:
+            registered = asyncio.Event()
+            standing = hold_back(two, layout.CONTROLLER, registered)
+            registers = hold_back(three, layout.broker_path(3), standing)
+            joining = asyncio.ensure_future(three.register(registration(3)))
+            await registers.wait()  # it has seen that 1 controls
+            await one.close()
+            await standing.wait()  # 2 has seen nobody but itself
+            await joining
+            registered.set()
+            await until(lambda: two.is_controller or three.is_controller)
+            await until(lambda: all(sorted(each.image.brokers) == [2, 3] for each in (two, three)))
+            assert Image.load(await two._view.store.tree(*layout.IMAGE_PATHS)) == two.image
 
     run(test)

@@ -14,7 +14,7 @@ from ottla.cluster import zookeeper_session
 from ottla.cluster.zookeeper_store import ZooKeeperStore
 
 
-def test_a_start_that_waits_for_zookeeper_says_so(monkeypatch, caplog):
+def test_a_start_that_waits_for_zookeeper_logs_a_warning(monkeypatch, caplog):
     monkeypatch.setattr(zookeeper_session, "WARN_SECONDS", 0.2)
 
     async def test(runtime):

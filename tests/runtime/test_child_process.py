@@ -33,11 +33,11 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_reports_come_one_by_one():
+def test_reports_are_yielded_one_by_one():
     assert asyncio.run(reports("count", {"to": 3})) == [{"number": 0}, {"number": 1}, {"number": 2}]
 
 
-def test_it_gives_way_to_all_other_work_unless_it_insists():
+def test_a_child_has_the_lowest_priority_unless_it_insists():
     [report] = asyncio.run(reports("describe", {}))
     assert report["priority"] == 19
     assert report["idle"] == hasattr(os, "SCHED_IDLE")
@@ -48,7 +48,7 @@ def test_it_gives_way_to_all_other_work_unless_it_insists():
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="the system does not tell")
-def test_it_is_told_apart_when_it_gets_nowhere(monkeypatch):
+def test_a_child_without_a_processor_is_child_starved(monkeypatch):
     monkeypatch.setattr(child_process, "WATCH_SECONDS", 0.1)
     monkeypatch.setattr(child_process, "STARVED_SECONDS", -1.0)
     monkeypatch.setattr(child_process, "STARVED_RATIO", -1)
@@ -56,7 +56,7 @@ def test_it_is_told_apart_when_it_gets_nowhere(monkeypatch):
         asyncio.run(reports("never_end", {}))
 
 
-def test_what_it_raises_is_raised_to_whoever_waits():
+def test_exceptions_of_the_child_are_raised():
     with pytest.raises(Refused) as refused:
         asyncio.run(reports("refuse", {}))
     assert refused.value.code == ErrorCode.corrupt_message
@@ -64,7 +64,7 @@ def test_what_it_raises_is_raised_to_whoever_waits():
         asyncio.run(reports("fail_to_store", {}))
 
 
-def test_a_failure_nobody_foresaw_is_told_apart_from_a_kill_and_has_its_traceback(capfd):
+def test_an_unexpected_failure_is_child_failed_with_the_traceback(capfd):
     with pytest.raises(ChildFailed) as failed:
         asyncio.run(reports("crash", {}))
     assert "in crash\n" in str(failed.value.__cause__)
@@ -74,7 +74,7 @@ def test_a_failure_nobody_foresaw_is_told_apart_from_a_kill_and_has_its_tracebac
         asyncio.run(reports("kill_itself", {}))
 
 
-def test_it_ends_when_nobody_waits_for_it():
+def test_a_child_ends_when_the_generator_is_closed():
     async def look() -> int:
         async with aclosing(run_in_child(f"{WORK}:never_end", {})) as running:
             async for report in running:
@@ -84,7 +84,7 @@ def test_it_ends_when_nobody_waits_for_it():
     assert gone(asyncio.run(look()))
 
 
-def test_it_ends_with_the_process_that_started_it(tmp_path):
+def test_a_child_ends_with_its_parent(tmp_path):
     script = (
         "import asyncio\n"
         "from ottla.runtime.child_process import run_in_child\n"
@@ -102,7 +102,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path):
     wait_for(lambda: gone(child), "the child to end with its parent", 5)
 
 
-def test_it_keeps_the_pace_it_is_given():
+def test_a_child_keeps_to_its_rate():
     child = RealChild(bytes_per_second=1_000_000)
     before = time.monotonic()
     for _ in range(30):
