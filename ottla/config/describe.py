@@ -62,20 +62,14 @@ def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[R
 
 
 def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[Row]:
-    """All settings of a group with these overrides, by name."""
+    """All settings of a group with these overrides, by name; inert ones where they are set."""
     rows = []
-    for setting in GROUP_SETTINGS.values():
-        own = overrides.get(setting.name)
-        synonyms = _history(broker, setting.synonyms[0][0])
-        if own is not None:
-            synonyms = (Synonym(setting.name, own, ConfigSource.GROUP.code), *synonyms)
-        value, source = synonyms[0].value, synonyms[0].source
-        rows.append(Row(setting.name, value, source, False, False, synonyms, setting.kind, setting.doc))
-    for setting in INERT_GROUP_SETTINGS.values():
-        if (own := overrides.get(setting.name)) is not None:
-            source = ConfigSource.GROUP.code
-            synonyms = (Synonym(setting.name, own, source),)
-            rows.append(Row(setting.name, own, source, False, False, synonyms, setting.kind, setting.doc))
+    for setting in (*GROUP_SETTINGS.values(), *INERT_GROUP_SETTINGS.values()):
+        synonyms = _own(setting, overrides, ConfigSource.GROUP)
+        for broker_name, _ in setting.synonyms:
+            synonyms += _history(broker, broker_name)
+        if synonyms:
+            rows.append(_row(setting, synonyms[0].value, synonyms))
     return sorted(rows)
 
 
@@ -96,21 +90,27 @@ def describe_dynamic(overrides: Mapping[str, str], source: ConfigSource) -> list
         setting = BROKER_SETTINGS.get(name) or INERT_DYNAMIC.get(name)
         if setting is not None:
             shown = None if setting.sensitive else text
-            synonyms = (Synonym(name, shown, source.code),)
-            rows.append(Row(name, shown, source.code, False, setting.sensitive, synonyms, setting.kind, setting.doc))
+            rows.append(_row(setting, shown, (Synonym(name, shown, source.code),)))
     return sorted(rows)
 
 
 def _topic_row(setting: Setting, config: TopicConfig, broker: BrokerConfig) -> Row:
-    own = config.overrides.get(setting.name)
-    synonyms: list[Synonym] = []
-    if own is not None:
-        synonyms.append(Synonym(setting.name, own, ConfigSource.TOPIC.code))
+    synonyms = _own(setting, config.overrides, ConfigSource.TOPIC)
     for broker_name, _ in setting.synonyms:
-        synonyms.extend(_history(broker, broker_name))
+        synonyms += _history(broker, broker_name)
+    own = config.overrides.get(setting.name)
+    return _row(setting, own if own is not None else text_of(config.get(setting.name)), synonyms)
+
+
+def _own(setting: Setting, overrides: Mapping[str, str], source: ConfigSource) -> tuple[Synonym, ...]:
+    text = overrides.get(setting.name)
+    return () if text is None else (Synonym(setting.name, text, source.code),)
+
+
+def _row(setting: Setting, value: str | None, synonyms: tuple[Synonym, ...]) -> Row:
+    """A row with the source of its first synonym."""
     source = synonyms[0].source if synonyms else ConfigSource.DEFAULT.code
-    value = own if own is not None else text_of(config.get(setting.name))
-    return Row(setting.name, value, source, False, False, tuple(synonyms), setting.kind, setting.doc)
+    return Row(setting.name, value, source, False, setting.sensitive, synonyms, setting.kind, setting.doc)
 
 
 def _broker_row(setting: Setting, config: BrokerConfig) -> Row:

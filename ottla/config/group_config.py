@@ -19,24 +19,10 @@ BROKER_PREFIX: Final = "group."
 """With this prefix, the name of a group setting is that of the broker setting which is its default."""
 
 GROUP_SETTINGS: Final = {
-    setting.name: setting
-    for setting in (
-        Setting(
-            SESSION_TIMEOUT,
-            SettingType.INT,
-            None,
-            "For how long the group waits for a heartbeat of a member of the consumer protocol before it is removed.",
-            low=1,
-            synonyms=((BROKER_PREFIX + SESSION_TIMEOUT, 1),),
-        ),
-        Setting(
-            HEARTBEAT_INTERVAL,
-            SettingType.INT,
-            None,
-            "How often members of the consumer protocol are told to send a heartbeat.",
-            low=1,
-            synonyms=((BROKER_PREFIX + HEARTBEAT_INTERVAL, 1),),
-        ),
+    name: Setting(name, SettingType.INT, None, doc, low=1, synonyms=((BROKER_PREFIX + name, 1),))
+    for name, doc in (
+        (SESSION_TIMEOUT, "How long a member of the consumer protocol may send no heartbeat before it is removed."),
+        (HEARTBEAT_INTERVAL, "How often members of the consumer protocol send a heartbeat."),
     )
 }
 ASSIGNMENT_INTERVAL: Final = "consumer.assignment.interval.ms"
@@ -92,13 +78,12 @@ def validate_group_overrides(overrides: Mapping[str, str | None], broker: Broker
             why = f": there are no {missing[0]} yet" if missing else ""
             problems.append(f"Unknown group config name: {name}{why}")
             continue
-        try:
-            value = setting.parse(text or "")
-        except ValueError as problem:
-            problems.append(f"Invalid value {text} for configuration {name}: must be {problem}")
+        if (invalid := setting.refusal(text or "")) is not None:
+            problems.append(invalid)
             continue
         if name in INERT_GROUP_SETTINGS:
             continue
+        value = setting.parse(text or "")
         assert isinstance(value, int)
         values[name] = value
         low, high = _limits(name, broker)

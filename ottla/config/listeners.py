@@ -1,12 +1,11 @@
-"""Where a broker listens, and what it tells its clients.
+"""Listeners and advertised listeners (KIP-103).
 
-A listener has a name, an address to bind and an address to advertise. Clients connect to any broker and are
-then sent to the advertised address of the partition's leader, on the listener of the name they came in by. So
-an advertised address must be one that clients can reach: binding to all interfaces says nothing about that,
-and is refused unless an address to advertise comes with it.
+A listener has a name, an address to bind and an address to advertise. Clients connect to any broker, and then to the
+advertised address of the partition's leader, on the listener with the same name. So clients must be able to reach an
+advertised address: a listener on all interfaces needs one, and is refused without.
 
-Brokers talk among themselves on the listener that inter.broker.listener.name names, which clients may use as well; when
-it names none, on one more that is theirs alone, beside the first, on a port that the system chooses.
+Brokers use the listener of inter.broker.listener.name among themselves, which clients may use as well. Without that
+setting there is a separate inter-broker listener, on the host of the first one and a port that the system chooses.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SUPPORTED_PROTOCOLS: Final = ("PLAINTEXT",)
 
 REPLICATION: Final = "REPLICATION"
-"""The name of the listener that only brokers use."""
+"""The name of the separate inter-broker listener."""
 
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::")
 
@@ -34,7 +33,7 @@ class Listener(NamedTuple):
     advertised_port: int
 
     def bound(self, port: int) -> Listener:
-        """The same listener once it is bound; an advertised port left open becomes the bound one."""
+        """The same listener after binding; an advertised port 0 becomes the bound one."""
         return self._replace(port=port, advertised_port=self.advertised_port or port)
 
     @property
@@ -71,10 +70,10 @@ def parse_listeners(
     protocol_map: Sequence[str],
     not_opened: Sequence[str] = (),
 ) -> tuple[tuple[Listener, ...], list[str]]:
-    """The listeners to open, and what is wrong. `not_opened` names those of Kafka's controllers."""
+    """The listeners to open, and problems. `not_opened`: the names of Kafka's controller listeners."""
     problems: list[str] = []
     bind = _parse_endpoints("listeners", listeners, not_opened, problems)
-    told = {
+    advertised_at = {
         endpoint.name: endpoint
         for endpoint in _parse_endpoints("advertised.listeners", advertised, not_opened, problems)
     }
@@ -85,15 +84,15 @@ def parse_listeners(
     names = [endpoint.name for endpoint in bind]
     problems.extend(
         f"advertised.listeners: {name} is not among listeners, which are {', '.join(names) or 'none'}"
-        for name in told
+        for name in advertised_at
         if name not in names
     )
-    opened = [_join(endpoint, told.get(endpoint.name), protocols, problems) for endpoint in bind]
+    opened = [_join(endpoint, advertised_at.get(endpoint.name), protocols, problems) for endpoint in bind]
     return tuple(opened), problems
 
 
 def inter_broker_listener(listeners: Sequence[Listener], name: str | None) -> tuple[Listener | None, list[str]]:
-    """The listener brokers use among themselves, and what is wrong: the one named, else one of their own."""
+    """The inter-broker listener, and problems: the named one, or a separate one."""
     names = [listener.name for listener in listeners]
     if name:
         found = next((listener for listener in listeners if listener.name == name.upper()), None)
@@ -102,7 +101,7 @@ def inter_broker_listener(listeners: Sequence[Listener], name: str | None) -> tu
         return found, []
     if REPLICATION in names:
         problem = (
-            f"listeners: {REPLICATION} is what brokers call the listener of their own: "
+            f"listeners: {REPLICATION} is the name of the separate inter-broker listener: "
             f"set inter.broker.listener.name={REPLICATION}, or give it another name"
         )
         return None, [problem]
@@ -147,18 +146,18 @@ def _parse_endpoint(text: str) -> _Endpoint | None:
     host, _, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-        sound = ":" in host  # brackets are for IPv6 addresses, and those need them
+        valid = ":" in host  # brackets are for IPv6 addresses, and those need them
     else:
-        sound = ":" not in host
-    sound = sound and name.replace("_", "").replace("-", "").replace(".", "").isalnum()
-    sound = sound and not any(unfit in host for unfit in "[]/ \t")
-    if not sound or not (port.isascii() and port.isdecimal()) or int(port[:6]) > 65535:
+        valid = ":" not in host
+    valid = valid and name.replace("_", "").replace("-", "").replace(".", "").isalnum()
+    valid = valid and not any(invalid in host for invalid in "[]/ \t")
+    if not valid or not (port.isascii() and port.isdecimal()) or int(port[:6]) > 65535:
         return None
     return _Endpoint(name.upper(), host, int(port))
 
 
 def _refuse_shared_ports(bind: Sequence[_Endpoint], problems: list[str]) -> None:
-    """Two listeners on one port are told apart only by their address family or their own addresses."""
+    """Two listeners on one port need different addresses or address families."""
     for index, one in enumerate(bind):
         for other in bind[:index]:
             clash = one.host == other.host or one.host in _ANY_ADDRESS or other.host in _ANY_ADDRESS
@@ -184,7 +183,9 @@ def _parse_protocol_map(entries: Sequence[str], problems: list[str]) -> Mapping[
     return protocols
 
 
-def _join(endpoint: _Endpoint, told: _Endpoint | None, protocols: Mapping[str, str], problems: list[str]) -> Listener:
+def _join(
+    endpoint: _Endpoint, advertised_at: _Endpoint | None, protocols: Mapping[str, str], problems: list[str]
+) -> Listener:
     name, host, port = endpoint
     protocol = protocols.get(name)
     if protocol is None:
@@ -194,22 +195,22 @@ def _join(endpoint: _Endpoint, told: _Endpoint | None, protocols: Mapping[str, s
         )
     elif protocol not in SUPPORTED_PROTOCOLS:
         problems.append(f"listeners: {name} uses {protocol}, which Ottla does not support yet; use PLAINTEXT")
-    if told is not None and told.host in _ANY_ADDRESS:
+    if advertised_at is not None and advertised_at.host in _ANY_ADDRESS:
         problems.append(
-            f"advertised.listeners: {told.host or 'an empty host'} of {name} is no address for a client "
+            f"advertised.listeners: {advertised_at.host or 'an empty host'} of {name} is no address for a client "
             "to connect to; give this machine's name or address"
         )
-    if told is None and host in _ANY_ADDRESS:
+    if advertised_at is None and host in _ANY_ADDRESS:
         problems.append(
             f"listeners: {name} listens on all interfaces, so clients must be told an address: "
             f"set advertised.listeners={name}://HOST:{port}, HOST being this machine's name or address"
         )
-    advertised = told or endpoint
+    advertised = advertised_at or endpoint
     return Listener(
         name,
         host or "0.0.0.0",
         port,
         protocol or "PLAINTEXT",
         advertised.host,
-        advertised.port or (port if told else 0),
+        advertised.port or (port if advertised_at else 0),
     )

@@ -181,11 +181,10 @@ def validate_topic_overrides(overrides: Mapping[str, str | None], broker: Broker
             problems.append(f"Unknown topic config name: {name}")
         elif text is None:
             problems.append(f"Null value not supported for topic configs: {name}")
+        elif (invalid := setting.refusal(text)) is not None:
+            problems.append(invalid)
         else:
-            try:
-                values[name] = setting.parse(text)
-            except ValueError as problem:
-                problems.append(f"Invalid value {text} for configuration {name}: must be {problem}")
+            values[name] = setting.parse(text)
     problems.extend(_lag_conflict(values, broker))
     if problems:
         raise Refused(ErrorCode.invalid_config, "; ".join(problems))

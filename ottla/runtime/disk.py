@@ -133,8 +133,7 @@ class RealFile:
             return self.pread_into(buffer, offset)
 
     def pread_once(self, length: int, offset: int) -> bytes:
-        fd = self._pin(writing=False)
-        try:
+        with self._pinned("read") as fd:
             if not hasattr(os, "posix_fadvise"):
                 return os.pread(fd, length, offset)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # pages read ahead would stay
@@ -143,10 +142,6 @@ class RealFile:
             if not cached:
                 os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
             return data
-        except OSError as failure:
-            raise _fault("read", self.path, failure) from failure
-        finally:
-            self._unpin()
 
     def _cached(self, fd: int, length: int, offset: int) -> bool:
         """Whether all of it is in the page cache, judged by single bytes."""
@@ -179,20 +174,12 @@ class RealFile:
         if self._disk.deferred is not None:
             return
         self._disk.check_sync_failure()
-        fd = self._pin(writing=True)
-        try:
+        with self._pinned("sync", writing=True) as fd:
             self._disk.fsync(fd, self.path)
-        finally:
-            self._unpin()
 
     def keep(self) -> RealFile:
-        fd = self._pin(writing=False)
-        try:
+        with self._pinned("keep open") as fd:
             return KeptFile(self._disk, self.path, os.dup(fd))
-        except OSError as failure:
-            raise _fault("keep open", self.path, failure) from failure
-        finally:
-            self._unpin()
 
     def close(self) -> None:
         with self._disk.guard:
@@ -209,6 +196,15 @@ class RealFile:
             fd = self._fd if self._fd >= 0 else self._open_guarded(writing)
             self._pins += 1
             return fd
+
+    @contextmanager
+    def _pinned(self, verb: str, *, writing: bool = False) -> Iterator[int]:
+        fd = self._pin(writing)
+        try:
+            with _faults(verb, self.path):
+                yield fd
+        finally:
+            self._unpin()
 
     def _unpin(self) -> None:
         with self._disk.guard:
