@@ -1,7 +1,7 @@
-"""The broker settings that mean something here: Kafka's names and Kafka's defaults, and a few of Ottla's own.
+"""The broker settings: Kafka's names and defaults, and a few of Ottla's own.
 
-Where a default differs from Kafka's, the sentence says so. Settings that Kafka has and Ottla accepts without
-effect are in `inert_settings`.
+Where a default differs from Kafka's, its description says so. Settings that Ottla accepts without effect are in
+`inert_settings`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _CLUSTER = Dynamic.CLUSTER_WIDE
 
 
 ALIASES: Final = {"node.id": "broker.id"}
-"""Names that mean the same setting: what is set under the first is set under the second."""
+"""Other names of settings."""
 
 _BASICS = (
     Setting(
         "broker.id",
         _INT,
         1,
-        "The id of this broker, unique in its cluster. Kafka leaves it to be generated.",
+        "The id of this broker, unique in its cluster. Kafka can generate it.",
         low=0,
     ),
     Setting(
@@ -49,7 +49,9 @@ _BASICS = (
         low=0,
         high=65535,
     ),
-    Setting("ottla.metrics.host", _STRING, "127.0.0.1", "The address of that port. It asks nobody who they are."),
+    Setting(
+        "ottla.metrics.host", _STRING, "127.0.0.1", "The address of ottla.metrics.port, which has no authentication."
+    ),
     Setting(
         "ottla.metrics.topics.max",
         _INT,
@@ -62,22 +64,22 @@ _BASICS = (
         "record.validation",
         _STRING,
         "header",
-        "What of a produced batch is checked: its header and checksum (header), or every record too (full).",
+        "What is checked of a produced batch: header and checksum (header), or every record too (full).",
         choices=("header", "full"),
     ),
     Setting(
         "auto.create.topics.enable",
         _BOOLEAN,
         True,
-        "Whether asking for a topic that does not exist creates it.",
+        "Whether a Metadata request for an unknown topic creates it.",
     ),
     Setting("delete.topic.enable", _BOOLEAN, True, "Whether topics may be deleted."),
-    Setting("num.partitions", _INT, 1, "How many partitions a topic gets when nobody says.", low=1),
+    Setting("num.partitions", _INT, 1, "The default number of partitions of a new topic.", low=1),
     Setting(
         "default.replication.factor",
         _INT,
         1,
-        "How many replicas a partition gets when nobody says.",
+        "The default replication factor of a new topic.",
         low=1,
         high=2**15 - 1,
     ),
@@ -85,7 +87,7 @@ _BASICS = (
         "max.request.partition.size.limit",
         _INT,
         2000,
-        "How many partitions one answer to DescribeTopicPartitions may hold.",
+        "How many partitions one DescribeTopicPartitions response may have.",
         low=1,
     ),
 )
@@ -101,32 +103,32 @@ _NETWORK = (
         "advertised.listeners",
         _LIST,
         None,
-        "The addresses clients are told to use, one for each listener that differs from where it listens.",
+        "The addresses that clients use, for listeners where they differ from the bound address.",
     ),
     Setting(
         "listener.security.protocol.map",
         _LIST,
         ("SASL_SSL:SASL_SSL", "PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT"),
-        "The security protocol of each listener name. Only PLAINTEXT can be used yet.",
+        "The security protocol of each listener name. Only PLAINTEXT is supported yet.",
     ),
     Setting(
         "inter.broker.listener.name",
         _STRING,
         None,
-        "The listener that brokers use among themselves. Unset: one of their own, beside the first, on any free port.",
+        "The listener for inter-broker traffic. Unset: a separate one, on the host of the first and any free port.",
     ),
     Setting(
         "security.inter.broker.protocol",
         _STRING,
         "PLAINTEXT",
-        "The protocol among brokers, when inter.broker.listener.name does not say. Only PLAINTEXT yet.",
+        "The inter-broker security protocol without inter.broker.listener.name. Only PLAINTEXT yet.",
         choices=("PLAINTEXT",),
     ),
     Setting(
         "controller.listener.names",
         _LIST,
         (),
-        "Listeners that a Kafka controller would use. Ottla has no controller port, and does not open them.",
+        "Listeners of a Kafka controller. Ottla has no controller port, and does not open them.",
     ),
     Setting(
         "socket.send.buffer.bytes",
@@ -146,7 +148,7 @@ _NETWORK = (
         "socket.request.max.bytes",
         _INT,
         104857600,
-        "The largest request a client may send; a larger one closes its connection.",
+        "The largest request that a client may send; a larger one closes its connection.",
         low=1,
     ),
     Setting("socket.listen.backlog.size", _INT, 50, "How many connections may wait to be accepted.", low=1),
@@ -154,7 +156,7 @@ _NETWORK = (
         "max.connections",
         _INT,
         INT_MAX,
-        "How many connections the broker keeps at once.",
+        "How many connections the broker may have at once.",
         low=0,
         dynamic=_CLUSTER,
     ),
@@ -170,7 +172,7 @@ _NETWORK = (
         "connections.max.idle.ms",
         _LONG,
         600000,
-        "A connection silent for this long is closed; -1 never closes one.",
+        "A connection that is idle for this long is closed; -1: never.",
         low=-1,
     ),
     Setting(
@@ -205,13 +207,13 @@ _NETWORK = (
         "broker stops reading from it. A single request may be larger.",
         low=1,
     ),
-    Setting("request.timeout.ms", _INT, 30000, "How long a broker waits for another broker's answer.", low=1),
-    Setting("fetch.max.bytes", _INT, 57671680, "The most bytes of records one Fetch is answered with.", low=1024),
+    Setting("request.timeout.ms", _INT, 30000, "How long a broker waits for the response of another broker.", low=1),
+    Setting("fetch.max.bytes", _INT, 57671680, "How many bytes of records one Fetch response may have.", low=1024),
     Setting(
         "max.incremental.fetch.session.cache.slots",
         _INT,
         1000,
-        "How many fetch sessions the broker remembers.",
+        "How many fetch sessions the broker caches.",
         low=0,
     ),
 )
@@ -229,14 +231,14 @@ _REPLICATION = (
         "unclean.leader.election.enable",
         _BOOLEAN,
         False,
-        "Whether a replica that may lack records can become leader when no other is left.",
+        "Whether a replica outside of ISR and ELR can become leader when no other is left. Loses records.",
         dynamic=_CLUSTER,
     ),
     Setting(
         "replica.lag.time.max.ms",
         _LONG,
         30000,
-        "A follower that has not caught up for this long leaves the in-sync set.",
+        "A follower that has not caught up for this long leaves the ISR.",
         low=1,
     ),
     Setting(
@@ -255,42 +257,44 @@ _REPLICATION = (
         low=0,
         dynamic=_CLUSTER,
     ),
-    Setting("replica.fetch.max.bytes", _INT, 1048576, "How much a follower asks for of one partition.", low=0),
+    Setting("replica.fetch.max.bytes", _INT, 1048576, "How many bytes a follower fetches of one partition.", low=0),
     Setting("replica.fetch.wait.max.ms", _INT, 500, "How long a follower's fetch waits for records.", low=0),
     Setting("replica.fetch.min.bytes", _INT, 1, "How many bytes a follower's fetch waits for.", low=0),
-    Setting("replica.fetch.backoff.ms", _INT, 1000, "How long a follower rests after an error.", low=0),
-    Setting("replica.fetch.response.max.bytes", _INT, 10485760, "How much a follower asks for in all.", low=0),
+    Setting("replica.fetch.backoff.ms", _INT, 1000, "How long a follower waits after an error.", low=0),
+    Setting(
+        "replica.fetch.response.max.bytes", _INT, 10485760, "How many bytes a follower fetches in one request.", low=0
+    ),
     Setting(
         "replica.high.watermark.checkpoint.interval.ms",
         _LONG,
         5000,
-        "How often high watermarks are written down.",
+        "How often high watermarks are written to the checkpoint.",
         low=1,
     ),
     Setting(
         "replica.selector.class",
         _CLASS,
         None,
-        "How the replica to read from is chosen; unset, by the consumer's rack.",
+        "How the replica to read from is chosen; unset: by the consumer's rack.",
     ),
     Setting(
         "auto.leader.rebalance.enable",
         _BOOLEAN,
         True,
-        "Whether leadership moves back to the preferred replicas by itself.",
+        "Whether leadership moves back to the preferred replicas automatically.",
     ),
     Setting(
         "leader.imbalance.check.interval.seconds",
         _LONG,
         300,
-        "How often the balance of leaders is looked after.",
+        "How often the balance of leaders is checked.",
         low=1,
     ),
     Setting(
         "leader.imbalance.per.broker.percentage",
         _INT,
         10,
-        "Above this imbalance leaders are moved.",
+        "Leaders move back to a broker above this imbalance.",
         low=0,
         high=100,
     ),
@@ -298,14 +302,14 @@ _REPLICATION = (
         "controlled.shutdown.enable",
         _BOOLEAN,
         True,
-        "Whether a stopping broker hands over its leadership first.",
+        "Whether a stopping broker moves its leadership to others first.",
     ),
-    Setting("controlled.shutdown.max.retries", _INT, 3, "How often handing over is tried.", low=0),
+    Setting("controlled.shutdown.max.retries", _INT, 3, "How often a controlled shutdown is tried.", low=0),
     Setting(
         "controlled.shutdown.retry.backoff.ms",
         _LONG,
         5000,
-        "How long to rest between two tries of handing over.",
+        "The pause between two tries of a controlled shutdown.",
         low=0,
     ),
 )
@@ -315,34 +319,34 @@ _SESSIONS = (
         "broker.session.timeout.ms",
         _INT,
         9000,
-        "With an embedded store: a broker that hangs for this long is taken for dead; one that ends is seen at once.",
+        "The session timeout with an embedded store: for a broker that hangs; the end of a process is seen at once.",
         low=100,
     ),
     Setting(
         "zookeeper.session.timeout.ms",
         _INT,
         18000,
-        "A broker that ZooKeeper has not heard of for this long is taken for dead, and so is one that hangs.",
+        "The ZooKeeper session timeout: after it a broker that is cut off or hangs is removed from the cluster.",
         low=100,
     ),
     Setting(
         "zookeeper.connection.timeout.ms",
         _INT,
         None,
-        "How long to wait for ZooKeeper at the start; unset, as long as a session lasts.",
+        "How long to wait for ZooKeeper at the start; unset: the session timeout.",
         low=1,
     ),
     Setting(
         "zookeeper.auth",
         SettingType.PASSWORD,
         None,
-        "Who the broker is to ZooKeeper: digest:USER:PASSWORD, or sasl:USER:PASSWORD for SASL with DIGEST-MD5.",
+        "The credentials for ZooKeeper: digest:USER:PASSWORD, or sasl:USER:PASSWORD for SASL with DIGEST-MD5.",
     ),
     Setting(
         "zookeeper.set.acl",
         _BOOLEAN,
         False,
-        "Whether the nodes that brokers make can be written only by who zookeeper.auth says they are.",
+        "Whether znodes get an ACL: only the identity of zookeeper.auth can write them.",
     ),
 )
 
