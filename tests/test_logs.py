@@ -184,10 +184,10 @@ def test_threads_that_speak_at_the_same_time_are_in_order(events):
 
 def test_lines_name_the_broker_that_speaks(log_into):
     stream = log_into(broker=3)
-    logging.getLogger("ottla.cluster").warning("out of touch with ZooKeeper")
-    assert stream.getvalue().endswith("Z [broker 3] WARNING ottla.cluster out of touch with ZooKeeper\n")
+    logging.getLogger("ottla.cluster").warning("disconnected from ZooKeeper")
+    assert stream.getvalue().endswith("Z [broker 3] WARNING ottla.cluster disconnected from ZooKeeper\n")
     stream = log_into(broker=3, form="json")
-    logging.getLogger("ottla.cluster").warning("out of touch with ZooKeeper")
+    logging.getLogger("ottla.cluster").warning("disconnected from ZooKeeper")
     assert json.loads(stream.getvalue())["broker"] == 3
 
 

@@ -170,7 +170,7 @@ class ControllerLoop:
                 raise Refused(ErrorCode.not_controller, "Another broker has become controller.") from conflict
             await self._view.reload()
             raise Fault(
-                f"the store holds what no controller wrote ({conflict}); the image is read anew, try again"
+                f"the store has nodes that no controller wrote ({conflict}); the image was loaded again, try again"
             ) from conflict
         except SessionLost:
             self._resign("the session has ended")

@@ -161,7 +161,7 @@ class EmbeddedStore:
         """Our session has expired, and our ephemeral nodes are gone. Begin a new one; its owner registers again."""
         if self._state is not SessionState.lost:
             log.warning(
-                "the broker has stood still for more than %g s: its session was ended, it registers again",
+                "the broker has hung for more than %g s: its session has expired, it registers again",
                 self._file.lease_seconds,
             )
             self._become(SessionState.lost)

@@ -287,7 +287,7 @@ class StoreFile:
     def commit(self, ops: Sequence[Op]) -> list[str]:
         with self._transaction() as db:
             if not db.execute("SELECT 1 FROM session WHERE id=?", (self._session,)).fetchone():
-                raise SessionLost(f"the session on the store {self.path} has ended: somebody held it for dead")
+                raise SessionLost(f"the session on the store {self.path} has expired")
             paths = [self._perform(index, op) for index, op in enumerate(ops)]
             db.execute("UPDATE tally SET commits=commits+1")
         self._commits += 1  # our own change need not be reported
@@ -406,9 +406,7 @@ class StoreFile:
             db.execute("UPDATE tally SET commits=commits+1")
         for session, last in ended:
             if last is not None:
-                log.warning(
-                    "a broker process has stood still for more than %g s: its session is ended", last.lease_seconds
-                )
+                log.warning("a broker process has hung for more than %g s: its session has expired", last.lease_seconds)
             self._disk.remove(self._lock_path(session))
 
     def _lock_path(self, session: int) -> str:

@@ -204,9 +204,9 @@ class ZooKeeperSession:
     def _log_event(self, event: SessionEvent) -> None:
         if event.state is SessionState.suspended:
             reason = event.reason or "no answer"
-            log.warning("out of touch with ZooKeeper (%s): the cluster stays as it is until it is back", reason)
+            log.warning("disconnected from ZooKeeper (%s): the cluster stays as it is until it is back", reason)
         elif event.state is SessionState.connected:
-            log.info("in touch with ZooKeeper at %s", self._address)
+            log.info("connected to ZooKeeper at %s", self._address)
         elif event.refused:
             log.error("ZooKeeper at %s refused the authentication: check zookeeper.auth", self._address)
         else:
@@ -340,5 +340,5 @@ class Watchdog:
             ticked = self._ticked
             if time.monotonic() - ticked > self._seconds and ticked != reported:
                 reported = ticked
-                log.error("the broker has stood still for more than %g s: its session is given up", self._seconds)
+                log.error("the broker has hung for more than %g s: its session is ended", self._seconds)
                 self._on_hang()

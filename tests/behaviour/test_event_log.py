@@ -111,11 +111,11 @@ def live_it(story: Story) -> dict[str, int]:
         producer.send("bulk", b"taken").result(60)
     story.told("the disk takes writes again")
     assert cluster.ensemble is not None
-    out, back = story.count("out of touch with ZooKeeper"), story.count(" in touch with ZooKeeper")
+    out, back = story.count("disconnected from ZooKeeper"), story.count(" connected to ZooKeeper")
     cluster.ensemble.servers[0].kill()
-    story.told("out of touch with ZooKeeper", times=out + 3)
+    story.told("disconnected from ZooKeeper", times=out + 3)
     cluster.ensemble.start()
-    story.told(" in touch with ZooKeeper", times=back + 3)
+    story.told(" connected to ZooKeeper", times=back + 3)
     with Admin(cluster.bootstrap) as admin:
         others = [broker for broker in (1, 2, 3) if broker != filled]
         wait_for(lambda: moved(admin, others), "the controller to be back", 60)
@@ -164,8 +164,8 @@ def test_the_logs_alone_tell_what_happened_in_order_and_in_few_lines(tmp_path: P
         rf"replica {paused} of .* is in sync",
         r"ERROR ottla.disk bulk-0: the disk refuses writes \(KAFKA_STORAGE_ERROR\): cannot write .*bulk-0/.*: File too",
         r"INFO ottla.disk bulk-0: the disk takes writes again",
-        r"WARNING ottla\.\S+ out of touch with ZooKeeper",
-        r"INFO ottla\.\S+ in touch with ZooKeeper",
+        r"WARNING ottla\.\S+ disconnected from ZooKeeper",
+        r"INFO ottla\.\S+ connected to ZooKeeper",
         r"bulk-0: reassignment done, the replicas are \d, \d \(they were \d, \d, \d\)",
         r"broker \d is stopping \(SIGTERM\)",
         r"broker \d has stopped, its logs are closed cleanly",

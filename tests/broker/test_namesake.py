@@ -79,7 +79,7 @@ def test_a_process_that_was_stopped_until_another_took_its_id_says_so_and_ends(t
     with served(tmp_path / "1st", store, controls) as first, served(tmp_path / "2nd", store, 3 - controls) as second:
         old, other = (first, second) if controls == 1 else (second, first)
         old.pause()
-        wait_for(lambda: "stood still" in other.log_text(), "the session of the stopped process to end")
+        wait_for(lambda: "has hung" in other.log_text(), "the session of the stopped process to end")
         with served(tmp_path / "new", store, 1) as new:
             old.resume()
             assert old.wait(20) == 1

@@ -16,9 +16,9 @@ PAGE = PACKAGE.parent / "docs" / "troubleshooting.md"
 MESSAGES = [
     "listens on all interfaces, so clients must be told an address",
     "no ZooKeeper answers at ",
-    "out of touch with ZooKeeper (",
+    "disconnected from ZooKeeper (",
     ": the cluster stays as it is until it is back",
-    "in touch with ZooKeeper",
+    "connected to ZooKeeper",
     "did not answer: whether this was done is not known",
     "does not answer, so there is no controller, and nothing was done",
     "No replica is alive",

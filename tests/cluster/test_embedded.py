@@ -299,7 +299,7 @@ def test_an_expired_session_commits_nothing_and_another_begins(tmp_path, caplog)
         with pytest.raises(SessionLost):
             await store.commit([Create("/late")])
         await until(lambda: seen == [SessionState.lost, SessionState.connected])
-        told = "its session was ended, it registers again"
+        told = "its session has expired, it registers again"
         assert sum(told in record.getMessage() for record in caplog.records) == 1
         assert await store.children("/") == []
         await store.commit([Create("/mine", ephemeral=True)])
