@@ -30,13 +30,13 @@ def alter_partitions(
     broker = image.brokers.get(broker_id)
     if broker is None or broker.epoch != broker_epoch:
         raise Refused(ErrorCode.stale_broker_epoch, f"Broker {broker_id} is not registered under {broker_epoch}.")
-    everybody = LiveBrokers(image.brokers)
+    all_live = LiveBrokers(image.brokers)
     draft = Draft(image)
     decision: ControllerDecision[AlterPartitionResult] = ControllerDecision([], [])
     for proposal in proposals:
         try:
             old = _found(draft, proposal)
-            live = everybody.of(proposal.topic_id, proposal.partition)
+            live = all_live.of(proposal.topic_id, proposal.partition)
             terms = Terms.of(draft.topics.map[draft.names.map[proposal.topic_id]], rules)
             _check(old, proposal, broker, live)
             if settled(old, live, terms) is not old:

@@ -114,7 +114,7 @@ class BrokerGone(NamedTuple):
 
 
 class BrokerConfigChanged(NamedTuple):
-    """`broker` None stands for all brokers."""
+    """`broker` None: of all brokers."""
 
     broker: int | None
     configs: Mapping[str, str]

@@ -117,8 +117,8 @@ def due(partition: PartitionState, live: LiveBrokers, terms: Terms) -> Partition
 def counted(old: PartitionState, new: PartitionState) -> PartitionState:
     """`new` with its epochs incremented according to what changed since `old`; the same `old` if nothing did.
 
-    Whoever leads anew does so under a new leader epoch. So does a leader that some replica no longer belongs to: what
-    that one still asks for is then recognised.
+    A newly elected leader has a new leader epoch. So has a leader when a replica is removed from the assignment: what
+    that replica still fetches is then recognised.
     """
     if new == old:
         return old
@@ -140,7 +140,7 @@ def _first_state(partition: PartitionState, live: LiveBrokers) -> PartitionState
 
 
 def led(partition: PartitionState, leader: int, in_sync: Mapping[int, int], live: LiveBrokers) -> PartitionState:
-    """Led by this replica, with these in sync and nobody eligible."""
+    """Led by this replica, with this ISR and an empty ELR."""
     return partition._replace(
         leader=leader,
         broker_epoch=live.epoch(leader, NO_EPOCH) if leader != NO_BROKER else NO_EPOCH,
@@ -192,8 +192,8 @@ class _Election:
                 return next((replica for replica in able if replica != partition.leader), able[0])
         if self.terms.unclean and (replica := unclean_choice(partition, self.live)) != NO_BROKER:
             return replica
-        hope = self._alive((partition.last_leader,))
-        return hope[0] if hope and not self.in_sync and not self.eligible else NO_BROKER
+        last = self._alive((partition.last_leader,))
+        return last[0] if last and not self.in_sync and not self.eligible else NO_BROKER
 
     def _goes_on(self, leader: int, others: bool) -> bool:
         broker = self.live.brokers.get(leader)
@@ -219,8 +219,8 @@ def with_eligible(state: PartitionState, held: Mapping[int, int], enough: int, l
 
 def unclean_choice(partition: PartitionState, live: LiveBrokers) -> int:
     """Unclean election: the live replica that was closest to the last leader. Acknowledged records may be lost."""
-    hoped = (partition.last_leader, *partition.in_sync, *partition.eligible, *partition.replicas)
-    alive = [replica for replica in hoped if replica in live.brokers and replica in partition.replicas]
+    candidates = (partition.last_leader, *partition.in_sync, *partition.eligible, *partition.replicas)
+    alive = [replica for replica in candidates if replica in live.brokers and replica in partition.replicas]
     return next((replica for replica in alive if replica in live.staying), alive[0] if alive else NO_BROKER)
 
 

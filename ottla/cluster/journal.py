@@ -235,7 +235,7 @@ def _leaders(old: Image, new: Image, moved: list[_Moved], unclean: set[str], sto
             text = f"{_subject(names)} {has} no leader, broker {before} led: {why}"
             yield _info(text) if before in stopping else _warning(text)
             continue
-        instead = "nobody led" if before == NO_BROKER else f"broker {before} led"
+        instead = "no leader before" if before == NO_BROKER else f"broker {before} led"
         text = f"{_subject(names)} {has} leader {after}, {instead}: {why}"
         yield _warning(text) if why.startswith("unclean") else _info(text)
 
@@ -311,7 +311,7 @@ def _acceptance(
         on_purpose = bool(gone) and gone <= stopping
         yield _info(text) if on_purpose else _warning(text)
     if enough:
-        yield _info(f"{_subject(enough)}: enough replicas in sync, acks=all is taken again")
+        yield _info(f"{_subject(enough)}: enough replicas in sync, acks=all is accepted again")
 
 
 def _reassigned(moved: list[_Moved]) -> Iterator[Event]:

@@ -23,7 +23,7 @@ def alter_reassignments(
     image: Image, wanted: Sequence[Reassignment], rules: Rules, *, factor_may_change: bool = True
 ) -> ControllerDecision[PartitionResult]:
     """Begin, replace or cancel reassignments, each independently."""
-    everybody = LiveBrokers(image.brokers)
+    all_live = LiveBrokers(image.brokers)
     decision: ControllerDecision[PartitionResult] = ControllerDecision([], [])
     times = Counter((each.topic, each.partition) for each in wanted)
     for each in wanted:
@@ -37,7 +37,7 @@ def alter_reassignments(
                     f"Unable to find a topic-partition {each.topic}-{each.partition}.",
                 )
             old = topic.partitions[each.partition]
-            live = everybody.of(topic.id, each.partition)
+            live = all_live.of(topic.id, each.partition)
             terms = Terms.of(topic, rules)
             if each.replicas is None:
                 new = _cancelled(old, live, terms)

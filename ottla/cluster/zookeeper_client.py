@@ -359,7 +359,7 @@ def fault_of(error: Exception, where: str, meaning: str, reason: str = "") -> Fa
     if isinstance(error, AuthFailedError):
         return Fault(f"{where} refused the authentication: check zookeeper.auth")
     if isinstance(error, NoAuthError):
-        return Fault(f"{where} allows this to somebody else only ({meaning}): check zookeeper.auth")
+        return Fault(f"{where} denies access ({meaning}): check zookeeper.auth")
     if isinstance(error, UnimplementedError):
         return Fault(f"{where} is too old: Ottla needs 3.8 or newer")
     return Fault(f"{where} failed with {type(error).__name__}: {meaning}")

@@ -325,7 +325,7 @@ def _conflicts(config: BrokerConfig) -> list[str]:
     if config.zookeeper_auth is not None and not ZOOKEEPER_AUTH.fullmatch(config.zookeeper_auth):
         problems.append("zookeeper.auth: must be digest:USER:PASSWORD or sasl:USER:PASSWORD")
     if config.zookeeper_set_acl and config.zookeeper_auth is None:
-        problems.append("zookeeper.set.acl: needs zookeeper.auth, which says to whom the nodes will belong")
+        problems.append("zookeeper.set.acl: needs zookeeper.auth, which names the owner of the nodes")
     ordered = (
         ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
         ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),

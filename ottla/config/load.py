@@ -189,7 +189,7 @@ class _Gathered:
         changed = with_address(listeners, self._so_far("controller.listener.names"), host, port)
         if changed is None:
             self.problems.append(
-                "--host and --port stand for one listener, and listeners has several: use --set listeners=..."
+                "--host and --port set the address of one listener, and listeners has several: use --set listeners=..."
             )
         else:
             self.given["listeners"] = Given(changed, ConfigSource.FLAG)

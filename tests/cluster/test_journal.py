@@ -86,7 +86,7 @@ def test_a_changed_min_insync_replicas_is_reported_with_its_effect_on_acks_all()
         return [(event.level, event.text) for event in journal.events(old.apply(change))]
 
     lowered = image.apply(c.TopicConfigChanged(ORDERS, {"min.insync.replicas": "1"}))
-    assert after(image, "1")[1:] == [(INFO, "orders-0: enough replicas in sync, acks=all is taken again")]
+    assert after(image, "1")[1:] == [(INFO, "orders-0: enough replicas in sync, acks=all is accepted again")]
     refused = "orders-0: fewer replicas in sync than min.insync.replicas, acks=all is refused"
     assert after(lowered, "2")[1:] == [(WARNING, refused)]
     assert len(after(image, "3")) == 1, "it was refused before"
@@ -138,7 +138,7 @@ def test_a_partition_without_a_leader_is_a_warning_with_the_brokers_that_could_l
     stopped = told(alone, registered(1, 1, draining=True), c.BrokerGone(1, 1), gone)
     assert stopped[1] == (INFO, events[1][1]), "somebody wanted it so"
     back = told(alone.apply(c.BrokerGone(1, 1), gone), registered(1, 9), state(0, 1, (1,), 3))
-    assert back[1] == (INFO, "orders-0 has leader 1, nobody led: broker 1 is back")
+    assert back[1] == (INFO, "orders-0 has leader 1, no leader before: broker 1 is back")
 
 
 def test_an_unclean_election_is_a_warning():
@@ -165,7 +165,7 @@ def test_isr_changes_are_reported_and_whether_acks_all_is_refused():
     )
     assert told(cluster().apply(short), state(0, 1, (1, 3), 3)) == [
         (INFO, "replica 3 of orders-0 is in sync"),
-        (INFO, "orders-0: enough replicas in sync, acks=all is taken again"),
+        (INFO, "orders-0: enough replicas in sync, acks=all is accepted again"),
     ]
 
 
