@@ -8,8 +8,8 @@ import pytest
 
 from ottla.broker.broker import Broker
 from ottla.cluster.changes import BrokerConfigChanged
+from ottla.cluster.elections import missing_min_in_sync
 from ottla.cluster.image import EMPTY
-from ottla.cluster.min_in_sync import missing_records
 from ottla.cluster.requests import ConfigAlteration, ConfigEdit, ConfigOp, TopicSpec
 from ottla.errors import ErrorCode, Refused
 from ottla.local.waiting import until
@@ -88,9 +88,9 @@ def test_the_clusters_value_cannot_be_removed_and_no_broker_has_another(tmp_path
 def test_what_single_brokers_were_told_by_an_earlier_release_is_dropped():
     told = {1: {MIN: "2", "message.max.bytes": "5"}, 2: {MIN: "3"}}
     image = EMPTY.apply(*(BrokerConfigChanged(broker, configs) for broker, configs in told.items()))
-    after = image.apply(*missing_records(image, 2))
+    after = image.apply(*missing_min_in_sync(image, 2))
     assert after.broker_configs == {None: {MIN: "2"}, 1: {"message.max.bytes": "5"}}
-    assert not list(missing_records(after, 7)), "once is enough"
+    assert not list(missing_min_in_sync(after, 7)), "once is enough"
 
 
 def test_nothing_acknowledged_is_lost_while_brokers_disagree_on_min_insync_replicas(tmp_path: Path):
