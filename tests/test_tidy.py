@@ -8,6 +8,7 @@ import subprocess
 import tomllib
 from functools import cache
 from importlib import import_module
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,22 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 500
 REQUIREMENTS = 92
+
+OLD_TERMS = (
+    "census", "doom", "doors", "erased", "guests", "in_touch", "outbox", "outlook", "sift", "sight",
+)  # fmt: skip
+"""Terms of our own that Kafka's have replaced (docs/GLOSSARY.md): they stay out of identifiers and module names."""
+SAME_ON_PURPOSE = frozenset({"Admin", "Broker", "Cluster", "Consumer", "Producer"})
+"""Blocking clients have the names of asynchronous ones, and fixtures of `testing` those of what they start."""
+SAME_STILL = frozenset(
+    {
+        "Appended", "Change", "Column", "Connection", "Content", "Failed", "Fault", "Follower", "Found", "Group",
+        "GroupMember", "Member", "Network", "OffsetCommitValue", "Outcome", "Part", "Plan", "Progress", "Promise",
+        "Range", "Reading", "Request", "RoundRobin", "Schema", "Sent", "Sticky", "Subscription", "Topic", "Traffic",
+        "Verdict", "Wanted",
+    }
+)  # fmt: skip
+"""Class names that neighbouring rooms still share. No new ones."""
 
 # Spelled in halves, so that this file does not find itself.
 LEFT_OPEN = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")
@@ -238,3 +255,48 @@ def test_nobody_reaches_through_a_partition_into_its_log():
 def test_the_tests_that_start_spark_in_make_test_are_there():
     texts = [path.read_text() for path in (REPOSITORY / "tests" / "spark").rglob("test_*.py")]
     assert {name for name in IN_MAKE_TEST if not any(f"def {name}(" in text for text in texts)} == set()
+
+
+def identifiers(path: Path) -> set[str]:
+    """All names that a module defines or uses, and its own."""
+    names = {path.stem}
+    for node in ast.walk(ast.parse(path.read_text())):
+        for field in ("id", "attr", "name", "arg", "asname"):
+            name = getattr(node, field, None)
+            if isinstance(name, str):
+                names.add(name.rpartition(".")[2])
+    return names
+
+
+def test_identifiers_have_kafkas_terms():
+    anywhere = re.compile("|".join(OLD_TERMS).replace("_", "_?"), flags=re.IGNORECASE)
+    found = []
+    for path in python_files():
+        if generated(path) or not anywhere.search(f"{name_of(path)} {path.read_text()}"):
+            continue
+        for name in identifiers(path):
+            words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", name)
+            spelled = f"_{'_'.join(words).lower()}_"
+            found += [f"{name_of(path)}: {name}" for term in OLD_TERMS if f"_{term}_" in spelled]
+    assert sorted(found) == []
+
+
+def test_class_names_are_unique_within_neighbouring_rooms():
+    """Two rooms are neighbours if one imports the other. The simulator imports all rooms, and is nobody's neighbour."""
+    classes: dict[str, dict[str, list[str]]] = {}
+    neighbours: set[tuple[str, str]] = set()
+    for path in python_files():
+        package, room, *_ = [*Path(name_of(path)).with_suffix("").parts, ""]
+        if package != "ottla" or room == "sim" or generated(path):
+            continue
+        text = path.read_text()
+        for name in re.findall(r"^class ([A-Za-z]\w*)", text, flags=re.MULTILINE):
+            classes.setdefault(name, {}).setdefault(room, []).append(name_of(path))
+        for imported in re.findall(r"^\s*(?:from|import) ottla\.(\w+)", text, flags=re.MULTILINE):
+            neighbours |= {(room, imported), (imported, room)}
+    shared = {
+        name: [file for files in rooms.values() for file in files]
+        for name, rooms in classes.items()
+        if any(len(files) > 1 for files in rooms.values()) or neighbours & {*permutations(rooms, 2)}
+    }
+    assert {name: files for name, files in shared.items() if name not in SAME_ON_PURPOSE | SAME_STILL} == {}

@@ -193,7 +193,7 @@ class RealFile:
     def _pin(self, writing: bool) -> int:
         """Keep the descriptor open while a thread is inside a call with it."""
         with self._disk.guard:
-            fd = self._fd if self._fd >= 0 else self._open_guarded(writing)
+            fd = self._fd if self._fd >= 0 else self._open_locked(writing)
             self._pins += 1
             return fd
 
@@ -217,9 +217,9 @@ class RealFile:
 
     def _open(self, writing: bool) -> int:
         with self._disk.guard:
-            return self._fd if self._fd >= 0 else self._open_guarded(writing)
+            return self._fd if self._fd >= 0 else self._open_locked(writing)
 
-    def _open_guarded(self, writing: bool) -> int:
+    def _open_locked(self, writing: bool) -> int:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
         try:
             self._fd = os.open(self.path, flags | (os.O_CREAT if self._create and writing else 0), 0o644)

@@ -313,10 +313,10 @@ def test_a_killed_broker_restarts_without_waiting_for_its_old_session(zookeeper_
         first = await Cluster(zookeeper_url, runtime, data_dir=str(killed), zookeeper=long).open()
         epoch = await first.register(registration(1))
         kept = (killed / SESSION_FILE).read_bytes()
-        stranger = await Cluster(zookeeper_url, runtime, data_dir=str(other), zookeeper=long).open()
+        outsider = await Cluster(zookeeper_url, runtime, data_dir=str(other), zookeeper=long).open()
         with pytest.raises(Fault, match="broker 1 is already running"):
-            await stranger.register(registration(1))
-        await stranger.close()
+            await outsider.register(registration(1))
+        await outsider.close()
         # What a kill -9 leaves: the session, and its key in the data directory.
         assert first._session_lease is not None
         await first._session_lease.end()
@@ -389,20 +389,20 @@ def test_with_acls_only_brokers_write_nodes_and_read_secret_ones(shared_zookeepe
     async def test(runtime):
         store = await ZooKeeperStore.open(address, runtime, ours)
         await store.commit([Create("/brokers", b"1"), Create("/ottla"), Create("/ottla/key", b"k")])
-        stranger = await ZooKeeperStore.open(address, runtime, theirs)
-        assert await stranger.read("/brokers") == Node("/brokers", b"1", 0)
+        outsider = await ZooKeeperStore.open(address, runtime, theirs)
+        assert await outsider.read("/brokers") == Node("/brokers", b"1", 0)
         for forbidden in (
-            stranger.read("/ottla/key"),
-            stranger.commit([Set("/brokers", b"2")]),
-            stranger.commit([Create("/brokers/ids")]),
-            stranger.commit([Create("/new")]),
+            outsider.read("/ottla/key"),
+            outsider.commit([Set("/brokers", b"2")]),
+            outsider.commit([Create("/brokers/ids")]),
+            outsider.commit([Create("/new")]),
         ):
             with pytest.raises(Fault, match=r"denies access .* check zookeeper.auth"):
                 await forbidden
         second = await ZooKeeperStore.open(address, runtime, ours)
         await second.commit([Set("/brokers", b"2", 0), Set("/ottla/key", b"l")])
         assert await data_of(store, "/ottla/key") == b"l"
-        for each in (store, stranger, second):
+        for each in (store, outsider, second):
             await each.close()
 
     run(test)
