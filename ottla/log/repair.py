@@ -164,7 +164,8 @@ class Repair:
                 limit = min(following, claimed_end) if at < claimed_size else following
                 expected = max(self._next_offset, segment.base_offset)
                 fits = expected <= header.base_offset <= header.last_offset < limit
-                if not fits or (header.base_offset > expected and self._moved(segment, at, header, expected)):
+                behind_gap = header.base_offset > expected
+                if not fits or (behind_gap and self._moved(segment, at, header, expected, limit)):
                     return position, f"offset {header.base_offset} stands where {expected} was expected"
                 if self._next_offset < segment.base_offset:
                     hole = f"offsets {self._next_offset}..{segment.base_offset - 1} before it are missing"
@@ -266,12 +267,20 @@ class Repair:
             return 0, 0
         return claimed.size, claimed.end_offset
 
-    def _moved(self, segment: Segment, position: int, header: BatchHeader, expected: int) -> bool:
-        """Whether a batch behind a gap stands at a wrong offset: compaction leaves gaps, but the batch behind this one
-        goes on as if there were none."""
-        behind = segment.log.pread(_OFFSET_BYTES, position + header.size)
+    def _moved(self, segment: Segment, position: int, header: BatchHeader, expected: int, limit: int) -> bool:
+        """Whether a batch behind a gap stands at a wrong offset. Compaction leaves gaps; but the batch behind this one
+        goes on as if there were none, or there is no batch behind it, no compaction, and nothing else that proves an
+        end of the log so late: then a leader appended it where the one before ends, and a follower copies it anew."""
+        behind = position + header.size
+        following = segment.log.pread(_OFFSET_BYTES, behind)
         without_gap = expected + header.next_offset - header.base_offset
-        return len(behind) == _OFFSET_BYTES and int.from_bytes(behind, "big", signed=True) == without_gap
+        if len(following) == _OFFSET_BYTES and int.from_bytes(following, "big", signed=True) == without_gap:
+            return True
+        log = self._log
+        proven = max(self._recovery_point, log.told_end) >= header.next_offset or self._known_gap(header.base_offset)
+        if proven or log.config.cleanup_compact or log.cleaned or segment is not log.segments[-1]:
+            return False
+        return whole_at(segment.log.pread, behind, Bounds(segment.size, header.next_offset, limit)) is None
 
     def _note(self, segment: Segment, header: BatchHeader, batch: memoryview) -> None:
         log = self._log

@@ -96,6 +96,34 @@ def test_zeros_over_a_batch_and_the_offset_of_the_next_one_are_not_taken_for_off
     assert list(served(log)) == [2, 3, 4, 5]
 
 
+def test_a_last_batch_whose_offset_moved_is_not_taken_for_one_behind_a_gap():
+    """Nothing behind it contradicts the offset; but without compaction a leader leaves no gap."""
+    disk = SimDisk(Random(5))
+    log = opened(disk)
+    sent = fill(log, 3)
+    path = logs(disk)[0]
+    content = bytearray(disk.read(path))
+    content[len(sent[0]) + len(sent[1]) + 4] ^= 2  # a byte of the third one's offset
+    disk.write_atomic(path, bytes(content))
+    log = opened(disk)
+    assert log.log_end == 2
+    assert list(served(log)) == [0, 1]
+    assert disk.read(f"{path}.{len(sent[0]) + len(sent[1])}.damaged") == content[len(sent[0]) + len(sent[1]) :]
+
+
+@pytest.mark.parametrize("proof", [{"high_watermark": 8}, {"cleanup_compact": True}], ids=["committed", "compacted"])
+def test_a_last_batch_behind_a_gap_of_its_leader_stays(proof):
+    disk = SimDisk(Random(5))
+    log = opened(disk)
+    fill(log, 3)
+    view, _ = make([b"behind a gap"])
+    stamp(view, 7, 0)
+    log.append_replicated(memoryview(view), NOW)
+    log = opened(disk, **proof)
+    assert log.log_end == 8
+    assert log.damage is None
+
+
 def test_what_is_cut_is_kept_aside(disk, open_log):
     log = open_log()
     sent = fill(log, 3)
