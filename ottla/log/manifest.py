@@ -12,6 +12,7 @@
     segment <base> <end> <size> <index> <timeindex> <txnindex>
     active <base> <end> <size> <index> <timeindex> <txnindex>  as a clean close left it
     epochs <leader-epoch-checkpoint>                           as a clean close left it
+    snapshots <offset> ...                                     the producer snapshots that a clean close left
     crc <of all lines before>
 
 Offsets are half-open; the end of a sealed segment is where the next one begins. The derived files stand for their
@@ -21,8 +22,8 @@ CRC-32C in hex: `-` is an index of which nothing is known, or a segment without 
 segment, the end of a compaction, a clean close), and taken back, durably, before a file loses its name or its end
 (retention, compaction, truncation). So after a kill or a power cut at any moment every claim holds, and what
 contradicts one is damage. Segments that it does not name are unclaimed: nothing is proven of them. The active segment
-may grow behind what is claimed of it, and what is claimed of its derived files and of the epochs counts only if the
-stop was clean.
+may grow behind what is claimed of it, and what is claimed of its derived files, the epochs and the producer snapshots
+counts only if the stop was clean.
 
 **The log start is durable before the first file loses its name.** A log whose first file begins behind the log start of
 its manifest has lost that file. A leader tells its followers no other log start than this one (`proven_start`). Where
@@ -119,6 +120,7 @@ class Manifest(NamedTuple):
     decided: tuple[Range, ...] = ()
     aborted: tuple[LostEnd, ...] = ()
     undecided: tuple[LostEnd, ...] = ()
+    snapshots: tuple[int, ...] = ()
 
     @property
     def proven_start(self) -> int:
@@ -201,6 +203,8 @@ class Manifest(NamedTuple):
             lines.append(f"active {_claim_text(self.active)}")
         if self.epochs_crc != NO_CRC:
             lines.append(f"epochs {_crc_text(self.epochs_crc)}")
+        if self.snapshots:
+            lines.append(f"snapshots {' '.join(map(str, self.snapshots))}")
         body = "\n".join([*lines, ""]).encode()
         return body + f"crc {crc32c(body):08x}\n".encode()
 
@@ -227,6 +231,7 @@ class Manifest(NamedTuple):
             decided=_ranges_of(fields.get("decided", ())),
             aborted=tuple(LostEnd(*map(int, each)) for each in fields.get("aborted", ())),
             undecided=tuple(LostEnd(*map(int, each)) for each in fields.get("undecided", ())),
+            snapshots=tuple(map(int, fields["snapshots"][0])) if "snapshots" in fields else (),
             topic_id=bytes.fromhex(fields["topic"][0][0]) if "topic" in fields else None,
             epochs_crc=_crc_of(fields["epochs"][0][0]) if "epochs" in fields else NO_CRC,
         )

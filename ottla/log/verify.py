@@ -60,6 +60,11 @@ FROM_A_REPLICA: Final = (
     "scrub reads them: a lower ottla.scrub.interval.ms has it hurry. Without another replica, restore the file from a "
     "backup while the broker is stopped"
 )
+OWNER: Final = (
+    "start the broker: it rebuilds the file if the partitions beside it prove whose they are; if not, it says what to "
+    "write into the file"
+)
+FROM_AN_OLDER_ONE: Final = "nothing to do: the broker rebuilds it from an older one and the log"
 CUT_AT_START: Final = "the broker cuts it off at its next start"
 
 
@@ -115,7 +120,7 @@ def verify_checkpoints(
     try:
         checkpoints.read_meta_properties(disk, directory)
     except Fault as fault:
-        findings.append(Finding(f"{directory}/{checkpoints.META_PROPERTIES}", str(fault), "as it says"))
+        findings.append(Finding(f"{directory}/{checkpoints.META_PROPERTIES}", str(fault), OWNER))
     points, high = told.get(checkpoints.RECOVERY_POINTS, {}), told.get(checkpoints.HIGH_WATERMARKS, {})
     mark = checkpoints.read_clean_shutdown(disk, directory)
     began, ended = {}, {}
@@ -221,6 +226,7 @@ class _Verification:
         snapshots = sorted(base for base, kind in numbered if kind == "snapshot")
         for base in snapshots:
             self._snapshot(base)
+        self._removed(snapshots)
         self._end(snapshots)
         return Checked(self._path, tuple(self._findings), tuple(self._notes), len(bases), self._batches, self._size)
 
@@ -400,7 +406,21 @@ class _Verification:
         except FileNotFoundError:
             pass  # its broker has no more use for it
         except SnapshotDamaged as damaged:
-            self._found(path, f"{damaged}", "nothing to do: the broker takes an older one and reads the log")
+            self._found(path, f"{damaged}", FROM_AN_OLDER_ONE)
+
+    def _removed(self, snapshots: Sequence[int]) -> None:
+        """Derived files that a clean stop of this release leaves in every log: it names the log in its mark."""
+        began, ended = self._told.evidence.closed_start, self._told.evidence.closed_end
+        if not self._finished or began == NOT_KNOWN:
+            return
+        path = f"{self._path}/{manifest.FILE_NAME}"
+        if not self._disk.exists(path):
+            what = "it is missing: until it is rebuilt, only checkpoints tell which files the log must have"
+            self._found(path, what, REBUILT)
+        left = {*(() if self._manifest is None else self._manifest.snapshots), *([ended] if ended > began else [])}
+        for offset in sorted(left.difference(snapshots)):
+            what = "it is missing: the state of idempotent producers and open transactions at its offset"
+            self._found(f"{file_stem(self._path, offset)}.snapshot", what, FROM_AN_OLDER_ONE)
 
     def _transactions(self, base: int, *, excused: bool) -> None:
         """The index of a segment that was just walked. Read behind it: what it lacks then, it lacks."""

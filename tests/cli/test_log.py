@@ -279,10 +279,12 @@ def test_an_index_of_aborted_transactions_that_is_wrong_is_found(data, what, pro
     index.unlink() if what == "removed" else index.write_bytes(b"")
     result = verify("--json", data)
     assert result.exit_code == 1
-    assert [(each["path"], each["records"]) for each in json.loads(result.stdout)["damaged"]] == [(str(index), False)]
+    told = [(each["path"], each["records"]) for each in json.loads(result.stdout)["damaged"]]
+    manifest = [(str(data / f"{DECIDED}-0" / FILE_NAME), False)] if proof == "log" else []
+    assert told == [(str(index), False), *manifest]
 
 
-def test_a_manifest_that_is_damaged_is_told_and_one_that_is_missing_proves_nothing(data):
+def test_a_manifest_that_is_damaged_or_removed_behind_a_clean_stop_is_told(data):
     manifest = data / f"{TOPIC}-0" / FILE_NAME
     assert "left over" not in verify(data).output
     flip(manifest, 30)
@@ -290,7 +292,27 @@ def test_a_manifest_that_is_damaged_is_told_and_one_that_is_missing_proves_nothi
     assert f"{manifest}: its checksum is wrong" in result.output
     assert "the broker rebuilds it" in result.output
     manifest.unlink()
-    assert verify(data).exit_code == 0
+    result = verify(data)
+    assert result.exit_code == 1
+    assert f"{manifest}: it is missing" in result.output
+    assert "the broker rebuilds it" in result.output
+    (data / ".kafka_cleanshutdown").unlink()
+    assert verify(data).exit_code == 0, "another release may have removed it"
+
+
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_a_producer_snapshot_that_was_removed_behind_a_clean_stop_is_told(data, which):
+    snapshots = sorted((data / f"{TOPIC}-0").glob("*.snapshot"))
+    assert len(snapshots) > 2, "one for each segment, and one at the end"
+    victim = snapshots[0 if which == "first" else -1]
+    victim.unlink()
+    result = verify("--json", data)
+    assert result.exit_code == 1
+    (told,) = json.loads(result.stdout)["damaged"]
+    assert (told["path"], told["records"]) == (str(victim), False)
+    assert "the broker rebuilds it" in told["remedy"]
+    (data / ".kafka_cleanshutdown").unlink()
+    assert verify(data).exit_code == 0, "a broker that was killed may not have written it"
 
 
 def test_a_segment_that_holds_anothers_offsets_is_found(data):
