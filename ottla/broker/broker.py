@@ -202,7 +202,7 @@ class Broker:
         if self._status is not None:
             await self._status.start()
         await self.cluster.open()
-        check_owner(disk, config, self.cluster.cluster_id)
+        check_owner(disk, config, self.image)
         self.events.joined()
         self._configure()
         mark = take_mark(disk, config, self.image, self.replicas)

@@ -6,9 +6,8 @@ In the data directory: `recovery-point-offset-checkpoint`, `log-start-offset-che
 clean stop and the next start; KIP-966 keeps the broker epoch in it, the rest is ours). In a partition's directory:
 `partition.metadata` (which topic id it belongs to) and `leader-epoch-checkpoint`.
 
-All are replaced atomically. A damaged one is a Fault that names the file and says what may be done about it:
-losing a checkpoint costs time or precision, never records, so nothing here deletes or resets anything by
-itself.
+All are replaced atomically. A damaged one is a Fault that names the file: losing a checkpoint costs time or precision,
+never records, so nothing here deletes or resets anything by itself.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 PARTITION_METADATA = "partition.metadata"
 
+META_VERSION = "0"
 _VERSION = "0"
 
 _REMEDY = {
@@ -168,7 +168,7 @@ def _value(line: str, separator: str) -> str:
 
 
 def read_meta_properties(disk: Disk, directory: str) -> dict[str, str] | None:
-    """Which cluster and broker the data directory belongs to; None for a fresh one."""
+    """Which cluster and broker the data directory belongs to; None for a fresh one. Fault if it does not say."""
     path = f"{directory}/{META_PROPERTIES}"
     try:
         data = disk.read(path)
@@ -179,11 +179,14 @@ def read_meta_properties(disk: Disk, directory: str) -> dict[str, str] | None:
         settings = [line for line in lines if line and line[0] not in "#!"]
         if not settings:
             return None  # emptied: as good as none, and written anew
-        return {line.partition("=")[0].strip(): _value(line, "=") for line in settings}
+        properties = {line.partition("=")[0].strip(): _value(line, "=") for line in settings}
+        wanted = ("version", "broker.id", "cluster.id") if properties.get("version") == META_VERSION else ("version",)
+        if absent := [name for name in wanted if not properties.get(name)]:
+            raise ValueError(f"it has no {' and no '.join(absent)}")
+        return properties
     except ValueError as problem:
-        raise Fault(
-            f"{path} is damaged: {problem}. Restore it; it says which broker the directory belongs to."
-        ) from problem
+        what = "it is no text" if isinstance(problem, UnicodeError) else problem
+        raise Fault(f"{path} is damaged: {what}.") from problem
 
 
 def write_meta_properties(disk: Disk, directory: str, properties: Mapping[str, str]) -> None:
