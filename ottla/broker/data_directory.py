@@ -11,7 +11,7 @@ from ottla.cluster.registration import last_known_epoch
 from ottla.config.broker_config import BrokerConfig
 from ottla.errors import Fault
 from ottla.log import checkpoints
-from ottla.log.aside import keep_whole
+from ottla.log.quarantine import quarantine_file
 from ottla.replication.replicas import Replicas
 from ottla.runtime import Disk
 
@@ -91,7 +91,7 @@ def _rebuild_owner(disk: Disk, config: BrokerConfig, image: Image, damaged: Faul
             f"mounted and that --id and --store are right. If they are, write these lines into {path} and start again: "
             f"{lines}."
         )
-    aside = keep_whole(disk, path)
+    aside = quarantine_file(disk, path)
     checkpoints.write_meta_properties(disk, config.data_dir, _owner(config, image))
     log.warning(
         "%s It was rebuilt: the partitions in %s are those of broker %d in cluster %s. The damaged file is %s.",

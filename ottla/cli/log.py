@@ -21,15 +21,15 @@ from ottla.log.manifest import FILE_NAME as MANIFEST
 from ottla.log.manifest import ManifestDamaged, Range
 from ottla.log.verify import (
     Checked,
+    checkpointed,
     confirmed,
     log_bytes,
     partition_directories,
     stray_directories,
-    told_of,
     verify_checkpoints,
     verify_partition,
 )
-from ottla.log.verify_claims import AT_START, Finding, Told
+from ottla.log.verify_claims import AT_START, Checkpointed, Finding
 from ottla.runtime.disk import RealDisk
 
 STRAY: Final = (
@@ -162,7 +162,7 @@ def _unseen(disk: RealDisk, directory: str, path: str) -> bool:
     told, wrong, _ = verify_checkpoints(disk, directory, finished=finished)
     if not os.path.isdir(path):
         return any(finding.path == path for finding in wrong)
-    findings = _look(disk, path, told_of(told, path), finished, False, lambda size: None).findings
+    findings = _look(disk, path, checkpointed(told, path), finished, False, lambda size: None).findings
     return any(finding.records and finding.remedy == AT_START for finding in findings)
 
 
@@ -213,7 +213,7 @@ def _verified(directory: str, findings: list[Finding], notes: list[str], *, quie
 
     for path in paths:
         finished = _finished(disk, home)
-        checked = _look(disk, path, told_of(told, path), finished, running, read)
+        checked = _look(disk, path, checkpointed(told, path), finished, running, read)
         for _ in range(LOOKS - 1):
             if not checked.findings or (finished and _finished(disk, home)):
                 break
@@ -221,12 +221,15 @@ def _verified(directory: str, findings: list[Finding], notes: list[str], *, quie
                 break
             told = verify_checkpoints(disk, home, finished=False, running=True)[0]
             finished = False
-            checked = confirmed(checked, _look(disk, path, told_of(told, path), finished, running, lambda size: None))
+            again = _look(disk, path, checkpointed(told, path), finished, running, lambda size: None)
+            checked = confirmed(checked, again)
         yield checked
     bar.finish()
 
 
-def _look(disk: RealDisk, path: str, told: Told, finished: bool, running: bool, read: Callable[[int], None]) -> Checked:
+def _look(
+    disk: RealDisk, path: str, told: Checkpointed, finished: bool, running: bool, read: Callable[[int], None]
+) -> Checked:
     try:
         return verify_partition(disk, path, told, finished=finished, running=running, read=read)
     except Fault as fault:

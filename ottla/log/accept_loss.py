@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ottla.log.manifest import NO_CRC, Manifest, ManifestFile, Range, SegmentClaim, read
-from ottla.log.manifest import given_up as after
+from ottla.log.manifest import NO_CRC, Manifest, Range, SegmentClaim, give_up, read
+from ottla.log.manifest_file import ManifestFile
 from ottla.log.scan import headers
 from ottla.log.segment import file_stem
 from ottla.runtime import Disk
@@ -45,7 +45,7 @@ def accept_loss(disk: Disk, path: str, reached: Reached = lambda done, total: No
         manifest = _without_lost(disk, path, claim, file, manifest, _beyond(done, total, reached))
         done += 2 * claim.size
         reached(done, total)
-    file.save(after(manifest, given_up)._replace(log_start=log_start))
+    file.save(give_up(manifest, given_up)._replace(log_start=log_start))
     return given_up
 
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 
 from ottla.errors import Fault
-from ottla.log.aside import keep_whole
+from ottla.log.quarantine import quarantine_file
 from ottla.runtime import Disk, File
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -227,7 +227,7 @@ def take_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
     """
     mark = read_clean_shutdown(disk, directory)
     if disk.is_directory(f"{directory}/{CLEAN_SHUTDOWN}"):
-        keep_whole(disk, f"{directory}/{CLEAN_SHUTDOWN}")
+        quarantine_file(disk, f"{directory}/{CLEAN_SHUTDOWN}")
     if mark is not None:
         disk.remove(f"{directory}/{CLEAN_SHUTDOWN}")
         disk.sync_dir(directory)

@@ -1,4 +1,4 @@
-"""One pass over a log that leaves of every key only the last record. Work for a process of its own.
+"""Log cleaner, the work: one pass over a log that keeps the last record of every key, in a process of its own.
 
 The pass reads sealed segments, which do not change, by their paths, and writes new ones beside them; it touches
 nothing else, so it may be killed at any moment. The loop puts each new segment in the place of those it was made from
@@ -24,11 +24,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ottla.errors import ErrorCode, Fault, Refused
-from ottla.log.cleaned_transactions import AbortedTransaction, CleanedTransactions
-from ottla.log.index import OffsetIndex, TimeIndex
+from ottla.log.index import RELATIVE_OFFSET_MAX, IndexBuilder, OffsetIndex, TimeIndex
 from ottla.log.offset_map import OffsetMap
 from ottla.log.scan import headers, whole
-from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, file_stem
+from ottla.log.segment import file_stem
+from ottla.log.transaction_index import AbortedTransaction, CleanedTransactions
 from ottla.runtime import Child, Disk, File
 from ottla.wire.batch import BatchHeader, read_header
 from ottla.wire.record_filter import RecordSpan, delete_horizon_ms, keep, keep_header, record_spans

@@ -1,4 +1,4 @@
-"""Which part of a log should be compacted now, and how dirty it is: decided on the loop. `cleaning` does the work.
+"""Log cleaner, the plan: which part of a log to compact now, and how dirty it is. `cleaning` does the work.
 
     log_start ......... cleaned ............. end ......... active segment ... log_end
                clean              dirty           not yet
@@ -15,6 +15,7 @@ record has waited for `max.compaction.lag.ms`; for that even the active segment 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ottla.log.cleaning import Job, LastBatch, Source
@@ -127,9 +128,7 @@ def plan(log: PartitionLog, found: Dirt, *, token: str, now_ms: int, map_bytes: 
 
 def _sealed(log: PartitionLog) -> list[tuple[Segment, int]]:
     """All but the active segment, each with where the next one begins."""
-    return [
-        (segment, following.base_offset) for segment, following in zip(log.segments, log.segments[1:], strict=False)
-    ]
+    return [(segment, following.base_offset) for segment, following in pairwise(log.segments)]
 
 
 def _first_timestamp(segment: Segment) -> int:

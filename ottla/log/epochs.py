@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset (KIP-101): what replicas compare to find where their logs part.
+"""Leader epoch cache (KIP-101): which leader epoch began at which offset. Replicas compare it to find the divergence.
 
 Each epoch owns the offsets from its start to the next one's start, the latest one up to the log end. Pure
 memory; the log writes it out as `leader-epoch-checkpoint` before its recovery point passes an epoch's start.

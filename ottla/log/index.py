@@ -25,14 +25,11 @@ from crc32c import crc32c
 from ottla.errors import StorageFault
 from ottla.log.unsynced import Mark, Unsynced
 from ottla.runtime import Disk, File
+from ottla.wire.batch import NO_TIMESTAMP, BatchHeader
 
 _SWAP = sys.byteorder == "little"
 DELETED_SUFFIX = ".deleted"
-
-
-# Of all indexes that are not loaded: most are not, and a broker has many.
-_NO_POSITIONS = (array("i"), array("i"))
-_NO_TIMES = (array("q"), array("i"))
+RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 class IndexDamaged(Exception):
@@ -40,13 +37,17 @@ class IndexDamaged(Exception):
 
 
 class _Index(ABC):
-    """What both share: a file that is behind the entries in memory, or entries not loaded yet."""
+    """What both share: a file that is behind the entries in memory, or entries not loaded yet. Both columns are one
+    reference, so that a thread that looks something up while they are replaced sees columns that match."""
 
-    __slots__ = ("_disk", "_file", "_unsynced", "_written", "loaded")
+    __slots__ = ("_columns", "_disk", "_file", "_unsynced", "_written", "loaded")
 
     ENTRY_BYTES: int
+    NOT_LOADED: tuple[array[int], array[int]]
+    """Of all indexes that are not loaded: most are not, and a broker has many."""
 
     def __init__(self, disk: Disk, path: str) -> None:
+        self._columns = self.NOT_LOADED
         self._disk = disk
         self._file: File = disk.open(path, create=True)
         self._written = 0  # entries that the file has; -1: its content is not ours
@@ -61,8 +62,28 @@ class _Index(ABC):
     def file(self) -> File:
         return self._file
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def replace(self, first: array[int], second: array[int]) -> None:
+        """Take the columns of a rebuilt index; the file is rewritten at the next write."""
+        self._take(first, second, written=-1)
+
+    def _take(self, first: array[int], second: array[int], *, written: int) -> None:
+        self._columns = first, second
+        self._written = written
+        self.loaded = True
+
+    def drop(self) -> None:
+        """Give the memory back; the next lookup loads it again."""
+        if self.loaded and self._written == len(self):
+            self.loaded = False
+            self._columns = self.NOT_LOADED
+
+    def _last_in_file(self) -> bytes | None:
+        """The last entry, whatever it says; None when there is none."""
+        entries = self._file.size() // self.ENTRY_BYTES
+        return self._file.pread(self.ENTRY_BYTES, (entries - 1) * self.ENTRY_BYTES) if entries else None
 
     @abstractmethod
     def encode(self, since: int) -> bytes: ...
@@ -77,7 +98,7 @@ class _Index(ABC):
             if not self._disk.is_directory(self._file.path):
                 raise
             self._disk.rename(self._file.path, f"{self._file.path}.damaged")
-            raise IndexDamaged("it was a directory, which is set aside") from None
+            raise IndexDamaged("it was a directory, which is quarantined") from None
         if len(data) % self.ENTRY_BYTES:
             raise IndexDamaged("its length is no whole number of entries")
         if crc is not None and crc32c(data) != crc:
@@ -137,15 +158,10 @@ def _ascends(column: array[int]) -> bool:
 class OffsetIndex(_Index):
     """Offset to position."""
 
-    __slots__ = ("_columns",)
+    __slots__ = ()
 
     ENTRY_BYTES = 8
-
-    def __init__(self, disk: Disk, path: str) -> None:
-        super().__init__(disk, path)
-        # One reference, so that a thread that looks something up while they are replaced sees columns that
-        # match.
-        self._columns = _NO_POSITIONS
+    NOT_LOADED = array("i"), array("i")
 
     @property
     def offsets(self) -> array[int]:
@@ -155,19 +171,10 @@ class OffsetIndex(_Index):
     def positions(self) -> array[int]:
         return self._columns[1]
 
-    def __len__(self) -> int:
-        return len(self.offsets)
-
     def add(self, offset: int, position: int) -> None:
         assert self.loaded
         self.offsets.append(offset)
         self.positions.append(position)
-
-    def replace(self, offsets: array[int], positions: array[int]) -> None:
-        """Take a rebuilt index; the file is rewritten at the next write."""
-        self._columns = (offsets, positions)
-        self._written = -1
-        self.loaded = True
 
     def load(self, log_bytes: int, crc: int | None = None) -> None:
         columns = array("i", self._read(crc))
@@ -178,9 +185,7 @@ class OffsetIndex(_Index):
             raise IndexDamaged("an entry points outside the log")
         if not (_ascends(offsets) and _ascends(positions)):
             raise IndexDamaged("its entries do not ascend")
-        self._columns = (offsets, positions)
-        self._written = len(offsets)
-        self.loaded = True
+        self._take(offsets, positions, written=len(offsets))
 
     def peek_last_position(self, log_bytes: int) -> int:
         """The position of the last entry, read without loading; 0 when there is none that makes sense."""
@@ -189,16 +194,8 @@ class OffsetIndex(_Index):
 
     def last_position_told(self) -> int:
         """The position of the last entry in the file, whatever it says; -1 when there is none."""
-        entries = self._file.size() // self.ENTRY_BYTES
-        if not entries:
-            return -1
-        return int.from_bytes(self._file.pread(self.ENTRY_BYTES, (entries - 1) * self.ENTRY_BYTES)[4:], "big")
-
-    def drop(self) -> None:
-        """Give the memory back; the next lookup loads it again."""
-        if self.loaded and self._written == len(self):
-            self.loaded = False
-            self._columns = _NO_POSITIONS
+        last = self._last_in_file()
+        return -1 if last is None else int.from_bytes(last[4:], "big")
 
     def floor(self, offset: int) -> tuple[int, int] | None:
         """The last entry at or before `offset`: (offset, position)."""
@@ -235,13 +232,10 @@ class OffsetIndex(_Index):
 class TimeIndex(_Index):
     """Time to offset: every record behind the entry's offset may be later, none at or before it is."""
 
-    __slots__ = ("_columns",)
+    __slots__ = ()
 
     ENTRY_BYTES = 12
-
-    def __init__(self, disk: Disk, path: str) -> None:
-        super().__init__(disk, path)
-        self._columns = _NO_TIMES
+    NOT_LOADED = array("q"), array("i")
 
     @property
     def timestamps(self) -> array[int]:
@@ -251,20 +245,12 @@ class TimeIndex(_Index):
     def offsets(self) -> array[int]:
         return self._columns[1]
 
-    def __len__(self) -> int:
-        return len(self.timestamps)
-
     def add(self, timestamp: int, offset: int) -> None:
         """An entry that says nothing new is left out."""
         assert self.loaded
         if timestamp >= 0 and (not self.timestamps or timestamp > self.timestamps[-1]):
             self.timestamps.append(timestamp)
             self.offsets.append(offset)
-
-    def replace(self, timestamps: array[int], offsets: array[int]) -> None:
-        self._columns = (timestamps, offsets)
-        self._written = -1
-        self.loaded = True
 
     def load(self, crc: int | None = None) -> None:
         data = self._read(crc)
@@ -280,21 +266,12 @@ class TimeIndex(_Index):
             raise IndexDamaged("an entry is negative")
         if not (_ascends(timestamps) and _ascends(offsets)):
             raise IndexDamaged("its entries do not ascend")
-        self._columns = (timestamps, offsets)
-        self._written = len(offsets)
-        self.loaded = True
+        self._take(timestamps, offsets, written=len(offsets))
 
     def last_offset_told(self) -> int | None:
         """The offset of the last entry in the file, relative to its segment; None when there is none."""
-        entries = self._file.size() // self.ENTRY_BYTES
-        if not entries:
-            return None
-        return int.from_bytes(self._file.pread(self.ENTRY_BYTES, (entries - 1) * self.ENTRY_BYTES)[8:], "big")
-
-    def drop(self) -> None:
-        if self.loaded and self._written == len(self):
-            self.loaded = False
-            self._columns = _NO_TIMES
+        last = self._last_in_file()
+        return None if last is None else int.from_bytes(last[8:], "big")
 
     def last(self) -> tuple[int, int] | None:
         timestamps, offsets = self._columns
@@ -320,3 +297,42 @@ class TimeIndex(_Index):
         words = array("i", bytes(len(offsets) * self.ENTRY_BYTES))
         words[0::3], words[1::3], words[2::3] = halves[0::2], halves[1::2], offsets
         return words.tobytes()
+
+
+class IndexBuilder:
+    """Makes both indexes of a segment from its batch headers, exactly as appending makes them."""
+
+    __slots__ = (
+        "_base", "_interval", "_unindexed", "max_timestamp", "max_timestamp_offset", "offsets", "positions",
+        "timestamp_offsets", "timestamps",
+    )  # fmt: skip
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self._base = base_offset
+        self._interval = interval_bytes
+        self._unindexed = 0
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self.offsets = array("i")
+        self.positions = array("i")
+        self.timestamps = array("q")
+        self.timestamp_offsets = array("i")
+
+    def add(self, position: int, header: BatchHeader) -> None:
+        if not 0 <= header.last_offset - self._base <= RELATIVE_OFFSET_MAX:
+            return  # damaged, for no checksum covers an offset: whoever reads the batch will see
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self.max_timestamp_offset = header.last_offset
+        if self._unindexed > self._interval:
+            self.offsets.append(header.last_offset - self._base)
+            self.positions.append(position)
+            self.finish()
+            self._unindexed = 0
+        self._unindexed += header.size
+
+    def finish(self) -> None:
+        """Let the time index tell the largest timestamp so far."""
+        if self.max_timestamp >= 0 and (not self.timestamps or self.max_timestamp > self.timestamps[-1]):
+            self.timestamps.append(self.max_timestamp)
+            self.timestamp_offsets.append(self.max_timestamp_offset - self._base)

@@ -1,4 +1,4 @@
-"""Which offset a time had reached (ListOffsets by timestamp), exact to the record.
+"""ListOffsets by timestamp: the first record at or behind a time, exact to the record.
 
 The segments' largest timestamps and the sparse time index lead to the first batch that can hold the answer;
 only that one batch is opened. All of it may read cold data: these functions take their bounds once, at the

@@ -41,12 +41,11 @@ A full disk must not keep retention from freeing it: where a claim cannot be tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ottla.errors import StorageFault, SyncFault
 from ottla.log.segment import file_stem
 from ottla.runtime import Disk
 
@@ -104,6 +103,17 @@ class LostEnd(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
+
+
+class LostEnds(NamedTuple):
+    """What became of transactions whose ends are lost, and of which ranges that was found out."""
+
+    aborted: tuple[LostEnd, ...] = ()
+    undecided: tuple[LostEnd, ...] = ()
+    decided: tuple[Range, ...] = ()
+
+
+NO_ENDS = LostEnds()
 
 
 class Manifest(NamedTuple):
@@ -220,10 +230,10 @@ class Manifest(NamedTuple):
         for line in lines[1:]:
             name, *values = line.split(" ")
             fields.setdefault(name, []).append(values)
-        active = [_claim_of(values) for values in fields.get("active", ())]
+        active = [decode_claim(values) for values in fields.get("active", ())]
         return cls(
             log_start=int(fields["log-start"][0][0]),
-            segments=tuple(_claim_of(values) for values in fields.get("segment", ())),
+            segments=tuple(decode_claim(values) for values in fields.get("segment", ())),
             active=active[0] if active else None,
             cut=int(fields["cut"][0][0]) if "cut" in fields else NO_CUT,
             missing=_ranges_of(fields.get("missing", ())),
@@ -253,7 +263,7 @@ def _claim_text(claim: SegmentClaim) -> str:
     return f"{claim.base_offset} {claim.end_offset} {claim.size} {' '.join(map(_crc_text, claim[3:]))}"
 
 
-def _claim_of(values: Sequence[str]) -> SegmentClaim:
+def decode_claim(values: Sequence[str]) -> SegmentClaim:
     base, end, size, index, timeindex, txnindex = values
     return SegmentClaim(int(base), int(end), int(size), _crc_of(index), _crc_of(timeindex), _crc_of(txnindex))
 
@@ -289,7 +299,7 @@ def claim_of(
     return claim if txnindex_crc is None else claim._replace(txnindex_crc=txnindex_crc)
 
 
-def given_up(manifest: Manifest, ranges: Sequence[Range]) -> Manifest:
+def give_up(manifest: Manifest, ranges: Sequence[Range]) -> Manifest:
     """These offsets are given up: what is undecided because of them counts as aborted."""
     ends = [each for each in manifest.undecided if any(start <= each.last_offset < end for start, end in ranges)]
     return manifest._replace(
@@ -299,209 +309,3 @@ def given_up(manifest: Manifest, ranges: Sequence[Range]) -> Manifest:
         aborted=tuple(dict.fromkeys([*manifest.aborted, *ends])),
         undecided=tuple(each for each in manifest.undecided if each not in ends),
     )
-
-
-class ManifestFile:
-    """The manifest of an open log, kept as its bytes: it is looked at rarely, and a broker has many. Only while the log
-    is opened it is kept decoded (`opened` ends that).
-
-    Written by threads (a sync, a compaction) and on the loop (a truncation): under a lock, each on top of what the last
-    one wrote."""
-
-    __slots__ = (
-        "_data", "_decoded", "_directory", "_disk", "_lock", "_on_disk", "_replaced", "closed_cleanly", "cuts",
-        "proven_start",
-    )  # fmt: skip
-
-    def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._data = b""
-        self._decoded: Manifest | None = None
-        self._on_disk: bytes | None = None  # None: no manifest there, or nobody knows
-        self._lock = disk.mutex()
-        self._replaced: Collection[int] = ()  # segments that are about to give way to a compacted one
-        self.closed_cleanly = False
-        """The process that wrote it closed the log, and nobody has written to it since."""
-        self.cuts = 0
-        """How often the log was truncated below what checkpoints may say, if they may still say it; else 0."""
-        self.proven_start = NOT_PROVEN
-        """The log start that the manifest on the device proves."""
-
-    @property
-    def latest(self) -> Manifest | None:
-        if self._decoded is not None:
-            return self._decoded
-        return Manifest.decode(self._data) if self._data else None
-
-    def claim(self, base_offset: int) -> SegmentClaim | None:
-        """Of a sealed segment: the one line is decoded, not the manifest."""
-        return self._claim(b"segment", base_offset)
-
-    def _claim(self, kind: bytes, base_offset: int) -> SegmentClaim | None:
-        at = self._data.find(b"\n%s %d " % (kind, base_offset))
-        if at < 0:
-            return None
-        return _claim_of(self._data[at + 1 : self._data.index(b"\n", at + 1)].decode().split(" ")[1:])
-
-    def index_crcs(self, base_offset: int, size: int) -> tuple[int | None, int | None]:
-        """What is known of a segment's index files, as `Segment` asks for it. The last segment's change while it is
-        written to: what was noted at a clean stop counts as long as the segment has not grown."""
-        claim = self.claim(base_offset)
-        if claim is None and self.closed_cleanly:
-            claim = self._claim(b"active", base_offset)
-        if claim is None or claim.size != size:
-            return None, None
-        index, timeindex = (None if crc == NO_CRC else crc for crc in claim[3:5])
-        return index, timeindex
-
-    def found(self, manifest: Manifest | None, data: bytes = b"") -> None:
-        """What was there when the log was opened; `data` are its bytes, if they are at hand."""
-        self._decoded = manifest
-        self._data = b"" if manifest is None else data or manifest.encode()
-        self._on_disk = self._data or None
-        self.proven_start = NOT_PROVEN if manifest is None else manifest.proven_start
-        self.cuts = int(manifest is not None and manifest.cut != NO_CUT)
-
-    def opened(self) -> None:
-        """It is not looked at again soon."""
-        self._decoded = None
-
-    def rebuilt(self, manifest: Manifest) -> None:
-        """What the log was found to be. Written now if the old one claims what is not there; else with the next change,
-        for until then the old one, or none, is as true."""
-        old = self.latest
-        if old == manifest:
-            return
-        if old is not None and _claims_more(old, manifest):
-            self.save(manifest)
-        else:
-            self._decoded, self._data = None, manifest.encode()
-
-    def save(self, manifest: Manifest) -> None:
-        """Blocks. Durable on return: the new claims, or none."""
-        with self._lock:
-            self._write(manifest)
-
-    def _write(self, manifest: Manifest, *, takes_back: bool = True) -> None:
-        """`takes_back`: the old one must not stay, whatever comes of the new one."""
-        self._decoded = None
-        data = manifest.encode()
-        if data == self._on_disk:
-            self._data = data
-            return
-        try:
-            self._disk.write_atomic(f"{self._directory}/{FILE_NAME}", data)
-        except SyncFault:
-            raise
-        except StorageFault:
-            if takes_back:
-                self._disk.remove(f"{self._directory}/{FILE_NAME}")
-                self._disk.sync_dir(self._directory)
-                self._data, self._on_disk = data, None
-                self.proven_start = NOT_PROVEN
-            return
-        self._data = self._on_disk = data
-        self.proven_start = manifest.proven_start
-
-    def add(
-        self, claims: Sequence[SegmentClaim], *, log_start: int, topic_id: bytes | None, still: Callable[[], bool]
-    ) -> None:
-        """These files are on the device, if the log is still what it was when the claims were made. Blocks; for a
-        thread."""
-        with self._lock:
-            manifest = self.latest or Manifest(log_start, topic_id=topic_id)
-            wanted = [
-                claim
-                for claim in claims
-                if claim.end_offset > manifest.log_start and claim.base_offset not in self._replaced
-            ]
-            if wanted and still():
-                self._write(manifest.with_segments(wanted), takes_back=False)
-
-    def start_at(self, log_start: int, topic_id: bytes | None) -> None:
-        """The log starts there, and what ends before may lose its name. Blocks."""
-        with self._lock:
-            manifest = self.latest or Manifest(topic_id=topic_id)
-            self._write(manifest.started_at(max(manifest.log_start, log_start)))
-
-    def start_before(self, start: int, end: int) -> None:
-        """The log started there, and what is before `end` is lost. Blocks."""
-        with self._lock:
-            manifest = self.latest or Manifest()
-            lost, kept = [(start, end)], without(manifest.given_up, [(start, end)])
-            missing = merged([*manifest.missing, *lost])
-            self._write(manifest._replace(log_start=start, missing=missing, given_up=kept), takes_back=False)
-
-    def cut_at(self, offset: int) -> None:
-        """The log is about to be truncated to `offset`, and checkpoints may say more. Blocks."""
-        with self._lock:
-            self.cuts += 1
-            self._write((self.latest or Manifest()).ended_at(offset))
-
-    def prove_nothing(self) -> None:
-        """All files are about to go. Blocks."""
-        with self._lock:
-            self.cuts += 1
-            self._write(Manifest(cut=0, topic_id=None if (latest := self.latest) is None else latest.topic_id))
-
-    def begin_at(self, offset: int, topic_id: bytes | None) -> None:
-        """The log is empty and goes on at `offset`. Blocks."""
-        with self._lock:
-            self._write(Manifest(offset, cut=offset, topic_id=topic_id))
-
-    def lose(
-        self,
-        ranges: Sequence[Range],
-        *,
-        log_start: int,
-        topic_id: bytes | None,
-        aborted: Sequence[LostEnd] = (),
-        undecided: Sequence[LostEnd] = (),
-        decided: Sequence[Range] = (),
-        give_up: bool = False,
-        unproven: Sequence[Range] = (),
-    ) -> None:
-        """These offsets cannot be served any more; or were given up, and nobody is to wait for them. With what is known
-        of transactions that ended there. `unproven`: what is given up where there is no manifest yet. Blocks; for a
-        thread. Durable on return, or StorageFault."""
-        with self._lock:
-            manifest = self.latest or Manifest(log_start, topic_id=topic_id, given_up=tuple(unproven))
-            manifest = manifest._replace(
-                missing=merged([*manifest.missing, *ranges]),
-                decided=merged([*manifest.decided, *decided]),
-                aborted=tuple(dict.fromkeys([*manifest.aborted, *aborted])),
-                undecided=tuple(dict.fromkeys([*manifest.undecided, *undecided])),
-            )
-            manifest = given_up(manifest, ranges) if give_up else manifest
-            self._write(manifest, takes_back=False)
-            if self._on_disk != manifest.encode():
-                raise StorageFault(f"cannot write {self._directory}/{FILE_NAME}")
-
-    def checkpointed(self, cuts: int) -> None:
-        """Checkpoints were written that know of so many truncations. Blocks; for a thread."""
-        with self._lock:
-            if cuts == self.cuts:
-                self.cuts = 0
-                if (latest := self.latest) is not None:
-                    self._write(latest._replace(cut=NO_CUT), takes_back=False)
-
-    def replacing(self, bases: Collection[int]) -> None:
-        """These segments are about to give way to a compacted one. Blocks."""
-        with self._lock:
-            self._replaced = bases
-            latest = self.latest
-            if latest is not None and (kept := latest.without(bases)) is not latest:
-                self._write(kept)
-
-    def replaced(self) -> None:
-        """They have, or will not."""
-        with self._lock:
-            self._replaced = ()
-
-
-def _claims_more(old: Manifest, new: Manifest) -> bool:
-    """Whether the old one claims something that the new one does not."""
-    if not set(old.segments) <= set(new.segments) or old.missing != new.missing:
-        return True
-    return old.active not in (None, new.active) or old.log_start > new.log_start

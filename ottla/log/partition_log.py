@@ -23,19 +23,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from ottla.errors import ErrorCode, Refused, StorageFault
-from ottla.log import claims, rebuilding, recovery, truncation
+from ottla.log import manifest_file, recovery, sync, transaction_recovery, truncation
 from ottla.log.checkpoints import write_partition_metadata
-from ottla.log.damage import NOT_KNOWN, Damage, Evidence, read_limit, set_directories_aside, trim
+from ottla.log.damage import Damage, read_limit, trim
 from ottla.log.epochs import EpochsFile, LeaderEpochs
+from ottla.log.evidence import NOT_KNOWN, Evidence
+from ottla.log.index import RELATIVE_OFFSET_MAX
 from ottla.log.log_config import LogConfig
-from ottla.log.manifest import ManifestFile, Range
-from ottla.log.producers import Producers
+from ottla.log.manifest import Range
+from ottla.log.manifest_file import ManifestFile
+from ottla.log.producers import Producers, Snapshots
+from ottla.log.quarantine import quarantine_directories
 from ottla.log.retention import retain
 from ottla.log.scan import checked
-from ottla.log.segment import RELATIVE_OFFSET_MAX, Segment
+from ottla.log.segment import Segment
 from ottla.log.slice import Slice
-from ottla.log.snapshots import Snapshots
-from ottla.log.sync import SyncJob, prepare
+from ottla.log.sync import SyncJob
 from ottla.log.transactions import Transactions
 from ottla.runtime import Disk
 from ottla.wire.batch import LENGTH_OVERHEAD, BatchHeader, batches, stamp
@@ -52,10 +55,10 @@ class PartitionLog:
     """See the module. Offsets are half-open: the log holds `log_start..log_end`."""
 
     __slots__ = (
-        "_bases", "_config", "_hints", "_segment_bytes", "active", "before_files", "cleaned", "damage", "disk",
-        "dropped", "epochs", "epochs_file", "failure", "given_up", "latest_epoch", "log_end", "log_start", "made_files",
-        "manifest", "on_refused", "path", "producers", "recovery", "recovery_point", "segments", "snapshots", "swap",
-        "told_end", "topic_id", "transactions", "truncations",
+        "_bases", "_config", "_hints", "_segment_bytes", "active", "before_files", "checkpointed_end", "cleaned",
+        "damage", "disk", "dropped", "epochs", "epochs_file", "failure", "given_up", "latest_epoch", "log_end",
+        "log_start", "made_files", "manifest", "on_refused", "path", "producers", "recovery", "recovery_point",
+        "segments", "snapshots", "swap", "topic_id", "transactions", "truncations",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, config: LogConfig) -> None:
@@ -68,7 +71,7 @@ class PartitionLog:
         self.log_start = 0
         self.log_end = 0
         self.recovery_point = 0
-        self.told_end = 0  # checkpoints may say that it reaches so far
+        self.checkpointed_end = 0  # checkpoints may say that it reaches so far
         self.cleaned = 0  # up to where it has been compacted
         self.swap: Swap | None = None
         self.epochs = LeaderEpochs()
@@ -79,8 +82,8 @@ class PartitionLog:
             disk,
             path,
             self.producers,
-            lambda base: rebuilding.rebuild_transactions(self, base),
-            lambda base: claims.holds_aborted(self, base),
+            lambda base: transaction_recovery.rebuild_index(self, base),
+            lambda base: manifest_file.holds_aborted(self, base),
         )
         self.snapshots = Snapshots(disk, path)
         self.manifest = ManifestFile(disk, path)
@@ -122,12 +125,12 @@ class PartitionLog:
         aside: list[str] = []
         while True:
             log = cls(disk, path, config)
-            log.topic_id, log.cleaned, log.told_end = topic_id, cleaned, high_watermark
+            log.topic_id, log.cleaned, log.checkpointed_end = topic_id, cleaned, high_watermark
             try:
                 recovery.load(log, evidence, log_start=log_start, clean=clean, now_ms=now_ms)
                 break
             except StorageFault:
-                if aside or not (aside := set_directories_aside(disk, path)):
+                if aside or not (aside := quarantine_directories(disk, path)):
                     raise
         log.cleaned = min(cleaned, log.log_end)
         log.recovery = log.recovery._replace(notes=(*aside, *log.recovery.notes))
@@ -302,7 +305,7 @@ class PartitionLog:
             self.latest_epoch = self.epochs.latest
 
     def drop_empty_epochs(self) -> None:
-        """Forget epochs that began at the log end: reigns in which nothing was written, of which no other log knows."""
+        """Forget epochs that began at the log end: nothing was written in them, and no other log knows of them."""
         self.epochs.truncate_from_end(self.log_end)
         self.latest_epoch = self.epochs.latest
 
@@ -408,18 +411,11 @@ class PartitionLog:
 
     def prepare_sync(self, *, sealed_only: bool = False) -> SyncJob | None:
         """What makes the log durable up to its end, or up to its active segment; None when it is already."""
-        offset = self.active.base_offset if sealed_only else self.log_end
-        if offset <= self.recovery_point and (sealed_only or not self.epochs.dirty or not self.disk.exists(self.path)):
-            return None  # the directory is made by the first append, and until then there is nothing to keep
-        return prepare(self, offset)
+        return sync.prepare(self, self.active.base_offset if sealed_only else self.log_end, sealed_only=sealed_only)
 
     def finish_sync(self, job: SyncJob) -> int:
         """The job has run. Returns the recovery point to be written into the checkpoint."""
-        if job.truncations == self.truncations:
-            job.done()
-            self.recovery_point = max(self.recovery_point, job.offset)
-            if job.offset == self.log_end:
-                self.made_files = False
+        job.finish()
         return self.recovery_point
 
     def sync(self) -> int:
@@ -433,25 +429,7 @@ class PartitionLog:
     def close(self) -> None:
         """Leave everything so that the next `open` with `clean=True` has nothing to do. Blocks."""
         self._repair(0)  # or its files would tell more than the log has, and be taken on trust
-        if self.log_end > self.log_start:
-            if self.log_end not in self.snapshots.offsets:
-                self.snapshots.write(self.log_end, self.producers)
-            self.snapshots.prune([*self._bases, self.log_end])
-        if self.active.awake and self.active.size:
-            self.active.seal()
-        self.sync()
-        written = self.snapshots.unsynced(self.log_end)
-        for segment in self.segments:
-            written += segment.unsynced_indexes() + self.transactions.unsynced(segment.base_offset)
-        for file in written:
-            file.sync()
-            file.done()
-        if written:
-            self.disk.sync_dir(self.path)
-        if self.disk.exists(self.path):
-            claims.close(self, {file.file.path for file in written})
-        for segment in self.segments:
-            segment.close()
+        sync.close(self)
 
     # -- losing ----------------------------------------------------------------------------------------------
 
@@ -496,5 +474,5 @@ class PartitionLog:
         return min(self.log_start, self.manifest.proven_start) if self.log_start else 0
 
     def retain(self, now_ms: int, high_watermark: int) -> list[Segment]:
-        """Drop the segments that have had their time: the caller unlinks them after `file_delete_delay_ms`."""
+        """Drop the expired segments: the caller unlinks them after `file_delete_delay_ms`."""
         return [] if self.dropped else retain(self, now_ms, high_watermark)

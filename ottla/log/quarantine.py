@@ -1,87 +1,73 @@
-"""Quarantine: a damaged log lets go of what another replica has whole, and keeps the files aside (`.damaged`). And one
-whose end its leader has not, though it may have been acknowledged, keeps that aside before it is cut."""
+"""Quarantine: bytes that go from a file of a log are kept in a `.damaged` file. They may have been acknowledged.
+
+What is durable: on return the copy is on the device, under a name that ends with `.damaged`. No broker reads or changes
+such a file again, or removes it: it is evidence, and perhaps the last copy.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from itertools import count
 
-from ottla.errors import Refused, StorageFault
-from ottla.log import truncation
-from ottla.log.aside import keep, keep_whole
-from ottla.log.damage import note
-from ottla.log.scan import headers
-from ottla.log.segment import Segment
+from ottla.runtime import Disk, File
 
-if TYPE_CHECKING:
-    from ottla.log.partition_log import PartitionLog
+DAMAGED_SUFFIX = ".damaged"
+
+_COPY_BYTES = 1024 * 1024
+_UNFINISHED = ".tmp"
 
 
-def quarantine(log: PartitionLog, now_ms: int) -> int:
-    """Another replica leads, and has what is missing here: what is behind the first missing offset is set aside, never
-    deleted, and copied anew; with the whole segment that it is in, if that is damaged in its middle. Durable on return.
-    Returns where the log ends. After a StorageFault it is to be tried again, unless the log is not damaged any more."""
-    assert log.damage is not None
-    first, end = log.damage.missing[0]
-    start = max(_last_whole(log, first), log.log_start)
-    note(log, [(start, end)])  # if the disk refuses half of it, all of that is missing
-    log.truncations += 1
-    log.manifest.cut_at(start)
-    kept = [segment for segment in log.segments if segment.base_offset < start and segment.size]
-    for segment in reversed(log.segments):
-        if segment not in kept:
-            _set_aside(log, segment)
-    if kept:
-        log.adopt(kept)
-        truncation.end_at(log, start)
-        try:
-            truncation.settle(log, now_ms)
-        except StorageFault as fault:
-            log.fail(fault)  # it is done before anything is appended
-            raise
-    else:
-        log.adopt([Segment(log.disk, log.path, start, created_ms=now_ms)])
-        log.truncate_fully_and_start_at(start, now_ms)
-    assert log.damage is None
-    return log.log_end
+def pieces(file: File, start: int, end: int) -> Iterator[bytes]:
+    while start < end and (piece := file.pread(min(_COPY_BYTES, end - start), start)):
+        yield piece
+        start += len(piece)
 
 
-def keep_tail(log: PartitionLog, offset: int) -> list[str]:
-    """The log is about to be cut at `offset`: copy what is behind it. Durable on return. Returns the names of the
-    copies. Blocks; for a thread."""
-    kept = []
-    for segment in list(log.segments):
-        position = 0 if segment.base_offset >= offset else segment.find(offset)
-        if 0 <= position < segment.size:
-            file = log.disk.open(segment.log.path)
-            kept.append(keep(log.disk, file, position, segment.size))
-            file.close()
-    return kept
+def quarantine_bytes(disk: Disk, file: File, start: int, end: int) -> str:
+    """Copy these bytes of a file. Returns the name of the copy, which is `FILE.START.damaged`; with a number if that is
+    there and has other bytes. Blocks."""
+    stem = f"{file.path}.{start}"
+    for number in count(1):
+        aside = f"{stem}{f'.{number}' if number > 1 else ''}{DAMAGED_SUFFIX}"
+        if not disk.exists(aside):
+            break
+        if not disk.is_directory(aside) and _same(disk.open(aside), file, start, end):
+            return aside  # from an attempt that a crash cut off
+    fresh = disk.open(aside + _UNFINISHED, create=True)
+    fresh.truncate(0)
+    for piece in pieces(file, start, end):
+        fresh.append(piece)
+    fresh.sync()
+    fresh.close()
+    disk.rename(aside + _UNFINISHED, aside)
+    disk.sync_dir(aside.rpartition("/")[0])
+    return aside
 
 
-def _set_aside(log: PartitionLog, segment: Segment) -> None:
-    """Unless that is done: the disk may have refused half of it before."""
-    segment.close()
-    if segment.size and log.disk.exists(segment.log.path):
-        keep_whole(log.disk, segment.log.path)
-    else:
-        log.disk.remove(segment.log.path)
-    for path in (segment.offsets.path, segment.times.path):
-        if log.disk.is_directory(path):
-            keep_whole(log.disk, path)
-        else:
-            log.disk.remove(path)
+def quarantine_file(disk: Disk, path: str) -> str:
+    """Rename a file, or a directory in its place, to a name that ends with `.damaged`. Returns that name. The caller
+    syncs the directory."""
+    for number in count(1):
+        aside = f"{path}{f'.{number}' if number > 1 else ''}{DAMAGED_SUFFIX}"
+        if not disk.exists(aside):
+            break
+    disk.rename(path, aside)
+    return aside
 
 
-def _last_whole(log: PartitionLog, missing: int) -> int:
-    """Where the last segment before a missing offset ends, if it ends with a whole batch; else where it begins."""
-    before = [segment for segment in log.segments if segment.base_offset < missing and segment.size]
-    if not before:
-        return missing
-    segment = before[-1]
-    position, end = segment.offsets.peek_last_position(segment.size), segment.base_offset
-    try:
-        for at, header in headers(segment.log, position, segment.size):
-            end, position = header.next_offset, at + header.size
-    except Refused:
-        return segment.base_offset
-    return missing if position == segment.size and end <= missing else segment.base_offset
+def _same(copy: File, file: File, start: int, end: int) -> bool:
+    if copy.size() != end - start:
+        return False
+    same = all(a == b for a, b in zip(pieces(copy, 0, end - start), pieces(file, start, end), strict=True))
+    copy.close()
+    return same
+
+
+def quarantine_directories(disk: Disk, path: str) -> list[str]:
+    """Quarantine directories that have names of files. Returns what was done."""
+    paths = [f"{path}/{name}" for name in disk.listdir(path) if not name.endswith(DAMAGED_SUFFIX)]
+    return [
+        f"{each} is a directory: quarantined as {quarantine_file(disk, each)}"
+        for each in paths
+        if disk.is_directory(each)
+    ]

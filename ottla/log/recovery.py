@@ -3,31 +3,40 @@
 After a clean close everything is where it belongs: the end of the last segment is looked at, nothing else.
 After anything else the segment that holds the recovery point and all later ones are read batch by batch,
 checksums and all (`repair`); what lies before was on the device already. So the cost is bounded by what was not yet
-synced plus one segment, not by the size of the log. What is damaged is kept aside and named, and what is whole on both
-sides of it stays; only a tail behind which nothing whole stands is cut off, and kept aside as well.
+synced plus one segment, not by the size of the log. What is damaged is quarantined and named, and what is whole on both
+sides of it stays; only a tail behind which nothing whole stands is cut off, and quarantined as well.
 
-Files that an interrupted change left behind are finished or removed (`tidying`). Missing or damaged metadata (index,
-epochs, snapshot, recovery point) only ever costs time: records are not touched.
+What a process was about to do with files when it ended is finished or undone (`tidy`):
+    .deleted .cleaned .tmp      removed
+    .swap                       a compacted segment about to replace others: it does so now (`swap`)
+    indexes without a log       removed: they index nothing. That they were there is told: a segment may be lost
+
+Missing or damaged metadata (index, epochs, snapshot, recovery point) only ever costs time: records are not touched.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
 from ottla.errors import ErrorCode, Fault, Refused
-from ottla.log import claims, damage, manifest, scrub_repair, traces, undecided
-from ottla.log.aside import keep_whole
-from ottla.log.damage import NOT_KNOWN, Evidence
+from ottla.log import damage, manifest, manifest_file, scrub
+from ottla.log import evidence as evidences
+from ottla.log import transaction_recovery as transactions
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.rebuilding import check_transaction_indexes, load_producers, rebuild_transactions, reload_producers
+from ottla.log.evidence import NOT_KNOWN, Evidence
+from ottla.log.quarantine import quarantine_file
 from ottla.log.repair import Repair
 from ottla.log.scan import headers
 from ottla.log.scrub import SegmentScrub
 from ottla.log.segment import Segment, file_stem
-from ottla.log.tidying import tidy
+from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
+from ottla.log.transaction_index import AbortedTransaction, TransactionIndexDamaged, decode, write
+from ottla.runtime import Disk
 from ottla.wire.batch import BatchHeader
 
 if TYPE_CHECKING:
@@ -67,17 +76,17 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         log.transactions.look_for(base)
     restored = _take_back(log, segments, notes)
     epochs = _read_epochs(log, clean, notes)
-    began = traces.Beginning(log_start, [] if epochs is None else epochs.entries, files.orphans, files.deleting)
-    found = damage.missing_segments(log, segments, evidence, began, clean=clean, notes=notes)
+    began = evidences.StartEvidence(log_start, [] if epochs is None else epochs.entries, files.orphans, files.deleting)
+    found = evidences.missing_segments(log, segments, evidence, began, clean=clean, notes=notes)
     missing = manifest.without(((max(start, log_start), end) for start, end in found), log.given_up)
     if missing:
         log.damage = damage.Damage(log.path, missing, -1, missing[-1][1])
     log.adopt(segments or [Segment(log.disk, log.path, log_start, created_ms=now_ms)])
     log.epochs = _rebuild_epochs(log) if epochs is None else epochs
-    derived = damage.derived_ends(log)
-    log.log_start = damage.start_of(log, log_start, missing)
+    derived = evidences.derived_ends(log)
+    log.log_start = evidences.start_of(log, log_start, missing)
     if claimed is None:
-        log.given_up = traces.unproven_before(log.log_start, evidence, began)
+        log.given_up = evidences.unproven_before(log.log_start, evidence, began)
     log_end = _trusted_end(log) if clean else None
     if log_end is not None:
         log.manifest.closed_cleanly = True
@@ -94,19 +103,19 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
         log.recovery_point = min(recovery_point, log.log_end)
         within = ((max(start, log.log_start), end) for start, end in repaired.missing)
         missing = manifest.merged([*missing, *manifest.without(within, log.given_up)])
-        log.log_start = damage.start_of(log, log_start, missing)
-    end = damage.proven_end(log, evidence, derived, clean=clean, notes=notes)
+        log.log_start = evidences.start_of(log, log_start, missing)
+    end = evidences.proven_end(log, evidence, derived, clean=clean, notes=notes)
     log.recovery = log.recovery._replace(notes=tuple(notes))
     lost = [*missing, (max(log.log_end, log.log_start), end)]
     ranges = manifest.without(lost, log.given_up)  # a loss of the very end that was accepted is none
     if ranges or manifest.merged(lost):
         if ranges:
             log.damage = damage.Damage(log.path, ranges, -1, ranges[-1][1])
-        ends = undecided.lost_ends(log, ranges, claimed, files.indexes, load_producers)
+        ends = transactions.lost_ends(log, ranges, claimed, files.indexes)
         damage.go_on_behind(log, ranges, max(end, log.log_end), ends, now_ms)
-    if log_end is None and undecided.gaps_of(log):  # also behind what was given up nobody is inside a transaction
-        reload_producers(log, now_ms)
-    undecided.take_up(log)
+    if log_end is None and transactions.gaps_of(log):  # also behind what was given up nobody is inside a transaction
+        transactions.reload_producers(log, now_ms)
+    transactions.take_up(log)
     if log.log_start > log.log_end:
         _start_over(log, now_ms)
         return
@@ -115,13 +124,13 @@ def _load(log: PartitionLog, evidence: Evidence, log_start: int, clean: bool, no
     log.latest_epoch = log.epochs.latest
     log.snapshots.truncate(log.log_end)
     if log_end is not None:
-        reload_producers(log, now_ms)
+        transactions.reload_producers(log, now_ms)
     newest = log.snapshots.offsets[-1:]
     log.snapshots.prune([*(segment.base_offset for segment in log.segments), *newest])
-    check_transaction_indexes(log, evidence, clean=clean, check=lambda segment: _check_batches(log, segment))
+    transactions.check_indexes(log, evidence, clean=clean, check=lambda segment: _check_batches(log, segment))
     for base in restored:
-        rebuild_transactions(log, base)
-    claims.rebuild(log)
+        transactions.rebuild_index(log, base)
+    manifest_file.rebuild(log)
 
 
 def _take_back(log: PartitionLog, segments: list[Segment], notes: list[str]) -> list[int]:
@@ -129,7 +138,7 @@ def _take_back(log: PartitionLog, segments: list[Segment], notes: list[str]) -> 
     claimed = log.manifest.latest
     if claimed is None or not claimed.missing:
         return []
-    left, bases = traces.put_back(log, segments, claimed)
+    left, bases = evidences.put_back(log, segments, claimed)
     if bases:
         log.manifest.save(left)
         notes += [f"{file_stem(log.path, base)}.log has what was missing" for base in bases]
@@ -163,7 +172,7 @@ def _start_over(log: PartitionLog, now_ms: int) -> None:
     for segment in reversed(log.segments):
         if segment.size:
             segment.close()
-            note += f", and set aside as {keep_whole(log.disk, segment.log.path)}"
+            note += f", and quarantined as {quarantine_file(log.disk, segment.log.path)}"
     dropped = log.truncate_fully_and_start_at(log.log_start, now_ms)
     for segment in dropped:
         segment.unlink()
@@ -182,10 +191,10 @@ def _check_batches(log: PartitionLog, segment: Segment) -> None:
     walk = SegmentScrub(log, segment, again=True)
     while not walk.done:
         walk.step()
-    patches = scrub_repair.prepare(log, segment, walk.found)
+    patches = scrub.prepare(log, segment, walk.found)
     ranges = [each.offsets for each in walk.found]
-    scrub_repair.apply(log, segment, walk.found, patches)
-    ends = undecided.lost_ends(log, ranges, None, {}, load_producers)
+    scrub.apply(log, segment, walk.found, patches)
+    ends = transactions.lost_ends(log, ranges, None, {})
     damage.lose(log, ranges, ends)
 
 
@@ -233,29 +242,117 @@ def _read_epochs(log: PartitionLog, clean: bool, notes: list[str]) -> LeaderEpoc
 def _rebuild_epochs(log: PartitionLog) -> LeaderEpochs:
     """From batch headers. Epochs only rise, so a segment that begins and ends in one is not read through."""
     epochs = LeaderEpochs()
-    firsts = [_first_header(segment) for segment in log.segments]
+    firsts = [evidences.first_header(segment) for segment in log.segments]
     for segment, first, following in zip(log.segments, firsts, [*firsts[1:], None], strict=True):
         if first is None:
             continue
         epochs.assign(max(first.leader_epoch, epochs.latest), first.base_offset)
         if following is not None and following.leader_epoch == first.leader_epoch:
             continue
-        try:
-            for _, header in headers(segment.log, 0, segment.size):
-                if header.leader_epoch > epochs.latest:
-                    epochs.assign(header.leader_epoch, header.base_offset)
-        except Refused:
-            continue  # recovery, or the scrub, will come to that batch
-        finally:
-            segment.close()
+        for _, header in evidences.readable_headers(segment):  # recovery, or the scrub, will come to one that is not
+            if header.leader_epoch > epochs.latest:
+                epochs.assign(header.leader_epoch, header.base_offset)
     epochs.dirty = bool(epochs.entries)
     return epochs
 
 
-def _first_header(segment: Segment) -> BatchHeader | None:
-    try:
-        return header_at(segment, 0)
-    except Refused:
-        return None
-    finally:
-        segment.close()
+_NUMBERED = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)((?:\.swap)?)")
+DELETED = re.compile(r"(\d{20})\.log\.deleted")
+
+
+class Files(NamedTuple):
+    """What was there, by base offset."""
+
+    segments: list[int]
+    snapshots: list[int]
+    orphans: list[int]
+    """Segments of which only indexes were there, though nobody was about to delete them."""
+    deleting: bool
+    """Segments were about to be deleted."""
+    indexes: dict[int, bytes]
+    """The indexes of aborted transactions of segments that are gone."""
+
+
+def tidy(log: PartitionLog) -> Files:
+    disk, path = log.disk, log.path
+    names = [name for name in disk.listdir(path) if name != manifest.FILE_NAME]
+    found = [(int(m[1]), m[2], m[3]) for m in map(_NUMBERED.fullmatch, names) if m]
+    orphans = orphaned(names)
+    changed = False
+    for name in names:
+        if name.endswith((".deleted", ".cleaned", ".tmp")):
+            disk.remove(f"{path}/{name}")
+            changed = True
+    bases = [base for base, kind, swap in found if kind == "log" and not swap]
+    txnindexes = [base for base, kind, swap in found if kind == "txnindex" and not swap]
+    indexes: dict[int, bytes] = {}
+    for base, kind, swap in found:
+        if not swap:
+            continue
+        changed = True
+        if kind == "log":
+            bases = _finish_swap(log, base, bases, txnindexes)
+        else:
+            disk.remove(f"{file_stem(path, base)}.{kind}{swap}")  # an index comes back from its log
+    for base, kind, swap in found:
+        if not swap and kind not in ("log", "snapshot") and base not in bases:
+            if kind == "txnindex" and (data := transactions.read_index(disk, path, base)) is not None:
+                indexes[base] = data
+            disk.remove(f"{file_stem(path, base)}.{kind}")
+            changed = True
+    if changed:
+        disk.sync_dir(path)
+    snapshots = [base for base, kind, swap in found if kind == "snapshot" and not swap]
+    return Files(sorted(bases), snapshots, orphans, any(map(DELETED.fullmatch, names)), indexes)
+
+
+def orphaned(names: Sequence[str]) -> list[int]:
+    """Segments of which only indexes are there. Whoever deletes or replaces a segment renames its log first, and leaves
+    that for a while: then its indexes tell of nothing."""
+    found = [(int(m[1]), m[2], m[3]) for m in map(_NUMBERED.fullmatch, names) if m]
+    going = {int(m[1]) for m in map(DELETED.fullmatch, names) if m}
+    swaps = any(swap for _, _, swap in found)
+    logs = {base for base, kind, _ in found if kind == "log"}
+    bases = {base for base, kind, _ in found if kind in ("index", "timeindex", "txnindex")} - logs - going
+    return [] if swaps else sorted(bases)
+
+
+def _finish_swap(log: PartitionLog, base: int, bases: list[int], indexes: list[int]) -> list[int]:
+    """A compacted segment takes the place of those it was made from: they go before it gets its name."""
+    disk, path = log.disk, log.path
+    stem = file_stem(path, base)
+    swap = disk.open(f"{stem}.log.swap")
+    next_offset = base + 1
+    markers = set()
+    for _, header in headers(swap, 0, swap.size()):
+        next_offset = header.next_offset
+        if header.is_control and header.record_count:
+            markers.add(header.base_offset)
+    swap.close()
+    replaced = [old for old in bases if base <= old < next_offset]
+    log.manifest.replacing(range(base, next_offset))
+    log.manifest.replaced()
+    # Also of those that have gone already.
+    _merge_transactions(disk, path, base, [old for old in indexes if base <= old < next_offset], markers)
+    for old in replaced:
+        for kind in ("index", "timeindex") if old == base else ("log", "index", "timeindex", "txnindex"):
+            disk.remove(f"{file_stem(path, old)}.{kind}")
+    disk.rename(f"{stem}.log.swap", f"{stem}.log")
+    return [*(old for old in bases if old not in replaced), base]
+
+
+def _merge_transactions(disk: Disk, path: str, base: int, indexes: list[int], markers: set[int]) -> None:
+    """What was aborted in the old segments was aborted in the new one, unless the marker has gone: then no record was
+    left of it, and nothing would tell where it ended. The swap may have got as far as writing the first of them
+    anew."""
+    entries: set[AbortedTransaction] = set()
+    for old in indexes:
+        name = file_stem(path, old) + INDEX_SUFFIX
+        try:
+            entries.update(decode(disk.read(name)))
+        except TransactionIndexDamaged:
+            disk.remove(name)
+    if entries:
+        there = (entry for entry in entries if entry.last_offset in markers)
+        merged = sorted(there, key=lambda entry: entry.last_offset)
+        write(disk, file_stem(path, base) + INDEX_SUFFIX, merged)

@@ -1,12 +1,12 @@
-"""The repair of a log that was not closed cleanly: reads it from the recovery point's segment on, checksums and all.
+"""Repair of a log that was not closed cleanly: reads it from the recovery point's segment on, checksums and all.
 
     bad bytes, whole batches behind them      damage, in sealed segments and the active one alike: a torn write has
-                                              nothing behind it. The bytes are kept aside (`aside`), their offsets are
+                                              nothing behind it. The bytes are quarantined, their offsets are
                                               named as missing, and all that is whole on both sides stays
     a segment that ends before the next one
     begins, whole batches in that or later    the same, for offsets that no file has
-    bad bytes, nothing whole behind them      the tail that a crash may leave: kept aside, unless they are zeros, and
-                                              cut off. Segments that hold nothing but such bytes are set aside whole
+    bad bytes, nothing whole behind them      the tail that a crash may leave: quarantined, unless they are zeros, and
+                                              cut off. Segments that hold nothing but such bytes are quarantined
 
 So no offset that a whole batch has is given again. What else proves that the log was longer is asked later (`damage`).
 
@@ -24,14 +24,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.errors import Refused
-from ottla.log import manifest, scrub_repair, undecided
-from ottla.log.aside import keep, pieces
-from ottla.log.finding import Bounds, search, whole_at
+from ottla.log import manifest, scrub, transaction_recovery
+from ottla.log.index import RELATIVE_OFFSET_MAX, IndexBuilder
 from ottla.log.manifest import Range
-from ottla.log.rebuilding import load_producers
-from ottla.log.scan import whole
+from ottla.log.quarantine import pieces, quarantine_bytes
+from ottla.log.scan import Bounds, search, whole, whole_at
 from ottla.log.scrub import Found
-from ottla.log.segment import RELATIVE_OFFSET_MAX, IndexBuilder, Segment
+from ottla.log.segment import Segment
+from ottla.log.transaction_recovery import load_producers
 from ottla.wire.batch import HEADER_BYTES, BatchHeader, read_header
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Repair:
         self._next_offset = 0
         claimed = log.manifest.latest
         self._claimed = None if claimed is None else claimed.active
-        self._gaps = undecided.gaps_of(log)
+        self._gaps = transaction_recovery.gaps_of(log)
         if claimed is not None:
             self._gaps = manifest.merged([*self._gaps, *claimed.missing, *claimed.given_up])
         self._told_epochs: dict[int, int] = {}
@@ -118,7 +118,7 @@ class Repair:
         return any(first <= self._next_offset and last >= end for first, last in gaps)
 
     def _cross(self) -> None:
-        """Whoever was inside a transaction before a gap is not behind it (`undecided`)."""
+        """Whoever was inside a transaction before a gap is not behind it (`transaction_recovery`)."""
         self._log.producers.close_transactions()
         self._log.transactions.load()
 
@@ -128,7 +128,7 @@ class Repair:
         """Read one segment through, and mend it. Whether there is a whole batch in it."""
         log = self._log
         following = min(following, segment.base_offset + RELATIVE_OFFSET_MAX + 1)  # no checksum covers an offset
-        if (index := undecided.read_index(log.disk, log.path, segment.base_offset)) is not None:
+        if (index := transaction_recovery.read_index(log.disk, log.path, segment.base_offset)) is not None:
             self._indexes[segment.base_offset] = index
         builder = IndexBuilder(segment.base_offset, log.config.index_interval_bytes)
         log.transactions.begin_again(segment.base_offset)
@@ -218,7 +218,7 @@ class Repair:
         """Nothing whole is behind `end` in this file."""
         told = f"{segment.log.path} was cut at {end} of {segment.size} bytes: {problem}"
         if any(piece.count(0) < len(piece) for piece in pieces(segment.log, end, segment.size)):
-            told += f"; the rest is in {keep(self._log.disk, segment.log, end, segment.size)}"
+            told += f"; the rest is in {quarantine_bytes(self._log.disk, segment.log, end, segment.size)}"
         self._notes.append(told)
         self._cut_bytes += segment.size - end
         segment.log.truncate(end)
@@ -226,18 +226,18 @@ class Repair:
         segment.log.sync()
 
     def _mend(self, segment: Segment, damaged: Sequence[Found]) -> None:
-        """What is damaged is kept aside and named, and then every walk over the file finds its way."""
+        """What is damaged is quarantined and named, and then every walk over the file finds its way."""
         log = self._log
         for each in damaged:
             (start, end), file = each.offsets, segment.log.path
             self._notes.append(f"{file}: {each.problem} at byte {each.start}: offsets {start}..{end - 1} are missing")
         if all(each.offsets[0] < each.offsets[1] and each.end - each.start >= HEADER_BYTES for each in damaged):
-            for patch in scrub_repair.prepare(log, segment, damaged):
+            for patch in scrub.prepare(log, segment, damaged):
                 log.disk.overwrite(segment.log.path, patch.data, patch.position)
             return
         for each in damaged:
-            keep(log.disk, segment.log, each.start, each.end)
-        scrub_repair.name(log, damaged)
+            quarantine_bytes(log.disk, segment.log, each.start, each.end)
+        scrub.name(log, damaged)
         self._write_without(segment, damaged)
 
     def _write_without(self, segment: Segment, damaged: Sequence[Found]) -> None:
@@ -277,7 +277,9 @@ class Repair:
         if len(following) == _OFFSET_BYTES and int.from_bytes(following, "big", signed=True) == without_gap:
             return True
         log = self._log
-        proven = max(self._recovery_point, log.told_end) >= header.next_offset or self._known_gap(header.base_offset)
+        proven = max(self._recovery_point, log.checkpointed_end) >= header.next_offset or self._known_gap(
+            header.base_offset
+        )
         if proven or log.config.cleanup_compact or log.cleaned or segment is not log.segments[-1]:
             return False
         return whole_at(segment.log.pread, behind, Bounds(segment.size, header.next_offset, limit)) is None

@@ -1,4 +1,4 @@
-"""Which segments of a log have had their time: by age, by size, or because the log starts behind them."""
+"""Retention: segments are deleted by age, by size, or because the log starts behind them (DeleteRecords)."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ if TYPE_CHECKING:
 
 
 def retain(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]:
-    """Drop what has had its time. Returns the segments that may be unlinked."""
-    doomed = expired(log, now_ms, high_watermark)
-    if not doomed:
+    """Drop the expired segments. Returns those that may be unlinked."""
+    expired = expired_segments(log, now_ms, high_watermark)
+    if not expired:
         return []
     replaced = log.settle_swap()
     if replaced:
-        doomed = expired(log, now_ms, high_watermark)
-    if doomed and doomed[-1] is log.active:
+        expired = expired_segments(log, now_ms, high_watermark)
+    if expired and expired[-1] is log.active:
         log.roll(now_ms)  # the log must go on somewhere, whatever comes of the old files
         log.disk.sync_dir(log.path)
-    log.manifest.start_at(_base_behind(log, doomed[-1]), log.topic_id)
-    for segment in doomed:  # oldest first: a crash or a failure in between leaves no hole
+    log.manifest.start_at(_base_behind(log, expired[-1]), log.topic_id)
+    for segment in expired:  # oldest first: a crash or a failure in between leaves no hole
         segment.delete()
         log.adopt(log.segments[1:])
         log.raise_log_start(log.segments[0].base_offset)
     log.snapshots.drop_before(log.segments[0].base_offset)
     log.recovery_point = max(log.recovery_point, log.log_start)
-    return replaced + doomed
+    return replaced + expired
 
 
 def start_after(log: PartitionLog, now_ms: int, high_watermark: int) -> int | None:
-    """Where the log will start when `retain` has dropped what has had its time; None if nothing has. Writing that down
+    """Where the log will start when `retain` has dropped what is expired; None if nothing is. Writing that down
     takes a sync, which need not be waited for on the loop (`PartitionLog.prove_start`)."""
-    doomed = [] if log.dropped else expired(log, now_ms, high_watermark)
-    if not doomed:
+    expired = [] if log.dropped else expired_segments(log, now_ms, high_watermark)
+    if not expired:
         return None
-    return log.log_end if doomed[-1] is log.active else _base_behind(log, doomed[-1])
+    return log.log_end if expired[-1] is log.active else _base_behind(log, expired[-1])
 
 
 def _base_behind(log: PartitionLog, segment: Segment) -> int:
@@ -45,14 +45,14 @@ def _base_behind(log: PartitionLog, segment: Segment) -> int:
     return following.base_offset
 
 
-def expired(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]:
+def expired_segments(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment]:
     """The oldest segments that may go, all of them below the high watermark.
 
-    The active one is among them only when everything in it is expired: then the log is rolled first.
+    The active one is among them only when everything in it is expired_segments: then the log is rolled first.
     """
     config = log.config
     excess = log.size_bytes - config.retention_bytes if config.retention_bytes >= 0 else -1
-    doomed: list[Segment] = []
+    expired: list[Segment] = []
     ends = [segment.base_offset for segment in log.segments[1:]] + [log.log_end]
     for segment, end in zip(log.segments, ends, strict=True):
         if not segment.size or end > high_watermark:
@@ -61,8 +61,8 @@ def expired(log: PartitionLog, now_ms: int, high_watermark: int) -> list[Segment
         if not (end <= log.log_start or too_large or (config.cleanup_delete and _too_old(log, segment, now_ms))):
             break
         excess -= segment.size
-        doomed.append(segment)
-    return doomed
+        expired.append(segment)
+    return expired
 
 
 def _too_old(log: PartitionLog, segment: Segment, now_ms: int) -> bool:

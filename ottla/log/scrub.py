@@ -4,7 +4,7 @@
     base offset     no checksum covers it: batches follow each other, within the segment and up to the next one. A gap,
                     as compaction leaves it, is no damage; a batch that moved into one is known by the batch behind it,
                     which goes on as if there were none
-    leader epoch    no checksum covers it either: it is held against what the log knows of its epochs
+    leader epoch    no checksum covers it either: it is compared with what the log knows of its epochs
     end             the file ends with a whole batch, where the next segment begins
 
 Behind damage the walk goes on at the next whole batch: by the length that the damaged one tells if a batch stands
@@ -12,31 +12,53 @@ there, else wherever one is found. Of the active segment only what is below the 
 
 What is read is whatever the page cache or the device gives; whether it is really damaged, and still the log's, is for
 the caller to say, who reads it again: files are deleted, truncated and replaced meanwhile.
+
+A damaged stretch becomes a range of offsets that is missing (`damage`), and the rest of the segment stays readable: its
+bytes are copied to a `.damaged` file, the range is written into the manifest, and then the stretch gets the header of
+one empty batch of its length, which holds its offsets. So every walk over the file finds its way, no byte behind it
+moves, and no reader is led past it: reads end before a missing range. When the loss is accepted the segment is written
+anew without it (`accept_loss`). A crash between these steps leaves a range that is named, and a stretch that the next
+scrub finds again. A replica whose leader has what is missing is copied anew later (`truncation.quarantine`).
+
+Derived files that are not what the manifest says are made anew from the batches, which have just been checked.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
 from ottla.errors import Refused
+from ottla.log import damage, transaction_recovery
 from ottla.log.epochs import NO_EPOCH
-from ottla.log.manifest import Range
-from ottla.wire.batch import CRC_FROM, HEADER_BYTES, MAGIC, BatchHeader, read_header
+from ottla.log.index import OffsetIndex, TimeIndex
+from ottla.log.manifest import NO_CRC, Range, SegmentClaim, claim_of, file_crc
+from ottla.log.quarantine import pieces, quarantine_bytes
+from ottla.log.scan import BAD_CHECKSUM, Bounds, search, whole_at
+from ottla.log.segment import Segment, file_stem
+from ottla.log.transaction_index import SUFFIX as TXNINDEX_SUFFIX
+from ottla.wire.batch import (
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER,
+    NO_TIMESTAMP,
+    BatchHeader,
+    read_header,
+)
 
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
-    from ottla.log.segment import Segment
 
 CHUNK_BYTES: Final = 64 * 1024
 """Read at a time, in a thread: the loop waits for the interpreter no longer than a chunk of small batches takes."""
-SEARCH_BYTES: Final = 1024 * 1024
 FOUND_MAX: Final = 20
 """Of one segment: a file full of noise is damaged once."""
-_MAGIC_AT: Final = 16
 _OFFSET_BYTES: Final = 8
 
 
@@ -156,7 +178,7 @@ class SegmentScrub:
 
     def _checked(self, position: int, header: BatchHeader, crc: int) -> bool:
         """Whether the batch is good; then the walk goes on behind it."""
-        problem = "the checksum of a batch is wrong" if crc != header.crc else self._misplaced(position, header)
+        problem = BAD_CHECKSUM if crc != header.crc else self._misplaced(position, header)
         if problem:
             self._damaged(position, header, problem)
             return False
@@ -188,49 +210,102 @@ class SegmentScrub:
         """Note it, and go on at the next whole batch."""
         end, offset = self._size, self.end_offset
         told = position + header.size if header is not None else position
-        if header is not None and told < self._size and (told_offset := self._whole_at(told)) is not None:
-            end, offset = told, told_offset
+        bounds = Bounds(self._size, self._next_offset, self.end_offset)
+        if header is not None and told < self._size and (behind := whole_at(self._pread, told, bounds)) is not None:
+            end, offset = told, behind.base_offset
         elif told < self._size:
-            end, offset = self._search(position)
+            later = bounds._replace(first=self._next_offset + 1)
+            end, offset = search(self._pread, position + 1, later) or (end, offset)
         self.found.append(Found(position, end, (self._next_offset, offset), problem))
         self._position, self._next_offset = end, offset
 
-    def _whole_at(self, position: int) -> int | None:
-        """The base offset of the whole batch at `position`, if there is one."""
-        try:
-            header = read_header(self._pread(HEADER_BYTES, position))
-        except Refused:
-            return None
-        fits = self._next_offset <= header.base_offset <= header.last_offset < self.end_offset
-        if not fits or header.last_offset_delta < 0 or header.size > self._size - position:
-            return None
-        crc = 0
-        for piece in self._pieces(position + CRC_FROM, position + header.size):
-            crc = crc32c(piece, crc)
-        return header.base_offset if crc == header.crc else None
 
-    def _search(self, position: int) -> tuple[int, int]:
-        """The next whole batch behind `position`, and its offset; the end of the file if there is none."""
-        start = position + 1
-        while self._size - start >= HEADER_BYTES:
-            chunk = self._pread(min(SEARCH_BYTES, self._size - start), start)
-            at = chunk.find(MAGIC, _MAGIC_AT)
-            while at >= 0:
-                offset = int.from_bytes(chunk[at - _MAGIC_AT : at - _MAGIC_AT + _OFFSET_BYTES], "big", signed=True)
-                if self._next_offset < offset < self.end_offset:
-                    candidate = start + at - _MAGIC_AT
-                    if self._whole_at(candidate) is not None:
-                        return candidate, offset
-                at = chunk.find(MAGIC, at + 1)
-            if len(chunk) <= _MAGIC_AT:
-                break
-            start += len(chunk) - _MAGIC_AT
-        return self._size, self.end_offset
+# -- what is done about damage -----------------------------------------------------------------------------------
 
-    def _pieces(self, start: int, end: int) -> Iterator[bytes]:
-        while start < end:
-            piece = self._pread(min(SEARCH_BYTES, end - start), start)
-            if not piece:
-                return
-            yield piece
-            start += len(piece)
+
+class Patch(NamedTuple):
+    """Bytes to put over others in a file of batches."""
+
+    position: int
+    data: bytes
+
+
+def prepare(log: PartitionLog, segment: Segment, found: Sequence[Found]) -> list[Patch]:
+    """Keep the damaged bytes aside, and name their offsets in the manifest: durable on return. Returns the headers that
+    are to stand there. Blocks; for a thread."""
+    patches = []
+    for each in found:
+        if each.end - each.start >= HEADER_BYTES:
+            quarantine_bytes(log.disk, segment.log, each.start, each.end)
+            patches.append(Patch(each.start, _empty_batch(log, segment, each)))
+    name(log, found)
+    return patches
+
+
+def name(log: PartitionLog, found: Sequence[Found]) -> None:
+    """Name the offsets of what is damaged in the manifest. Durable on return."""
+    ranges = [each.offsets for each in found if each.offsets[0] < each.offsets[1]]
+    log.manifest.lose(log, ranges)
+
+
+def _empty_batch(log: PartitionLog, segment: Segment, found: Found) -> bytes:
+    """The header of a batch without records that is as long as the damaged stretch, and holds its offsets."""
+    first, end = found.offsets
+    length = found.end - found.start - LENGTH_OVERHEAD
+    behind_crc = (0, end - first - 1, NO_TIMESTAMP, NO_TIMESTAMP, NO_PRODUCER, -1, -1, 0)
+    before_crc = (first, length, log.epochs.epoch_of(first), MAGIC)
+    crc = crc32c(HEADER.pack(*before_crc, 0, *behind_crc)[CRC_FROM:])
+    for piece in pieces(segment.log, found.start + HEADER_BYTES, found.end):
+        crc = crc32c(piece, crc)
+    return HEADER.pack(*before_crc, crc, *behind_crc)
+
+
+def apply(log: PartitionLog, segment: Segment, found: Sequence[Found], patches: Sequence[Patch]) -> None:
+    """Let nobody read what is damaged from now on. On the loop, if the segment is still the log's."""
+    damage.mark_missing(log, [each.offsets for each in found])
+    for patch in patches:
+        log.disk.overwrite(segment.log.path, patch.data, patch.position)
+
+
+# -- derived files -----------------------------------------------------------------------------------------------
+
+
+def derived_damage(log: PartitionLog, claim: SegmentClaim) -> list[str]:
+    """The derived files of a sealed segment that are not what the manifest says. Blocks; for a thread."""
+    stem = file_stem(log.path, claim.base_offset)
+    told = [(".index", claim.index_crc), (".timeindex", claim.timeindex_crc)]
+    wrong = [stem + kind for kind, crc in told if crc != NO_CRC and file_crc(log.disk, stem + kind) != crc]
+    if file_crc(log.disk, stem + TXNINDEX_SUFFIX) != claim.txnindex_crc:
+        wrong.append(stem + TXNINDEX_SUFFIX)
+    return wrong
+
+
+def rebuild_derived(log: PartitionLog, segment: Segment, wrong: Sequence[str], truncations: int) -> None:
+    """Make them anew from the batches, and claim them as they are then. Blocks; for a thread."""
+    if any(not path.endswith(TXNINDEX_SUFFIX) for path in wrong):
+        _rebuild_indexes(log, segment)
+    if any(path.endswith(TXNINDEX_SUFFIX) for path in wrong):
+        transaction_recovery.rewrite_index(log, segment.base_offset)
+    following = log.segment_after(segment)
+    if following is None:
+        return
+    claim = claim_of(log.disk, log.path, segment.base_offset, following.base_offset, segment.size)
+    log.manifest.add(log, [claim], lambda: log.truncations == truncations and not log.dropped and not segment.deleted)
+
+
+def _rebuild_indexes(log: PartitionLog, segment: Segment) -> None:
+    builder = segment.build_indexes(log.config.index_interval_bytes)
+    offsets, times = OffsetIndex(log.disk, segment.offsets.path), TimeIndex(log.disk, segment.times.path)
+    offsets.replace(builder.offsets, builder.positions)
+    times.replace(builder.timestamps, builder.timestamp_offsets)
+    log.disk.write_atomic(offsets.path, offsets.encode(0))
+    log.disk.write_atomic(times.path, times.encode(0))
+
+
+def take_up(log: PartitionLog, segment: Segment, wrong: Sequence[str]) -> None:
+    """Derived files were made anew: what was read from the old ones is forgotten. On the loop."""
+    segment.drop_indexes()
+    segment.offsets.close()
+    segment.times.close()
+    if any(path.endswith(TXNINDEX_SUFFIX) for path in wrong):
+        log.transactions.look_for(segment.base_offset)

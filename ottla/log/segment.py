@@ -18,7 +18,7 @@ from weakref import WeakSet
 from crc32c import crc32c
 
 from ottla.errors import ErrorCode, Refused, StorageFault
-from ottla.log.index import DELETED_SUFFIX, IndexDamaged, OffsetIndex, TimeIndex
+from ottla.log.index import DELETED_SUFFIX, RELATIVE_OFFSET_MAX, IndexBuilder, IndexDamaged, OffsetIndex, TimeIndex
 from ottla.log.log_config import LogConfig
 from ottla.log.scan import headers
 from ottla.log.unsynced import Unsynced
@@ -26,8 +26,6 @@ from ottla.runtime import Disk, File
 from ottla.wire.batch import HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, NO_TIMESTAMP, BatchHeader
 
 _logger = logging.getLogger("ottla.log")
-
-RELATIVE_OFFSET_MAX = 2**31 - 1
 
 NOT_HERE = -1
 """`find`: every batch of the segment ends before the offset."""
@@ -61,27 +59,10 @@ class Segment:
     """The batches from `base_offset` up to the next segment's."""
 
     __slots__ = (
-        "_disk",
-        "_index_entries_max",
-        "_index_interval_bytes",
-        "_max_timestamp",
-        "_max_timestamp_offset",
-        "awake",
-        "base_offset",
-        "claims",
-        "created_ms",
-        "deleted",
-        "first_timestamp",
-        "log",
-        "offset_max",
-        "offsets",
-        "read_failed",
-        "readers",
-        "roll_timestamp",
-        "size",
-        "times",
-        "unindexed_bytes",
-    )
+        "_disk", "_index_entries_max", "_index_interval_bytes", "_max_timestamp", "_max_timestamp_offset", "awake",
+        "base_offset", "claims", "created_ms", "deleted", "first_timestamp", "log", "offset_max", "offsets",
+        "read_failed", "readers", "roll_timestamp", "size", "times", "unindexed_bytes",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, *, created_ms: int) -> None:
         stem = file_stem(directory, base_offset)
@@ -309,11 +290,14 @@ class Segment:
 
     def rebuild_indexes(self) -> None:
         """From the batch headers. In memory only: the files follow at the next seal, from the loop."""
-        interval = self._index_interval_bytes or LogConfig().index_interval_bytes
-        builder = IndexBuilder(self.base_offset, interval)
+        self.adopt(self.build_indexes(self._index_interval_bytes or LogConfig().index_interval_bytes))
+
+    def build_indexes(self, interval_bytes: int) -> IndexBuilder:
+        builder = IndexBuilder(self.base_offset, interval_bytes)
         for position, header in headers(self.log, 0, self.size):
             builder.add(position, header)
-        self.adopt(builder)
+        builder.finish()
+        return builder
 
     def adopt(self, builder: IndexBuilder) -> None:
         builder.finish()
@@ -435,49 +419,3 @@ class Segment:
         self.log.close()
         self.offsets.close()
         self.times.close()
-
-
-class IndexBuilder:
-    """Makes both indexes of a segment from its batch headers, exactly as appending makes them."""
-
-    __slots__ = (
-        "_base",
-        "_interval",
-        "_unindexed",
-        "max_timestamp",
-        "max_timestamp_offset",
-        "offsets",
-        "positions",
-        "timestamp_offsets",
-        "timestamps",
-    )
-
-    def __init__(self, base_offset: int, interval_bytes: int) -> None:
-        self._base = base_offset
-        self._interval = interval_bytes
-        self._unindexed = 0
-        self.max_timestamp = NO_TIMESTAMP
-        self.max_timestamp_offset = base_offset
-        self.offsets = array("i")
-        self.positions = array("i")
-        self.timestamps = array("q")
-        self.timestamp_offsets = array("i")
-
-    def add(self, position: int, header: BatchHeader) -> None:
-        if not 0 <= header.last_offset - self._base <= RELATIVE_OFFSET_MAX:
-            return  # damaged, for no checksum covers an offset: whoever reads the batch will see
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
-            self.max_timestamp_offset = header.last_offset
-        if self._unindexed > self._interval:
-            self.offsets.append(header.last_offset - self._base)
-            self.positions.append(position)
-            self.finish()
-            self._unindexed = 0
-        self._unindexed += header.size
-
-    def finish(self) -> None:
-        """Let the time index tell the largest timestamp so far."""
-        if self.max_timestamp >= 0 and (not self.timestamps or self.max_timestamp > self.timestamps[-1]):
-            self.timestamps.append(self.max_timestamp)
-            self.timestamp_offsets.append(self.max_timestamp_offset - self._base)

@@ -33,22 +33,9 @@ class Slice:
     """From the batch that holds `offset` on; `position` and `length` are final once `placed`."""
 
     __slots__ = (
-        "__weakref__",
-        "_bytes_max",
-        "_end_offset",
-        "_limit",
-        "_log",
-        "_tail",
-        "_tail_bytes",
-        "_truncations",
-        "_whole_first_batch",
-        "kept",
-        "length",
-        "offset",
-        "position",
-        "reaches_limit",
-        "segment",
-    )
+        "__weakref__", "_bytes_max", "_end_offset", "_limit", "_log", "_tail", "_tail_bytes", "_truncations",
+        "_whole_first_batch", "kept", "length", "offset", "position", "reaches_limit", "segment",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A compacted segment takes the place of those it was made from, without a moment in which a crash could lose either.
+"""Log cleaner, the swap: a compacted segment replaces those it was made from, and no crash loses either.
 
     .cleaned   written and synced by whoever compacted (`cleaning`); thrown away by recovery
     .swap      the log may still have the old segments, all or some: recovery puts this one in their place
@@ -79,12 +79,7 @@ class Swap:
             if log.disk.exists(f"{self._stem}.{kind}"):
                 Unsynced(log.disk.open(f"{self._stem}.{kind}"), passing=True).sync()
         claim = claim_of(log.disk, log.path, fresh.base_offset, self._cleaned.sources[-1].next_base, fresh.size)
-        log.manifest.add(
-            [claim],
-            log_start=log.log_start,
-            topic_id=log.topic_id,
-            still=lambda: not fresh.deleted and log.truncations == truncations and not log.dropped,
-        )
+        log.manifest.add(log, [claim], lambda: not fresh.deleted and log.truncations == truncations and not log.dropped)
 
     def finish(self) -> list[Segment] | None:
         """Take the new segment into the log. Returns the old ones, to be unlinked later; None if it was off.

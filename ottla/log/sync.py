@@ -1,10 +1,11 @@
-"""Making a log durable: the part that blocks, so that it can run beside the loop."""
+"""Flush (fsync) of a log, and its clean close: the part that blocks, so that it can run beside the loop."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ottla.errors import StorageFault, SyncFault
+from ottla.log import manifest_file
 from ottla.log.checkpoints import partition_metadata
 from ottla.log.manifest import claim_of
 from ottla.log.unsynced import Unsynced
@@ -43,12 +44,18 @@ class SyncJob:
             if not log.dropped and not overtaken:  # or a file may be gone, and nothing comes of the job
                 raise
 
-    def done(self) -> None:
-        """It has run, and was not overtaken by a truncation."""
+    def finish(self) -> None:
+        """It has run: raise the recovery point, unless a truncation has overtaken it."""
+        log = self._log
+        if self.truncations != log.truncations:
+            return
         for _, file in self._files:
             file.done()
         if self.epochs is not None:
-            self._log.epochs_file.written(self.epochs, self._log.epochs)
+            log.epochs_file.written(self.epochs, log.epochs)
+        log.recovery_point = max(log.recovery_point, self.offset)
+        if self.offset == log.log_end:
+            log.made_files = False
 
     def _run(self, log: PartitionLog) -> None:
         for segment, file in self._files:
@@ -73,16 +80,13 @@ class SyncJob:
             for segment, end, txnindex_crc in self._sealed
             if not segment.deleted
         ]
-        log.manifest.add(
-            claims,
-            log_start=log.log_start,
-            topic_id=log.topic_id,
-            still=lambda: self.truncations == log.truncations and not log.dropped,
-        )
+        log.manifest.add(log, claims, lambda: self.truncations == log.truncations and not log.dropped)
 
 
-def prepare(log: PartitionLog, offset: int) -> SyncJob:
-    """What makes the log durable up to `offset`, which is its end or the start of its active segment."""
+def prepare(log: PartitionLog, offset: int, *, sealed_only: bool) -> SyncJob | None:
+    """What makes the log durable up to `offset`, its end or the start of its active segment; None when it is."""
+    if offset <= log.recovery_point and (sealed_only or not log.epochs.dirty or not log.disk.exists(log.path)):
+        return None  # the directory is made by the first append, and until then there is nothing to keep
     files: list[tuple[Segment, Unsynced]] = []
     sealed: list[tuple[Segment, int, int | None]] = []
     if log.made_files and log.topic_id is not None and log.disk.exists(log.path):
@@ -104,3 +108,26 @@ def prepare(log: PartitionLog, offset: int) -> SyncJob:
                 sealed.append((segment, following, log.transactions.index_crc(segment.base_offset)))
         files += [(segment, file) for file in written]
     return SyncJob(log, offset, files, sealed)
+
+
+def close(log: PartitionLog) -> None:
+    """Make everything durable, and have the manifest claim it as a clean stop leaves it. Blocks."""
+    if log.log_end > log.log_start:
+        if log.log_end not in log.snapshots.offsets:
+            log.snapshots.write(log.log_end, log.producers)
+        log.snapshots.prune([*(segment.base_offset for segment in log.segments), log.log_end])
+    if log.active.awake and log.active.size:
+        log.active.seal()
+    log.sync()
+    written = log.snapshots.unsynced(log.log_end)
+    for segment in log.segments:
+        written += segment.unsynced_indexes() + log.transactions.unsynced(segment.base_offset)
+    for file in written:
+        file.sync()
+        file.done()
+    if written:
+        log.disk.sync_dir(log.path)
+    if log.disk.exists(log.path):
+        manifest_file.close(log, {file.file.path for file in written})
+    for segment in log.segments:
+        segment.close()

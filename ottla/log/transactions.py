@@ -1,4 +1,4 @@
-"""What one log knows of transactions: which are open, which were aborted, and who may begin one.
+"""Transactions in one log: which are open (last stable offset), which were aborted, and who may begin one (KIP-890).
 
 A transaction begins in a log with the first batch of its producer, and ends with a marker. Up to the first one that is
 open everything is decided: that is the last stable offset, and readers of committed records see no further. What was
@@ -26,11 +26,17 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from ottla.errors import ErrorCode, Refused
-from ottla.log.cleaned_transactions import AbortedTransaction
 from ottla.log.manifest import NO_CRC, LostEnd
 from ottla.log.producers import NO_EPOCH, NO_OFFSET, Producers
 from ottla.log.segment import file_stem
-from ottla.log.transaction_index import SUFFIX, TransactionIndex, TransactionIndexDamaged, encode, write
+from ottla.log.transaction_index import (
+    SUFFIX,
+    AbortedTransaction,
+    TransactionIndex,
+    TransactionIndexDamaged,
+    encode,
+    write,
+)
 from ottla.log.unsynced import Unsynced
 from ottla.runtime import Buffer, Disk
 from ottla.wire import marker as markers

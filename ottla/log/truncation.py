@@ -1,9 +1,12 @@
-"""Cutting a log back: what lies behind an offset goes, or all of it, and then it goes on elsewhere.
+"""Truncation of a log: what is behind an offset goes, or all of it, and the log goes on at another offset.
 
 The disk may refuse any step. What only reads comes first. Then segments go one by one, the last first, and with each
 the log ends where that one began: whatever is refused, memory and disk agree on what there is. What follows from the
 new end (snapshots, aborted transactions, producers, epochs) is settled last; if that is refused nothing can be appended
 before it is done (`PartitionLog.failure`).
+
+A log that must not lose what goes keeps it as `.damaged` files: a damaged one lets go of what another replica has whole
+(`quarantine`), and one whose end its leader has not, though it may have been acknowledged, is cut (`quarantine_tail`).
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from ottla.errors import StorageFault
-from ottla.log import rebuilding, recovery
-from ottla.log.damage import trim
+from ottla.errors import Refused, StorageFault
+from ottla.log import recovery, transaction_recovery
+from ottla.log.damage import mark_missing, trim
+from ottla.log.quarantine import quarantine_bytes, quarantine_file
+from ottla.log.scan import headers
 from ottla.log.segment import Segment
 
 if TYPE_CHECKING:
@@ -31,7 +36,7 @@ def truncate(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
     if log.swap is not None and not log.swap.fits(log.segments[:kept]):
         log.swap.abandon()
     log.truncations += 1
-    told = offset < max(log.recovery_point, log.told_end) or log.damage is not None or log.given_up
+    told = offset < max(log.recovery_point, log.checkpointed_end) or log.damage is not None or log.given_up
     if told:  # else neither manifest nor checkpoint tells of what goes
         log.manifest.cut_at(offset)
     try:
@@ -76,7 +81,7 @@ def settle(log: PartitionLog, now_ms: int) -> None:
         log.active.log.sync()
     log.snapshots.truncate(log.log_end)
     log.transactions.truncate(log.log_end)
-    rebuilding.reload_producers(log, now_ms)
+    transaction_recovery.reload_producers(log, now_ms)
     log.epochs_file.save(log.epochs)
     log.disk.sync_dir(log.path)
     log.failure = None
@@ -84,7 +89,7 @@ def settle(log: PartitionLog, now_ms: int) -> None:
 
 def _refused(log: PartitionLog, fault: StorageFault, now_ms: int) -> None:
     log.fail(fault)
-    rebuilding.reload_producers(log, now_ms)  # whoever repeats what was cut must not hear that it is there
+    transaction_recovery.reload_producers(log, now_ms)  # whoever repeats what was cut must not hear that it is there
 
 
 def _drop_last(log: PartitionLog) -> None:
@@ -127,3 +132,74 @@ def end_at(log: PartitionLog, offset: int) -> None:
     log.cleaned = min(log.cleaned, offset)
     log.drop_empty_epochs()
     trim(log)
+
+
+def quarantine(log: PartitionLog, now_ms: int) -> int:
+    """Another replica leads, and has what is missing here: what is behind the first missing offset is quarantined and
+    copied anew; with the whole segment that it is in, if that is damaged in its middle. Durable on return.
+    Returns where the log ends. After a StorageFault it is to be tried again, unless the log is not damaged any more."""
+    assert log.damage is not None
+    first, end = log.damage.missing[0]
+    start = max(_last_whole(log, first), log.log_start)
+    mark_missing(log, [(start, end)])  # if the disk refuses half of it, all of that is missing
+    log.truncations += 1
+    log.manifest.cut_at(start)
+    kept = [segment for segment in log.segments if segment.base_offset < start and segment.size]
+    for segment in reversed(log.segments):
+        if segment not in kept:
+            _set_aside(log, segment)
+    if kept:
+        log.adopt(kept)
+        end_at(log, start)
+        try:
+            settle(log, now_ms)
+        except StorageFault as fault:
+            log.fail(fault)  # it is done before anything is appended
+            raise
+    else:
+        log.adopt([Segment(log.disk, log.path, start, created_ms=now_ms)])
+        log.truncate_fully_and_start_at(start, now_ms)
+    assert log.damage is None
+    return log.log_end
+
+
+def quarantine_tail(log: PartitionLog, offset: int) -> list[str]:
+    """The log is about to be cut at `offset`: copy what is behind it. Durable on return. Returns the names of the
+    copies. Blocks; for a thread."""
+    kept = []
+    for segment in list(log.segments):
+        position = 0 if segment.base_offset >= offset else segment.find(offset)
+        if 0 <= position < segment.size:
+            file = log.disk.open(segment.log.path)
+            kept.append(quarantine_bytes(log.disk, file, position, segment.size))
+            file.close()
+    return kept
+
+
+def _set_aside(log: PartitionLog, segment: Segment) -> None:
+    """Unless that is done: the disk may have refused half of it before."""
+    segment.close()
+    if segment.size and log.disk.exists(segment.log.path):
+        quarantine_file(log.disk, segment.log.path)
+    else:
+        log.disk.remove(segment.log.path)
+    for path in (segment.offsets.path, segment.times.path):
+        if log.disk.is_directory(path):
+            quarantine_file(log.disk, path)
+        else:
+            log.disk.remove(path)
+
+
+def _last_whole(log: PartitionLog, missing: int) -> int:
+    """Where the last segment before a missing offset ends, if it ends with a whole batch; else where it begins."""
+    before = [segment for segment in log.segments if segment.base_offset < missing and segment.size]
+    if not before:
+        return missing
+    segment = before[-1]
+    position, end = segment.offsets.peek_last_position(segment.size), segment.base_offset
+    try:
+        for at, header in headers(segment.log, position, segment.size):
+            end, position = header.next_offset, at + header.size
+    except Refused:
+        return segment.base_offset
+    return missing if position == segment.size and end <= missing else segment.base_offset

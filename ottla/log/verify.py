@@ -1,8 +1,8 @@
-"""Reading a data directory through, byte by byte, and changing nothing: what `ottla log verify` does.
+"""`ottla log verify`: reads a data directory through, byte by byte, and changes nothing.
 
 Of each segment every batch is read: its header, its checksum, that offsets rise without overlap and epochs do not fall.
 What is derived from batches (offset and time index, leader epochs, producer snapshots, indexes of aborted transactions)
-is held against them, and so are manifest and checkpoints (`verify_claims`). Damage in a batch, or a batch that is not
+is compared with them, and so are manifest and checkpoints (`verify_claims`). Damage in a batch, or a batch that is not
 there, is damage to records; damage in what is derived costs at most time, for a broker rebuilds it.
 
 Behind a damaged batch the walk goes on, as long as the header still says where the next one begins. A broker that is
@@ -19,32 +19,31 @@ from typing import Final, NamedTuple
 
 from ottla.errors import Fault
 from ottla.log import checkpoints, manifest
-from ottla.log.damage import NOT_KNOWN, Evidence
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
 from ottla.log.epochs import NO_EPOCH, LeaderEpochs
-from ottla.log.index import IndexDamaged, OffsetIndex, TimeIndex
+from ottla.log.evidence import NOT_KNOWN, Evidence, StartEvidence, lost_before
 from ottla.log.producers import Producers, SnapshotDamaged
+from ottla.log.recovery import DELETED, orphaned
+from ottla.log.scan import batches
 from ottla.log.segment import file_stem
-from ottla.log.tidying import DELETED, orphaned
-from ottla.log.traces import Beginning, lost_before
 from ottla.log.transaction_index import SUFFIX as INDEX_SUFFIX
 from ottla.log.transaction_index import TransactionIndexDamaged, decode
-from ottla.log.verify_batches import batches
 from ottla.log.verify_claims import (
     AT_START,
-    NOTHING_TOLD,
+    NO_CHECKPOINTS,
     REBUILT,
     RESTORED,
     AbortedInLog,
+    Checkpointed,
     Finding,
-    Told,
+    IndexesInLog,
     against_checkpoints,
     against_manifest,
-    in_place_of,
+    files_named_as_partitions,
 )
 from ottla.runtime import Disk, File
 from ottla.wire import marker
-from ottla.wire.batch import NO_TIMESTAMP, BatchHeader
+from ottla.wire.batch import BatchHeader
 
 FINDINGS_MAX: Final = 20
 """Of one segment: a file full of noise is damaged once."""
@@ -56,8 +55,8 @@ _DELETED_DIRECTORY: Final = "-delete"
 STRAY_DIRECTORY: Final = "-stray"
 
 FROM_A_REPLICA: Final = (
-    "leave the files as they are. The broker sets damaged batches aside and copies them anew from a replica when its "
-    "scrub reads them: a lower ottla.scrub.interval.ms has it hurry. Without another replica, restore the file from a "
+    "leave the files as they are. The broker quarantines damaged batches and copies them anew from a replica when its "
+    "scrub reads them: sooner with a lower ottla.scrub.interval.ms. Without another replica, restore the file from a "
     "backup while the broker is stopped"
 )
 OWNER: Final = (
@@ -89,7 +88,7 @@ def partition_directories(disk: Disk, directory: str) -> list[str]:
 
 
 def stray_directories(disk: Disk, directory: str) -> list[str]:
-    """What a broker has set aside because it is no partition of its own."""
+    """What a broker has renamed because it is no partition of its own."""
     paths = [f"{directory}/{name}" for name in disk.listdir(directory) if name.endswith(STRAY_DIRECTORY)]
     return [path for path in paths if disk.listdir(path)]
 
@@ -106,7 +105,7 @@ def _is_partition(disk: Disk, path: str) -> bool:
 
 def verify_checkpoints(
     disk: Disk, directory: str, *, finished: bool, running: bool = False
-) -> tuple[dict[tuple[str, int], Told], list[Finding], list[str]]:
+) -> tuple[dict[tuple[str, int], Checkpointed], list[Finding], list[str]]:
     """The files of a data directory that belong to no partition: what they tell of each partition, what is wrong with
     them, and what is only remarkable. `running`: a broker writes there."""
     findings, notes = [], []
@@ -116,7 +115,7 @@ def verify_checkpoints(
             told[name] = checkpoints.read_offsets(disk, directory, name)
         except Fault as fault:
             findings.append(Finding(f"{directory}/{name}", str(fault), REBUILT))
-    findings += in_place_of(disk, directory)
+    findings += files_named_as_partitions(disk, directory)
     try:
         checkpoints.read_meta_properties(disk, directory)
     except Fault as fault:
@@ -129,7 +128,7 @@ def verify_checkpoints(
         points[key], began[key], ended[key] = max(points.get(key, 0), closed.end), closed.start, closed.end
     starts, cleaned = told.get(checkpoints.LOG_STARTS, {}), told.get(checkpoints.CLEANED, {})
     by_partition = {
-        key: Told(
+        key: Checkpointed(
             Evidence(
                 points.get(key, 0),
                 high.get(key, 0),
@@ -155,15 +154,15 @@ def verify_checkpoints(
     return by_partition, findings, notes
 
 
-def told_of(told: dict[tuple[str, int], Told], path: str) -> Told:
+def checkpointed(told: dict[tuple[str, int], Checkpointed], path: str) -> Checkpointed:
     topic, _, index = path.rpartition("/")[2].rpartition("-")
-    return told.get((topic, int(index)), NOTHING_TOLD) if index.isdecimal() else NOTHING_TOLD
+    return told.get((topic, int(index)), NO_CHECKPOINTS) if index.isdecimal() else NO_CHECKPOINTS
 
 
 def verify_partition(
     disk: Disk,
     path: str,
-    told: Told = NOTHING_TOLD,
+    told: Checkpointed = NO_CHECKPOINTS,
     *,
     finished: bool,
     running: bool = False,
@@ -186,7 +185,7 @@ def _place(finding: Finding) -> tuple[str, int, str]:
 
 class _Verification:
     def __init__(
-        self, disk: Disk, path: str, told: Told, finished: bool, running: bool, read: Callable[[int], object]
+        self, disk: Disk, path: str, told: Checkpointed, finished: bool, running: bool, read: Callable[[int], object]
     ) -> None:
         self._disk = disk
         self._path = path
@@ -218,7 +217,7 @@ class _Verification:
         elif bases and (lost := lost_before(bases[0], self._started, self._beginning(names))) is not None:
             start, path = lost[0], f"{file_stem(self._path, bases[0])}.log"
             what = f"offsets {start}..{bases[0] - 1} before it are missing: the log started at {start}"
-            self._found(path, what, AT_START, records=True, offset=start)
+            self._missing(path, what, start)
         for at, base in enumerate(bases):
             following = bases[at + 1] if at + 1 < len(bases) else _OFFSET_MAX
             self._segment(base, following)
@@ -230,10 +229,10 @@ class _Verification:
         self._end(snapshots)
         return Checked(self._path, tuple(self._findings), tuple(self._notes), len(bases), self._batches, self._size)
 
-    def _beginning(self, names: Sequence[str]) -> Beginning:
+    def _beginning(self, names: Sequence[str]) -> StartEvidence:
         epochs = [] if self._epochs is None else self._epochs.entries
         orphans = [] if self._running else orphaned(names)
-        return Beginning(self._told.log_start, epochs, orphans, self._running or any(map(DELETED.fullmatch, names)))
+        return StartEvidence(self._told.log_start, epochs, orphans, self._running or any(map(DELETED.fullmatch, names)))
 
     def _left_over(self, name: str) -> str:
         found = _UNFINISHED.fullmatch(name)
@@ -241,7 +240,7 @@ class _Verification:
             return ""
         path = f"{self._path}/{name}"
         if found[1] == "damaged":
-            return f"{path} was set aside by the broker: it is evidence, delete it when you need it no more"
+            return f"{path} was quarantined by the broker: it is evidence, delete it when you need it no more"
         return "" if self._running else f"{path} is left over: the broker removes it, or finishes what it was for"
 
     def _gap(self, base: int, following: int, size: int) -> None:
@@ -259,7 +258,7 @@ class _Verification:
         if self._running:
             self._notes.append(f"{path}: {what}, if it has not just been compacted")
         else:
-            self._found(path, what, AT_START, records=True, offset=self._next_offset)
+            self._missing(path, what, self._next_offset)
 
     def _end(self, snapshots: list[int]) -> None:
         if any(finding.records for finding in self._findings):
@@ -281,10 +280,14 @@ class _Verification:
     def _log_start(self) -> int:
         return max(self._told.log_start, 0 if self._manifest is None else self._manifest.log_start)
 
-    def _found(
-        self, path: str, what: str, remedy: str, *, records: bool = False, position: int = -1, offset: int = -1
-    ) -> None:
-        self._findings.append(Finding(path, what, remedy, records, position, offset))
+    def _found(self, path: str, what: str, remedy: str, offset: int = -1) -> None:
+        self._findings.append(Finding(path, what, remedy, offset=offset))
+
+    def _damaged(self, path: str, what: str, position: int, offset: int) -> None:
+        self._findings.append(Finding(path, what, FROM_A_REPLICA, records=True, position=position, offset=offset))
+
+    def _missing(self, path: str, what: str, offset: int) -> None:
+        self._findings.append(Finding(path, what, AT_START, records=True, offset=offset))
 
     # Segments.
 
@@ -294,15 +297,13 @@ class _Verification:
         size = file.size()
         last = following == _OFFSET_MAX
         excused = last and not self._finished
-        walk = _Walk(self._disk, stem, size, excused=excused)
+        walk = IndexesInLog(self._disk, stem, size, excused=excused)
         self._next_offset = max(self._next_offset, base)
         before = len(self._findings)
         end = 0
         for position, header, problem in batches(file, size, self._read):
             if problem:
-                self._found(
-                    file.path, problem, FROM_A_REPLICA, records=True, position=position, offset=self._next_offset
-                )
+                self._damaged(file.path, problem, position, self._next_offset)
                 walk.lose_track()
                 self._aborted.lose_track()
             else:
@@ -322,31 +323,19 @@ class _Verification:
         self._size += size
         file.close()
         told = {finding.path for finding in self._findings}
-        for path, what in walk.problems():
+        for path, what in walk.problems:
             if path not in told:
                 self._found(path, what, REBUILT)
         self._transactions(base, excused=excused and not self._running)
 
     def _batch(self, path: str, position: int, header: BatchHeader, following: int) -> None:
         if not self._next_offset <= header.base_offset <= header.last_offset < following:
-            self._found(
-                path,
-                f"offsets {header.base_offset}..{header.last_offset} stand where {self._next_offset} or later was "
-                f"expected",
-                FROM_A_REPLICA,
-                records=True,
-                position=position,
-                offset=header.base_offset,
-            )
+            offsets = f"{header.base_offset}..{header.last_offset}"
+            what = f"offsets {offsets} stand where {self._next_offset} or later was expected"
+            self._damaged(path, what, position, header.base_offset)
         elif header.leader_epoch < self._latest_epoch:
-            self._found(
-                path,
-                f"leader epoch {header.leader_epoch} stands behind epoch {self._latest_epoch}",
-                FROM_A_REPLICA,
-                records=True,
-                position=position,
-                offset=header.base_offset,
-            )
+            what = f"leader epoch {header.leader_epoch} stands behind epoch {self._latest_epoch}"
+            self._damaged(path, what, position, header.base_offset)
         else:
             self._epoch(header)
         self._next_offset = max(self._next_offset, header.next_offset)
@@ -364,12 +353,8 @@ class _Verification:
             return  # of what was deleted within a segment nothing is known any more
         if told != header.leader_epoch:
             self._epoch_told = True
-            self._found(
-                f"{self._path}/{EPOCHS_FILE}",
-                f"it says epoch {told} of offset {header.base_offset}, the batch says {header.leader_epoch}",
-                REBUILT,
-                offset=header.base_offset,
-            )
+            what = f"it says epoch {told} of offset {header.base_offset}, the batch says {header.leader_epoch}"
+            self._found(f"{self._path}/{EPOCHS_FILE}", what, REBUILT, header.base_offset)
 
     def _tail(self, file: File, end: int, size: int, excused: bool) -> None:
         """What is behind the last batch that could be read."""
@@ -379,7 +364,7 @@ class _Verification:
         if excused:
             self._notes.append(f"{file.path}: {what}: {CUT_AT_START}, if it is not about to write the rest")
             return
-        self._found(file.path, what, FROM_A_REPLICA, records=True, position=end, offset=self._next_offset)
+        self._damaged(file.path, what, end, self._next_offset)
 
     # What is derived.
 
@@ -434,52 +419,3 @@ class _Verification:
             problem = f"{damaged}"
         if problem and not excused and all(finding.path != path for finding in self._findings):
             self._found(path, problem, REBUILT)
-
-
-class _Walk:
-    """One walk over a segment, and what its indexes say of the batches that are met."""
-
-    def __init__(self, disk: Disk, stem: str, size: int, *, excused: bool) -> None:
-        self._offsets = OffsetIndex(disk, f"{stem}.index")
-        self._times = TimeIndex(disk, f"{stem}.timeindex")
-        self._base = int(stem.rpartition("/")[2])
-        self._problems: list[tuple[str, str]] = []
-        self._entry = self._time = 0
-        self._max_timestamp = NO_TIMESTAMP
-        self._lost = False
-        for index in (self._offsets, self._times):
-            if not disk.exists(index.path):
-                continue  # rebuilt by whoever needs it: compaction may leave none; the manifest knows if there was one
-            try:
-                self._offsets.load(size) if index is self._offsets else self._times.load()
-            except IndexDamaged as damaged:
-                if not excused:
-                    self._problems.append((index.path, str(damaged)))
-
-    def lose_track(self) -> None:
-        """A batch cannot be believed: from here on nobody knows what its entries should be."""
-        self._lost = True
-
-    def batch(self, position: int, header: BatchHeader) -> None:
-        if self._lost:
-            return
-        self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
-        last = header.last_offset - self._base
-        positions = self._offsets.positions
-        while self._entry < len(positions) and positions[self._entry] <= position:
-            if positions[self._entry] != position or self._offsets.offsets[self._entry] != last:
-                self._contradiction(self._offsets, self._entry, header)
-            self._entry += 1
-        times = self._times.offsets
-        while self._time < len(times) and times[self._time] <= last:
-            if self._times.timestamps[self._time] != self._max_timestamp:
-                self._contradiction(self._times, self._time, header)
-            self._time += 1
-
-    def _contradiction(self, index: OffsetIndex | TimeIndex, entry: int, header: BatchHeader) -> None:
-        what = f"its entry {entry} does not fit the batch at offset {header.base_offset}"
-        if all(path != index.path for path, _ in self._problems):
-            self._problems.append((index.path, what))
-
-    def problems(self) -> Sequence[tuple[str, str]]:
-        return self._problems

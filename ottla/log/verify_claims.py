@@ -1,5 +1,5 @@
-"""What `ottla log verify` holds the files of a partition against besides their own batches: the manifest, the
-checkpoints of the data directory, and the ends of transactions that stand in the log.
+"""What `ottla log verify` compares the files of a partition with: the manifest, the checkpoints of the data directory,
+and indexes and ends of transactions as the batches of the log have them.
 
 The same things that a broker compares when it opens the log (`damage`), and the checksums of derived files, which it
 compares when it loads them.
@@ -11,17 +11,18 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from ottla.log import manifest as manifests
-from ottla.log.cleaned_transactions import AbortedTransaction
-from ottla.log.damage import Evidence, closed_there, ends_told
 from ottla.log.epochs import FILE_NAME as EPOCHS_FILE
+from ottla.log.evidence import Evidence, closed_there, ends_told
+from ottla.log.index import IndexDamaged, OffsetIndex, TimeIndex
 from ottla.log.manifest import NO_CRC, Manifest, SegmentClaim
 from ottla.log.segment import file_stem
+from ottla.log.transaction_index import AbortedTransaction
 from ottla.runtime import Disk
-from ottla.wire.batch import BatchHeader
+from ottla.wire.batch import NO_TIMESTAMP, BatchHeader
 from ottla.wire.marker import Marker
 
 AT_START: Final = (
-    "leave everything as it is and start the broker: it sets aside what is wrong and copies the partition anew from a "
+    "leave everything as it is and start the broker: it quarantines what is wrong and copies the partition anew from a "
     "replica that has it. Without another replica, restore the files from a backup first, or give the offsets up with "
     "`ottla log accept-loss`"
 )
@@ -46,7 +47,7 @@ class Finding(NamedTuple):
     offset: int = -1
 
 
-class Told(NamedTuple):
+class Checkpointed(NamedTuple):
     """What the checkpoints of the data directory say of a partition."""
 
     evidence: Evidence = Evidence()
@@ -54,10 +55,10 @@ class Told(NamedTuple):
     compacted: bool = False
 
 
-NOTHING_TOLD: Final = Told()
+NO_CHECKPOINTS: Final = Checkpointed()
 
 
-def in_place_of(disk: Disk, directory: str) -> Iterator[Finding]:
+def files_named_as_partitions(disk: Disk, directory: str) -> Iterator[Finding]:
     """Files where the directories of partitions should be."""
     for name in disk.listdir(directory):
         topic, _, index = name.rpartition("-")
@@ -167,3 +168,49 @@ class AbortedInLog:
         if missing:
             return f"the transaction that was aborted at offset {missing[0]} is not in it"
         return ""
+
+
+class IndexesInLog:
+    """One walk over a segment, and what its indexes say of the batches that are met. `problems`: paths, and why."""
+
+    def __init__(self, disk: Disk, stem: str, size: int, *, excused: bool) -> None:
+        self._offsets = OffsetIndex(disk, f"{stem}.index")
+        self._times = TimeIndex(disk, f"{stem}.timeindex")
+        self._base = int(stem.rpartition("/")[2])
+        self.problems: list[tuple[str, str]] = []
+        self._entry = self._time = 0
+        self._max_timestamp = NO_TIMESTAMP
+        self._lost = False
+        for index in (self._offsets, self._times):
+            if not disk.exists(index.path):
+                continue  # rebuilt by whoever needs it: compaction may leave none; the manifest knows if there was one
+            try:
+                self._offsets.load(size) if index is self._offsets else self._times.load()
+            except IndexDamaged as damaged:
+                if not excused:
+                    self.problems.append((index.path, str(damaged)))
+
+    def lose_track(self) -> None:
+        """A batch cannot be believed: from here on nobody knows what its entries should be."""
+        self._lost = True
+
+    def batch(self, position: int, header: BatchHeader) -> None:
+        if self._lost:
+            return
+        self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
+        last = header.last_offset - self._base
+        positions = self._offsets.positions
+        while self._entry < len(positions) and positions[self._entry] <= position:
+            if positions[self._entry] != position or self._offsets.offsets[self._entry] != last:
+                self._contradiction(self._offsets, self._entry, header)
+            self._entry += 1
+        times = self._times.offsets
+        while self._time < len(times) and times[self._time] <= last:
+            if self._times.timestamps[self._time] != self._max_timestamp:
+                self._contradiction(self._times, self._time, header)
+            self._time += 1
+
+    def _contradiction(self, index: OffsetIndex | TimeIndex, entry: int, header: BatchHeader) -> None:
+        what = f"its entry {entry} does not fit the batch at offset {header.base_offset}"
+        if all(path != index.path for path, _ in self.problems):
+            self.problems.append((index.path, what))

@@ -16,7 +16,7 @@ copy, which somebody put back.
 
 Who came to lead because nobody was there that has more leads provisionally: as long as it has appended nothing in this
 leader epoch, a follower that shows more puts it back in doubt, and leads instead (`shows_more`). Once it has appended
-something that cannot be: then a follower keeps aside what it cuts (`log.quarantine.keep_tail`).
+something that cannot be: then a follower keeps aside what it cuts (`log.truncation.quarantine_tail`).
 """
 
 from __future__ import annotations

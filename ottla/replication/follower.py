@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ottla.log.quarantine import quarantine
 from ottla.log.segment import Segment
+from ottla.log.truncation import quarantine
 from ottla.replication.gaps import next_offset
 from ottla.replication.leader import NO_EPOCH, truncation_offset
 from ottla.wire import batch

@@ -6,7 +6,7 @@ it has not: in the same way, missing or given up. So a gap in the leader's log d
 waits for what cannot come.
 
 A follower whose log lacks something asks for that first, in every reign (`next_offset`). If the leader has it, all that
-is behind it here is set aside and copied anew (`log.quarantine`); if it has not, that is known from then on (`agreed`).
+is behind it here is quarantined and copied anew (`log.truncation`); if not, that is known from then on (`agreed`).
 
 A leader hands over to those of its followers that lack least, if that is less than it lacks itself: so it learns from
 what they asked for (`lacking`).

@@ -11,7 +11,7 @@ import logging
 
 from ottla.errors import Fault, StorageFault
 from ottla.log import checkpoints, manifest
-from ottla.log.damage import set_directories_aside
+from ottla.log.quarantine import quarantine_directories
 from ottla.runtime import Disk
 
 log = logging.getLogger("ottla.replicas")
@@ -39,7 +39,7 @@ def topic_id_of(disk: Disk, path: str, expected: bytes | None, *, deleted: bool)
     try:
         told = checkpoints.read_partition_metadata(disk, path)
     except StorageFault:
-        if not (aside := set_directories_aside(disk, path)):
+        if not (aside := quarantine_directories(disk, path)):
             raise
         log.warning("%s", ", ".join(aside))
     except Fault as fault:

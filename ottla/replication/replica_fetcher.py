@@ -18,8 +18,8 @@ from typing import Final, NamedTuple, Protocol
 
 from ottla.errors import BadFrame, ErrorCode, Fault, Refused
 from ottla.log.damage import Gap
-from ottla.log.quarantine import keep_tail
 from ottla.log.segment import Segment
+from ottla.log.truncation import quarantine_tail
 from ottla.replication import gaps
 from ottla.replication.fetch_plan import FetchPlan, Request
 from ottla.replication.leader import truncation_offset
@@ -311,7 +311,7 @@ class Follower:
         followed = (partition.leader_id, partition.leader_epoch, log_.truncations)
         if offset >= log_.log_end or (offset >= partition.high_watermark and _knows_committed(partition)):
             return ""
-        kept = await self._runtime.offload(keep_tail, log_, offset)
+        kept = await self._runtime.offload(quarantine_tail, log_, offset)
         if (partition.leader_id, partition.leader_epoch, log_.truncations) != followed:
             raise Refused(ErrorCode.fenced_leader_epoch)  # meanwhile another one leads
         return ", ".join(kept)

@@ -18,9 +18,9 @@ from ottla.cluster.layout import id_text
 from ottla.config.topic_config import TopicConfig
 from ottla.errors import Fault, Refused, StorageFault
 from ottla.log import checkpoints, scrub_schedule
-from ottla.log.aside import keep_whole
-from ottla.log.damage import NOT_KNOWN
+from ottla.log.evidence import NOT_KNOWN
 from ottla.log.partition_log import PartitionLog
+from ottla.log.quarantine import quarantine_file
 from ottla.replication.leader import NO_EPOCH
 from ottla.replication.partition import NO_LEADER, Partition
 from ottla.replication.partition_directory import Key, has_log, partition_of, topic_id_of
@@ -190,7 +190,7 @@ class Replicas:
         """What stands where a partition's directory should be is another file, a link that leads nowhere, or an empty
         directory; or a directory stands where a checkpoint should be."""
         path = f"{self._data_dir}/{name}"
-        log.warning("%s is not what should stand there: set aside as %s", path, keep_whole(self._disk, path))
+        log.warning("%s is not what should stand there: set aside as %s", path, quarantine_file(self._disk, path))
 
     def _read_checkpoint(self, name: str) -> dict[Key, int]:
         """A damaged one is as good as none: what it said is proven by the logs, or worked out again."""
@@ -454,8 +454,8 @@ def _offset_for(name: str, partition: Partition) -> int:
         return partition.log.log_start
     if name == checkpoints.CLEANED:
         return partition.log.cleaned
-    if partition.high_watermark > partition.log.told_end:
-        partition.log.told_end = partition.high_watermark
+    if partition.high_watermark > partition.log.checkpointed_end:
+        partition.log.checkpointed_end = partition.high_watermark
     return partition.high_watermark
 
 

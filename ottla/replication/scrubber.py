@@ -2,7 +2,7 @@
 
 A chunk at a time is read in a thread, and then the task waits as long as `scrub_schedule` says: a full pass takes
 `ottla.scrub.interval.ms`. Damage is read a second time, through the log's own handle, before it is believed. Then its
-offsets are missing (`scrub_repair`), in the manifest as in memory. A replica that can be copied anew leaves the in-sync
+offsets are missing (`scrub`), in the manifest as in memory. A replica that can be copied anew leaves the in-sync
 and eligible sets, lets go of the damaged part and follows (`replication`); one that is alone answers
 KAFKA_STORAGE_ERROR there until the loss is accepted. Derived files are rebuilt at once.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.config.broker_config import LiveConfig
 from ottla.errors import Fault, Refused, StorageFault
-from ottla.log import scrub_repair
+from ottla.log import scrub
 from ottla.log.scrub import Found, SegmentScrub
 from ottla.log.scrub_schedule import FILE_NAME, SEGMENT_COST_BYTES, Progress, Schedule, status_text
 from ottla.log.slice import Slice
@@ -238,9 +238,9 @@ class Scrubber:
         self, partition: Partition, segment: Segment, found: list[Found], walk: SegmentScrub | None = None
     ) -> None:
         partition_log = partition.log
-        patches: list[scrub_repair.Patch] = []
+        patches: list[scrub.Patch] = []
         try:
-            patches = await self._runtime.offload(scrub_repair.prepare, partition_log, segment, found)
+            patches = await self._runtime.offload(scrub.prepare, partition_log, segment, found)
         except StorageFault as fault:  # nobody reads it all the same
             log.error("scrub: %s: %s", partition, fault)
         if partition_log.dropped or (walk is not None and not walk.current):
@@ -254,7 +254,7 @@ class Scrubber:
                 partition, segment.log.path, each.start, each.problem, each.offsets[0], each.offsets[1] - 1,
             )  # fmt: skip
         try:
-            scrub_repair.apply(partition_log, segment, found, patches)
+            scrub.apply(partition_log, segment, found, patches)
         except StorageFault as fault:
             log.error("scrub: %s: %s", partition, fault)
         self._replica_manager.follow(partition)
@@ -269,12 +269,12 @@ class Scrubber:
             or (claim.end_offset, claim.size) != (following.base_offset, segment.size)
         ):
             return
-        wrong = await self._runtime.offload(scrub_repair.derived_damage, partition_log, claim)
+        wrong = await self._runtime.offload(scrub.derived_damage, partition_log, claim)
         unchanged = partition_log.truncations == truncations and segment in partition_log.segments
         if not wrong or not unchanged or partition_log.swap is not None or partition_log.dropped:
             return
-        await self._runtime.offload(scrub_repair.rebuild_derived, partition_log, segment, wrong, truncations)
-        scrub_repair.take_up(partition_log, segment, wrong)
+        await self._runtime.offload(scrub.rebuild_derived, partition_log, segment, wrong, truncations)
+        scrub.take_up(partition_log, segment, wrong)
         self.rebuilt += len(wrong)
         log.warning("scrub: %s: not what the manifest says, rebuilt from the log: %s", partition, ", ".join(wrong))
 

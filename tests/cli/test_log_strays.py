@@ -12,7 +12,8 @@ from confluent_kafka import Producer
 
 from ottla.cli.main import cli
 from ottla.log.manifest import FILE_NAME as MANIFEST
-from ottla.log.manifest import ManifestFile, read
+from ottla.log.manifest import read
+from ottla.log.manifest_file import ManifestFile
 from ottla.runtime.disk import RealDisk
 from tests.harness.brokers import WatchedBroker
 
@@ -78,9 +79,9 @@ def test_a_stray_that_may_be_the_only_copy_of_what_is_missing_stays(data):
     (stray,) = strays(data)
     alike = data / stray.replace(GONE, KEPT)
     (data / stray).rename(alike)
-    manifest = ManifestFile(RealDisk(), str(data / f"{KEPT}-0"))
-    manifest.found(read(RealDisk(), str(data / f"{KEPT}-0")))
-    manifest.lose([(0, 1)], log_start=0, topic_id=None)
+    manifest = read(RealDisk(), str(data / f"{KEPT}-0"))
+    assert manifest is not None
+    ManifestFile(RealDisk(), str(data / f"{KEPT}-0")).save(manifest._replace(missing=((0, 1),)))
     told = remove(data, "--yes")
     assert told.exit_code == 0, told.output
     assert f"perhaps the only copy of offsets 0..0, which {KEPT}-0 lacks" in told.output

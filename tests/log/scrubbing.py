@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ottla.log import scrub_repair
 from ottla.log.partition_log import PartitionLog
-from ottla.log.scrub import Found, SegmentScrub
+from ottla.log.scrub import Found, SegmentScrub, apply, derived_damage, prepare, rebuild_derived, take_up
 
 
 def scrub(log: PartitionLog) -> tuple[list[Found], list[str]]:
@@ -21,16 +20,16 @@ def scrub(log: PartitionLog) -> tuple[list[Found], list[str]]:
             while not again.done:
                 again.step()
             assert again.found == walk.found
-            patches = scrub_repair.prepare(log, segment, walk.found)
-            scrub_repair.apply(log, segment, walk.found, patches)
+            patches = prepare(log, segment, walk.found)
+            apply(log, segment, walk.found, patches)
             damaged += walk.found
             continue
         manifest = log.manifest.latest
         claim = None if manifest is None else manifest.claim(segment.base_offset)
         if claim is not None and segment is not log.active:
-            wrong = scrub_repair.derived_damage(log, claim)
+            wrong = derived_damage(log, claim)
             if wrong:
-                scrub_repair.rebuild_derived(log, segment, wrong, log.truncations)
-                scrub_repair.take_up(log, segment, wrong)
+                rebuild_derived(log, segment, wrong, log.truncations)
+                take_up(log, segment, wrong)
             rebuilt += wrong
     return damaged, rebuilt

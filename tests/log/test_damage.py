@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from ottla.errors import ErrorCode, Refused
 from ottla.log.accept_loss import accept_loss
-from ottla.log.damage import NOT_KNOWN
+from ottla.log.evidence import NOT_KNOWN
 from ottla.log.log_config import LogConfig
 from ottla.log.manifest import FILE_NAME
 from ottla.log.partition_log import PartitionLog
-from ottla.log.quarantine import quarantine
 from ottla.log.retention import retain
+from ottla.log.truncation import quarantine
 from ottla.sim.disk import SimDisk
 from ottla.wire import marker as markers
 from ottla.wire.batch import batches, read_header
@@ -229,7 +229,7 @@ def test_a_truncation_below_the_high_watermark_is_no_damage(end):
     log = PartitionLog.open(disk, PATH, CONFIG, topic_id=bytes(range(16)), now_ms=NOW)
     for at in range(9):
         append(log, [b"value %d" % at])
-    log.told_end = 9  # as the checkpoint of high watermarks says
+    log.checkpointed_end = 9  # as the checkpoint of high watermarks says
     log.truncate_to(end, NOW)
     again = opened(disk, 9, clean=False)
     assert again.damage is None

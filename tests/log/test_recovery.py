@@ -196,7 +196,7 @@ def test_what_was_deleted_stays_deleted_though_the_tail_is_lost(disk, open_log):
     disk.open(name(0)).truncate(len(sent[0]))
     log = open_log(log_start=4)
     assert (log.log_start, log.log_end) == (4, 4)
-    assert any("set aside" in note for note in log.recovery.notes)
+    assert any("quarantined" in note for note in log.recovery.notes)
     assert disk.read(name(0) + ".damaged") == sent[0]  # the checkpoint may be wrong about it
     append(log)
     assert open_log(log_start=4).log_end == 5

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.log.damage import note
+from ottla.log.damage import mark_missing
 from ottla.log.log_config import LogConfig
 from ottla.log.manifest import FILE_NAME
 from ottla.log.partition_log import PartitionLog
-from ottla.log.quarantine import quarantine
+from ottla.log.truncation import quarantine
 from ottla.sim.disk import SimDisk
 from ottla.wire import marker as markers
 from ottla.wire.batch import read_header, stamp
@@ -200,7 +200,7 @@ def test_a_directory_in_the_place_of_an_index_keeps_nothing_from_being_set_aside
     fill(log, 12)
     log.sync()
     victim = log.segments[1]
-    note(log, [(victim.base_offset, log.segments[2].base_offset)])
+    mark_missing(log, [(victim.base_offset, log.segments[2].base_offset)])
     disk.remove(victim.offsets.path)
     disk.mkdir(victim.offsets.path)
     assert quarantine(log, NOW) == victim.base_offset

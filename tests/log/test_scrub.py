@@ -10,8 +10,8 @@ import pytest
 from ottla.errors import ErrorCode, Refused, StorageFault
 from ottla.log import scrub as scrubbing
 from ottla.log.accept_loss import accept_loss
-from ottla.log.quarantine import quarantine
 from ottla.log.scrub import SegmentScrub
+from ottla.log.truncation import quarantine
 from ottla.sim.disk import SimDisk
 from ottla.wire.batch import batches, read_header
 from ottla.wire.records import iterate

@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from ottla.errors import ErrorCode, Refused, StorageFault
-from ottla.log.cleaned_transactions import AbortedTransaction as Aborted
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
+from ottla.log.transaction_index import AbortedTransaction as Aborted
 from ottla.log.transaction_index import TransactionIndexDamaged, decode, encode
 from ottla.sim.disk import SimDisk
 from ottla.wire import marker as markers

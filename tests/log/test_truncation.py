@@ -9,10 +9,9 @@ from random import Random
 import pytest
 
 from ottla.errors import StorageFault
-from ottla.log.cleaned_transactions import AbortedTransaction
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
-from ottla.log.transaction_index import decode
+from ottla.log.transaction_index import AbortedTransaction, decode
 from ottla.sim.disk import SimDisk
 from ottla.wire import marker as markers
 from ottla.wire.marker import Marker

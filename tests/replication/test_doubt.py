@@ -115,7 +115,7 @@ def doubtful(**state) -> Partition:
     partition = Partition("t", bytes(16), 0, 1, log, AppendPolicy())
     partition.become(State((1, 2, 3), 1, 0, (1,), 0))
     partition.append(batch(b"a"), ACKS_ALL, NOW_MS)
-    damage.note(partition.log, [(0, 1)])
+    damage.mark_missing(partition.log, [(0, 1)])
     partition.end_known = False  # as after a kill
     partition.become(State((1, 2, 3), 1, 1, (1,), 1)._replace(**state))
     return partition

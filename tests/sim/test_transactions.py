@@ -6,7 +6,7 @@ import pytest
 
 from ottla.local.history import Kind
 from ottla.log import compaction
-from ottla.log.cleaned_transactions import AbortedTransaction
+from ottla.log.transaction_index import AbortedTransaction
 from ottla.sim.planted import Planted
 from ottla.sim.simulation import simulate
 

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from ottla.log.cleaned_transactions import ABORT, COMMIT, AbortedTransaction
 from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
+from ottla.log.transaction_index import ABORT, COMMIT, AbortedTransaction
 from ottla.sim.disk import SimDisk
 from ottla.wire.batch import DELETE_HORIZON, check
 from ottla.wire.records import Record, build_batch

@@ -1,0 +1,354 @@
+"""Evidence of what a log must hold, compared with its files when it is opened and before anything of it is truncated.
+
+No data is read. The files are compared with the manifest, and the end of the log with everything that proves one:
+    the manifest, the recovery point, the high watermark     at every start: what was committed is missed, whatever
+                                                             took it, a power cut included
+    the clean-shutdown mark                                  if there was a clean stop
+    the newest producer snapshot and the leader epochs       after a clean stop, or if there is no other replica: else a
+                                                             power cut may have taken what was never committed
+Whoever says most is right: a manifest may be an older one that somebody put back together with the files. Only where
+the mark, the manifest and the files agree, a checkpoint that says more is wrong itself.
+
+Of a log without a manifest, checkpoints, leader epochs, indexes and snapshots tell where it began and which segments it
+had. Files may be another segment than their names say, and files that were missing may have been put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from ottla.errors import Refused
+from ottla.log.index import RELATIVE_OFFSET_MAX
+from ottla.log.manifest import NO_CUT, Manifest, Range, SegmentClaim, merged, without
+from ottla.log.quarantine import quarantine_bytes, quarantine_file
+from ottla.log.scan import headers, whole
+from ottla.log.segment import Segment
+from ottla.wire.batch import BatchHeader
+
+if TYPE_CHECKING:
+    from ottla.log.partition_log import PartitionLog
+
+NOT_KNOWN = -1
+
+
+class Evidence(NamedTuple):
+    """What checkpoints of the data directory say of a log."""
+
+    recovery_point: int = 0
+    high_watermark: int = 0
+    closed_start: int = NOT_KNOWN
+    """Where it started when this release closed it, if that was the last thing that happened to it."""
+    closed_end: int = NOT_KNOWN
+    """And where it ended."""
+    started: int = NOT_KNOWN
+    """Where it started when log starts were last written down."""
+    alone: bool = False
+    """There is no other replica: what was appended was committed."""
+
+
+class StartEvidence(NamedTuple):
+    """What tells where a log begins that has no manifest."""
+
+    checkpointed: int
+    """As the checkpoint of log starts says; 0 also if it says nothing."""
+    epochs: Sequence[tuple[int, int]]
+    """Leader epochs as their checkpoint has them: the first begins where the log does, for whoever deletes a segment
+    moves it, if not before then soon."""
+    orphans: Sequence[int]
+    """Segments of which only indexes are there."""
+    deleting: bool
+    """Files stand there that are about to be deleted: then the epochs may not know yet."""
+
+
+def lost_before(first: int, started: int, began: StartEvidence) -> Range | None:
+    """What is missing before the first segment of a log without a manifest. `started`: where it started, as the mark of
+    a clean stop or the checkpoint of log starts says; negative: neither does."""
+    told = [started] if started >= 0 else [start for _, start in began.epochs[:1]] + list(began.orphans[:1])
+    if started < 0 and began.deleting:
+        return None
+    start = min(told, default=first)
+    return (start, first) if start < first else None
+
+
+def unproven_before(log_start: int, evidence: Evidence, began: StartEvidence) -> tuple[Range, ...]:
+    """A log without a manifest starts where its first file begins, if nothing says otherwise. That is a guess unless
+    something proves it, and nobody may delete anything because of a guess: what is before counts as a gap, which other
+    replicas may have whole (`Manifest.proven_start`)."""
+    proven = [evidence.closed_start, evidence.started, began.checkpointed, *(start for _, start in began.epochs[:1])]
+    return () if max(proven) >= log_start else ((0, log_start),)
+
+
+def start_of(log: PartitionLog, told: int, missing: Sequence[Range]) -> int:
+    """Where a log starts: where it is told, or with its first file, or with what is missing before that."""
+    first = log.segments[0].base_offset
+    lost = [start for start, end in missing if start < first]
+    return max(told, min([first, *lost]))
+
+
+def missing_segments(
+    log: PartitionLog,
+    segments: list[Segment],
+    evidence: Evidence,
+    began: StartEvidence,
+    *,
+    clean: bool,
+    notes: list[str],
+) -> list[Range]:
+    """What the manifest claims and the files have not. A file that is longer than claimed is cut back, and what was
+    behind quarantined."""
+    manifest = log.manifest.latest
+    # What was not synced is read through, if the stop was not clean (`repair`).
+    looked_at = [each for each in segments if clean or each.base_offset <= evidence.recovery_point]
+    orphans = None if clean else began.orphans
+    if manifest is None:
+        ours = evidence.closed_start != NOT_KNOWN  # then there was a manifest, and it is lost
+        found = between_segments(log, looked_at, {}, notes, ours=ours, orphans=orphans)
+        start = evidence.started if evidence.closed_start == NOT_KNOWN else evidence.closed_start
+        if segments and (lost := lost_before(segments[0].base_offset, start, began)) is not None:
+            found.append(lost)
+            notes.append(f"{segments[0].log.path} is the first file, and the log began at offset {lost[0]}")
+        return found
+    _quarantine_misnamed(log, segments, manifest, notes)
+    by_base = {segment.base_offset: segment for segment in segments}
+    found = list(manifest.missing)
+    claims = [*manifest.segments, *([manifest.active] if manifest.active is not None else [])]
+    for claim in claims:
+        if not claim.size:
+            continue
+        segment = by_base.get(claim.base_offset)
+        if segment is not None and segment.size and claim.end_offset > evidence.recovery_point and not clean:
+            continue  # it is read through, and what is not whole is named
+        if segment is None or segment.size < claim.size:
+            end, size = (claim.base_offset, 0) if segment is None else whole_end(segment)
+            if end < claim.end_offset:
+                found.append((end, claim.end_offset))
+                notes.append(_wrong(log, claim, segment))
+            if segment is not None and size < segment.size:
+                _cut_back(log, segment, size, notes)  # part of a batch: nothing may follow it
+        elif segment.size > claim.size and (claim is not manifest.active or clean):
+            _cut_back(log, segment, claim.size, notes)
+    first = min(by_base, default=None)
+    if manifest.log_start >= 0 and first is not None and first > manifest.log_start and segments[0].size:
+        found.append((manifest.log_start, first))
+    looked_at = [each for each in looked_at if each in segments]
+    found += between_segments(log, looked_at, {claim.base_offset: claim for claim in claims}, notes)
+    return found
+
+
+def between_segments(
+    log: PartitionLog,
+    segments: list[Segment],
+    claims: Mapping[int, SegmentClaim],
+    notes: list[str],
+    *,
+    ours: bool = False,
+    orphans: Sequence[int] | None = None,
+) -> list[Range]:
+    """Offsets between the end of a segment and the next one, where the log was not compacted. Of segments that the
+    manifest claims it is known that there are none, or that they were given up: only the others are looked at, which
+    are those that another release wrote, and those whose manifest is lost. `orphans`: of a log that was not closed
+    cleanly and has no manifest, the segments of which only indexes are there."""
+    if log.config.cleanup_compact or log.cleaned:
+        if orphans is None and not ours:
+            return []
+        looked_at = segments if orphans is None else segments[:-1]
+        ends = {segment.base_offset: whole_end(segment)[0] for segment in looked_at}
+        return lost_from_compacted(segments, log.snapshots.offsets if orphans is None else orphans, ends)
+    found = []
+    for segment, following in pairwise(segments):
+        if segment.base_offset in claims:
+            continue
+        end = last_end(segment)
+        if end < following.base_offset:
+            found.append((end, following.base_offset))
+            notes.append(f"{segment.log.path} ends at offset {end}, and the next one begins at {following.base_offset}")
+            if (size := whole_end(segment)[1]) < segment.size:
+                _cut_back(log, segment, size, notes)  # part of a batch: nothing may follow it
+    return found
+
+
+def _quarantine_misnamed(log: PartitionLog, segments: list[Segment], manifest: Manifest, notes: list[str]) -> None:
+    """Files that are another segment than their names say. Looked at only where the size is not what is claimed: the
+    others are the scrub's."""
+    for segment in list(segments):
+        claim = manifest.claim(segment.base_offset)
+        if claim is None or segment.size in (0, claim.size):
+            continue
+        grows = claim is manifest.active
+        if not begins_elsewhere(segment, segment.base_offset + RELATIVE_OFFSET_MAX if grows else claim.end_offset):
+            continue
+        notes.append(
+            f"{segment.log.path} is another segment: quarantined as {quarantine_file(log.disk, segment.log.path)}"
+        )
+        segments.remove(segment)
+
+
+def readable_headers(segment: Segment, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch, up to where none stands. Leaves no descriptor open."""
+    try:
+        yield from headers(segment.log, start, segment.size)
+    except Refused:
+        return
+    finally:
+        segment.close()
+
+
+def first_header(segment: Segment) -> BatchHeader | None:
+    return next((header for _, header in readable_headers(segment)), None)
+
+
+def begins_elsewhere(segment: Segment, end: int) -> bool:
+    """Whether the first batch of a file has an offset that cannot be in it: then it is another segment."""
+    first = first_header(segment)
+    return first is not None and not segment.base_offset <= first.base_offset < end
+
+
+def _wrong(log: PartitionLog, claim: SegmentClaim, segment: Segment | None) -> str:
+    has = "is missing" if segment is None else f"has {segment.size} bytes instead of {claim.size}"
+    return f"{log.path}/{claim.base_offset:020d}.log {has}"
+
+
+def last_end(segment: Segment) -> int:
+    """Where a segment ends, by its last batches: from the last entry of its index on."""
+    for position, header in readable_headers(segment, segment.offsets.peek_last_position(segment.size)):
+        if position + header.size == segment.size:
+            return header.next_offset
+    return whole_end(segment)[0]
+
+
+def whole_end(segment: Segment) -> tuple[int, int]:
+    """Where the whole batches of a segment end, by their headers: offset and position."""
+    end, size = segment.base_offset, 0
+    for position, header in readable_headers(segment):
+        if header.base_offset < end:
+            break
+        end, size = header.next_offset, position + header.size
+    return end, size
+
+
+def _cut_back(log: PartitionLog, segment: Segment, size: int, notes: list[str]) -> None:
+    """What is behind the end of a sealed segment, or behind its last whole batch, is not the log's."""
+    aside = quarantine_bytes(log.disk, segment.log, size, segment.size)
+    notes.append(f"{segment.log.path} was cut back to {size} of {segment.size} bytes; the rest is in {aside}")
+    segment.log.truncate(size)
+    segment.log.sync()
+    segment.log.close()
+    segment.size = size
+
+
+def cut_by_indexes(segment: Segment, end: int) -> bool:
+    """Whether the indexes of a segment tell of batches behind its end, which is at this offset."""
+    last = segment.offsets.last_position_told()
+    offset = segment.times.last_offset_told()
+    return last >= max(segment.size, 1) or (offset is not None and segment.base_offset + offset >= end)
+
+
+def lost_from_compacted(segments: Sequence[Segment], traces: Sequence[int], end_of: Mapping[int, int]) -> list[Range]:
+    """The manifest of a compacted log is lost, so nobody knows which offsets it has. But every segment has a producer
+    snapshot where it begins, and indexes that reach to its end. `traces`: where segments began, by their snapshots, or
+    by indexes without a log if it was not closed cleanly (snapshots may be of segments that were about to be replaced).
+    `end_of`: of the whole batches of segments to be looked at, by base offset."""
+    found = []
+    bases = [segment.base_offset for segment in segments]
+    for offset in traces:
+        following = next((base for base in bases if base > offset), None)
+        if offset not in bases and following is not None and bases[0] < offset < max(end_of, default=-1):
+            found.append((offset, following))
+    for segment, behind in pairwise(segments):
+        end = end_of.get(segment.base_offset)
+        if end is not None and cut_by_indexes(segment, end):
+            found.append((end, behind.base_offset))
+    return found
+
+
+def put_back(log: PartitionLog, segments: Sequence[Segment], manifest: Manifest) -> tuple[Manifest, list[int]]:
+    """What of the missing ranges is there again: batches are read, and their checksums compared. Returns the manifest
+    without it, and the segments in which it is."""
+    covered: list[Range] = []
+    bases = []
+    ends = [*(segment.base_offset for segment in segments[1:]), 2**63]
+    for segment, end in zip(segments, ends, strict=True):
+        within = [each for each in manifest.missing if each[0] < end and each[1] > segment.base_offset]
+        if not within or not segment.size:
+            continue
+        there = _batches_in(segment, end)
+        if without(within, there) != merged(within):
+            covered += there
+            bases.append(segment.base_offset)
+    if not covered:
+        return manifest, []
+    back = without(manifest.missing, without(manifest.missing, covered))
+    kept = [each for each in (*manifest.aborted, *manifest.undecided) if not _within(each.last_offset, back)]
+    return (
+        manifest.without(bases)._replace(
+            missing=without(manifest.missing, covered),
+            decided=without(manifest.decided, back),
+            aborted=tuple(each for each in manifest.aborted if each in kept),
+            undecided=tuple(each for each in manifest.undecided if each in kept),
+        ),
+        bases,
+    )
+
+
+def _within(offset: int, ranges: Sequence[Range]) -> bool:
+    return any(start <= offset < end for start, end in ranges)
+
+
+def _batches_in(segment: Segment, end: int) -> list[Range]:
+    """The offsets of whole batches, but for those that a scrub put in the place of damaged ones."""
+    found = []
+    try:
+        for _, header, _ in whole(segment.log, 0, segment.size):
+            if header.base_offset < segment.base_offset or header.next_offset > end:
+                break
+            if header.record_count or header.producer_id >= 0:
+                found.append((header.base_offset, header.next_offset))
+    except Refused:
+        pass
+    finally:
+        segment.close()
+    return list(merged(found))
+
+
+def derived_ends(log: PartitionLog) -> dict[str, int]:
+    """What files of the partition say of the end of its log. To be asked before anything is truncated."""
+    return {
+        "a producer snapshot": max(log.snapshots.offsets, default=0),
+        "a leader epoch": max((start for _, start in log.epochs.entries), default=0),
+    }
+
+
+def ends_told(manifest: Manifest, evidence: Evidence, derived: Mapping[str, int], *, clean: bool) -> dict[str, int]:
+    """Who proves which end of the log, besides the manifest. A truncation that the manifest tells of is no damage."""
+    told = {"the recovery point": evidence.recovery_point, "the high watermark": evidence.high_watermark}
+    if clean or evidence.alone:
+        told.update(derived)
+    if manifest.cut != NO_CUT:
+        told = {what: min(offset, manifest.cut) for what, offset in told.items()}
+    if clean:
+        told["the mark of the clean stop"] = evidence.closed_end
+    return told
+
+
+def closed_there(manifest: Manifest, evidence: Evidence, log_end: int, *, clean: bool) -> bool:
+    """Whether the log ends where a clean stop left it, beyond doubt: a checkpoint that says more is wrong itself."""
+    known = clean and manifest.active is not None and not manifest.missing
+    return known and manifest.end_offset == log_end == evidence.closed_end
+
+
+def proven_end(
+    log: PartitionLog, evidence: Evidence, derived: Mapping[str, int], *, clean: bool, notes: list[str]
+) -> int:
+    """The highest end of the log that anything proves."""
+    manifest, log_end = log.manifest.latest or Manifest(), log.log_end
+    told = ends_told(manifest, evidence, derived, clean=clean)
+    more = [f"{what} says {offset}" for what, offset in told.items() if offset > log_end]
+    if closed_there(manifest, evidence, log_end, clean=clean):
+        if more:
+            notes.append(f"the log ends at {log_end}, as its manifest proves; {', '.join(more)}: rebuilt")
+        return log_end
+    if more:
+        notes.append(f"the log ends at {log_end}; {', '.join(more)}")
+    return max(manifest.end_offset, log_end, *told.values())

@@ -1,0 +1,263 @@
+"""Producers and transactions of a log, recovered from its batches, and what became of those whose end is lost.
+
+The producers as of an offset come from the newest snapshot and the headers behind it; the index of a segment's aborted
+transactions comes from its batches. Behind a lost range nobody is inside a transaction that began before it.
+
+A transaction that was open before a lost range may have ended in it, and its marker is gone. What is known of that:
+    an index of aborted transactions names it (`.txnindex`, also one whose segment is lost)     it was aborted
+    a later producer snapshot has it open                                                       it is open
+    the manifest proves the indexes of the whole range, and none of them names it               it was committed, or is
+                                                                                                open still
+    none of these                                                                               it is undecided
+Of what is undecided nobody is shown anything who reads committed records only (KAFKA_STORAGE_ERROR), until the range
+is given up: then it counts as aborted. Behind the range it is not open in any case, or nothing would be stable again.
+
+What was found out is in the manifest, with the range, for what proves it may go with the next change. Readers are told
+of an aborted transaction as long as they read before the range: no answer reaches across one, since clients pass over
+what a producer sent up to its marker, or to the end of the answer (`PartitionLog.read`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from ottla.errors import ErrorCode, Refused
+from ottla.log.evidence import NOT_KNOWN, Evidence
+from ottla.log.manifest import NO_CRC, LostEnd, LostEnds, Manifest, Range, file_crc, merged, without
+from ottla.log.producers import NO_OFFSET, Producers
+from ottla.log.scan import headers, whole
+from ottla.log.segment import Segment, file_stem
+from ottla.log.transaction_index import SUFFIX, TransactionIndexDamaged, decode
+from ottla.log.transactions import Transactions
+from ottla.runtime import Disk
+
+if TYPE_CHECKING:
+    from ottla.log.partition_log import PartitionLog
+
+
+def reload_producers(log: PartitionLog, now_ms: int) -> None:
+    """The producers as of the log end: the newest snapshot, and the headers behind it."""
+    load_producers(log, log.producers, log.transactions, log.log_end, now_ms)
+
+
+def load_producers(log: PartitionLog, producers: Producers, transactions: Transactions, end: int, now_ms: int) -> None:
+    """The producers as of `end`, and what they had open."""
+    start = log.snapshots.load(producers, end, now_ms)
+    if start < log.segments[0].base_offset:
+        producers.close_transactions()  # their markers may have been in segments that are gone by now
+    transactions.load()
+    if start >= end:
+        return
+    crossing = Crossing(log, producers, transactions, start)
+    for segment in log.segments[max(bisect_right(log.segments, start, key=_base_offset) - 1, 0) :]:
+        if segment.base_offset >= end or not segment.size:
+            continue
+        position = max(segment.find(start), 0) if start > segment.base_offset else 0
+        for at, header in headers(segment.log, position, segment.size):
+            if header.base_offset < end:
+                crossing.reach(header.base_offset)
+            if header.producer_id >= 0 and start <= header.base_offset < end:
+                batch = segment.log.pread(header.size, at) if header.is_control else b""
+                transactions.replay(header, batch, now_ms)
+    crossing.reach(end)
+
+
+def rebuild_index(log: PartitionLog, base_offset: int) -> None:
+    """The index of a segment's aborted transactions cannot be read: the segment tells what was in it."""
+    rewrite_index(log, base_offset)
+    log.transactions.look_for(base_offset)
+
+
+def rewrite_index(log: PartitionLog, base_offset: int) -> None:
+    """The file of it, that is; may run in a thread."""
+    producers = Producers(log.config.producer_ids_max)
+    reader = Transactions(log.disk, log.path, producers)
+    load_producers(log, producers, reader, base_offset, now_ms=0)
+    reader.begin_again(base_offset)
+    segment = log.segments[bisect_right(log.segments, base_offset, key=_base_offset) - 1]
+    crossing = Crossing(log, producers, reader, base_offset)
+    following = log.segment_after(segment)
+    expected, end = base_offset, log.log_end if following is None else following.base_offset
+    for _, header, batch in whole(segment.log, 0, segment.size):
+        if not expected <= header.base_offset <= header.last_offset < end:  # no checksum covers that
+            raise Refused(
+                ErrorCode.corrupt_message, f"offset {header.base_offset} stands where {expected} was expected"
+            )
+        expected = header.next_offset
+        crossing.reach(header.base_offset)
+        if header.producer_id >= 0:
+            reader.record(header, batch, header.base_offset, 0, segment_base=base_offset)
+    reader.finish(base_offset)
+
+
+def check_indexes(log: PartitionLog, evidence: Evidence, *, clean: bool, check: Callable[[Segment], None]) -> None:
+    """What was aborted must not be shown: an index that is not as the manifest has it is made anew from the log. Those
+    of segments that were just read are, already. `check` reads a segment through in which a batch is damaged, and finds
+    out which."""
+    claimed = log.manifest.latest
+    if claimed is not None:
+        _rebuild_what_differs(log, claimed, check, clean=clean)
+    elif evidence.closed_start != NOT_KNOWN:
+        _rebuild_without_manifest(log, check)
+    log.transactions.keep_index(log.active.base_offset)
+
+
+def _rebuild_what_differs(
+    log: PartitionLog, claimed: Manifest, check: Callable[[Segment], None], *, clean: bool
+) -> None:
+    here = {segment.base_offset for segment in log.segments if segment.base_offset <= log.recovery_point}
+    told = [*claimed.segments, *([claimed.active] if clean and claimed.active is not None else [])]
+    for claim in told:
+        if claim.base_offset not in here:
+            continue
+        path = file_stem(log.path, claim.base_offset) + SUFFIX
+        known = log.transactions.has_index(claim.base_offset)
+        if not known and claim.txnindex_crc == NO_CRC:
+            continue
+        if file_crc(log.disk, path) != claim.txnindex_crc:
+            try:
+                rebuild_index(log, claim.base_offset)
+            except Refused:
+                check(next(segment for segment in log.segments if segment.base_offset == claim.base_offset))
+                rebuild_index(log, claim.base_offset)
+            note = f"{path} was not what its manifest says: rebuilt from the log"
+            log.recovery = log.recovery._replace(notes=(*log.recovery.notes, note))
+
+
+def _rebuild_without_manifest(log: PartitionLog, check: Callable[[Segment], None]) -> None:
+    """This release has closed the log, so there was a manifest, and it is lost. Whether an index is lost as well only
+    the log tells: the segments with transactions in them are read. One in which a batch is damaged is checked: without
+    its index what was aborted in it would be shown."""
+    for segment in log.segments:
+        try:
+            if not any(header.is_transactional for _, header in headers(segment.log, 0, segment.size)):
+                continue
+            rebuild_index(log, segment.base_offset)
+        except Refused:
+            check(segment)
+            rebuild_index(log, segment.base_offset)
+        finally:
+            segment.close()
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def gaps_of(log: PartitionLog) -> tuple[Range, ...]:
+    return merged([*(() if log.damage is None else log.damage.missing), *log.given_up])
+
+
+class Crossing:
+    """A walk over the batches of a log, from an offset on. Whoever was inside a transaction before a gap is not behind
+    it."""
+
+    def __init__(self, log: PartitionLog, producers: Producers, transactions: Transactions, start: int) -> None:
+        self._producers = producers
+        self._transactions = transactions
+        self._gaps = deque(gap for gap in gaps_of(log) if gap[1] > start)
+
+    def reach(self, offset: int) -> None:
+        """The next batch begins there, or the walk ends."""
+        while self._gaps and offset >= self._gaps[0][1]:
+            self._gaps.popleft()
+            self._producers.close_transactions()
+            self._transactions.load()
+
+
+def read_index(disk: Disk, path: str, base_offset: int) -> bytes | None:
+    name = file_stem(path, base_offset) + SUFFIX
+    return disk.read(name) if disk.exists(name) else None
+
+
+def lost_ends(
+    log: PartitionLog,
+    ranges: Sequence[Range],
+    manifest: Manifest | None,
+    indexes: Mapping[int, bytes],
+) -> LostEnds:
+    """What can be found out of ranges that are missing now. `manifest`: as it was found; `indexes`: the files of
+    segments that are gone, or were cut, as they were found."""
+    aborted: list[LostEnd] = []
+    undecided: list[LostEnd] = []
+    fresh = without(ranges, () if manifest is None else manifest.decided)
+    for start, end in fresh:
+        was_open = _open_at(log, start)
+        if not was_open:
+            continue
+        still = _open_in_snapshot(log, end)
+        told, known = _told(log, (start, end), manifest, indexes)
+        for producer_id, first in was_open.items():
+            if still.get(producer_id) == first:
+                continue
+            if (producer_id, first) in told:
+                aborted.append(LostEnd(producer_id, first, told[producer_id, first]))
+            elif not known:
+                undecided.append(LostEnd(producer_id, first, end - 1))
+    return LostEnds(tuple(aborted), tuple(undecided), fresh)
+
+
+def _open_at(log: PartitionLog, offset: int) -> dict[int, int]:
+    """Who was inside a transaction there, and since when."""
+    if offset <= log.log_start:
+        return {}
+    producers = Producers(log.config.producer_ids_max)
+    reader = Transactions(log.disk, log.path, producers)
+    try:
+        load_producers(log, producers, reader, offset, 0)
+    except Refused:  # a batch before it cannot be believed: what is known up to there
+        reader.load()
+    return reader.open_since
+
+
+def _open_in_snapshot(log: PartitionLog, offset: int) -> dict[int, int]:
+    """As the first snapshot behind it tells; nobody, if there is none."""
+    later = [each for each in log.snapshots.offsets if each >= offset]
+    producers = Producers(log.config.producer_ids_max)
+    if not later or log.snapshots.load(producers, later[0], 0) != later[0]:
+        return {}
+    starts = ((each, producer.transaction_start) for each, producer in producers.items())
+    return {each: start for each, start in starts if start != NO_OFFSET}
+
+
+def _told(
+    log: PartitionLog, lost: Range, manifest: Manifest | None, indexes: Mapping[int, bytes]
+) -> tuple[dict[tuple[int, int], int], bool]:
+    """The transactions that indexes say were aborted in the range, with the offset of their marker; and whether these
+    are all."""
+    start, end = lost
+    claims = [] if manifest is None else [*manifest.segments]
+    if manifest is not None and manifest.active is not None:  # if its index is as it was claimed nothing was added
+        claims.append(manifest.active)
+    bases = {*indexes, *(claim.base_offset for claim in claims), *(segment.base_offset for segment in log.segments)}
+    files = {base: indexes.get(base) or read_index(log.disk, log.path, base) for base in bases if base < end}
+    proven = [
+        (claim.base_offset, claim.end_offset)
+        for claim in claims
+        if claim.base_offset in files and _crc(files[claim.base_offset]) == claim.txnindex_crc
+    ]
+    told: dict[tuple[int, int], int] = {}
+    for data in files.values():
+        try:
+            entries = [] if data is None else decode(data)
+        except TransactionIndexDamaged:
+            continue
+        told.update(((e.producer_id, e.first_offset), e.last_offset) for e in entries if start <= e.last_offset)
+    return told, not without([lost], proven)
+
+
+def _crc(data: bytes | None) -> int:
+    return NO_CRC if data is None else crc32c(data)
+
+
+def take_up(log: PartitionLog) -> None:
+    """What the manifest tells counts from now on."""
+    manifest = log.manifest.latest
+    if manifest is not None:
+        log.transactions.lost = manifest.aborted
+        log.transactions.undecided = manifest.undecided
