@@ -83,3 +83,17 @@ def served(log: PartitionLog) -> dict[int, bytes]:
         assert header.base_offset <= offset <= header.last_offset, "offsets were skipped in silence"
         seen[header.base_offset] = bytes(data[position : position + header.size])
     return seen
+
+
+def cut_unsynced_damage(log: PartitionLog, synced: int) -> None:
+    """A power cut may take a sector or a file that was not synced and leave what was written behind it. Recovery names
+    what is missing then: the log is cut there, as before it is copied anew from another replica."""
+    if log.damage is None:
+        return
+    first = log.damage.missing[0][0]
+    assert first >= synced, "what was synced is missing"
+    for segment in log.truncate_to(first, NOW):
+        segment.unlink()
+    log.manifest.checkpointed(log.manifest.cuts)
+    assert log.damage is None
+    assert log.log_end == first

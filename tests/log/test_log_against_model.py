@@ -15,7 +15,7 @@ from ottla.log.log_config import LogConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.sim.disk import SimDisk
 from ottla.wire.batch import read_header
-from tests.log.batches import NOW, PATH, append, make, stored
+from tests.log.batches import NOW, PATH, append, cut_unsynced_damage, make, stored
 from tests.log.manifests import contradictions
 
 
@@ -55,7 +55,6 @@ class LogMachine(RuleBasedStateMachine):
             clean=clean,
             now_ms=self.now_ms,
         )
-        assert log.damage is None, "a false alarm"
         return log
 
     @property
@@ -159,6 +158,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.close()
         self.disk.crash()  # a clean close has left nothing that a crash could lose
         self.log = self.open(clean=True)
+        assert self.log.damage is None, "a false alarm"
         assert self.log.recovery.clean
         assert self.log.log_end == end
         assert self.log.log_start == log_start
@@ -172,6 +172,7 @@ class LogMachine(RuleBasedStateMachine):
         producers = dict(self.log.producers._producers)
         end = self.log.log_end
         self.log = self.open(clean=False)
+        assert self.log.damage is None, "a false alarm"
         assert self.log.log_end == end
         assert self.log.recovery.cut_bytes == 0
         assert [e for e in epochs if e[1] < end] == [e for e in self.log.epochs.entries if e[1] < end]
@@ -184,9 +185,7 @@ class LogMachine(RuleBasedStateMachine):
         synced = self.recovery_point
         self.disk.crash()
         self.log = self.open(clean=False)
-        if self.log.damage is not None:  # a sector in the middle did not survive: what is behind is copied anew
-            self.log.truncate_to(self.log.damage.missing[0][0], NOW)
-            self.log.manifest.checkpointed(self.log.manifest.cuts)
+        cut_unsynced_damage(self.log, synced)
         kept = [batch for batch in self.model if read_header(batch).next_offset <= self.log.log_end]
         assert self.log.log_end >= min(synced, self.log_end)
         self.model = kept
