@@ -9,8 +9,8 @@ import pytest
 
 from ottla.broker.data_directory import check_owner
 from ottla.cluster.image import Image
-from ottla.cluster.model import Partition, Topic
-from ottla.config.broker import BrokerConfig
+from ottla.cluster.model import PartitionState, Topic
+from ottla.config.broker_config import BrokerConfig
 from ottla.config.load import load_broker_config
 from ottla.errors import Fault
 from ottla.log import checkpoints
@@ -32,7 +32,7 @@ def image(*replicas: tuple[int, ...]) -> Image:
     """Topics `t0`, `t1` and so on, of one partition each."""
     topics = {
         f"t{at}": Topic(
-            f"t{at}", topic_id(at), (Partition(on, in_sync=on, in_sync_epochs=tuple(10 + b for b in on)),), {}
+            f"t{at}", topic_id(at), (PartitionState(on, in_sync=on, in_sync_epochs=tuple(10 + b for b in on)),), {}
         )
         for at, on in enumerate(replicas)
     }
