@@ -89,7 +89,8 @@ class Follower:
             self.marked_at = now
         if self.mark is None or now - self.marked_at < lag_s_max:
             return False
-        self.heard = False
+        if self.log_end < log_end:  # else it has fetched all there is, and on an idle partition does not say so again
+            self.heard = False
         return True
 
 
