@@ -1,35 +1,58 @@
 """Blocking consumer.
 
-Iterating takes records from the loop's thread by the hundred and shows them one by one, from a buffer that both threads
-can look at: so commits and positions mean what the user has seen.
+Iteration takes many records from the loop's thread at once and returns them one by one from a buffer that both threads
+read: commits and positions count the records that the user has seen.
 """
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
-from ottla.blocking.thread import Blocking
+from ottla.blocking.thread import Blocking, blocking
 from ottla.client.consuming import consumer
 from ottla.client.consuming.consumer_coordinator import RebalanceListener
 from ottla.client.consuming.consumer_records import ConsumerRecord, Deserializer, RecordBuffer
 from ottla.client.core.settings import ConsumerOptions
-from ottla.client.values import Given, GroupMetadata, OffsetAndTimestamp, TopicPartition
+from ottla.client.values import TopicPartition
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+P = ParamSpec("P")
 T = TypeVar("T")
 
 WAIT_MS: Final = 1000
-"""So long one look for records takes, before there is another."""
+"""Timeout of one poll of an iterating consumer; then it polls again."""
+
+
+def _in_loop(method: Callable[Concatenate[Any, P], T], *, put_back: bool = False) -> Callable[Concatenate[Any, P], T]:
+    """A method of the client that is not async, called in the loop's thread."""
+
+    @functools.wraps(method)
+    def call(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if put_back:
+            self._put_back()
+        return self._call(lambda: method(self._client, *args, **kwargs))
+
+    return call
+
+
+def _put_back_first(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """A blocking method that changes positions: records that are in the buffer are fetched again."""
+    call = blocking(method)
+
+    @functools.wraps(method)
+    def call_after(self: Consumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._put_back()
+        return call(self, *args, **kwargs)
+
+    return call_after
 
 
 class Consumer(Blocking[consumer.Consumer]):
-    """Reads records, for one thread at a time. See `ottla.Consumer` for the settings. A listener's methods run in the
-    loop's thread, and may not call this consumer."""
+    """Reads records, for one thread at a time. See `ottla.Consumer` for the settings. A rebalance listener runs in the
+    loop's thread, and must not call this consumer."""
 
     def __init__(
         self,
@@ -52,7 +75,7 @@ class Consumer(Blocking[consumer.Consumer]):
         )
         self._record_buffer = RecordBuffer()
         self._poll_at = 0.0
-        """When the group should hear again that somebody takes records, though none have to be fetched."""
+        """When the next poll is due for max.poll.interval.ms, even if the buffer has records."""
 
     # Records.
 
@@ -69,7 +92,7 @@ class Consumer(Blocking[consumer.Consumer]):
         return record
 
     def next_within(self, timeout_ms: int) -> ConsumerRecord[Any, Any] | None:
-        """The next record, if there is one in that time."""
+        """The next record, or None after the timeout."""
         if time.monotonic() >= self._poll_at and self._client.record_buffer is not None:
             self._poll_at = time.monotonic() + self._call(self._client.polled)
         record = self._record_buffer.next()
@@ -86,31 +109,11 @@ class Consumer(Blocking[consumer.Consumer]):
         self._record_buffer.fill([each for records in taken.values() for each in records])
         self._record_buffer.done = False
 
-    def getmany(
-        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[ConsumerRecord[Any, Any]]]:
-        """The records that have come, by partition; waits up to `timeout_ms` for the first."""
-        self._put_back()
-        return self._run(self._client.getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records))
-
-    def getmany_arrow(
-        self,
-        *partitions: TopicPartition,
-        timeout_ms: int = 0,
-        max_bytes: int | None = None,
-        columns: Sequence[str] | None = None,
-        until: Mapping[TopicPartition, int] | None = None,
-    ) -> dict[TopicPartition, list[pa.RecordBatch]]:
-        """What `getmany` gives, as Arrow columns. See `ottla.Consumer`."""
-        self._put_back()
-        return self._run(
-            self._client.getmany_arrow(
-                *partitions, timeout_ms=timeout_ms, max_bytes=max_bytes, columns=columns, until=until
-            )
-        )
+    getmany = _put_back_first(consumer.Consumer.getmany)
+    getmany_arrow = _put_back_first(consumer.Consumer.getmany_arrow)
 
     def _put_back(self) -> None:
-        """The user wants something else first: what was not shown is fetched again."""
+        """Empty the buffer: records that the user has not seen are fetched again."""
         unseen = self._record_buffer.unseen()
         self._client.record_buffer = None
         self._record_buffer.clear()
@@ -128,14 +131,14 @@ class Consumer(Blocking[consumer.Consumer]):
         super()._stop(kind, error, trace)
 
     def _call(self, act: Callable[[], T]) -> T:
-        """A plain call, made in the loop's thread; or here, if the client is not started yet."""
+        """Call a function in the loop's thread; or here, if the client is not started yet."""
 
         async def called() -> T:
             return act()
 
         return act() if self._thread is None else self._run(called())
 
-    # What to read.
+    # Subscription.
 
     def subscribe(
         self,
@@ -148,53 +151,25 @@ class Consumer(Blocking[consumer.Consumer]):
         self._call(lambda: self._client.subscribe(topics, pattern=pattern, listener=listener))
         return self
 
-    def unsubscribe(self) -> None:
-        self._put_back()
-        self._call(self._client.unsubscribe)
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        self._put_back()
-        self._call(lambda: self._client.assign(partitions))
-
-    def assignment(self) -> set[TopicPartition]:
-        return self._call(self._client.assignment)
-
-    def subscription(self) -> set[str]:
-        return self._call(self._client.subscription)
-
-    def group_metadata(self) -> GroupMetadata:
-        return self._call(self._client.group_metadata)
+    unsubscribe = _in_loop(consumer.Consumer.unsubscribe, put_back=True)
+    assign = _in_loop(consumer.Consumer.assign, put_back=True)
+    assignment = _in_loop(consumer.Consumer.assignment)
+    subscription = _in_loop(consumer.Consumer.subscription)
+    group_metadata = _in_loop(consumer.Consumer.group_metadata)
 
     # Positions.
 
-    def seek(self, partition: TopicPartition, offset: int, *, until: int | None = None) -> None:
-        self._put_back()
-        self._call(lambda: self._client.seek(partition, offset, until=until))
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        self._put_back()
-        self._run(self._client.seek_to_beginning(*partitions))
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        self._put_back()
-        self._run(self._client.seek_to_end(*partitions))
-
-    def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        self._put_back()
-        self._run(self._client.seek_to_time(timestamp_ms, *partitions))
-
-    def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        self._put_back()
-        self._run(self._client.seek_to_committed(*partitions))
-
-    def position(self, partition: TopicPartition) -> int:
-        return self._run(self._client.position(partition))
-
-    def topic_id(self, partition: TopicPartition) -> bytes:
-        return self._call(lambda: self._client.topic_id(partition))
-
-    def highwater(self, partition: TopicPartition) -> int | None:
-        return self._call(lambda: self._client.highwater(partition))
+    seek = _in_loop(consumer.Consumer.seek, put_back=True)
+    seek_to_beginning = _put_back_first(consumer.Consumer.seek_to_beginning)
+    seek_to_end = _put_back_first(consumer.Consumer.seek_to_end)
+    seek_to_time = _put_back_first(consumer.Consumer.seek_to_time)
+    seek_to_committed = _put_back_first(consumer.Consumer.seek_to_committed)
+    position = blocking(consumer.Consumer.position)
+    topic_id = _in_loop(consumer.Consumer.topic_id)
+    highwater = _in_loop(consumer.Consumer.highwater)
+    pause = _in_loop(consumer.Consumer.pause, put_back=True)
+    resume = _in_loop(consumer.Consumer.resume)
+    paused = _in_loop(consumer.Consumer.paused)
 
     def lag(self) -> dict[TopicPartition, int]:
         lags = self._call(self._client.lag)
@@ -204,34 +179,11 @@ class Consumer(Blocking[consumer.Consumer]):
                 lags[tp] += 1
         return lags
 
-    def pause(self, *partitions: TopicPartition) -> None:
-        self._put_back()
-        self._call(lambda: self._client.pause(*partitions))
+    # Commits and offsets.
 
-    def resume(self, *partitions: TopicPartition) -> None:
-        self._call(lambda: self._client.resume(*partitions))
-
-    def paused(self) -> set[TopicPartition]:
-        return self._call(self._client.paused)
-
-    # Commits.
-
-    def commit(self, offsets: Given | None = None) -> None:
-        self._run(self._client.commit(offsets))
-
-    def committed(self, partition: TopicPartition) -> int | None:
-        return self._run(self._client.committed(partition))
-
-    # Questions.
-
-    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._run(self._client.beginning_offsets(partitions))
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._run(self._client.end_offsets(partitions))
-
-    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        return self._run(self._client.offsets_for_times(times))
-
-    def partitions_for(self, topic: str) -> set[int]:
-        return self._run(self._client.partitions_for(topic))
+    commit = blocking(consumer.Consumer.commit)
+    committed = blocking(consumer.Consumer.committed)
+    beginning_offsets = blocking(consumer.Consumer.beginning_offsets)
+    end_offsets = blocking(consumer.Consumer.end_offsets)
+    offsets_for_times = blocking(consumer.Consumer.offsets_for_times)
+    partitions_for = blocking(consumer.Consumer.partitions_for)

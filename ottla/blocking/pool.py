@@ -1,7 +1,7 @@
 """ConsumerPool: several consumers in one process, one for each thread.
 
-Threads that shared one consumer would have to agree on offsets and order; here each has its own partitions, its own
-offsets, and takes over when another fails. The group shares the partitions out, as it would among processes.
+Threads that share one consumer would have to coordinate offsets and order. Here each thread has its own partitions and
+offsets, and takes over when another fails: the group assigns partitions as it does among processes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ottla.client.core.settings import ConsumerOptions
 from ottla.client.errors import BadSetting
 
 LOOK_MS: Final = 200
-"""How often a thread that has nothing to do looks whether it should end."""
+"""How often an idle thread checks whether it should end."""
 GATHER_S: Final = 10.0
 GATHER_STEP_S: Final = 0.02
 
 
 class ConsumerPool:
-    """`handle` is called with each record, by `size` threads at once; records of one partition come in order, one by
-    one. The threads begin together, so that the first to join does not read what is the others' share. What `handle`
-    raises stops the pool, and is raised by `wait` and `stop`; that record is read again next time."""
+    """`size` threads call `handle` with each record; records of one partition are handled in order, one by one. The
+    threads start reading when all have joined the group. An exception of `handle` stops the pool, and `wait` and `stop`
+    raise it; that record is read again next time."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ConsumerPool:
         if size < 1:
             raise BadSetting("a pool has at least one consumer")
         if not topics:
-            raise BadSetting("a pool reads topics: name one")
+            raise BadSetting("a pool needs at least one topic")
         self.consumers = [
             Consumer(
                 *topics,
@@ -55,7 +55,7 @@ class ConsumerPool:
             for _ in range(size)
         ]
         if not (settings.get("group_id") or (config or {}).get("group.id")):
-            raise BadSetting("the consumers of a pool share a group: it needs a group_id")
+            raise BadSetting("a pool needs a group_id: its consumers are one group")
         self._handle = handle
         self._ending = threading.Event()
         self._error: BaseException | None = None
@@ -69,7 +69,7 @@ class ConsumerPool:
             thread.start()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until the pool is stopped, or something goes wrong; or so long."""
+        """Wait until the pool stops or fails, or for `timeout_s`."""
         if self._ending.wait(timeout_s):
             self.stop()
 
@@ -90,12 +90,12 @@ class ConsumerPool:
                     record = consumer.next_within(LOOK_MS)
                     if record is not None:
                         self._handle(record)
-        except BaseException as error:  # noqa: BLE001 (whatever it is, the owner of the pool must know)
+        except BaseException as error:  # noqa: BLE001 (`wait` and `stop` raise it)
             self._error = self._error or error
             self._ending.set()
 
     def _gather(self, consumer: Consumer) -> None:
-        """Until all are in the group at the same time, but not for ever: somebody else may keep the group busy."""
+        """Wait until all are in the same generation of the group, for a limited time: others may join and leave."""
         deadline = time.monotonic() + GATHER_S
         while not self._together() and time.monotonic() < deadline and not self._ending.wait(GATHER_STEP_S):
             self._generations[consumer] = consumer.group_metadata().generation_id

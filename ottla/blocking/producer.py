@@ -1,7 +1,7 @@
 """Blocking producer.
 
-Records go to the loop's thread through a queue, and waking that thread is what costs: it is done once for all records
-that come while it is busy.
+Records go to the loop's thread through a queue. Waking that thread is expensive: it is done once for all records that
+are sent while it is busy.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
-from ottla.blocking.thread import Blocking
+from ottla.blocking.thread import Blocking, blocking
 from ottla.client.core.settings import ProducerOptions
 from ottla.client.producing import producer
 from ottla.client.producing.partitioners import Function, Partitioner
 from ottla.client.producing.produce_requests import AppendResult
 from ottla.client.producing.producer import HeadersGiven, Serializer
-from ottla.client.values import Given, GroupMetadata, OpenTransaction, RecordMetadata
+from ottla.client.values import OpenTransaction, RecordMetadata
 from ottla.wire.records import Headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
+
 QUEUED_MAX: Final = 10_000
-"""So many records may wait for the loop's thread before the sender waits too."""
-TURN_MAX: Final = 256
-"""So many records are taken over before the loop does something else."""
+"""Size of the queue: `send` waits while it is full."""
+TAKEN_MAX: Final = 256
+"""Records that the loop takes over in one iteration."""
 
 _Offered = tuple[str, bytes | None, bytes | None, Headers, int | None, int | None, "Future[RecordMetadata]"]
 
@@ -60,14 +62,14 @@ class Producer(Blocking[producer.Producer]):
             )
         )
         self._queue: deque[tuple[_Offered, float]] = deque()
-        """Each with the time when it was sent."""
+        """Records, and the time of each `send`."""
         self._guard = threading.Lock()
         self._room = threading.Condition(self._guard)
         self._taking = False
-        """The loop's thread has been told, and looks at the queue until it is empty."""
+        """Whether the loop's thread was woken, and reads the queue until it is empty."""
         self._drained: asyncio.Event | None = None
         self._moved_at = 0.0
-        """When a record was last taken over: whoever waits for memory waits since then."""
+        """When a record was last taken over: from then on, a record waits for memory."""
 
     def send(
         self,
@@ -79,7 +81,8 @@ class Producer(Blocking[producer.Producer]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Future[RecordMetadata]:
-        """Hand a record over; the future has where it is, once it is there. Waits while too many are under way."""
+        """Send a record; the future has its partition and offset once it is acknowledged. Waits while the queue is
+        full."""
         thread = self._started()
         sent_at = time.monotonic()
         future: Future[RecordMetadata] = Future()
@@ -104,7 +107,7 @@ class Producer(Blocking[producer.Producer]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Until the record is in the log, as safe as acks says."""
+        """Send a record, and wait until it is acknowledged."""
         sent = self.send(topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
         return sent.result()
 
@@ -119,7 +122,7 @@ class Producer(Blocking[producer.Producer]):
         partition: str | None = None,
         timestamp: str | None = None,
     ) -> Future[int]:
-        """Hand over all rows of a table, behind what was sent before. See `ottla.Producer`."""
+        """Send all rows of a table, after the records sent before. See `ottla.Producer`."""
         thread = self._started()
 
         async def sent() -> asyncio.Future[int]:
@@ -134,18 +137,16 @@ class Producer(Blocking[producer.Producer]):
         return asyncio.run_coroutine_threadsafe(outcome(self._run(sent())), thread.loop)
 
     def flush(self) -> None:
-        """Until everything sent so far is delivered or has failed; each future says which."""
+        """Wait until everything sent so far is delivered or has failed; each future has the outcome."""
         self._run(self._after_queue(self._client.flush))
 
-    def partitions_for(self, topic: str) -> set[int]:
-        return self._run(self._client.partitions_for(topic))
+    partitions_for = blocking(producer.Producer.partitions_for)
 
     # Transactions.
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """Everything sent inside counts when it is left, or nothing does, if an exception leaves it, or if it cannot be
-        committed."""
+        """A transaction: committed at the end of the block, aborted if an exception leaves it or the commit fails."""
         self.begin_transaction()
         try:
             yield self
@@ -154,31 +155,19 @@ class Producer(Blocking[producer.Producer]):
             raise
         self._run(self._after_queue(self._client.commit_or_abort))
 
-    def init_transactions(self) -> None:
-        """Take over the transactional id anew, outside a transaction. `start` has done so; another producer may have it
-        by now, and after `hand_over_transaction` it is needed."""
-        self._run(self._client.init_transactions())
-
-    def begin_transaction(self) -> None:
-        self._run(self._client.begin_transaction())
+    init_transactions = blocking(producer.Producer.init_transactions)
+    begin_transaction = blocking(producer.Producer.begin_transaction)
+    send_offsets_to_transaction = blocking(producer.Producer.send_offsets_to_transaction)
 
     def commit_transaction(self) -> None:
         self._run(self._after_queue(self._client.commit_transaction))
 
     def hand_over_transaction(self) -> OpenTransaction:
-        """Deliver everything, and let `Admin.end_transaction` end it. See `ottla.Producer`."""
-
-        async def handed_over() -> OpenTransaction:
-            await self._taken_over()
-            return await self._client.hand_over_transaction()
-
-        return self._run(handed_over())
+        """Deliver everything, and leave the end to `Admin.end_transaction`. See `ottla.Producer`."""
+        return self._run(self._after_queue(self._client.hand_over_transaction))
 
     def abort_transaction(self) -> None:
         self._run(self._after_queue(self._client.abort_transaction))
-
-    def send_offsets_to_transaction(self, offsets: Given, group_metadata: GroupMetadata | str) -> None:
-        self._run(self._client.send_offsets_to_transaction(offsets, group_metadata))
 
     def _stop(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._thread is not None and not self._thread.loop.is_closed():
@@ -188,9 +177,9 @@ class Producer(Blocking[producer.Producer]):
     # In the loop's thread.
 
     def _take(self) -> None:
-        """Take records over, as many as a turn allows. The first that has to wait holds up those behind it, which
-        wait with it: max_block_ms is over for all of them at once, unless memory becomes free for one after another."""
-        for _ in range(TURN_MAX):
+        """Take records over, at most TAKEN_MAX. A record that has to wait blocks the records behind it: max_block_ms
+        ends for all of them at once, unless memory becomes free for one after another."""
+        for _ in range(TAKEN_MAX):
             with self._guard:
                 if not self._queue:
                     self._taking = False
@@ -202,10 +191,10 @@ class Producer(Blocking[producer.Producer]):
                 if len(self._queue) == QUEUED_MAX // 2:
                     self._room.notify_all()
             if not offered[-1].set_running_or_notify_cancel():
-                continue  # taken back before anybody had looked at it
+                continue  # cancelled by the user
             try:
                 verdict = self._client.offer(*offered)
-            except Exception as error:  # noqa: BLE001 (a partitioner of the user's may raise anything)
+            except Exception as error:  # noqa: BLE001 (a partitioner of the user may raise anything)
                 self._refuse(offered, error)
                 continue
             if verdict is not AppendResult.ACCEPTED:
@@ -222,7 +211,7 @@ class Producer(Blocking[producer.Producer]):
         waited_s = time.monotonic() - max(sent_at, self._moved_at)
         if verdict is AppendResult.METADATA_MISSING:
             behind = self._topics_queued()
-            # If it was behind others, maybe nobody has looked for its topic so far.
+            # Behind other records, its topic may not have been requested so far.
             waited_s = time.monotonic() - sent_at if self._client.heard_of(offered[0]) else 0.0
         try:
             with self._client.looking_for(behind):
@@ -246,7 +235,7 @@ class Producer(Blocking[producer.Producer]):
             drained = self._drained = self._drained or asyncio.Event()
         await drained.wait()
 
-    async def _after_queue(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """When everything that was sent before has been taken over."""
+    async def _after_queue(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run it when the client has taken over every record that was sent before."""
         await self._taken_over()
-        await work()
+        return await work()

@@ -1,17 +1,19 @@
-"""An event loop in a thread of its own, and the client that runs on it."""
+"""Event loop in its own thread, and the base of blocking clients that run on it."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from ottla.client.core.client import Client
 from ottla.client.errors import ClientError
 
 C = TypeVar("C", bound=Client)
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -25,7 +27,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """Runs until `close`. A daemon: a program that forgets its clients can still end."""
+    """Runs until `close`. A daemon thread: a program that does not close its clients can still end."""
 
     def __init__(self, name: str) -> None:
         self.loop = new_loop()
@@ -33,7 +35,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it there, and wait for it. Interrupted (Ctrl-C), it is given up there too."""
+        """Run a coroutine in the loop, and wait for it; Ctrl-C cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise ClientError("a blocking client cannot be called from its own thread, where callbacks run")
@@ -54,7 +56,7 @@ class LoopThread:
             self.loop.run_forever()
         finally:
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())  # what callbacks ran beside the loop
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())  # threads that callbacks have used
             self.loop.close()
 
 
@@ -67,7 +69,7 @@ class Blocking(Generic[C]):
 
     def start(self) -> None:
         if self._thread is not None:
-            raise ClientError(f"this {type(self).__name__} was started before; make another")
+            raise ClientError(f"this {type(self).__name__} was started before; create another")
         self._thread = LoopThread(f"ottla-{type(self).__name__.lower()}")
         try:
             self._run(self._client.start())
@@ -109,3 +111,13 @@ class Blocking(Generic[C]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop(kind, error, trace)
+
+
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """The same method of a blocking client: it waits for the result."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(method(self._client, *args, **kwargs))
+
+    return call

@@ -45,7 +45,7 @@ def fill(broker: Served, topic: str, count: int, partition: int = 0) -> None:
             producer.send(topic, b"%d" % number, partition=partition)
 
 
-def test_records_go_there_and_come_back_in_order(broker: Served, topic):
+def test_records_are_written_and_read_in_order(broker: Served, topic):
     with Producer(broker.bootstrap, value_serializer=str.encode) as producer:
         assert producer.send_and_wait(topic, "0", partition=0)[:3] == (topic, 0, 0)
         sent = [producer.send(topic, str(number), partition=0) for number in range(1, 5000)]
@@ -54,16 +54,16 @@ def test_records_go_there_and_come_back_in_order(broker: Served, topic):
         assert [each.result().offset for each in sent] == list(range(1, 5000))
         assert producer.partitions_for(topic) == {0, 1}
     with Consumer(bootstrap_servers=broker.bootstrap, value_deserializer=int) as consumer:
-        place = TopicPartition(topic, 0)
-        consumer.assign([place])
+        tp = TopicPartition(topic, 0)
+        consumer.assign([tp])
         consumer.seek_to_beginning()
         for number, record in enumerate(consumer):
             assert record.value == record.offset == number
             if number == 4998:
                 break
-        assert consumer.position(place) == 4999
-        assert consumer.lag() == {place: 1}
-        assert [each.offset for each in consumer.getmany(timeout_ms=5000)[place]] == [4999]
+        assert consumer.position(tp) == 4999
+        assert consumer.lag() == {tp: 1}
+        assert [each.offset for each in consumer.getmany(timeout_ms=5000)[tp]] == [4999]
 
 
 def test_many_threads_may_share_a_producer(broker: Served, topic):
@@ -87,7 +87,7 @@ def test_many_threads_may_share_a_producer(broker: Served, topic):
     assert read == {0: list(range(2000)), 1: list(range(2000))}
 
 
-def test_it_works_where_a_loop_runs_already(broker: Served, topic):
+def test_it_works_inside_a_running_loop(broker: Served, topic):
     async def notebook() -> int:
         with Producer(broker.bootstrap) as producer:
             return producer.send_and_wait(topic, b"v", partition=0).offset
@@ -95,33 +95,33 @@ def test_it_works_where_a_loop_runs_already(broker: Served, topic):
     assert asyncio.run(notebook()) == 0
 
 
-def test_a_commit_means_what_was_shown_not_what_was_taken(broker: Served, topic):
+def test_a_commit_counts_records_that_the_user_has_seen(broker: Served, topic):
     fill(broker, topic, 100)
-    place = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     settings = {"bootstrap_servers": broker.bootstrap, "group_id": topic, "auto_offset_reset": "earliest"}
     with Consumer(enable_auto_commit=False, **settings) as consumer:
-        consumer.assign([place])
+        consumer.assign([tp])
         for record in consumer:
             if record.offset == 9:
                 break
         consumer.commit()
-        assert consumer.committed(place) == 10
-        assert consumer.position(place) == 10
-        assert consumer.lag() == {place: 90}
+        assert consumer.committed(tp) == 10
+        assert consumer.position(tp) == 10
+        assert consumer.lag() == {tp: 90}
         assert consumer.getone().offset == 10
-        consumer.pause(place)
+        consumer.pause(tp)
         assert consumer.getmany(timeout_ms=50) == {}
-        consumer.resume(place)
+        consumer.resume(tp)
         assert consumer.getone().offset == 11
     with Consumer(**settings) as consumer:
-        consumer.assign([place])
+        consumer.assign([tp])
         assert [consumer.getone().offset for _ in range(5)] == [10, 11, 12, 13, 14]
     with Consumer(**settings) as consumer:
-        consumer.assign([place])
+        consumer.assign([tp])
         assert consumer.getone().offset == 15
 
 
-def test_what_the_user_failed_at_is_read_again_and_nothing_before_it(broker: Served, topic):
+def test_the_record_that_failed_is_read_again_and_nothing_before_it(broker: Served, topic):
     fill(broker, topic, 100)
     settings = {"bootstrap_servers": broker.bootstrap, "group_id": topic, "group_protocol": "consumer"}
 
@@ -164,7 +164,7 @@ def test_a_slow_batch_does_not_end_the_membership(broker: Served, topic):
         assert (consumer.committed(TopicPartition(topic, 0)) or 0) > 0, "it commits meanwhile"
 
 
-def test_a_partition_that_is_given_up_and_comes_back_is_shown_from_where_it_was_committed(broker: Served, topic):
+def test_a_revoked_partition_continues_at_its_committed_offset(broker: Served, topic):
     for partition in range(2):
         fill(broker, topic, 20, partition)
     settings: dict[str, Any] = {
@@ -187,7 +187,7 @@ def test_a_partition_that_is_given_up_and_comes_back_is_shown_from_where_it_was_
     assert after == [(kept.partition, offset) for offset in range(first, 20)]
 
 
-def test_a_commit_while_a_partition_is_given_up_does_not_count_what_was_not_shown_of_it(broker: Served, topic):
+def test_a_commit_during_a_revocation_counts_only_records_that_were_seen(broker: Served, topic):
     for partition in range(2):
         fill(broker, topic, 20, partition)
     revoking, may_go = threading.Event(), threading.Event()
@@ -205,11 +205,11 @@ def test_a_commit_while_a_partition_is_given_up_does_not_count_what_was_not_show
         "enable_auto_commit": False,
         "partition_assignment_strategy": "cooperative-sticky",
     }
-    places = [TopicPartition(topic, number) for number in range(2)]
+    partitions = [TopicPartition(topic, number) for number in range(2)]
     with Consumer(**settings) as consumer:
         consumer.subscribe(topic, listener=Slow())
         wait_for(lambda: len(consumer.assignment()) == 2, "both", 30)
-        wait_for(lambda: all(consumer.highwater(place) == 20 for place in places), "all of both", 30)
+        wait_for(lambda: all(consumer.highwater(tp) == 20 for tp in partitions), "all of both", 30)
         shown = [consumer.getone()]
         with Consumer(topic, **settings):
             assert revoking.wait(30)
@@ -219,12 +219,12 @@ def test_a_commit_while_a_partition_is_given_up_does_not_count_what_was_not_show
             may_go.set()
             wait_for(lambda: len(consumer.assignment()) == 1, "one was given up", 30)
             (kept,) = consumer.assignment()
-            (lost,) = set(places) - {kept}
+            (lost,) = set(partitions) - {kept}
             assert (consumer.committed(kept), len(shown)) == (20, 20 + (shown[0].partition == lost.partition))
             assert (consumer.committed(lost) or 0) == sum(each.partition == lost.partition for each in shown)
 
 
-def test_a_client_that_is_stopped_leaves_no_thread_of_its_callbacks(broker: Served):
+def test_a_stopped_client_leaves_no_thread_of_its_callbacks(broker: Served):
     busy, may_end = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -240,7 +240,7 @@ def test_a_client_that_is_stopped_leaves_no_thread_of_its_callbacks(broker: Serv
     later.join()
 
 
-def test_records_wait_together_and_not_one_after_the_other(broker: Served, topic):
+def test_max_block_ms_ends_for_all_waiting_records_at_once(broker: Served, topic):
     with Producer(broker.bootstrap, allow_auto_create_topics=False, max_block_ms=1000) as producer:
         began = time.monotonic()
         lost = [producer.send(f"{topic}-not-there", b"v") for _ in range(20)]
@@ -250,7 +250,7 @@ def test_records_wait_together_and_not_one_after_the_other(broker: Served, topic
         assert {type(each.exception()) for each in lost} == {UnknownTopic}
 
 
-def test_a_topic_that_was_not_there_is_looked_for_while_its_record_waits_behind_another(start_broker: StartBroker):
+def test_metadata_of_a_topic_is_requested_while_its_record_waits_behind_another(start_broker: StartBroker):
     broker = start_broker("--set", "auto.create.topics.enable=false")
     with Producer(broker.bootstrap, max_block_ms=3000) as producer:
         with pytest.raises(UnknownTopic):
@@ -280,7 +280,7 @@ def test_an_error_of_the_partitioner_is_raised_to_the_sender(broker: Served, top
                 producer.send(topic, b"v").result(30)
 
 
-def test_a_record_may_be_taken_back_while_it_waits(broker: Served, topic):
+def test_a_record_can_be_cancelled_while_it_waits(broker: Served, topic):
     with Producer(broker.bootstrap, allow_auto_create_topics=False, max_block_ms=1000) as producer:
         producer.send_and_wait(topic, b"first", partition=0)
         lost = producer.send(f"{topic}-not-there", b"v")
@@ -319,7 +319,7 @@ def test_errors_are_raised_to_the_caller(broker: Served, topic):
         consumer.getone()
 
 
-def test_a_listener_cannot_wait_for_the_thread_it_runs_in(broker: Served, topic):
+def test_a_listener_cannot_call_its_consumer(broker: Served, topic):
     class Impatient(RebalanceListener):
         def on_partitions_assigned(self, assigned):
             consumer.commit()
@@ -330,18 +330,18 @@ def test_a_listener_cannot_wait_for_the_thread_it_runs_in(broker: Served, topic)
             consumer.getone()
 
 
-def test_administration_has_the_same_names(broker: Served, topic):
+def test_the_admin_client_has_the_same_methods(broker: Served, topic):
     fill(broker, topic, 10)
-    place = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     with Admin(broker.bootstrap) as admin:
         assert topic in {each.name for each in admin.list_topics()}
         admin.create_partitions(topic, 3)
         assert len(admin.describe_topics([topic])[topic].partitions) == 3
-        assert admin.delete_records({place: 4}) == {place: 4}
-        assert admin.list_offsets({place: "earliest"})[place].offset == 4
-        admin.alter_group_offsets(topic, {place: 6})
-        assert admin.group_offsets(topic)[place].offset == 6
-        assert admin.group_lag(topic)[place].lag == 4
+        assert admin.delete_records({tp: 4}) == {tp: 4}
+        assert admin.list_offsets({tp: "earliest"})[tp].offset == 4
+        admin.alter_group_offsets(topic, {tp: 6})
+        assert admin.group_offsets(topic)[tp].offset == 6
+        assert admin.group_lag(topic)[tp].lag == 4
         assert topic in {each.group_id for each in admin.list_groups()}
         admin.delete_groups([topic])
         assert admin.describe_cluster().brokers

@@ -82,10 +82,10 @@ def test_a_handler_that_fails_stops_the_pool_and_its_record_is_read_again(broker
     assert 200 in second
 
 
-def test_a_pool_that_cannot_share_is_refused():
+def test_a_pool_without_group_or_topic_is_refused():
     with pytest.raises(BadSetting, match="group_id"):
         ConsumerPool(2, "t", handle=print)
     with pytest.raises(BadSetting, match="at least one"):
         ConsumerPool(0, "t", handle=print, group_id="g")
-    with pytest.raises(BadSetting, match="name one"):
+    with pytest.raises(BadSetting, match="at least one topic"):
         ConsumerPool(2, handle=print, group_id="g")
