@@ -31,24 +31,24 @@ $(BIN)/python:
 	@python=$$(PYTHON="$(PYTHON)" sh tools/preflight.sh) && "$$python" -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	@sh tools/tell.sh 'Installing Ottla.' env $(PIP) --editable .
+	@sh tools/progress.sh 'Installing Ottla.' env $(PIP) --editable .
 	@touch $@
 
 $(VENV)/.installed-demo: pyproject.toml constraints.txt | $(BIN)/python
-	@sh tools/tell.sh 'Installing Ottla and the client of the demo.' env $(PIP) --editable '.[demo]'
+	@sh tools/progress.sh 'Installing Ottla and the client of the demo.' env $(PIP) --editable '.[demo]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	@sh tools/tell.sh 'Installing Ottla and what its tests need.' env $(PIP) --editable '.[dev]'
+	@sh tools/progress.sh 'Installing Ottla and what its tests need.' env $(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-demo
 
 $(VENV)/.installed-spark: $(VENV)/.installed-dev
-	@sh tools/tell.sh 'Installing PySpark, its drivers and a PostgreSQL (456 MB, once).' \
+	@sh tools/progress.sh 'Installing PySpark, its drivers and a PostgreSQL (456 MB, once).' \
 		env $(PIP) --editable '.[dev,spark,postgres,pgserver]'
 	@touch $@
 
 $(VENV)/.installed-ecosystem: $(VENV)/.installed-dev
-	@sh tools/tell.sh 'Installing Ottla, what its tests need, and a PostgreSQL.' env $(PIP) --editable '.[dev,postgres,pgserver]'
+	@sh tools/progress.sh 'Installing Ottla, what its tests need, and a PostgreSQL.' env $(PIP) --editable '.[dev,postgres,pgserver]'
 	@touch $@
 
 install: $(VENV)/.installed

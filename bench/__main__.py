@@ -1,7 +1,7 @@
-"""`python -m bench`: measure, and write the page.
+"""`python -m bench`: run the benchmark, and write the page.
 
-A partial run writes to the cache directory only, unless it is merged: then its cells take the place of those in the
-last whole results, and the page is written anew from both.
+A partial run writes to the cache directory only, unless it is merged: then its cells replace those of the last complete
+results, and the page is written from both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a cell of the benchmark is, and the topics that all of them make and drop."""
+"""Cell of the benchmark: its type, its metrics, and the topics that it creates and deletes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Better(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long everything takes."""
+    """Durations and sizes of a run."""
 
     runs: int = 3
     seconds: float = 5.0
@@ -36,8 +36,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number of a cell; `target` bounds its ratio to Apache Kafka's, `limit` the number itself: from the side
-    on which it is worse."""
+    """One number of a cell. `target` bounds its ratio to that of Apache Kafka, `limit` bounds the number itself."""
 
     key: str
     label: str
@@ -60,14 +59,15 @@ class Cell:
 
 
 def fresh_topic(peer: Peer, partitions: int, configs: Mapping[str, str] | None = None) -> str:
-    """A topic nobody used before, its name of one length so that frames are, too."""
+    """A new topic; all names have one length, so that all frames have one length."""
     topic = f"bench-{time.monotonic_ns() // 1000:016d}"
     create_topic(peer.port, topic, partitions, configs)
     return topic
 
 
 def drop(peer: Peer, *topics: str) -> None:
-    """Delete topics, and let neither their files nor their dirty pages reach into the next measurement."""
+    """Delete topics, and wait until their files and dirty pages are gone, so that they do not affect the next
+    measurement."""
     for topic in topics:
         delete_topic(peer.port, topic)
     deadline = time.monotonic() + DISK_FREED_TIMEOUT_S
@@ -77,7 +77,7 @@ def drop(peer: Peer, *topics: str) -> None:
 
 
 def _used_bytes(directory: Path) -> int:
-    """Without the internal topics, which no cell deletes."""
+    """Without internal topics, which no cell deletes."""
     used = 0
     for parent, _, names in os.walk(directory):
         if Path(parent).name.startswith("__"):
@@ -91,7 +91,7 @@ def _used_bytes(directory: Path) -> int:
 
 
 def latencies(outcome: Outcome) -> dict[str, float]:
-    """What a cell of one worker yields that waits for each answer."""
+    """Metrics of a cell with one worker that waits for each response."""
     (tally,) = outcome.tallies
     found = {f"p{rank:g}_us": value for rank, value in tally.latencies_us.items()}
     found["requests_s"] = tally.requests / outcome.elapsed

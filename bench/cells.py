@@ -1,7 +1,7 @@
-"""The cells of the benchmark: what each one does to a broker, and which numbers it yields.
+"""Cells of the benchmark: the load that each puts on a broker, and the numbers it measures.
 
-A cell is measured on a broker that is already warm, except those that start a broker of their own. MB and
-GB are powers of ten and count record values only, not what wraps them.
+A cell runs on a warm broker, except those that start their own broker. MB and GB are powers of ten and count record
+values only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cell of clients: Ottla's beside the three that Python has, record by record."""
+"""Cell of Python clients: Ottla's and three others, record by record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AIMS = {"kafka_python": 2.0, "aiokafka": 1.0, "confluent": None}
 
 
 def _fill(peer: Peer, topic: str, size: int, seconds: float) -> int:
-    """More records than anybody takes in that time, if the broker is quick enough; how many."""
+    """Write more records than a client can read in the time of a run; returns their number."""
     count = BATCH_BYTES // size
     batch = frames.batch(size, count)
     writers = [load.producer(load.Target(peer.port, topic, n), batch, count) for n in range(PARTITIONS)]

@@ -1,8 +1,8 @@
-"""Four clients of Python, each told the same in its own words: send records one by one, take them one by one.
+"""Load with four Python clients: send records one by one, read them one by one.
 
-All producers are idempotent, linger for 5 ms and gather batches of 64 kB, uncompressed; a second of sending has ended
-when everything sent is acknowledged. All consumers read four partitions by hand, without a group. Other settings are
-each client's own. None is imported before its process is forked: some of them start threads.
+All producers are idempotent, with linger.ms=5 and batches of 64 kB, uncompressed; sending ends when everything is
+acknowledged. All consumers read four assigned partitions, without a group. Other settings are each client's defaults.
+None is imported before its process is forked: some of them start threads.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def aiokafka_consume(job: Job, start: Start) -> Tally:
 
 
 def _on_loop(main: Callable[[], Any]) -> Tally:
-    """On the faster loop, both: nobody who wants speed goes without."""
+    """On uvloop, for both asyncio clients."""
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,4 +1,4 @@
-"""The cells of a cluster: three brokers, three replicas, acks=all with two in sync; and many partitions."""
+"""Cells of a cluster: three brokers, three replicas, acks=all with two in sync; and many partitions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _replicated(peer: Peer, settings: Settings) -> dict[str, float]:
 
 
 def _failover(trio: Trio, topic: str, victim: int) -> float:
-    """kill -9 of a broker; until a record is acknowledged by all in sync on every partition that it led."""
+    """kill -9 of a broker: seconds until a record with acks=all is acknowledged in every partition that it led."""
     orphans = {partition for partition, leader in trio.leaders(topic).items() if leader.broker == victim}
     trio.members[victim].kill()
     began = time.monotonic()
@@ -72,7 +72,7 @@ def _failover(trio: Trio, topic: str, victim: int) -> float:
 
 
 def _accepted(link: Connection, topic: str, partitions: Iterable[int], record: bytes, error_at: int) -> list[int]:
-    """Those that took a record, asked for all at once, a few at a time."""
+    """Partitions that acknowledged a record; all are tried, a few at a time."""
     asked = list(partitions)
     taken = []
     for at in range(0, len(asked), 100):

@@ -1,4 +1,4 @@
-"""The cell of columns: Arrow tables into topics and out of them, by Ottla's client and by confluent-kafka's."""
+"""Cell of columns: Arrow tables into topics and out of them, with Ottla's client and confluent-kafka."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Arrow tables into topics and out of them: by Ottla's client, and by the best that confluent-kafka's Python API has.
+"""Load with Arrow tables into topics and out of them: Ottla's client, and the fastest way with confluent-kafka.
 
-Each runs in a process of its own, which alone imports what it needs and has moved a few rows before. What is timed
-begins with a new client, and ends when all rows are acknowledged, or are in one Arrow table.
+Each runs in its own process, which imports only what it needs and has moved a few rows before. The measured time begins
+with a new client, and ends when all rows are acknowledged, or are in one Arrow table.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def send(job: Job) -> Worker:
 
 
 def take(job: Job, columns: list[str] | None = None) -> Worker:
-    """All seven columns, or some."""
+    """Read all seven columns, or some."""
 
     def work(_: pa.Table, topic: str, rows: int) -> int:
         import pyarrow as pa
@@ -95,7 +95,7 @@ def confluent_send(job: Job) -> Worker:
 
         delivered = 0
 
-        def told(error: object, _: object) -> None:
+        def count(error: object, _: object) -> None:
             nonlocal delivered
             delivered += error is None
 
@@ -105,7 +105,7 @@ def confluent_send(job: Job) -> Worker:
             for key, value in zip(keys, values, strict=True):
                 while True:
                     try:
-                        producer.produce(topic, value, key, on_delivery=told)
+                        producer.produce(topic, value, key, on_delivery=count)
                         break
                     except BufferError:
                         producer.poll(0.01)

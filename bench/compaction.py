@@ -1,4 +1,4 @@
-"""What a producer notices of compaction: the same keyed load, on a topic that is compacted and on one that is not."""
+"""Effect of compaction on a producer: the same keyed load on a compacted topic and on another."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ COMPACTED = SMALL_SEGMENTS | {"cleanup.policy": "compact", "min.cleanable.dirty.
 
 
 def batches() -> list[bytes]:
-    """Every key once."""
+    """Batches with every key once."""
     return [frames.batch(RECORD_BYTES, RECORDS_PER_BATCH, key) for key in range(0, KEYS, RECORDS_PER_BATCH)]
 
 
 def log_bytes(peer: Peer, topic: str, partition: int) -> int:
-    """What the segments that count hold; one that is replaced or being made has another suffix."""
+    """Bytes of the current segments; segments that are being replaced have another suffix."""
     total = 0
     for path in Path(peer.directory, "data", f"{topic}-{partition}").glob("*.log"):
         try:
@@ -39,7 +39,7 @@ def log_bytes(peer: Peer, topic: str, partition: int) -> int:
 
 
 def fill(target: load.Target, dirt: list[bytes]) -> int:
-    """All keys twice, so that there is something to clean; how many bytes that is."""
+    """Write all keys twice, so that the cleaner has work; returns the bytes."""
     with Connection(target.port) as connection:
         for records in dirt * 2:
             answer = connection.call(frames.produce(target.topic, target.partition, records))
@@ -48,7 +48,7 @@ def fill(target: load.Target, dirt: list[bytes]) -> int:
 
 
 def feed(target: load.Target, dirt: list[bytes]) -> Worker:
-    """A batch at a time at a steady rate."""
+    """Write one batch after the other at a steady rate."""
 
     def work(start: Start) -> Tally:
         error_at = frames.produce_error_at(target.topic)
@@ -80,7 +80,8 @@ def wait_until_cleaned(peer: Peer, topic: str, written: int) -> None:
 
 
 def under(peer: Peer, seconds: float, dirt: list[bytes], configs: dict[str, str]) -> tuple[Tally, int]:
-    """One run on a topic with these settings: the measured producer's tally, and the bytes compaction took away."""
+    """One run on a topic with these settings: the tally of the measured producer, and the bytes that compaction
+    removed."""
     topic = fresh_topic(peer, 2, configs)
     fed = load.Target(peer.port, topic, FED)
     written = fill(fed, dirt)

@@ -1,4 +1,4 @@
-"""What a few runs of the same cell allow to say: median, spread, ratio, and whether it is more than noise."""
+"""Statistics of a few runs of a cell: median, spread, ratio, and whether a difference is larger than the noise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Ours against a peer's, for the same metric."""
+    """Ottla's number against a peer's, for the same metric."""
 
     metric: Metric
     ours: Spread
@@ -52,7 +52,7 @@ class Comparison:
         return self.ours.overlaps(self.theirs)
 
     def verdict(self) -> str:
-        """Whether the target was met; within the spread of both it is neither met nor missed."""
+        """Whether the target was met; neither met nor missed if the spreads overlap."""
         target = self.metric.target
         if target is None:
             return ""
@@ -63,7 +63,7 @@ class Comparison:
 
 
 def within(limit: float, values: Sequence[float], better: Better = Better.LOWER) -> str:
-    """Whether a number kept to its limit, which is the worst it may be; if only some runs did, neither."""
+    """Whether all runs are within the limit; "at the limit" if only some are."""
     found = Spread.of(values)
     if found is None:
         return "not measured"
@@ -76,7 +76,7 @@ def within(limit: float, values: Sequence[float], better: Better = Better.LOWER)
 
 
 def compare(metric: Metric, ours: Sequence[float], theirs: Sequence[float]) -> Comparison | None:
-    """None where one of them was not measured."""
+    """None if one of them was not measured."""
     mine, other = Spread.of(ours), Spread.of(theirs)
     if mine is None or other is None or min(mine.low, other.low) <= 0:
         return None

@@ -1,4 +1,4 @@
-"""One blocking connection to a broker: a frame out, an answer in, and the few topic calls a cell needs."""
+"""Blocking connection to a broker: requests and responses as frames, and the topic calls that cells need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Broken(Exception):
 
 
 class Connection:
-    """Answers land in one preallocated buffer; a view of it is valid until the next answer."""
+    """Responses are read into one preallocated buffer; a view of it is valid until the next response."""
 
     def __init__(self, port: int, *, answer_bytes_max: int = ANSWER_BYTES_MAX) -> None:
         self.socket = socket.create_connection((HOST, port))
@@ -29,14 +29,14 @@ class Connection:
         self._buffer = memoryview(bytearray(answer_bytes_max))
 
     def answer(self) -> memoryview:
-        """The next answer, without its size."""
+        """The next response, without its size."""
         (size,) = frames.I32.unpack_from(self.exactly(4))
         if size > len(self._buffer):
             raise Broken(f"an answer of {size} bytes, more than was asked for")
         return self.exactly(size)
 
     def exactly(self, size: int) -> memoryview:
-        """The next bytes, whatever they are."""
+        """The next bytes."""
         got = self.socket.recv_into(self._buffer, size, socket.MSG_WAITALL)
         while got < size:
             more = self.socket.recv_into(self._buffer[got:], size - got, socket.MSG_WAITALL)

@@ -1,7 +1,7 @@
-"""Requests as bytes, built once and sent many times, and where the answers keep their error codes.
+"""Requests as bytes, built once and sent many times, and the positions of error codes in responses.
 
-Only what the load needs: Produce v9, Fetch v12, CreateTopics v5, DeleteTopics v4, each for one topic, so that
-every offset into an answer is a constant. Independent of the broker's own codecs on purpose.
+Only what the load needs: Produce v9, Fetch v12, CreateTopics v5, DeleteTopics v4, each for one topic, so that every
+position in a response is a constant. Independent of the broker's codecs on purpose.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def compact_string(text: str) -> bytes:
 
 
 def request(api_key: int, version: int, body: bytes, *, flexible: bool = True) -> bytes:
-    """A whole frame; the header of a flexible version ends with its tagged fields, of which there are none."""
+    """A frame; the header of a flexible version ends with an empty list of tagged fields."""
     header = struct.pack(">hhih", api_key, version, 1, len(CLIENT_ID)) + CLIENT_ID + b"\0" * flexible
     return I32.pack(len(header) + len(body)) + header + body
 
@@ -77,7 +77,7 @@ def batch(record_size: int, count: int, first_key: int | None = None) -> bytes:
 def produce(
     topic: str, partition: int, records: bytes, *, transactional_id: str | None = None, version: int = 9
 ) -> bytes:
-    """Version 12 has the same fields, and by it a producer says that it speaks version 2 of transactions."""
+    """Version 12 has the same fields; with it a producer uses version 2 of transactions."""
     partitions = I32.pack(partition) + uvarint(len(records) + 1) + records + b"\0"
     topics = compact_string(topic) + b"\x02" + partitions + b"\0"
     who = b"\0" if transactional_id is None else compact_string(transactional_id)
@@ -85,7 +85,7 @@ def produce(
 
 
 def fetch(topic: str, partition: int, *, wait_ms: int = 500, committed: bool = False) -> tuple[bytearray, int]:
-    """A sessionless Fetch frame and the position in it of the offset to fetch; of what is `committed` only, or all."""
+    """A sessionless Fetch frame and the position of its fetch offset; read_committed if `committed`."""
     start = struct.pack(">iiiibii", -1, wait_ms, 1, 50 << 20, committed, 0, -1)
     before_offset = start + b"\x02" + compact_string(topic) + b"\x02" + struct.pack(">ii", partition, -1)
     after_offset = struct.pack(">iqi", -1, -1, PARTITION_BYTES_MAX) + b"\0\0\x01\x01\0"
@@ -121,7 +121,7 @@ def fetch_error_at(topic: str) -> int:
 
 @dataclass(slots=True)
 class Fetched:
-    """What a Fetch answer held, from the headers of its whole batches."""
+    """Content of a Fetch response, from the headers of its complete batches."""
 
     error: int
     high_watermark: int
@@ -130,7 +130,7 @@ class Fetched:
 
 
 def read_fetched(answer: memoryview, topic: str, offset: int) -> Fetched:
-    """Walk the batches of an answer (without its size) to a Fetch at `offset`."""
+    """Read the batch headers of a response (without its size) to a Fetch at `offset`."""
     pos = fetch_error_at(topic)
     (error,) = I16.unpack_from(answer, pos)
     if error:

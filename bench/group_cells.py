@@ -1,4 +1,4 @@
-"""The cells of consumer groups and of compaction."""
+"""Cells of consumer groups and of compaction."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Requests of consumer groups as bytes: offsets that are committed and fetched, members that come and go.
+"""Requests of consumer groups as bytes: committed offsets, and members that join and leave.
 
 OffsetCommit v8, OffsetFetch v7 and FindCoordinator v3 are flexible; JoinGroup v5, SyncGroup v3, Heartbeat v3 and
-LeaveGroup v3 are the last versions before theirs became so.
+LeaveGroup v3 are the last versions that are not.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def find_coordinator(group: str) -> bytes:
 
 
 def commit(group: str, topic: str, partitions: int, offset: int) -> bytes:
-    """The same offset for partitions 0 and up, by nobody: a group without members."""
+    """The same offset for partitions 0 and up, for a group without members."""
     each = [struct.pack(">iqi", partition, offset, -1) + b"\x01\0" for partition in range(partitions)]
     topics = b"\x02" + compact_string(topic) + uvarint(partitions + 1) + b"".join(each) + b"\0"
     return request(OFFSET_COMMIT, 8, compact_string(group) + I32.pack(-1) + b"\x01\0" + topics + b"\0")
 
 
 def committed(topic: str, partitions: int) -> bytes:
-    """The only answer to such a commit, its size included, that has no error in it."""
+    """The response to such a commit without an error, with its size."""
     each = [I32.pack(partition) + b"\0\0\0" for partition in range(partitions)]
     topics = b"\x02" + compact_string(topic) + uvarint(partitions + 1) + b"".join(each) + b"\0"
     return sized(I32.pack(1) + b"\0" + I32.pack(0) + topics + b"\0")
@@ -55,7 +55,7 @@ def offset_fetch(group: str, topic: str, partition: int) -> bytes:
 
 
 def read_offset(answer: memoryview, topic: str) -> tuple[int, int]:
-    """The error of a whole OffsetFetch answer, and the offset if there is none."""
+    """The error of an OffsetFetch response, and the offset if there is none."""
     (error,) = I16.unpack_from(answer, len(answer) - 3)
     if error:
         return error, -1

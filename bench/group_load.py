@@ -1,20 +1,21 @@
-"""The load of consumer groups: commits as fast as they are answered, and members that rebalance.
+"""Load of consumer groups: commits, each after the response to the one before, and members that rebalance.
 
-The members of a group live in one process, a connection each, and do what clients do: join, sync, and join again
-when a heartbeat says that the group rebalances. They learn it at once, not at their next heartbeat interval, which
-would be all that is measured.
+The members of a group are in one process, with a connection each, and do what clients do: join, sync, and join again
+when a heartbeat reports a rebalance. They send heartbeats at once instead of at an interval, which would dominate the
+measurement.
 """
 
 from __future__ import annotations
 
 import select
+import socket
 import time
 from typing import Self
 
 from bench import group_frames as frames
 from bench.connection import Broken, Connection
 from bench.frames import I16
-from bench.load import percentiles
+from bench.load import percentiles, request_loop
 from bench.workers import Start, Tally, Worker
 
 COORDINATOR_TIMEOUT_S = 30.0
@@ -25,7 +26,7 @@ ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 22, 27, 79
 
 
 def wait_for_coordinator(port: int, group: str, topic: str) -> None:
-    """Until the group's coordinator is there and has loaded what it remembers."""
+    """Wait until the group's coordinator has loaded its state."""
     deadline = time.monotonic() + COORDINATOR_TIMEOUT_S
     found, fetched = frames.find_coordinator(group), frames.offset_fetch(group, topic, 0)
     with Connection(port) as connection:
@@ -40,7 +41,7 @@ def wait_for_coordinator(port: int, group: str, topic: str) -> None:
 
 
 def commits(port: int, groups: list[str], topic: str, partitions: int) -> Worker:
-    """A connection for every group, each sending its next commit when the last one is answered."""
+    """A connection for every group; each sends its next commit after the response to the last one."""
 
     def work(start: Start) -> Tally:
         poll = select.epoll()
@@ -51,40 +52,20 @@ def commits(port: int, groups: list[str], topic: str, partitions: int) -> Worker
             sock = Connection(port).socket
             sockets[sock.fileno()] = (sock, frames.commit(group, topic, partitions, 1234))
             poll.register(sock.fileno(), select.EPOLLIN)
-        latencies: list[int] = []
-        clock = time.perf_counter_ns
-        stop = start()
-        tally = Tally(begin=time.monotonic())
-        sent_at = dict.fromkeys(sockets, clock())
-        for sock, request in sockets.values():
-            sock.send(request)
-        in_flight = len(groups)
-        while in_flight:
-            sending = time.monotonic() < stop
-            for fd, _ in poll.poll():
-                sock, request = sockets[fd]
-                if (answer := sock.recv(1 << 16)) != done:
-                    raise Broken(f"OffsetCommit answered {answer.hex()}")
-                now = clock()
-                latencies.append(now - sent_at[fd])
-                if sending:
-                    sent_at[fd] = now
-                    sock.send(request)
-                else:
-                    in_flight -= 1
-        tally.end = time.monotonic()
-        for sock, _ in sockets.values():
-            sock.close()
-        tally.requests = len(latencies)
+
+        def receive(sock: socket.socket) -> None:
+            if (answer := sock.recv(1 << 16)) != done:
+                raise Broken(f"OffsetCommit answered {answer.hex()}")
+
+        tally = request_loop(sockets, poll, start, receive)
         tally.records = tally.requests * partitions
-        tally.latencies_us = percentiles(latencies)
         return tally
 
     return work
 
 
 class Member:
-    """One member: at most one request under way, `asked` says which; `assigned` is the generation it works in."""
+    """One member with at most one request in flight: `asked` says which; `assigned` is its generation."""
 
     def __init__(self, port: int, group: str, topic: str) -> None:
         self.connection = Connection(port)
@@ -105,7 +86,7 @@ class Member:
         self._ask(frames.HEARTBEAT, frames.heartbeat(self._group, self._generation, self.id))
 
     def take(self) -> frames.Joined | None:
-        """Take an answer and send what follows from it; the leader's list of members is for the group to see."""
+        """Handle a response and send the next request; the group reads the list of members from it."""
         answer = self.connection.answer()
         asked, self.asked = self.asked, None
         if asked == frames.JOIN_GROUP:
@@ -141,18 +122,18 @@ class Group:
         self._poll = select.epoll()
 
     def enter(self, count: int) -> Self:
-        """`count` new members, all at once."""
+        """Add `count` members, all at once."""
         for _ in range(count):
             self._connect().join()
         self._settle()
         return self
 
     def grow(self) -> float:
-        """One more member: the seconds from its first request until all have their new assignment."""
+        """Add a member: seconds from its first request until all members have their new assignment."""
         member = self._connect()
         began = time.perf_counter()
         member.join()
-        member.take()  # told its id, it has joined now
+        member.take()  # with the member id from the response, it joins
         self._settle()
         return time.perf_counter() - began
 
@@ -165,7 +146,7 @@ class Group:
         self._settle()
 
     def end(self) -> None:
-        """All leave at once, so that nobody's session expires while something else is measured."""
+        """All members leave, so that no session expires during another measurement."""
         members = list(self._members.values())
         self._leave(members[0], [member.id for member in members])
         for member in members:
@@ -185,7 +166,7 @@ class Group:
             raise Broken(f"LeaveGroup answered error {error}")
 
     def _settle(self) -> None:
-        """Until everybody is assigned in a generation that has everybody in it."""
+        """Wait until all members are assigned in one generation."""
         members = self._members
         whole = -1
         waiting = len(members)
@@ -209,7 +190,7 @@ class Group:
 
 
 def rebalances(port: int, group: str, topic: str, members: int) -> Worker:
-    """A stable group of one member less, which gains that member and loses it again; only the gain is timed."""
+    """A stable group that one member joins and leaves again and again; only the joins are measured."""
 
     def work(start: Start) -> Tally:
         wait_for_coordinator(port, group, topic)

@@ -1,4 +1,4 @@
-"""How long a broker that was killed takes to know its committed offsets again, and who has to wait meanwhile."""
+"""Recovery of committed offsets: how long a killed broker takes to serve them again, and how long requests wait."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def java_hash(text: str) -> int:
 
 
 def groups_of(partition: int) -> Iterator[str]:
-    """Names of groups that live in one partition of the offsets topic."""
+    """Names of groups in one partition of the offsets topic."""
     names = (f"history-{number}" for number in itertools.count())
     return (name for name in names if abs(java_hash(name)) % OFFSETS_PARTITIONS == partition)
 
 
 def fill(port: int, groups: list[str], records: int) -> int:
-    """Commit until there are so many records; the offset that the first partition of every group has then."""
+    """Commit until there are so many records; returns the offset of the first partition of every group."""
     done = frames.committed(TOPIC, PARTITIONS) * IN_FLIGHT
     offset = 0
     with Connection(port) as connection:
@@ -49,7 +49,7 @@ def fill(port: int, groups: list[str], records: int) -> int:
 
 
 def watch(port: int, group: str) -> tuple[int, float]:
-    """Ask until the group's offset is served: the offset, and the longest that any answer took, in seconds."""
+    """Request the group's offset until it is served: the offset, and the longest response time in seconds."""
     fetching = frames.offset_fetch(group, TOPIC, 0)
     clock = time.monotonic
     deadline = clock() + RELOAD_TIMEOUT_S

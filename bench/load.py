@@ -1,13 +1,14 @@
-"""The load: workers cheap enough that the broker is what is measured.
+"""Load of producers and consumers: workers that need little CPU, so that the broker is measured.
 
-Everything a worker sends was encoded before the start; of what it receives it reads error codes and batch
-headers only.
+Everything a worker sends is encoded before the start; of responses it reads error codes and batch headers only.
 """
 
 from __future__ import annotations
 
 import select
+import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench import frames
@@ -42,7 +43,7 @@ def check_produced(answer: bytes | memoryview, error_at: int) -> None:
 
 
 def producer(target: Target, records: bytes, count: int) -> Worker:
-    """Keep five requests of one batch in flight until the time is up; then wait for what is in flight."""
+    """Keep five requests of one batch in flight until the time is over; then wait for their responses."""
 
     def work(start: Start) -> Tally:
         frame = frames.produce(target.topic, target.partition, records)
@@ -78,7 +79,7 @@ def producer(target: Target, records: bytes, count: int) -> Worker:
 
 
 def consumer(target: Target, *, again: bool) -> Worker:
-    """Fetch one after the other until the time is up; at the end of the log begin again, or wait for more."""
+    """Send one Fetch after the other until the time is over; at the log end start again, or wait for more."""
 
     def work(start: Start) -> Tally:
         frame, offset_at = frames.fetch(target.topic, target.partition)
@@ -102,7 +103,7 @@ def consumer(target: Target, *, again: bool) -> Worker:
 
 
 def connections(target: Target, partitions: int, count: int, records: bytes) -> Worker:
-    """`count` connections, each sending its next one-record request when the last one is answered."""
+    """`count` connections; each sends its next one-record request after the response to the last one."""
 
     def work(start: Start) -> Tally:
         sockets = {}
@@ -114,38 +115,15 @@ def connections(target: Target, partitions: int, count: int, records: bytes) -> 
             sock.setblocking(False)
             sockets[sock.fileno()] = (sock, requests[number % partitions])
             poll.register(sock.fileno(), select.EPOLLIN)
-        latencies: list[int] = []
-        clock = time.perf_counter_ns
-        stop = start()
-        tally = Tally(begin=time.monotonic())
-        sent_at = dict.fromkeys(sockets, clock())
-        for sock, request in sockets.values():
-            sock.send(request)
-        in_flight = count
-        while in_flight:
-            sending = time.monotonic() < stop
-            for fd, _ in poll.poll():
-                sock, request = sockets[fd]
-                check_produced(sock.recv(4096), error_at)
-                now = clock()
-                latencies.append(now - sent_at[fd])
-                if sending:
-                    sent_at[fd] = now
-                    sock.send(request)
-                else:
-                    in_flight -= 1
-        tally.end = time.monotonic()
-        for sock, _ in sockets.values():
-            sock.close()
-        tally.requests = tally.records = len(latencies)
-        tally.latencies_us = percentiles(latencies)
+        tally = request_loop(sockets, poll, start, lambda sock: check_produced(sock.recv(4096), error_at))
+        tally.records = tally.requests
         return tally
 
     return work
 
 
 def round_trips(target: Target, requests: int | None, records: bytes) -> Worker:
-    """One connection, one record per request, the next when it is answered; so many, or until the time is up."""
+    """One connection, one record for each request, one request after the other: so many, or until the time is over."""
 
     def work(start: Start) -> Tally:
         frame = frames.produce(target.topic, target.partition, records)
@@ -171,7 +149,7 @@ def round_trips(target: Target, requests: int | None, records: bytes) -> Worker:
 
 
 def end_to_end(target: Target, requests: int, records: bytes) -> Worker:
-    """From sending a record on one connection to having it on another, whose Fetch was waiting for it."""
+    """Latency from sending a record on one connection to receiving it on another, whose Fetch was waiting."""
 
     def work(start: Start) -> Tally:
         frame = frames.produce(target.topic, target.partition, records)
@@ -200,3 +178,35 @@ def end_to_end(target: Target, requests: int, records: bytes) -> Worker:
         return tally
 
     return work
+
+
+def request_loop(
+    sockets: dict[int, tuple[socket.socket, bytes]], poll: select.epoll, start: Start, receive: Callable[..., None]
+) -> Tally:
+    """Each socket sends its request again when `receive` has read and checked the response; then all are closed."""
+    latencies: list[int] = []
+    clock = time.perf_counter_ns
+    stop = start()
+    tally = Tally(begin=time.monotonic())
+    sent_at = dict.fromkeys(sockets, clock())
+    for sock, request in sockets.values():
+        sock.send(request)
+    in_flight = len(sockets)
+    while in_flight:
+        sending = time.monotonic() < stop
+        for fd, _ in poll.poll():
+            sock, request = sockets[fd]
+            receive(sock)
+            now = clock()
+            latencies.append(now - sent_at[fd])
+            if sending:
+                sent_at[fd] = now
+                sock.send(request)
+            else:
+                in_flight -= 1
+    tally.end = time.monotonic()
+    for sock, _ in sockets.values():
+        sock.close()
+    tally.requests = len(latencies)
+    tally.latencies_us = percentiles(latencies)
+    return tally

@@ -1,4 +1,4 @@
-"""What this machine is, for the page with the results, and how a big machine is cut down to two cores."""
+"""Description of this machine for the results, and the limit of two cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CORES = 2
 
 
 def keep_to_two_cores() -> int:
-    """Bind this process, and so every broker and worker it starts, to two cores; how many it really has."""
+    """Bind this process and its children to two cores; returns the number of cores of the machine."""
     cores = sorted(os.sched_getaffinity(0))[:CORES]
     os.sched_setaffinity(0, cores)
     return len(cores)
@@ -51,7 +51,7 @@ def _installed(package: str) -> str:
 
 
 def describe(directory: Path) -> dict[str, str]:
-    """The facts a reader needs to judge the numbers; `directory` is where the brokers keep their data."""
+    """The facts about the machine that the numbers depend on; `directory` is where the brokers store their data."""
     memory_kb = int(_first("/proc/meminfo", r"^MemTotal:\s+(\d+)"))
     return {
         "Cores used": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}",

@@ -41,7 +41,7 @@ class Unavailable(Exception):
 
 
 def kafka_version(jars: Path) -> str | None:
-    """Which Kafka the cached jars are, or None when they are not all there."""
+    """The version of the cached jars, or None if they are incomplete."""
     if not any(jars.glob("kafka-tools-[0-9]*.jar")):
         return None
     for jar in jars.glob("kafka_2.13-*.jar"):
@@ -52,7 +52,7 @@ def kafka_version(jars: Path) -> str | None:
 
 
 def copy_dependencies(home: Path, pom: str, what: str, complete: Callable[[Path], bool]) -> Path:
-    """The directory of the jars that the POM asks for, filled by Maven unless it is complete."""
+    """The directory with the jars of the POM, filled by Maven unless it is complete."""
     jars = home / "jars"
     if complete(jars):
         return jars
@@ -80,6 +80,4 @@ def kafka_jars() -> Path:
     """The directory of Kafka's jars, filled by Maven the first time."""
     if shutil.which("java") is None:
         raise Unavailable("java is not installed (Apache Kafka 4 needs Java 17 or newer)")
-    return copy_dependencies(
-        CACHE / "kafka", POM, "Apache Kafka's jars", lambda jars: kafka_version(jars) is not None
-    )
+    return copy_dependencies(CACHE / "kafka", POM, "Apache Kafka's jars", lambda jars: kafka_version(jars) is not None)

@@ -70,14 +70,14 @@ class Peer(ServerProcess):
 
     @abstractmethod
     def _prepare(self) -> list[str]:
-        """Make the data directory ready and give the command to run; not part of the start-up time."""
+        """Prepare the data directory and return the command; not part of the start-up time."""
 
     @property
     def bootstrap(self) -> str:
         return f"{HOST}:{self.port}"
 
     def launch(self) -> None:
-        """In a new directory, or again on what is left of the data."""
+        """Start in a new directory, or again on the existing data."""
         if not self._command:
             self._parent.mkdir(parents=True, exist_ok=True)
             self.directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=self._parent))
@@ -118,7 +118,7 @@ class Peer(ServerProcess):
 
 
 class Ottla(Peer):
-    """`python -m ottla serve` of this checkout; its one setting frees a deleted topic's disk sooner."""
+    """`python -m ottla serve` of this checkout; its one setting frees the disk of a deleted topic sooner."""
 
     name = "ottla"
 

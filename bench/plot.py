@@ -1,4 +1,4 @@
-"""The ratios as a picture: one bar per number, on a logarithmic axis whose middle is Apache Kafka."""
+"""Plot of the ratios: one bar for each number, on a logarithmic axis with Apache Kafka in the middle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STYLE = "font-family:system-ui,-apple-system,'Segoe UI',sans-serif"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`gain` above 1 means that we are better by that factor, whichever way the number counts."""
+    """`gain` above 1: Ottla is better by that factor, for metrics of either direction."""
 
     label: str
     gain: float
@@ -34,7 +34,7 @@ def _line(x: float, top: float, bottom: float, colour: str) -> str:
 
 
 def _decades(bars: list[Bar]) -> int:
-    """How many powers of ten the axis needs on each side of parity."""
+    """Powers of ten on each side of the axis."""
     extent = max((abs(math.log10(bar.gain)) for bar in bars), default=1.0)
     return max(1, math.ceil(extent))
 
@@ -67,7 +67,7 @@ def _row(bar: Bar, top: float, at: Callable[[float], float]) -> list[str]:
 
 
 def draw(title: str, bars: list[Bar]) -> str:
-    """An SVG of its own, without scripts or fonts to fetch."""
+    """An SVG without scripts or fonts."""
     decades = _decades(bars)
     width, bottom = LABEL_WIDTH + PLOT_WIDTH + VALUE_WIDTH, TOP + ROW * len(bars)
     height = bottom + BOTTOM

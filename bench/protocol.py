@@ -1,4 +1,4 @@
-"""The order of a benchmark: A/B/A/B, every broker warm, and only the measured one on the cores."""
+"""Order of a benchmark: A/B/A/B, every broker warm, and only the measured one running."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WALL = "wall_s"
 
 @dataclass(slots=True)
 class Results:
-    """Everything one benchmark found: values[cell][metric][peer] has one number per run."""
+    """Results of a benchmark: values[cell][metric][peer] has one number for each run."""
 
     settings: Settings
     machine: dict[str, str]
@@ -47,8 +47,7 @@ class Results:
         return self.values.get(cell, {}).get(metric, {}).get(peer, [])
 
     def replace(self, newer: Results) -> None:
-        """Cells that were measured again take the place of what was found before, for all peers: only what was
-        measured in one run is compared."""
+        """Replace the earlier results of these cells for all peers: only results of one run are compared."""
         for cell, found in newer.values.items():
             self.values[cell] = found
             self.notes = [note for note in self.notes if not note.startswith(_broken_note(cell))]
@@ -79,7 +78,7 @@ class Progress:
 
 
 def available(names: list[str], results: Results, progress: Progress) -> list[str]:
-    """The peers that can run here; why the others cannot goes into the notes."""
+    """The peers that can run here; the notes say why others cannot."""
     usable = []
     for name in names:
         try:
@@ -125,7 +124,7 @@ def thawed(peer: Peer) -> Iterator[Peer]:
 
 
 def warm(peer: Peer, cells: list[Cell], settings: Settings, progress: Progress) -> None:
-    """Every cell in turn until the time is up, so that what compiles or caches has done so."""
+    """Run every cell once or more until the time is over, so that JIT compilers and caches are warm."""
     if not cells or settings.warm_seconds <= 0:
         return
     progress.say(f"warming {peer.name} for {settings.warm_seconds:g} s")
@@ -144,7 +143,7 @@ def warm(peer: Peer, cells: list[Cell], settings: Settings, progress: Progress) 
 
 
 def run(cells: list[Cell], names: list[str], results: Results, path: Path, progress: Progress) -> None:
-    """Measure every cell on every peer, rounds outermost, and save after each round."""
+    """Measure every cell on every peer, round by round, and save after each round."""
     settings = results.settings
     starting = [cell for cell in cells if cell.starts_broker]
     loading = [cell for cell in cells if not cell.starts_broker]

@@ -1,4 +1,4 @@
-"""The page and the plot of a benchmark, written from its results alone."""
+"""Report of a benchmark: the page and the plot, written from its results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REMARKS = Path(__file__).parent / "remarks.md"
 
 
 def spread(values: list[float]) -> str:
-    """`median (low–high)`, or a dash where nothing was measured."""
+    """`median (low–high)`, or a dash if nothing was measured."""
     found = Spread.of(values)
     if found is None:
         return "—"
@@ -60,7 +60,7 @@ def _table(header: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def ratios(results: Results) -> list[str]:
-    """Every number that has a target, against it."""
+    """Numbers with a target, against it."""
     rows = []
     for cell, metric in _rows(results, targeted=True):
         compared = [_ratio(results, cell, metric, peer) for peer in (PEER, SMALL_PEER)]
@@ -71,7 +71,7 @@ def ratios(results: Results) -> list[str]:
 
 
 def limits(results: Results) -> list[str]:
-    """Every number that must keep to a limit of its own, whatever Kafka's is."""
+    """Numbers with a limit, against it."""
     rows = []
     for cell, metric in _rows(results, targeted=False):
         if metric.limit is None:
@@ -84,7 +84,7 @@ def limits(results: Results) -> list[str]:
 
 
 def absolutes(results: Results) -> list[str]:
-    """Every number of every peer: median, and the lowest and highest run."""
+    """All numbers of all peers: median, lowest and highest run."""
     peers = [name for name in TITLES if name in results.versions]
     rows = []
     for targeted in (True, False):
@@ -97,7 +97,7 @@ def absolutes(results: Results) -> list[str]:
 
 
 def generator_share(results: Results) -> str:
-    """The cell in which the load generator itself took most of the cores."""
+    """The cell in which the load generator used the largest share of the cores."""
     worst = max(
         (
             (max(values), cell, metric.removesuffix("_generator_cores").removesuffix("generator_cores"), peer)
@@ -116,7 +116,7 @@ def generator_share(results: Results) -> str:
 
 
 def duration(results: Results) -> str:
-    """What measuring took, for who wants to measure one cell again."""
+    """Duration of each cell, for measuring one again."""
     took = {name: sum(map(sum, metrics.get(WALL, {}).values())) for name, metrics in results.values.items()}
     said = ", ".join(f"`{name}` {seconds:.0f}" for name, seconds in took.items() if seconds)
     if not said:
@@ -125,7 +125,7 @@ def duration(results: Results) -> str:
 
 
 def method(results: Results) -> list[str]:
-    """What was done, so that a reader can judge it or do it again."""
+    """Method of the measurement, for readers who check or repeat it."""
     settings = results.settings
     saturated = (
         f"Saturated cells last {settings.seconds:g} s a part. Four processes produce, each to its own "

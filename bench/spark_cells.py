@@ -1,4 +1,4 @@
-"""The cell of Spark: topics into Spark and Spark into topics, by our data source and by Spark's own connector."""
+"""Cell of Spark: topics into Spark and Spark into topics, with Ottla's data source and Spark's own connector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT_S = 1800
 
 
 def _spark(peer: Peer, settings: Settings) -> dict[str, float]:
-    """Nothing, where PySpark is not installed."""
+    """Empty if PySpark is not installed."""
     if find_spec("pyspark") is None:
         return {}
     import pyarrow as pa
@@ -40,7 +40,7 @@ def _spark(peer: Peer, settings: Settings) -> dict[str, float]:
 
 
 def _streams(prefix: str, where: str) -> tuple[Metric, ...]:
-    """What is measured in each of the two sessions."""
+    """The measurements of each of the two sessions."""
     names = {
         "ottla_batch": "A micro-batch",
         "connector_batch": "A micro-batch, Spark's connector",

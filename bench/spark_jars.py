@@ -36,7 +36,7 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 def hadoop_version() -> str:
-    """Of the client that Spark brings along."""
+    """Version of the Hadoop client in PySpark."""
     import pyspark
 
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
@@ -51,8 +51,10 @@ def pom() -> str:
         ("org.apache.commons", "commons-pool2", "[2.12.0,2.99]"),
         ("org.apache.hadoop", "hadoop-client-minicluster", hadoop_version()),
     )
-    told = [DEPENDENCY.format(group=group, artifact=artifact, version=version) for group, artifact, version in wanted]
-    return POM.format(dependencies="".join(told))
+    dependencies = [
+        DEPENDENCY.format(group=group, artifact=artifact, version=version) for group, artifact, version in wanted
+    ]
+    return POM.format(dependencies="".join(dependencies))
 
 
 def there(folder: Path = JARS) -> bool:

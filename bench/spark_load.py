@@ -47,7 +47,7 @@ def connector_jars() -> dict[str, str]:
 
 
 def session() -> Any:
-    """As PySpark comes."""
+    """A session with the defaults of PySpark."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -63,7 +63,7 @@ def session() -> Any:
 
 @contextmanager
 def pipeline_session(folder: Path) -> Iterator[Any]:
-    """As `ottla pipeline` makes it, with as many cores as the other."""
+    """A session of `ottla pipeline`, with the same number of cores."""
     from ottla.spark.pipeline.spark_session import checkpoint_settings
     from ottla.spark.pipeline.spark_session import session as made
 
@@ -77,7 +77,7 @@ def forms_of(spark: Any) -> dict[str, str]:
 
 
 def rates(rows: int, works: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Rows a second of each, the best of its turns: the first ones warm the JVM, which all share."""
+    """Rows per second of each work, the best of several runs: the first ones warm the JVM, which all share."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(RATE_TURNS):
         for name, work in works.items():
@@ -88,7 +88,7 @@ def rates(rows: int, works: Mapping[str, Callable[[], object]]) -> dict[str, flo
 
 
 class Job:
-    """The same work by one of the two sources and sinks."""
+    """The same work with one of the two sources and sinks."""
 
     def __init__(self, spark: Any, form: str, bootstrap: str) -> None:
         self._spark = spark
@@ -107,7 +107,7 @@ class Job:
         (writer.mode("append") if self._form == "ottla" else writer).save()
 
     def batches_ms(self, topic: str) -> list[float]:
-        """What micro-batches of so many rows take, out of a topic that has many more."""
+        """Duration of micro-batches of so many rows, from a topic with many more."""
         reader = self._spark.readStream.format(self._form).options(
             **self._at, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH_ROWS)
         )
@@ -122,7 +122,7 @@ class Job:
         return [float(each) for each in took[LEFT_OUT:]]
 
     def trickle_ms(self, source: str, sink: str, **options: str) -> list[float]:
-        """From one topic into another, a record every 100 ms: how long after it was sent each is in the sink."""
+        """Latency of a record every 100 ms from one topic into another."""
         reader = self._spark.readStream.format(self._form).options(
             **self._at, subscribe=source, startingOffsets="latest"
         )
@@ -177,7 +177,7 @@ def p95(took: list[float]) -> float:
 
 
 def measure_streams(spark: Any, bootstrap: str, topic: str, sink: str) -> dict[str, float]:
-    """Micro-batches and the trickle, in turns."""
+    """Micro-batches and the trickle, alternating."""
     forms = forms_of(spark)
     jobs = {name: Job(spark, form, bootstrap) for name, form in forms.items()}
     batches: dict[str, list[float]] = {name: [] for name in jobs}

@@ -1,4 +1,4 @@
-"""The cells of transactions: how many in a second, and how long a record takes through an exact copy."""
+"""Cells of transactions: transactions per second, and the latency of a record through an exactly-once copy."""
 
 from __future__ import annotations
 

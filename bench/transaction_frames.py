@@ -1,9 +1,9 @@
-"""Requests of transactional producers as bytes, for both versions of the protocol.
+"""Requests of transactional producers as bytes, for both versions of transactions.
 
-In version 1 a producer tells the coordinator of every partition before it writes there: InitProducerId v4,
+In version 1 a producer announces every partition to the coordinator before it writes there: InitProducerId v4,
 AddPartitionsToTxn v3, AddOffsetsToTxn v3, TxnOffsetCommit v3, EndTxn v3. In version 2 (KIP-890) the leader does that
-when the records come, and every transaction ends with a new epoch: Produce v12, TxnOffsetCommit v5, EndTxn v5, whose
-fields are otherwise those of the versions before.
+when records arrive, and every transaction ends with a new epoch: Produce v12, TxnOffsetCommit v5, EndTxn v5, with
+otherwise the fields of the versions before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.group_frames import FIND_COORDINATOR
 INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 28
 TRANSACTION_TIMEOUT_MS = 60_000
 TRANSACTIONAL = 0x10
-NOBODY = (-1, -1)
+NO_PRODUCER = (-1, -1)
 
 _CHECKED_FROM = 21
 _ATTRIBUTES = struct.Struct(">h")
@@ -39,7 +39,7 @@ class Identity(NamedTuple):
 
 
 def error_at(topic: str) -> int:
-    """Of the only partition of AddPartitionsToTxn and of TxnOffsetCommit."""
+    """Position of the error of the only partition, in AddPartitionsToTxn and TxnOffsetCommit."""
     return ERROR_AT + 1 + len(compact_string(topic)) + 1 + 4
 
 
@@ -48,17 +48,17 @@ def find_coordinator(transactional_id: str) -> bytes:
 
 
 def init(transactional_id: str) -> bytes:
-    body = compact_string(transactional_id) + I32.pack(TRANSACTION_TIMEOUT_MS) + _IDENTITY.pack(*NOBODY)
+    body = compact_string(transactional_id) + I32.pack(TRANSACTION_TIMEOUT_MS) + _IDENTITY.pack(*NO_PRODUCER)
     return request(INIT_PRODUCER_ID, 4, body + b"\0")
 
 
 def read_identity(answer: memoryview) -> Identity:
-    """Of InitProducerId v4, and of EndTxn v5."""
+    """Producer id and epoch from InitProducerId v4 and EndTxn v5."""
     return Identity(*_IDENTITY.unpack_from(answer, ERROR_AT + I16.size))
 
 
 def in_transaction(batch: bytes, who: Identity, sequence: int) -> bytearray:
-    """A batch as this producer sends it next."""
+    """The batch with the next sequence of this producer."""
     made = bytearray(batch)
     assert len(made) > BATCH_HEADER.size
     _ATTRIBUTES.pack_into(made, _CHECKED_FROM, TRANSACTIONAL)
@@ -81,7 +81,7 @@ def add_offsets(transactional_id: str, who: Identity, group: str) -> bytes:
 def commit_offset(
     transactional_id: str, who: Identity, group: str, topic: str, offset: int, *, version: int = 3
 ) -> bytes:
-    """Of partition 0, for a group without members."""
+    """The offset of partition 0, for a group without members."""
     partition = struct.pack(">iqi", 0, offset, -1) + b"\x01\0"
     topics = b"\x02" + compact_string(topic) + b"\x02" + partition + b"\0"
     start = compact_string(transactional_id) + compact_string(group) + _IDENTITY.pack(*who)

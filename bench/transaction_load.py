@@ -1,7 +1,7 @@
-"""The load of transactions: producers that commit one after the other, and a copy that is exact.
+"""Load of transactions: producers that commit one transaction after the other, and an exactly-once copy.
 
-A producer is a generator: it yields the frame to send next and is sent the answer, or yields the seconds it has to
-wait. So one of them can drive a connection by itself, or many can take turns in one process.
+A producer is a generator: it yields the next frame and receives the response, or yields the seconds it waits. So one
+can drive a connection alone, and many can share a process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Endless: TypeAlias = Generator[bytes | float, memoryview, None]
 
 
 def asked(frame: bytes, error_at: int) -> Steps:
-    """One request, until its answer has no error."""
+    """Repeat a request until its response has no error."""
     while True:
         answer = yield frame
         (error,) = frames.I16.unpack_from(answer, error_at)
@@ -53,7 +53,7 @@ class Transactor:
         self._count = count
         self._version = version
         self._sequence = 0
-        self._who = wire.Identity(*wire.NOBODY)
+        self._who = wire.Identity(*wire.NO_PRODUCER)
         self._produced_at = frames.produce_error_at(target.topic)
         self._added_at = wire.error_at(target.topic)
 
@@ -61,7 +61,7 @@ class Transactor:
         self._who = wire.read_identity((yield from asked(wire.init(self._id), wire.ERROR_AT)))
 
     def write(self) -> Endless:
-        """The batch, as the first of a transaction."""
+        """Send the batch, as the first of a transaction."""
         topic, partition = self._target.topic, self._target.partition
         if self._version == 1:
             yield from asked(wire.add_partition(self._id, self._who, topic, partition), self._added_at)
@@ -93,7 +93,7 @@ class Transactor:
 
 
 def drive(connection: Connection, steps: Endless) -> None:
-    """To the end, on one connection."""
+    """Run a producer to its end, on one connection."""
     try:
         asking = next(steps)
         while True:
@@ -120,7 +120,7 @@ def await_coordinator(port: int, transactional_id: str) -> None:
 
 
 class _Turns:
-    """Many producers in one process: whoever is answered goes on, whoever waits is woken."""
+    """Many producers in one process: each continues when its response arrives or its wait ends."""
 
     def __init__(self) -> None:
         self.latencies: list[int] = []
@@ -137,7 +137,7 @@ class _Turns:
         self._poll.register(fd, select.EPOLLIN)
 
     def run(self, stop: float) -> None:
-        """Transactions until then, and those that are under way to their end."""
+        """Run transactions until then, and finish those in progress."""
         for fd in self._seats:
             self._next(fd)
         while self._under_way:
@@ -179,7 +179,7 @@ class _Turns:
 
 
 def transactions(targets: list[Target], names: list[str], batch: bytes, count: int, version: int) -> Worker:
-    """A producer for each name, on a connection of its own, that begins its next transaction when one has ended."""
+    """A producer for each name, with its own connection, that starts its next transaction when one has ended."""
 
     def work(start: Start) -> Tally:
         turns = _Turns()
@@ -206,7 +206,7 @@ def transactions(targets: list[Target], names: list[str], batch: bytes, count: i
 
 
 class _Tail:
-    """A Fetch of what is committed that waits at the end of a partition."""
+    """A read_committed Fetch that waits at the end of a partition."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -229,8 +229,8 @@ class _Tail:
 
 
 def copies(source: Target, sink: Target, name: str, rounds: int, record: bytes, version: int) -> Worker:
-    """A record at a time, copied in a transaction with the offset it was read at: from sending it to seeing the copy,
-    committed, on another connection."""
+    """Copy one record after the other in a transaction with its offset: latency from sending it to reading the
+    committed copy on another connection."""
 
     def work(start: Start) -> Tally:
         wait_for_coordinator(source.port, name, source.topic)

@@ -1,4 +1,4 @@
-"""Three brokers of one cluster, of either kind, and the few questions that cells of a cluster ask them."""
+"""Cluster of three brokers, Ottla or Apache Kafka, and the requests that cells of a cluster send."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ class _OttlaMember(Ottla):
 class _KafkaMember(ApacheKafka):
     """One of several combined KRaft nodes."""
 
-    def __init__(
-        self, number: int, voters: str, controller_port: int, heap: str, settings: Mapping[str, str]
-    ) -> None:
+    def __init__(self, number: int, voters: str, controller_port: int, heap: str, settings: Mapping[str, str]) -> None:
         super().__init__(heap=heap, settings=settings)
         self._number = number
         self._voters = voters
@@ -73,7 +71,7 @@ class Leader(NamedTuple):
 
 
 class Trio:
-    """Started with `with`; the peer given says which kind, and with which settings beyond the defaults."""
+    """Started with `with`; the peer decides the kind and the settings."""
 
     def __init__(self, peer: Peer) -> None:
         self.name = peer.name
@@ -138,7 +136,8 @@ class Trio:
         return sum(self.members[number].resident_bytes() for number in self.alive)
 
     def create_topic(self, topic: str, partitions: int) -> dict[int, Leader]:
-        """With three replicas, two of which must have a record. Returns when all partitions are led and in sync."""
+        """Create a topic with three replicas and min.insync.replicas=2; waits until all partitions have leaders and are
+        in sync."""
         port = self.members[self.controller()].port
         with Connection(port, answer_bytes_max=64 << 20) as connection:
             frame = frames.create_topic(topic, partitions, {"min.insync.replicas": "2"}, replicas=len(BROKERS))
@@ -149,7 +148,7 @@ class Trio:
         return self.await_led(topic, in_sync=len(BROKERS), by=self.alive)
 
     def await_led(self, topic: str, *, in_sync: int, by: Iterable[int]) -> dict[int, Leader]:
-        """Wait until everybody says that all partitions are led by one of these, so many in sync."""
+        """Wait until all brokers report that one of these leads each partition, with so many in sync."""
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         able = set(by)
         for number in self.alive:
@@ -164,7 +163,7 @@ class Trio:
         return leaders
 
     def controller(self) -> int:
-        """Who takes administration: with Apache Kafka anybody, for brokers pass it on."""
+        """The broker that accepts administrative requests; any broker with Apache Kafka, which forwards them."""
         return self.alive[0]
 
     def leaders(self, topic: str) -> dict[int, Leader]:
@@ -176,7 +175,7 @@ class Trio:
 
 
 def _metadata_request(topic: str | None) -> bytes:
-    """Version 1: plain, and all that is needed here."""
+    """Version 1, which has everything needed here."""
     names = [] if topic is None else [topic.encode()]
     body = struct.pack(">i", len(names)) + b"".join(struct.pack(">h", len(name)) + name for name in names)
     return frames.request(METADATA, 1, body, flexible=False)

@@ -1,7 +1,7 @@
-"""Workers of the load: functions that run each in a process of its own and start at one instant.
+"""Workers of the load: functions that run in their own processes and start at the same time.
 
-A worker connects, says that it is ready, starts with the others, and hands back a Tally. The broker's
-CPU time is read when all are ready and again when all are done, so connecting is not charged to a cell.
+A worker connects, reports that it is ready, starts with the others, and returns a Tally. The CPU time of the broker is
+read when all are ready and when all are done, so that connecting does not count.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ STRAGGLER_S = 60.0
 
 @dataclass(slots=True)
 class Tally:
-    """What one worker did, between the monotonic instants `begin` and `end`."""
+    """Work of one worker between the monotonic times `begin` and `end`."""
 
     begin: float = 0.0
     end: float = 0.0
     requests: int = 0
     records: int = 0
-    waits: int = 0  # how often it was told to ask again later
+    waits: int = 0  # responses that ask for a retry
     cpu_seconds: float = 0.0
     latencies_us: dict[float, float] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ Worker = Callable[[Start], Tally]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The tallies of all workers, in the order the workers were given, and what the broker spent on them."""
+    """The tallies of all workers, in the order of the workers, and the CPU time of the broker."""
 
     tallies: list[Tally]
     broker_cpu_seconds: float
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def elapsed(tallies: list[Tally]) -> float:
-    """From the first worker's start to the last one's end."""
+    """From the first worker's start to the last worker's end."""
     return max(tally.end for tally in tallies) - min(tally.begin for tally in tallies)
 
 

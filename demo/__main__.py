@@ -1,5 +1,5 @@
-"""`make demo`, act 1: three brokers, a steady stream of writes, kill -9 of a leader, every record counted after; then a
-group that loses a member. Everything shown is asked of the running cluster, or counted from its log."""
+"""`make demo`, act 1: three brokers, a steady producer, kill -9 of a leader, and a count of every record; then a group
+that loses a member. All output comes from the running cluster, or from counting its log."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ottla.errors import Fault
 from ottla.local.cluster import LocalCluster
 from ottla.local.control import ControlServer
 from ottla.local.processes import BrokerProcess
-from ottla.local.session import Session, megabytes
-from ottla.local.snapshot import NOBODY, ClusterSnapshot, Watcher
+from ottla.local.session import DevSession, megabytes
+from ottla.local.snapshot import NO_BROKER, ClusterSnapshot, MetadataWatcher
 
 PORT = 9092
 GROUP = "kitchen"
@@ -36,7 +36,7 @@ SETTINGS = {"group.min.session.timeout.ms": "1000", "offsets.topic.num.partition
 class Demo:
     def __init__(self, directory: Path) -> None:
         self.cluster = LocalCluster(directory, 3, port=PORT, settings=SETTINGS)
-        self.watcher = Watcher()
+        self.watcher = MetadataWatcher()
         self.members: dict[str, subprocess.Popen[bytes]] = {}
         self.faults = 0
         self.writer: Writer | None = None
@@ -65,17 +65,17 @@ class Demo:
     async def start(self) -> None:
         print("Starting three brokers.", flush=True)
         for broker_id, port in self.cluster.replaced_ports.items():
-            print(f"  port {port} is taken: broker {broker_id} gets another")
+            print(f"  port {port} is in use: broker {broker_id} gets another")
         for broker in self.cluster.brokers.values():
             broker.launch()
         for broker in self.cluster.brokers.values():
             await broker.until_ready()
             started = f"ready in {broker.ready_seconds:.2f} s on {broker.bootstrap}"
-            print(f"  {broker} {started}, {megabytes(broker)} of memory", flush=True)
+            print(f"  {broker} {started}, {megabytes(broker.resident_bytes())} of memory", flush=True)
         await show_until(
             self.snapshot,
             lambda snapshot: len(snapshot.brokers) == 3,
-            lambda now, _: f"{len(now.brokers)} brokers know each other; broker {now.controller} is controller",
+            lambda now, _: f"{len(now.brokers)} brokers are registered; broker {now.controller} is the controller",
         )
         self.create_topic()
         print(
@@ -107,7 +107,7 @@ class Demo:
         )
 
     async def kill_a_leader(self) -> tuple[BrokerProcess, float]:
-        """kill -9 of whoever leads partition 0, and the clock until somebody else does."""
+        """kill -9 of the leader of partition 0; returns the seconds until its partitions have new leaders."""
         snapshot = await self.snapshot()
         leader = self.cluster[snapshot.partitions[TOPIC, 0].leader]
         led = [n for n in range(PARTITIONS) if snapshot.partitions[TOPIC, n].leader == leader.id]
@@ -116,7 +116,7 @@ class Demo:
         killed = time.monotonic()
         _, seconds = await show_until(
             self.snapshot,
-            lambda snapshot: {_leader(snapshot, n) for n in led}.isdisjoint((leader.id, NOBODY)),
+            lambda snapshot: {_leader(snapshot, n) for n in led}.isdisjoint((leader.id, NO_BROKER)),
             lambda snapshot, passed: f"{passed:.2f} s: {_leaders(snapshot, led)}",
         )
         writer = self._writing()
@@ -144,7 +144,7 @@ class Demo:
             flush=True,
         )
         if writer.failures:
-            print(f"{len(writer.failures)} records were refused, the first with: {writer.failures[0]}")
+            print(f"{len(writer.failures)} records were not delivered, the first because of: {writer.failures[0]}")
         self.faults += lost + duplicated + reordered + len(writer.failures)
 
     async def bring_back(self, killed: BrokerProcess) -> None:
@@ -165,7 +165,7 @@ class Demo:
     # A group.
 
     async def group(self) -> None:
-        print(f"Two consumers join group {GROUP}, each a process of its own, and read it all.", flush=True)
+        print(f"Two consumers, each in its own process, join group {GROUP} and read all records.", flush=True)
         for name in ("anna", "bert"):
             self.join(name)
         async with Admin(self.bootstrap) as admin:
@@ -173,8 +173,8 @@ class Demo:
             shares = await self._shares(admin)
             print(f"kill -9 {self.members['anna'].pid}: anna, who has partitions {shares['anna']}.", flush=True)
             print(
-                f"  The group misses her when her session times out, after {SESSION_MS / 1000:g} s "
-                f"(session.timeout.ms={SESSION_MS}). Until then nobody reads her partitions.",
+                f"  The coordinator removes her when her session times out, after {SESSION_MS / 1000:g} s "
+                f"(session.timeout.ms={SESSION_MS}). Until then no member reads her partitions.",
                 flush=True,
             )
             self.members["anna"].kill()
@@ -185,10 +185,12 @@ class Demo:
                 await show_until(
                     lambda: self._shares(admin),
                     lambda shares: set(shares) == {"bert"} and shares["bert"].count(",") == PARTITIONS - 1,
-                    lambda shares, passed: f"{passed:.2f} s: "
-                    + " · ".join(
-                        f"{name}{' (dead, not missed yet)' if name == 'anna' else ''} has {share or 'none'}"
-                        for name, share in sorted(shares.items())
+                    lambda shares, passed: (
+                        f"{passed:.2f} s: "
+                        + " · ".join(
+                            f"{name}{' (dead, not removed yet)' if name == 'anna' else ''} has {share or 'none'}"
+                            for name, share in sorted(shares.items())
+                        )
                     ),
                 )
             finally:
@@ -231,7 +233,7 @@ class Demo:
     # The end.
 
     async def stay(self) -> None:
-        """Still running, for whoever wants to try something."""
+        """Keep the cluster running, for experiments."""
         ottla = Path(sys.executable).parent / "ottla"
         here = self.cluster.directory
         first = self.cluster.brokers[1].bootstrap
@@ -242,8 +244,8 @@ class Demo:
         print(f"  {ottla} dev kill 2 --data {here}")
         print("Ctrl-C ends it.", flush=True)
         view = Lines()
-        session = Session(self.cluster, view.told)
-        control = ControlServer(here, session.commanded)
+        session = DevSession(self.cluster, view.report)
+        control = ControlServer(here, session.execute)
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, session.stop.set)
         await control.open()
@@ -268,12 +270,12 @@ class Demo:
 
 def _leader(snapshot: ClusterSnapshot, partition: int) -> int:
     state = snapshot.partitions.get((TOPIC, partition))
-    return NOBODY if state is None else state.leader
+    return NO_BROKER if state is None else state.leader
 
 
 def _leaders(snapshot: ClusterSnapshot, partitions: list[int]) -> str:
     leaders = {n: _leader(snapshot, n) for n in partitions}
-    names = {n: "nobody" if leader == NOBODY else f"broker {leader}" for n, leader in leaders.items()}
+    names = {n: "no broker" if leader == NO_BROKER else f"broker {leader}" for n, leader in leaders.items()}
     return ", ".join(f"{name} leads partition {n}" for n, name in names.items())
 
 

@@ -1,4 +1,4 @@
-"""A member of the demo's group, in a process of its own so that it can be killed: reads, commits, says nothing."""
+"""Group member of the demo in its own process, so that it can be killed: reads and commits."""
 
 from __future__ import annotations
 

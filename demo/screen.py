@@ -1,4 +1,4 @@
-"""How the demo shows what goes on: a line that is repeated in place while something lasts."""
+"""Progress lines of the demo: one line that is redrawn until a condition holds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TIMEOUT_S = 60.0
 async def show_until(
     look: Callable[[], Awaitable[T]], holds: Callable[[T], bool], line: Callable[[T, float], str]
 ) -> tuple[T, float]:
-    """Look again and again until it holds, with the clock running; without a terminal, a line now and then.
+    """Poll `look` until it holds, and show `line`; without a terminal, every two seconds.
 
-    Returns what was seen last, and after how many seconds.
+    Returns the last value, and the seconds that passed.
     """
     begun = shown = time.monotonic()
     while True:

@@ -1,7 +1,6 @@
-"""The demo's producer: confluent-kafka, unmodified, at a steady rate, whatever happens to the brokers.
+"""Producer of the demo: unmodified confluent-kafka at a steady rate.
 
-Each record carries the next number of its partition, so what was lost, doubled or put out of order can be counted
-rather than believed.
+Each record has the next number of its partition, so that lost, duplicated and reordered records can be counted.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Writer(threading.Thread):
             self.failures.append("records were still waiting at the end")
 
     def stop(self) -> None:
-        """Write no more, and wait for what is on its way."""
+        """Stop writing, and wait for the records in flight."""
         self._ended.set()
         if self.is_alive():
             self.join()
@@ -73,7 +72,7 @@ class Writer(threading.Thread):
 
 
 def read_back(bootstrap: str) -> list[list[int]]:
-    """Everything in the topic, partition by partition, in the order of the log."""
+    """All records of the topic, by partition, in the order of the log."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "count", "enable.auto.commit": False})
     stored: list[list[int]] = [[] for _ in range(PARTITIONS)]
     try:

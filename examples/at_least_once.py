@@ -1,7 +1,8 @@
 """At least once: nothing is skipped, and what was being dealt with when we died is dealt with again.
 
 The offset is committed after the records were handled: here after every batch that came, which is cheaper than after
-every record. Handling should be idempotent: here it writes under the record's own place, so twice is the same as once.
+every record. Handling should be idempotent: here it stores the value under partition and offset, so that a repetition
+changes nothing.
 
     python examples/at_least_once.py localhost:9092 orders kitchen
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 from ottla import Consumer, ConsumerRecord
 
-Places = dict[tuple[int, int], Any]
+Stored = dict[tuple[int, int], Any]
 
 
 async def run(bootstrap: str, topic: str, group: str, handle: Callable[[ConsumerRecord[Any, Any]], object]) -> None:
@@ -36,11 +37,11 @@ async def run(bootstrap: str, topic: str, group: str, handle: Callable[[Consumer
                 await consumer.commit()
 
 
-def writes_into(places: Places) -> Callable[[ConsumerRecord[Any, Any]], object]:
+def writes_into(stored: Stored) -> Callable[[ConsumerRecord[Any, Any]], object]:
     """A handler that may be called twice with the same record."""
 
     def handle(record: ConsumerRecord[Any, Any]) -> None:
-        places[record.partition, record.offset] = record.value
+        stored[record.partition, record.offset] = record.value
 
     return handle
 

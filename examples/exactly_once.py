@@ -37,7 +37,7 @@ async def run(bootstrap: str, source: str, target: str, group: str, change: Chan
                 for records in batch.values():
                     for record in records:
                         await producer.send(target, change(record), key=record.key)
-                done = {place: records[-1].offset + 1 for place, records in batch.items()}
+                done = {tp: records[-1].offset + 1 for tp, records in batch.items()}
                 await producer.send_offsets_to_transaction(done, consumer.group_metadata())
 
 

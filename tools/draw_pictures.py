@@ -291,8 +291,8 @@ SCREEN = """\
  orders-1   ● leader   ○ out of sync  ● in sync          0              98       98          5
  orders-2   ● in sync  ○ out of sync  ● leader           0              98       98          5
  __consumer_offsets: 50 partitions, 0 of them fully in sync
- broker 2 was killed: after an unclean stop a replica that is out of sync is not eligible. It will
- not lead before it has caught up with a leader.
+ broker 2 was killed: after an unclean shutdown a replica that is out of sync is not eligible. It
+ cannot lead before it has caught up with a leader.
  group    member             partition  offset  lag
  kitchen  Stable, 2 members
           anna               orders-0      104    0
@@ -304,10 +304,10 @@ COLOURS = {"● leader": "red", "● in sync": "blue", "○ out of sync": "blue"
 
 
 def _coloured(line: str) -> str:
-    told = escape(line)
+    escaped = escape(line)
     for word, colour in COLOURS.items():
-        told = told.replace(word, f'<tspan class="{colour}">{word}</tspan>')
-    return told
+        escaped = escaped.replace(word, f'<tspan class="{colour}">{word}</tspan>')
+    return escaped
 
 
 def dev() -> str:

@@ -2,7 +2,7 @@
 
     python tools/file_map.py
 
-A test fails when the map is not what this would write.
+A test fails if the map is out of date.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ END = "<!-- End of the map. -->"
 GENERATED = REPOSITORY / "ottla" / "wire" / "schema"
 WORDS_MAX = 130
 
-# From the bottom of the house to its top; a room that is not named here comes last.
+# Rooms in the order of imports, lowest first; a room that is not listed comes last.
 ROOMS = ("", "runtime", "config", "wire", "access", "net", "log", "cluster", "replication", "coordinator", "broker")
 
 
@@ -33,7 +33,7 @@ def first_words(path: Path) -> str:
 
 
 def modules() -> dict[str, list[Path]]:
-    """Every module with something in it, by room."""
+    """Every module that is not empty, by room."""
     rooms: dict[str, list[Path]] = {}
     for path in sorted((REPOSITORY / "ottla").rglob("*.py")):
         if path.is_relative_to(GENERATED) or not path.read_text().strip():

@@ -26,10 +26,9 @@ class PureContract(Contract):
             for found in graph.find_modules_directly_imported_by(module) & (forbidden | shells)
         }
         unneeded = {
-            f"{shell} is no shell: it imports nothing that needs one"
+            f"{shell} is not a shell: it imports nothing that needs one"
             for shell in shells
-            if shell not in modules
-            or not graph.find_modules_directly_imported_by(shell) & (forbidden | shells)
+            if shell not in modules or not graph.find_modules_directly_imported_by(shell) & (forbidden | shells)
         }
         return ContractCheck(kept=not impure | unneeded, metadata={"problems": sorted(impure | unneeded)})
 

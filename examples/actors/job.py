@@ -38,8 +38,8 @@ def enriched(actors: DataFrame, colleges: DataFrame) -> DataFrame:
     actor = actors.select("key", from_json("value", ACTOR).alias("actor"))
     # Broadcast: a join that shuffles would share out the changes of one actor, and they would lose their order.
     joined = actor.join(broadcast(colleges), col("actor.college_id") == colleges.id, "left")
-    told = struct("actor.id", "actor.name", colleges.name.alias("college"), "city")
-    return joined.select("key", when(col("actor").isNotNull(), to_json(told)).alias("value"))
+    enriched = struct("actor.id", "actor.name", colleges.name.alias("college"), "city")
+    return joined.select("key", when(col("actor").isNotNull(), to_json(enriched)).alias("value"))
 
 
 def start(spark: SparkSession, bootstrap: str, database: str, place: str, once: bool = False) -> list[StreamingQuery]:

@@ -1,7 +1,7 @@
 """`make demo`: while the first act runs, PySpark is fetched in the background; then the second act, with Spark.
 
-The second act has an environment of its own (`.venv-spark`), so that nothing of the first changes under its feet. What
-goes wrong with fetching it (no network, no room) is told, and the first act stands for itself.
+The second act has its own virtual environment (`.venv-spark`), so that the one of the first act does not change. If
+the download fails (no network, a full disk), the reason is printed, and the demo ends after the first act.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ LOG = HOME / "install.log"
 DONE = HOME / ".installed"
 EXTRAS = ".[spark,postgres,pgserver]"
 NICE = 10
-"""The first act measures how long a failover takes; the download is not to be felt."""
+"""Low priority: the first act measures the duration of a failover."""
 PAUSE_S = 2.0
-"""Between two lines, where standard output is no terminal."""
+"""Between two lines, if standard output is not a terminal."""
 
 
 def fetch() -> subprocess.Popen[bytes] | None:
-    """Begin to install; None if that was done before."""
+    """Start the installation; None if it is complete."""
     if DONE.exists() and DONE.stat().st_mtime > (ROOT / "pyproject.toml").stat().st_mtime:
         return None
     pip = f"'{HOME}/bin/python' -m pip install --disable-pip-version-check --editable '{EXTRAS}'"
@@ -55,8 +55,8 @@ def wait(fetching: subprocess.Popen[bytes]) -> bool:
     began = time.monotonic()
     again, end, pause_s = ("\r", "", 1.0) if sys.stdout.isatty() else ("", "\n", PAUSE_S)
     while fetching.poll() is None:
-        told = f"Fetching PySpark: {megabytes(HOME)} MB are here, {time.monotonic() - began:.0f} s "
-        print(again + told, end=end, flush=True)
+        line = f"Fetching PySpark: {megabytes(HOME)} MB are here, {time.monotonic() - began:.0f} s "
+        print(again + line, end=end, flush=True)
         time.sleep(pause_s)
     print(flush=True)
     return fetching.returncode == 0

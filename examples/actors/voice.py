@@ -1,7 +1,7 @@
-"""Says what goes on, and never falls silent: when nothing was said for some seconds, how far it has come.
+"""Output of the demo: lines, and progress after some seconds without a line.
 
-A process of its own speaks, so that it speaks on time whatever the others are busy with: a thread would wait for the
-interpreter that imports Spark or copies records. It ends with its standard input, and with it the demo.
+A separate process prints, so that it is on time: a thread would wait for the interpreter while that imports Spark or
+copies records. It ends with its standard input.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from typing import IO, Self
 
 SILENCE_S = 3.0
-"""Whoever watches is told something every five seconds at the latest, and a busy machine may be two seconds late."""
+"""A line at least every five seconds, on a machine that may be two seconds late."""
 CLEAR_LINE = "\r\x1b[K"
-"""On a terminal, what lasts is told in one line, again and again."""
+"""On a terminal, progress is redrawn in one line."""
 SAY, DOING, PROGRESS = "say", "doing", "progress"
 
 
 class Voice:
-    """Lines on standard output. While something lasts, `during` says what and for how long."""
+    """Lines on standard output; `during` names the work in progress."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-I", "-S", __file__]
@@ -39,28 +39,28 @@ class Voice:
         self._speaker.wait()
 
     def say(self, line: str) -> None:
-        self._tell(SAY, line)
+        self._send(SAY, line)
 
     def progress(self, words: str) -> None:
-        """How far it has come, for when it has to be said."""
-        self._tell(PROGRESS, words)
+        """Progress of the current work, printed when it is due."""
+        self._send(PROGRESS, words)
 
     @contextmanager
     def during(self, doing: str) -> Iterator[None]:
-        self._tell(DOING, doing)
+        self._send(DOING, doing)
         try:
             yield
         finally:
-            self._tell(DOING, "")
+            self._send(DOING, "")
 
-    def _tell(self, what: str, words: str) -> None:
+    def _send(self, what: str, words: str) -> None:
         for line in words.split("\n"):
             self._words.write(f"{what} {line}\n")
         self._words.flush()
 
 
 class _Speaker:
-    """The process that speaks: lines of `say`, and what lasts when nothing was said for a while."""
+    """The printing process: lines of `say`, and progress after a silence."""
 
     def __init__(self) -> None:
         self._said = self._since = time.monotonic()
@@ -95,8 +95,8 @@ class _Speaker:
     def _fill_silence(self) -> None:
         self._said = time.monotonic()
         passed = f" for {self._said - self._since:.0f} s" if self._doing else ""
-        told = f": {self._progress}" if self._progress else ""
-        print(f"{self._clear}  … {self._doing or 'working'}{passed}{told}", end=self._end, flush=True)
+        progress = f": {self._progress}" if self._progress else ""
+        print(f"{self._clear}  … {self._doing or 'working'}{passed}{progress}", end=self._end, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`ottla bench`: how fast any Kafka-compatible cluster is, as one client of ours sees it."""
+"""`ottla bench`: throughput and latency of any Kafka-compatible cluster, measured with one client."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from ottla.blocking.thread import new_loop
-from ottla.cli.cluster import Target, administer, cluster_options, json_option, misused, telling_waits, undelivered
 from ottla.cli.completion import topic_names
 from ottla.cli.failure import Failure, Suggesting
-from ottla.cli.output import Progress, human_bytes, print_json, quiet_option
+from ottla.cli.output import ProgressBar, answer, human_bytes, json_option, quiet_option
 from ottla.cli.quantities import Size
+from ottla.cli.target import Target, administer, cluster_options, misused, undelivered, waits_shown
 from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import BadSetting, ClientError
 from ottla.client.producing.producer import Producer
@@ -25,11 +25,11 @@ from ottla.client.values import RecordMetadata, TopicPartition
 T = TypeVar("T")
 
 SAMPLES_MAX: Final = 100_000
-"""So many records are timed; noting the time of each would be what is measured."""
+"""Latency is measured for so many records: measuring it for each would slow the producer down."""
 PERCENTILES: Final = (50, 95, 99, 99.9)
 POLL_MS: Final = 1000
 SILENCE_SECONDS: Final = 10.0
-"""A consumer gives up after so long without a record."""
+"""A consumer stops after so long without a record."""
 PACE_SECONDS: Final = 0.01
 
 
@@ -39,9 +39,9 @@ class Measured(NamedTuple):
     seconds: float
     latencies_ms: Sequence[float] = ()
 
-    def told(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         ordered = sorted(self.latencies_ms)
-        told: dict[str, object] = {
+        value: dict[str, object] = {
             "records": self.records,
             "bytes": self.bytes,
             "seconds": round(self.seconds, 3),
@@ -49,12 +49,12 @@ class Measured(NamedTuple):
             "bytes_per_second": round(self.bytes / self.seconds),
         }
         if ordered:
-            told["latency_ms"] = {
+            value["latency_ms"] = {
                 "average": round(sum(ordered) / len(ordered), 3),
                 **{f"p{each:g}": round(percentile(ordered, each), 3) for each in PERCENTILES},
                 "max": round(ordered[-1], 3),
             }
-        return told
+        return value
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
@@ -62,22 +62,20 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def _report(measured: Measured, as_json: bool) -> None:
-    told = measured.told()
-    if as_json:
-        print_json(told)
-        return
-    click.echo(
+    value = measured.as_json()
+    text = (
         f"{measured.records:,} records, {human_bytes(measured.bytes)} in {measured.seconds:.2f} s: "
-        f"{told['records_per_second']:,} records/s, {human_bytes(measured.bytes / measured.seconds)}/s"
+        f"{value['records_per_second']:,} records/s, {human_bytes(measured.bytes / measured.seconds)}/s"
     )
-    if isinstance(latency := told.get("latency_ms"), dict):
-        click.echo("latency " + ", ".join(f"{name} {value:g} ms" for name, value in latency.items()))
+    if isinstance(latency := value.get("latency_ms"), dict):
+        text += "\nlatency " + ", ".join(f"{name} {each:g} ms" for name, each in latency.items())
+    answer(as_json, value, text)
 
 
 def _run(work: Coroutine[Any, Any, T], target: Target, topic: str) -> T:
-    """On the loop that a program in a hurry would have."""
+    """On uvloop where it is installed, as a program that needs speed would."""
     try:
-        with telling_waits(), asyncio.Runner(loop_factory=new_loop) as runner:
+        with waits_shown(), asyncio.Runner(loop_factory=new_loop) as runner:
             return runner.run(work)
     except ClientError as error:
         raise undelivered([error], target, topic) from None
@@ -85,7 +83,7 @@ def _run(work: Coroutine[Any, Any, T], target: Target, topic: str) -> T:
 
 @click.group("bench", cls=Suggesting)
 def command() -> None:
-    """Measure how fast a cluster is: any that speaks Kafka's protocol.
+    """Measure throughput and latency of any cluster that speaks Kafka's protocol.
 
     \b
     Example:
@@ -118,7 +116,7 @@ size_option = click.option("-s", "--size", type=Size(), default="100B", show_def
 @cluster_options
 @json_option
 def produce(topic: str, records: int, size: int, rate: float, target: Target, as_json: bool) -> None:
-    """Write records as fast as one producer can. Settings of the producer are given with -X.
+    """Write records as fast as one producer can. -X sets settings of the producer.
 
     \b
     Example:
@@ -132,7 +130,7 @@ def produce(topic: str, records: int, size: int, rate: float, target: Target, as
 
 
 async def _produced(producer: Producer, topic: str, records: int, size: int, rate: float) -> Measured:
-    value = random.Random(0).randbytes(size)  # what cannot be compressed away
+    value = random.Random(0).randbytes(size)  # not compressible
     sampled = max(1, records // SAMPLES_MAX)
     latencies: list[float] = []
     failures: list[BaseException] = []
@@ -148,7 +146,7 @@ async def _produced(producer: Producer, topic: str, records: int, size: int, rat
 
     async with producer:
         await producer.partitions_for(topic)
-        bar = Progress("writing", records)
+        bar = ProgressBar("writing", records)
         began = clock()
         for number in range(records):
             if rate and number / rate > clock() - began:
@@ -185,7 +183,7 @@ def consume(topic: str, records: int, arrow: bool, target: Target, as_json: bool
         consumer = Consumer(bootstrap_servers=target.bootstrap, config=target.config(auto_offset_reset="earliest"))
     except BadSetting as bad:
         raise misused(bad) from None
-    administer(target._replace(settings={}), lambda admin: admin.describe_topics([topic]))  # there, or said to be not
+    administer(target._replace(settings={}), lambda admin: admin.describe_topics([topic]))  # fails if it does not exist
     measured = _run(_consumed(consumer, topic, records, arrow), target, topic)
     if measured.records < records:
         click.echo(f"the topic has no more than {measured.records:,} records", err=True)
@@ -197,16 +195,16 @@ async def _consumed(consumer: Consumer, topic: str, records: int, arrow: bool) -
     if arrow:
         import ottla.client.consuming.arrow_records  # noqa: F401 (loading it is not what is measured)
     async with consumer:
-        places = [TopicPartition(topic, number) for number in sorted(await consumer.partitions_for(topic))]
-        ends = await consumer.end_offsets(places)
-        begins = await consumer.beginning_offsets(places)
-        there = sum(ends[place] - begins[place] for place in places)
+        partitions = [TopicPartition(topic, number) for number in sorted(await consumer.partitions_for(topic))]
+        ends = await consumer.end_offsets(partitions)
+        begins = await consumer.beginning_offsets(partitions)
+        there = sum(ends[tp] - begins[tp] for tp in partitions)
         if not there:
             raise Failure(f"topic {topic} is empty", hint=f"`ottla bench produce {topic}` fills it.")
         wanted = min(records, there)
-        bar = Progress("reading", wanted)
+        bar = ProgressBar("reading", wanted)
         began = last = time.perf_counter()
-        consumer.assign(places)
+        consumer.assign(partitions)
         while read < wanted and time.perf_counter() - last < SILENCE_SECONDS:
             more, more_bytes = await (_columns(consumer) if arrow else _rows(consumer))
             if more:
@@ -238,7 +236,7 @@ async def _columns(consumer: Consumer) -> tuple[int, int]:
 @cluster_options
 @json_option
 def latency(topic: str, records: int, size: int, target: Target, as_json: bool) -> None:
-    """Measure the way from a producer through the cluster to a consumer, one record at a time.
+    """Measure the latency from producer to consumer, one record at a time.
 
     \b
     Example:
@@ -255,17 +253,17 @@ def latency(topic: str, records: int, size: int, target: Target, as_json: bool) 
 async def _round_trips(producer: Producer, consumer: Consumer, topic: str, records: int, size: int) -> Measured:
     latencies: list[float] = []
     async with producer, consumer:
-        place = TopicPartition(topic, min(await producer.partitions_for(topic)))
-        consumer.assign([place])
-        await consumer.seek_to_end(place)
-        bar = Progress("measuring", records)
+        tp = TopicPartition(topic, min(await producer.partitions_for(topic)))
+        consumer.assign([tp])
+        await consumer.seek_to_end(tp)
+        bar = ProgressBar("measuring", records)
         began = time.perf_counter()
         for number in range(records):
             value = f"{uuid.uuid4().hex}-{number}".encode().ljust(size, b".")
             sent = time.perf_counter()
-            await producer.send(topic, value, partition=place.partition)
+            await producer.send(topic, value, partition=tp.partition)
             while (await consumer.getone()).value != value:
-                pass  # somebody else writes there too
+                pass  # a record of another producer
             latencies.append((time.perf_counter() - sent) * 1000)
             bar.reached(number)
         seconds = time.perf_counter() - began

@@ -1,240 +1,218 @@
-"""What the commands that talk to a cluster share: how it is named, how they ask it, how they fail."""
+"""`ottla cluster`: brokers with their replicas, disks and versions, the controller, and partitions in trouble."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import click
 
-from ottla.cli.failure import Failure, Misused, TryAgain, split_pair
-from ottla.cli.output import json_option, print_json, print_table
-from ottla.client.admin import Admin, ResourceKind, Topic, parse_bootstrap
-from ottla.client.errors import BadSetting, ClientError, NoAnswer, TimedOut, Unreachable
+from ottla.cli.output import alarming, answer, human_bytes, json_option, print_table
+from ottla.cli.partition_stats import disks
+from ottla.cli.target import MIN_IN_SYNC, Target, administer, cluster_options, partitions_of
+from ottla.client.admin import Admin, LogDir, ResourceKind, Topic
+from ottla.client.core.requests import Node
+from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
-from ottla.errors import ErrorCode
+from ottla.log.scrub_schedule import status_of
 
-__all__ = [
-    "Target",
-    "administer",
-    "bootstrap_option",
-    "cluster_options",
-    "failure_of",
-    "json_option",
-    "parse_place",
-    "print_json",
-    "print_table",
-    "run",
-]
-
-T = TypeVar("T")
-
-DEFAULT_BOOTSTRAP: Final = "localhost:9092"
-PLACES_SHOWN_MAX: Final = 5
-MIN_IN_SYNC: Final = "min.insync.replicas"
-PATIENCE_MS: Final = 15_000
-"""How long a command insists on an answer; a program has more time than whoever looks at a terminal."""
-
-HINTS: Final = {
-    ErrorCode.leader_not_available: "`ottla topics describe` shows which brokers have its replicas: start one of them.",
-    ErrorCode.not_enough_replicas: "Fewer replicas are in sync than min.insync.replicas asks for: "
-    "`ottla topics describe --under-replicated` shows where brokers are missing.",
-    ErrorCode.non_empty_group: "Stop its consumers first; `ottla groups describe` shows them.",
-    ErrorCode.group_id_not_found: "`ottla groups list` shows the groups there are.",
-    ErrorCode.group_subscribed_to_topic: "Its members still read that topic: stop them first.",
-    ErrorCode.unknown_member_id: "The group has members: stop its consumers first.",
-    ErrorCode.invalid_replication_factor: "There must be as many brokers as replicas.",
-    ErrorCode.transactional_id_not_found: "`ottla transactions list` shows the transactional ids there are.",
-    ErrorCode.message_too_large: "Raise max.message.bytes of the topic: `ottla configs set topic NAME "
-    "max.message.bytes=...`, and -X max.request.size=... here.",
-}
-"""What to do next, for what brokers say no with."""
+VERSION: Final = "ottla.version"
+SCRUB: Final = "ottla.scrub.status"
+TROUBLES: Final = ("under_replicated", "under_min_in_sync", "offline")
+DISK_FREE_MIN: Final = 0.05
+"""A smaller free share of a disk is reported."""
+SHOWN_MAX: Final = 10
+"""So many partitions are named; `ottla topics describe` shows all."""
 
 
-class Target(NamedTuple):
-    """The cluster a command is about, and the client settings to use."""
+class BrokerStatus(NamedTuple):
+    broker: Node
+    version: str | None
+    leaders: int
+    replicas: int
+    out_of_sync: int
+    dirs: list[LogDir]
+    scrub: dict[str, str]
+    """Status of the scrub; empty for a broker of an earlier release."""
 
-    bootstrap: str
-    settings: Mapping[str, str]
+    @property
+    def damaged(self) -> int:
+        """Replicas that lack offsets they should have."""
+        return int(self.scrub.get("damaged_partitions", 0))
 
-    def config(self, **defaults: object) -> dict[str, Any]:
-        """For `config=` of a client; what the user said goes before the command's own defaults. A command tries every
-        address once: who types it sees at once that nobody is there."""
-        own = {name.replace("_", "."): value for name, value in defaults.items()}
-        return {"default.api.timeout.ms": PATIENCE_MS, "bootstrap.timeout.ms": 0} | own | dict(self.settings)
+    @property
+    def stored(self) -> int:
+        return sum(replica.size for each in self.dirs for replica in each.replicas.values())
 
-
-def _checked_bootstrap(_: click.Context, __: click.Parameter, value: str) -> str:
-    try:
-        parse_bootstrap(value)
-    except ValueError as problem:
-        raise click.BadParameter(f"{problem}; for example {DEFAULT_BOOTSTRAP}") from None
-    return value
-
-
-def _checked_settings(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    return dict(split_pair(each, "-X") for each in value)
-
-
-bootstrap_option = click.option(
-    "-b",
-    "--bootstrap-server",
-    "bootstrap",
-    metavar="HOST:PORT,...",
-    envvar="OTTLA_BOOTSTRAP_SERVERS",
-    default=DEFAULT_BOOTSTRAP,
-    show_default=True,
-    callback=_checked_bootstrap,
-    help="Brokers to start from.",
-)
-settings_option = click.option(
-    "-X",
-    "client_settings",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=_checked_settings,
-    help="A setting of the client, by Kafka's name; repeatable.",
-)
+    def as_json(self) -> dict[str, object]:
+        return {
+            "id": self.broker.node_id,
+            "host": self.broker.host,
+            "port": self.broker.port,
+            "rack": self.broker.rack,
+            "version": self.version,
+            "leaders": self.leaders,
+            "replicas": self.replicas,
+            "out_of_sync": self.out_of_sync,
+            "scrub": {name: float(value) if name == "progress" else int(value) for name, value in self.scrub.items()},
+            "log_dirs": [
+                {
+                    "path": each.path,
+                    "stored_bytes": sum(replica.size for replica in each.replicas.values()),
+                    "total_bytes": each.total_bytes,
+                    "usable_bytes": each.usable_bytes,
+                    "error": None if each.error is None else str(each.error),
+                }
+                for each in self.dirs
+            ],
+        }
 
 
-def cluster_options(command: Callable[..., T]) -> Callable[..., T]:
-    """-b and -X; the command gets both as `target`."""
-
-    @bootstrap_option
-    @settings_option
-    @functools.wraps(command)
-    def with_target(*args: Any, bootstrap: str, client_settings: Mapping[str, str], **others: Any) -> T:
-        return command(*args, target=Target(bootstrap, client_settings), **others)
-
-    return with_target
-
-
-class _Waits(logging.Handler):
-    """What a client says while it waits, on standard error."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"ottla: {record.getMessage()}", err=True)
+class ClusterStatus(NamedTuple):
+    cluster_id: str
+    controller: int
+    brokers: list[BrokerStatus]
+    missing: list[int]
+    """Brokers that have replicas and are not registered."""
+    topics: int
+    partitions: int
+    under_replicated: list[TopicPartition]
+    under_min_in_sync: list[TopicPartition]
+    """Writes with acks=all are refused there."""
+    offline: list[TopicPartition]
 
 
-@contextmanager
-def telling_waits() -> Iterator[None]:
-    """Let the command's clients say why they wait ("still trying")."""
-    logger, handler = logging.getLogger("ottla.client"), _Waits(logging.WARNING)
-    propagated, logger.propagate = logger.propagate, False
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagated
+@click.command("cluster")
+@cluster_options
+@json_option
+def command(target: Target, as_json: bool) -> None:
+    """Show brokers, controller, racks, disks, versions, the scrub, and under-replicated or offline partitions.
+
+    \b
+    Example:
+      ottla cluster
+    """
+    status = administer(target, _look)
+    value = status._asdict() | {"brokers": [each.as_json() for each in status.brokers]}
+    value |= {name: [each._asdict() for each in value[name]] for name in TROUBLES}
+    answer(as_json, value, lambda: _print(status))
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Do it; what goes wrong ends the command."""
-    try:
-        with telling_waits():
-            return asyncio.run(work)
-    except ClientError as error:
-        raise failure_of([error]) from None
-
-
-def administer(target: Target | str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Do something with an administrative client; what goes wrong ends the command."""
-    if isinstance(target, str):
-        target = Target(target, {})
-    try:
-        admin = Admin(target.bootstrap, config=target.config())
-    except BadSetting as bad:
-        raise misused(bad) from None
-
-    async def session() -> T:
-        async with admin:
-            return await work(admin)
-
-    return run(session())
-
-
-def no_partition(topic: Topic, number: int) -> Failure:
-    return Failure(f"topic {topic.name} has no partition {number}; it has {len(topic.partitions)}")
-
-
-def without_leader(topics: Iterable[Topic]) -> list[TopicPartition]:
-    return [
-        TopicPartition(topic.name, each.partition) for topic in topics for each in topic.partitions if each.leader < 0
-    ]
-
-
-def nobody_leads(places: Sequence[TopicPartition]) -> TryAgain:
-    """Nothing can be read or written there until a broker that has a replica is back."""
-    shown = ", ".join(map(str, places[:PLACES_SHOWN_MAX])) + (", …" if len(places) > PLACES_SHOWN_MAX else "")
-    verb = "has" if len(places) == 1 else "have"
-    return TryAgain(f"{shown} {verb} no leader now", hint=HINTS[ErrorCode.leader_not_available])
-
-
-def too_few_in_sync(topic: Topic, needed: int) -> TryAgain | None:
-    """acks=all is refused while fewer replicas are in sync than `min.insync.replicas` asks for."""
-    short = [each for each in topic.partitions if len(each.in_sync) < needed]
-    if not short:
-        return None
-    first = short[0]
-    missing = sorted(set(first.replicas) - set(first.in_sync))
-    others = f" (and {len(short) - 1} partitions more)" if len(short) > 1 else ""
-    return TryAgain(
-        f"{topic.name}-{first.partition}{others} has {len(first.in_sync)} of {len(first.replicas)} replicas in sync, "
-        f"fewer than min.insync.replicas={needed}: writes with acks=all are refused",
-        hint=f"Start {_brokers(missing)} caught up; "
-        "`ottla topics describe --under-replicated` shows where brokers are missing.",
+async def _look(admin: Admin) -> ClusterStatus:
+    described = await admin.describe_cluster()
+    topics = await admin.list_topics(internal=True)
+    alive = {broker.node_id: broker for broker in described.brokers}
+    dirs = await disks(admin, alive)
+    brokers = [await _broker(admin, broker, topics, dirs.get(broker.node_id, [])) for broker in described.brokers]
+    parts = partitions_of(topics)
+    return ClusterStatus(
+        described.cluster_id,
+        described.controller,
+        brokers,
+        sorted({id_ for part in parts.values() for id_ in part.replicas} - set(alive)),
+        len(topics),
+        len(parts),
+        [each for each, part in parts.items() if len(part.in_sync) < len(part.replicas)],
+        await _under_min(admin, topics),
+        [each for each, part in parts.items() if part.leader < 0],
     )
 
 
-def _brokers(missing: Sequence[int]) -> str:
-    if len(missing) == 1:
-        return f"broker {missing[0]} again, or wait until it has"
-    return f"brokers {', '.join(map(str, missing[:-1]))} and {missing[-1]} again, or wait until they have"
+async def _under_min(admin: Admin, topics: list[Topic]) -> list[TopicPartition]:
+    """Partitions below min.insync.replicas; the setting is read only for topics with replicas out of sync."""
+    short = [topic for topic in topics if any(len(part.in_sync) < len(part.replicas) for part in topic.partitions)]
+    least = await asyncio.gather(*(_min_in_sync(admin, topic) for topic in short))
+    return [
+        tp
+        for topic, needed in zip(short, least, strict=True)
+        for tp, part in partitions_of([topic]).items()
+        if len(part.in_sync) < min(needed, len(part.replicas))
+    ]
 
 
-def undelivered(errors: Sequence[ClientError], target: Target, topic: str) -> Failure:
-    """Time that ran out says little: perhaps the topic says more."""
-    if not all(isinstance(error, TimedOut) for error in errors):
-        return failure_of(errors)
-
-    async def look(admin: Admin) -> tuple[Topic, int]:
-        described = (await admin.describe_topics([topic]))[topic]
-        configs = await admin.describe_configs(ResourceKind.TOPIC, topic)
-        return described, next(int(each.value or 1) for each in configs if each.name == MIN_IN_SYNC)
-
-    described, needed = administer(target._replace(settings={}), look)
-    if places := without_leader([described]):
-        return nobody_leads(places)
-    return too_few_in_sync(described, needed) or failure_of(errors)
+async def _min_in_sync(admin: Admin, topic: Topic) -> int:
+    try:
+        configs = await admin.describe_configs(ResourceKind.TOPIC, topic.name)
+    except ClientError:  # deleted meanwhile
+        return 0
+    return next((int(each.value or 1) for each in configs if each.name == MIN_IN_SYNC), 1)
 
 
-def misused(bad: BadSetting) -> Misused:
-    return Misused(f"-X: {bad}")
+async def _broker(admin: Admin, broker: Node, topics: list[Topic], dirs: list[LogDir]) -> BrokerStatus:
+    id_ = broker.node_id
+    held = [part for topic in topics for part in topic.partitions if id_ in part.replicas]
+    try:
+        settings = {each.name: each.value for each in await admin.describe_configs(ResourceKind.BROKER, str(id_))}
+    except ClientError:
+        settings = {}
+    return BrokerStatus(
+        broker,
+        settings.get(VERSION),
+        sum(part.leader == id_ for part in held),
+        len(held),
+        sum(id_ not in part.in_sync for part in held),
+        dirs,
+        status_of(settings.get(SCRUB) or ""),
+    )
 
 
-def failure_of(errors: Sequence[ClientError]) -> Failure:
-    """One failure for one or several errors; worth trying again only if all of them are."""
-    kind = TryAgain if all(error.retriable for error in errors) else Failure
-    message = "\n  ".join(str(error) for error in errors)
-    hints = dict.fromkeys(hint for error in errors if (hint := _hint(error)))
-    return kind(message, hint="\n  ".join(hints) or None)
+def _print(status: ClusterStatus) -> None:
+    click.echo(f"cluster {status.cluster_id}")
+    controller = f"broker {status.controller}" if status.controller >= 0 else alarming("none", True)
+    click.echo(f"  controller        {controller}")
+    click.echo(f"  topics            {status.topics}, {status.partitions} partitions, internal ones among them")
+    click.echo(f"  under-replicated  {_named(status.under_replicated)}")
+    click.echo(f"  under min ISR     {_named(status.under_min_in_sync)}")
+    click.echo(f"  offline           {_named(status.offline)}")
+    if status.missing:
+        ids = ", ".join(map(str, status.missing))
+        click.echo(f"  missing brokers   {alarming(ids, True)} (they have replicas, and are not registered)")
+    header = (
+        "BROKER", "ADDRESS", "RACK", "VERSION", "LEADS", "REPLICAS", "OUT OF SYNC", "STORED", "DISK FREE", "DISK",
+        "SCRUB",
+    )  # fmt: skip
+    print_table(header, [_row(each) for each in status.brokers])
+    for each in status.brokers:
+        if each.damaged:
+            named = f"broker {each.broker.node_id}: {each.damaged} replicas are damaged; its log names the offsets"
+            click.echo(alarming(named, True))
+    for each in status.brokers:
+        for log_dir in each.dirs:
+            if log_dir.total_bytes > 0 and log_dir.usable_bytes < log_dir.total_bytes * DISK_FREE_MIN:
+                free = f"{human_bytes(log_dir.usable_bytes)} of {human_bytes(log_dir.total_bytes)} are free"
+                click.echo(alarming(f"broker {each.broker.node_id}: {log_dir.path}: {free}: free some space", True))
+            if log_dir.error is not None:
+                click.echo(alarming(f"broker {each.broker.node_id}: {log_dir.path}: {log_dir.error}", True))
 
 
-def _hint(error: ClientError) -> str | None:
-    hint = error.hint or HINTS.get(error.code)
-    if type(error) in (Unreachable, NoAnswer):
-        return f"{hint} Another address: -b HOST:PORT, or OTTLA_BOOTSTRAP_SERVERS."
-    return hint
+def _named(partitions: list[TopicPartition]) -> str:
+    if not partitions:
+        return "none"
+    shown = sorted(partitions, key=lambda at: (at.topic.startswith("__"), at))[:SHOWN_MAX]  # internal topics last
+    more = ", …" if len(partitions) > SHOWN_MAX else ""
+    return alarming(f"{len(partitions)}: {', '.join(map(str, shown))}{more}", True)
 
 
-def parse_place(text: str) -> TopicPartition:
-    """`orders-0`, or `orders:0`."""
-    topic, mark, number = text.rpartition(":" if ":" in text else "-")
-    if not mark or not topic or not number.isdecimal():
-        raise Misused(f"{text!r} is no partition", hint="A partition is written orders-0.")
-    return TopicPartition(topic, int(number))
+def _row(each: BrokerStatus) -> tuple[object, ...]:
+    free, total = (sum(getattr(log_dir, name) for log_dir in each.dirs) for name in ("usable_bytes", "total_bytes"))
+    return (
+        each.broker.node_id,
+        f"{each.broker.host}:{each.broker.port}",
+        each.broker.rack or "-",
+        each.version or "-",
+        each.leaders,
+        each.replicas,
+        alarming(each.out_of_sync, each.out_of_sync > 0),
+        human_bytes(each.stored) if each.dirs else "-",
+        alarming(human_bytes(free), free < total * DISK_FREE_MIN) if total > 0 else "-",
+        human_bytes(total) if total > 0 else "-",
+        _scrubbed(each.scrub),
+    )
+
+
+def _scrubbed(scrub: dict[str, str]) -> str:
+    """Progress of the pass, and its number."""
+    if not scrub:
+        return "-"
+    passes = int(scrub["passes"])
+    return f"{float(scrub['progress']):.0%}" + (f" of pass {passes + 1}" if passes else "")

@@ -1,4 +1,4 @@
-"""`ottla configs`: the settings of topics, brokers, loggers and groups, shown and changed."""
+"""`ottla configs`: describe and alter the settings of topics, brokers, loggers and groups."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final, TypeVar
 
 import click
 
-from ottla.cli.cluster import Target, administer, cluster_options, json_option
 from ottla.cli.failure import Failure, Misused, Suggesting, split_pair
-from ottla.cli.output import print_json, print_table
+from ottla.cli.output import answer, json_option, print_table
+from ottla.cli.target import Target, administer, cluster_options
 from ottla.client.admin import Admin, ConfigEntry, ResourceKind
 from ottla.client.admin.topic_admin import DEFAULT_SOURCE
 from ottla.client.errors import ClientError
@@ -63,9 +63,9 @@ def _administer(target: Target, kind: str, work: Callable[[Admin], Awaitable[T]]
             return await work(admin)
         except ClientError as error:
             unknown = error.code is ErrorCode.invalid_request and "resource type" in str(error)
-            if KINDS[kind] is ResourceKind.GROUP and unknown:  # of whoever has none
+            if KINDS[kind] is ResourceKind.GROUP and unknown:
                 raise Failure(
-                    "this cluster keeps no settings of groups",
+                    "this cluster has no settings of groups",
                     hint="Its brokers have them for all groups: `ottla configs describe broker ID --all`, group.*",
                 ) from None
             raise
@@ -76,7 +76,7 @@ def _administer(target: Target, kind: str, work: Callable[[Admin], Awaitable[T]]
 @command.command("describe")
 @kind_argument
 @name_argument
-@click.option("--all", "everything", is_flag=True, help="Also those at their default.")
+@click.option("--all", "everything", is_flag=True, help="Settings at their default, too.")
 @cluster_options
 @json_option
 def describe(kind: str, name: str, everything: bool, target: Target, as_json: bool) -> None:
@@ -89,35 +89,29 @@ def describe(kind: str, name: str, everything: bool, target: Target, as_json: bo
 
     async def ask(admin: Admin) -> list[ConfigEntry]:
         if KINDS[kind] is ResourceKind.TOPIC:
-            await admin.describe_topics([name])  # says plainly that it is not there
+            await admin.describe_topics([name])  # fails with a clear message if the topic does not exist
         return await admin.describe_configs(KINDS[kind], _name(kind, name))
 
     entries = [each for each in _administer(target, kind, ask) if everything or _was_set(each, kind)]
-    if as_json:
-        print_json(
-            [
-                {
-                    "name": each.name,
-                    "value": each.value,
-                    "source": SOURCES.get(each.source, str(each.source)),
-                    "read_only": each.read_only,
-                    "sensitive": each.sensitive,
-                    "no_effect": has_no_effect(each.documentation),
-                }
-                for each in entries
-            ]
-        )
-        return
+    value = [
+        {
+            "name": each.name,
+            "value": each.value,
+            "source": SOURCES.get(each.source, str(each.source)),
+            "read_only": each.read_only,
+            "sensitive": each.sensitive,
+            "no_effect": has_no_effect(each.documentation),
+        }
+        for each in entries
+    ]
     rows = [(each.name, _shown(each), _source(each)) for each in entries]
-    if rows:
-        print_table(("SETTING", "VALUE", "FROM"), rows)
-    else:
-        click.echo("everything is at its default; --all shows it")
+    defaults = "all settings have their default value; --all shows them"
+    answer(as_json, value, (lambda: print_table(("SETTING", "VALUE", "FROM"), rows)) if rows else defaults)
 
 
 def _was_set(entry: ConfigEntry, kind: str) -> bool:
-    """Whether anybody would miss it. What is the same for all brokers of the cluster as it is by default (every cluster
-    has a min.insync.replicas of its own, KIP-966) is not told of each topic."""
+    """Whether a setting was changed. A cluster-wide value that equals the default does not count for a topic: every
+    cluster stores min.insync.replicas (KIP-966)."""
     if entry.source == DEFAULT_SOURCE:
         return False
     return kind == "broker" or entry.source != CLUSTER_SOURCE or entry.value != entry.default
@@ -148,10 +142,7 @@ def set_(kind: str, name: str, settings: tuple[str, ...], target: Target, as_jso
     """
     put = dict(split_pair(each, "set") for each in settings)
     _administer(target, kind, lambda admin: admin.alter_configs(KINDS[kind], _name(kind, name), put=put))
-    if as_json:
-        print_json({"kind": kind, "name": name, "set": put})
-    else:
-        click.echo(f"changed {kind} {name}")
+    answer(as_json, {"kind": kind, "name": name, "set": put}, f"changed {kind} {name}")
 
 
 @command.command("unset")
@@ -170,7 +161,4 @@ def unset(kind: str, name: str, settings: tuple[str, ...], target: Target, as_js
     if given := next((each for each in settings if "=" in each), None):
         raise Misused(f"{given!r} is a name with a value", hint="`ottla configs set` changes a value.")
     _administer(target, kind, lambda admin: admin.alter_configs(KINDS[kind], _name(kind, name), remove=settings))
-    if as_json:
-        print_json({"kind": kind, "name": name, "unset": list(settings)})
-    else:
-        click.echo(f"changed {kind} {name}")
+    answer(as_json, {"kind": kind, "name": name, "unset": list(settings)}, f"changed {kind} {name}")

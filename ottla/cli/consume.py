@@ -12,19 +12,19 @@ from typing import IO, Any, Final
 import click
 
 from ottla.cli import formats
-from ottla.cli.cluster import (
+from ottla.cli.completion import group_names, topic_names
+from ottla.cli.failure import Failure, Misused
+from ottla.cli.quantities import moment_ms
+from ottla.cli.target import (
     Target,
     administer,
     cluster_options,
     misused,
+    no_leader,
     no_partition,
-    nobody_leads,
     run,
     without_leader,
 )
-from ottla.cli.completion import group_names, topic_names
-from ottla.cli.failure import Failure, Misused
-from ottla.cli.quantities import moment_ms
 from ottla.client.admin import Topic
 from ottla.client.consuming.consumer import Consumer
 from ottla.client.errors import BadSetting
@@ -33,11 +33,11 @@ from ottla.client.values import TopicPartition
 POLL_MS: Final = 500
 BATCH_MAX: Final = 2000
 NOTES_MAX: Final = 5
-"""Partitions of which it is told one by one that they start later."""
+"""So many partitions are named one by one when their log starts behind the offset that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ConsumeOptions:
     """Which records, and how they are printed."""
 
     topics: Sequence[str]
@@ -47,12 +47,12 @@ class Wanted:
     count: int | None
     until_end: bool
     idle_ms: int | None
-    """Give up after so long without a record."""
+    """Stop after so long without a record."""
     shown: formats.Rendered
     pattern: str | None = None
-    """Of names of topics, in place of `topics`; it takes a group."""
+    """Regular expression for names of topics, instead of `topics`; needs a group."""
     resets: bool = False
-    """An offset that is not there is a matter of auto.offset.reset, as it is for Kafka's command, and no error."""
+    """An offset out of range is reset by auto.offset.reset, as Kafka's console consumer does; otherwise an error."""
 
 
 @click.command("consume")
@@ -79,13 +79,14 @@ class Wanted:
     default="beginning",
     show_default=True,
     metavar="WHERE",
-    help="beginning, end, a number, -N (so many before the end), s@TIME, stored (where the group -g has come to, not "
-    "joining it). With -g only beginning, end and stored; the first two count where the group has committed nothing.",
+    help="beginning, end, an offset, -N (the last N of each partition), s@TIME, or stored (the committed offset of the "
+    "group -g, without joining it). With -g only beginning, end and stored; the first two apply where the group has "
+    "committed nothing.",
 )
-@click.option("-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after so many records.")
-@click.option("-e", "--exit", "until_end", is_flag=True, help="Stop at what is the end now.")
+@click.option("-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
+@click.option("-e", "--exit", "until_end", is_flag=True, help="Stop at the current end of the partitions.")
 @click.option(
-    "--timeout-ms", "idle_ms", type=click.IntRange(min=1), metavar="N", help="Stop after so long without a record."
+    "--timeout-ms", "idle_ms", type=click.IntRange(min=1), metavar="N", help="Stop after N ms without a record."
 )
 @click.option(
     "-f",
@@ -120,7 +121,7 @@ def command(
     as_json: bool,
     target: Target,
 ) -> None:
-    """Read records and print them, until Ctrl-C, or until -c or -e say so.
+    """Read records and print them, until Ctrl-C or the end that -c or -e sets.
 
     \b
     Example:
@@ -131,20 +132,20 @@ def command(
     """
     stored = offset == "stored"
     if stored and group is None and "group.id" not in target.settings:
-        raise Misused("-o stored begins where a group has come to", hint="Name the group: -g ID.")
+        raise Misused("-o stored begins at the committed offset of a group", hint="Name the group: -g ID.")
     if group is not None and partitions and not stored:
-        raise Misused("a group deals the partitions out itself", hint="Leave out -g or -p, or say -o stored.")
+        raise Misused("the group coordinator assigns partitions", hint="Leave out -g or -p, or use -o stored.")
     try:
         shown = formats.envelope if as_json else formats.compiled(template)
     except formats.BadFormat as bad:
         raise Misused(f"-f: {bad}") from None
-    if where(offset)[0] in ("at", "last", "time") and group is not None:  # refused before anybody is asked
+    if where(offset)[0] in ("at", "last", "time") and group is not None:
         raise Misused(
-            f"a group goes on where it was, not at -o {offset}",
-            hint="Leave out -g, or move the group: `ottla groups reset-offsets`.",
+            f"a group continues at its committed offset, not at -o {offset}",
+            hint="Leave out -g, or change its offsets: `ottla groups reset-offsets`.",
         )
     deserializer = _deserializer(value_format, registry)
-    wanted = Wanted(topics, group, partitions, offset, count, until_end, idle_ms, shown)
+    wanted = ConsumeOptions(topics, group, partitions, offset, count, until_end, idle_ms, shown)
     consume(wanted, target, sys.stdout.buffer, deserializer)
 
 
@@ -152,7 +153,7 @@ def _deserializer(value_format: str, registry: str | None) -> Any:
     if value_format == "bytes":
         return None
     if not registry:
-        raise Misused("--value-format avro needs a schema registry", hint="Say --registry http://HOST:8081.")
+        raise Misused("--value-format avro needs a schema registry", hint="Use --registry http://HOST:8081.")
     from ottla.serde import AvroDeserializer
 
     return AvroDeserializer(registry)
@@ -172,14 +173,14 @@ def where(text: str) -> tuple[str, int]:
         number = int(text)
     except ValueError:
         raise Misused(
-            f"-o {text!r} is no place to begin",
-            hint="Say beginning, end, stored, a number, -N for so many before the end, or s@2026-01-31T12:00.",
+            f"-o {text!r} is not an offset",
+            hint="Use beginning, end, stored, a number, -N for the last N of each partition, or s@2026-01-31T12:00.",
         ) from None
     return ("last", -number) if number < 0 else ("at", number)
 
 
-def consume(wanted: Wanted, target: Target, out: IO[bytes], value_deserializer: Any = None) -> int:
-    """Print what is wanted; how many records that were."""
+def consume(wanted: ConsumeOptions, target: Target, out: IO[bytes], value_deserializer: Any = None) -> int:
+    """Print the records; returns their number."""
     kind = where(wanted.offset)[0]
     reset = "latest" if kind == "end" else "earliest"
     try:
@@ -193,14 +194,14 @@ def consume(wanted: Wanted, target: Target, out: IO[bytes], value_deserializer: 
     if wanted.pattern is not None:
         return run(_consume(wanted, [], consumer, out))
     topics = administer(target._replace(settings={}), lambda admin: admin.describe_topics(wanted.topics))
-    places = _places(wanted, topics)
-    lost = [place for place in without_leader(topics.values()) if place in places]
-    if lost and (wanted.until_end or len(lost) == len(places)):
-        raise nobody_leads(lost)
-    return run(_consume(wanted, places, consumer, out))
+    partitions = _partitions(wanted, topics)
+    offline = [tp for tp in without_leader(topics.values()) if tp in partitions]
+    if offline and (wanted.until_end or len(offline) == len(partitions)):
+        raise no_leader(offline)
+    return run(_consume(wanted, partitions, consumer, out))
 
 
-async def _consume(wanted: Wanted, places: list[TopicPartition], consumer: Consumer, out: IO[bytes]) -> int:
+async def _consume(wanted: ConsumeOptions, partitions: list[TopicPartition], consumer: Consumer, out: IO[bytes]) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -208,66 +209,70 @@ async def _consume(wanted: Wanted, places: list[TopicPartition], consumer: Consu
         if wanted.group is not None and where(wanted.offset)[0] != "stored":
             consumer.subscribe(list(wanted.topics), pattern=wanted.pattern)
         else:
-            consumer.assign(places)
-            await _seek(consumer, places, wanted)
-        ends = await _ends(consumer, places) if wanted.until_end else None
+            consumer.assign(partitions)
+            await _seek(consumer, partitions, wanted)
+        ends = await _ends(consumer, partitions) if wanted.until_end else None
         return await _print(wanted, consumer, out, ends, stop)
 
 
-def _places(wanted: Wanted, topics: Mapping[str, Topic]) -> list[TopicPartition]:
-    places: list[TopicPartition] = []
+def _partitions(wanted: ConsumeOptions, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+    partitions: list[TopicPartition] = []
     for topic in topics.values():
         there = [partition.partition for partition in topic.partitions]
         if missing := set(wanted.partitions) - set(there):
             raise no_partition(topic, min(missing))
-        places += [TopicPartition(topic.name, number) for number in sorted(wanted.partitions or there)]
-    return places
+        partitions += [TopicPartition(topic.name, number) for number in sorted(wanted.partitions or there)]
+    return partitions
 
 
-async def _seek(consumer: Consumer, places: list[TopicPartition], wanted: Wanted) -> None:
+async def _seek(consumer: Consumer, partitions: list[TopicPartition], wanted: ConsumeOptions) -> None:
     kind, number = where(wanted.offset)
     if kind == "stored":
-        return  # a consumer of a group begins where the group has come to
+        return  # the consumer itself starts at the committed offset
     if kind == "beginning":
-        await consumer.seek_to_beginning(*places)
+        await consumer.seek_to_beginning(*partitions)
     elif kind == "end":
-        await consumer.seek_to_end(*places)
+        await consumer.seek_to_end(*partitions)
     elif kind == "time":
-        await consumer.seek_to_time(number, *places)
+        await consumer.seek_to_time(number, *partitions)
     elif kind == "at" and wanted.resets:
-        for place in places:
-            consumer.seek(place, number)
+        for tp in partitions:
+            consumer.seek(tp, number)
     elif kind == "at":
-        begins = await consumer.beginning_offsets(places)
-        _tell_deleted({place: begin for place, begin in begins.items() if begin > number})
-        for place, end in (await consumer.end_offsets(places)).items():
+        begins = await consumer.beginning_offsets(partitions)
+        _report_deleted({tp: begin for tp, begin in begins.items() if begin > number})
+        for tp, end in (await consumer.end_offsets(partitions)).items():
             if number > end:
                 raise Failure(
-                    f"{place} ends at offset {end}: there is no offset {number} yet",
-                    hint="Say a smaller number, -o end for what comes next, or -p for another partition.",
+                    f"{tp} ends at offset {end}: there is no offset {number} yet",
+                    hint="Use a smaller number, -o end for new records, or -p for another partition.",
                 )
-            consumer.seek(place, max(number, begins[place]))
+            consumer.seek(tp, max(number, begins[tp]))
     else:
-        begins = await consumer.beginning_offsets(places)
-        for place, end in (await consumer.end_offsets(places)).items():
-            consumer.seek(place, max(begins[place], end - number))
+        begins = await consumer.beginning_offsets(partitions)
+        for tp, end in (await consumer.end_offsets(partitions)).items():
+            consumer.seek(tp, max(begins[tp], end - number))
 
 
-def _tell_deleted(begins: dict[TopicPartition, int]) -> None:
-    for place, begin in sorted(begins.items())[:NOTES_MAX]:
-        click.echo(f"ottla: {place} starts at offset {begin}: what was before is deleted", err=True)
+def _report_deleted(begins: dict[TopicPartition, int]) -> None:
+    for tp, begin in sorted(begins.items())[:NOTES_MAX]:
+        click.echo(f"ottla: {tp} starts at offset {begin}: earlier records are deleted", err=True)
     if len(begins) > NOTES_MAX:
-        click.echo(f"ottla: and so do {len(begins) - NOTES_MAX} partitions more", err=True)
+        click.echo(f"ottla: and {len(begins) - NOTES_MAX} more partitions", err=True)
 
 
-async def _ends(consumer: Consumer, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Partitions in which something is left to read, as of now."""
-    begins = await consumer.beginning_offsets(places)
-    return {place: end for place, end in (await consumer.end_offsets(places)).items() if end > begins[place]}
+async def _ends(consumer: Consumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """End offsets of the partitions that have records now."""
+    begins = await consumer.beginning_offsets(partitions)
+    return {tp: end for tp, end in (await consumer.end_offsets(partitions)).items() if end > begins[tp]}
 
 
 async def _print(
-    wanted: Wanted, consumer: Consumer, out: IO[bytes], ends: dict[TopicPartition, int] | None, stop: asyncio.Event
+    wanted: ConsumeOptions,
+    consumer: Consumer,
+    out: IO[bytes],
+    ends: dict[TopicPartition, int] | None,
+    stop: asyncio.Event,
 ) -> int:
     printed = 0
     stopped = asyncio.create_task(stop.wait())
@@ -287,7 +292,7 @@ async def _print(
                 shown: list[bytes] = []
                 try:
                     shown.extend(map(wanted.shown, records))
-                finally:  # one that cannot be shown comes behind the others
+                finally:  # also when one record cannot be shown
                     out.write(b"".join(shown))
                 printed += len(records)
             out.flush()
@@ -300,13 +305,13 @@ async def _print(
 
 
 async def _left(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
-    """Whether some partition is not read to its end yet. In a group those count that others read, by their commits."""
+    """Whether a partition is not read to its end yet; partitions of other group members count by their commits."""
     mine = consumer.assignment()
-    for place in [*ends]:
-        if place in mine:
-            reached = await consumer.position(place)
+    for tp in [*ends]:
+        if tp in mine:
+            reached = await consumer.position(tp)
         else:
-            reached = await consumer.committed(place) or 0
-        if reached >= ends[place]:
-            del ends[place]
+            reached = await consumer.committed(tp) or 0
+        if reached >= ends[tp]:
+            del ends[tp]
     return bool(ends)

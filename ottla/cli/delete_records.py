@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import click
 
-from ottla.cli.cluster import (
+from ottla.cli.completion import topic_names
+from ottla.cli.failure import Failure, Misused
+from ottla.cli.output import answer, json_option, print_table
+from ottla.cli.quantities import moment_ms
+from ottla.cli.target import (
     Target,
     administer,
     cluster_options,
-    json_option,
+    no_leader,
     no_partition,
-    nobody_leads,
+    partitions_of,
     without_leader,
 )
-from ottla.cli.completion import topic_names
-from ottla.cli.failure import Failure, Misused
-from ottla.cli.output import print_json, print_table
-from ottla.cli.quantities import moment_ms
 from ottla.client.admin import Admin
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
@@ -28,10 +28,10 @@ from ottla.errors import ErrorCode
 @click.option(
     "-p", "--partition", "numbers", type=click.IntRange(min=0), multiple=True, metavar="N", help="Repeatable."
 )
-@click.option("--before-offset", type=click.IntRange(min=0), metavar="N", help="Those with a smaller offset.")
-@click.option("--before-time", metavar="TIME", help="Those before the first that is not older; 2026-01-31T12:00.")
-@click.option("--all", "everything", is_flag=True, help="All there are now.")
-@click.option("--execute", is_flag=True, help="Do it. Otherwise it is only shown what would be done.")
+@click.option("--before-offset", type=click.IntRange(min=0), metavar="N", help="Records with a smaller offset.")
+@click.option("--before-time", metavar="TIME", help="Records before the first of this time or later; 2026-01-31T12:00.")
+@click.option("--all", "everything", is_flag=True, help="All records that are in the log now.")
+@click.option("--execute", is_flag=True, help="Delete them. Without it the command only shows what it would delete.")
 @cluster_options
 @json_option
 def delete_records(
@@ -52,7 +52,7 @@ def delete_records(
       ottla topics delete-records orders -p 0 --before-offset 500 --execute
     """
     if [before_offset is not None, before_time is not None, everything].count(True) != 1:
-        raise Misused("say up to where, once", hint="One of --before-offset, --before-time, --all.")
+        raise Misused("name the end of the range, once", hint="One of --before-offset, --before-time, --all.")
     try:
         since = moment_ms(before_time) if before_time is not None else None
     except ValueError as bad:
@@ -62,13 +62,9 @@ def delete_records(
         topic = (await admin.describe_topics([name]))[name]
         if missing := set(numbers) - {part.partition for part in topic.partitions}:
             raise no_partition(topic, min(missing))
-        chosen = [
-            TopicPartition(name, part.partition)
-            for part in topic.partitions
-            if not numbers or part.partition in numbers
-        ]
-        if lost := [each for each in without_leader([topic]) if each in chosen]:
-            raise nobody_leads(lost)
+        chosen = [tp for tp in partitions_of([topic]) if not numbers or tp.partition in numbers]
+        if offline := [each for each in without_leader([topic]) if each in chosen]:
+            raise no_leader(offline)
         starts = await admin.list_offsets(dict.fromkeys(chosen, "earliest"))
         ends = await admin.list_offsets(dict.fromkeys(chosen, "latest"))
         at = await admin.list_offsets(dict.fromkeys(chosen, since)) if since is not None else {}
@@ -86,22 +82,20 @@ def delete_records(
         return cuts
 
     cuts = administer(target, work)
-    if as_json:
-        rows = [
-            each._asdict() | {"log_start_before": start, "log_start": cut if execute else start, "delete_before": cut}
-            for each, start, cut in cuts
-        ]
-        print_json({"topic": name, "executed": execute, "partitions": rows})
-        return
-    print_table(
-        ("PARTITION", "LOG START BEFORE", "LOG START", "DELETED")
-        if execute
-        else ("PARTITION", "LOG START", "DELETE BEFORE", "RECORDS"),
-        [(each.partition, start, cut, cut - start) for each, start, cut in cuts],
-    )
+    rows = [
+        each._asdict() | {"log_start_before": start, "log_start": cut if execute else start, "delete_before": cut}
+        for each, start, cut in cuts
+    ]
+    answer(as_json, {"topic": name, "executed": execute, "partitions": rows}, lambda: _print(cuts, execute))
+
+
+def _print(cuts: list[tuple[TopicPartition, int, int]], execute: bool) -> None:
+    rows = [(each.partition, start, cut, cut - start) for each, start, cut in cuts]
     if execute:
+        print_table(("PARTITION", "LOG START BEFORE", "LOG START", "DELETED"), rows)
         click.echo(f"deleted: {sum(cut - start for _, start, cut in cuts):,} records")
     else:
+        print_table(("PARTITION", "LOG START", "DELETE BEFORE", "RECORDS"), rows)
         click.echo("nothing was changed; --execute does it")
 
 
@@ -111,18 +105,18 @@ async def _delete(admin: Admin, before: dict[TopicPartition, int]) -> None:
     except ClientError as error:
         if error.code is ErrorCode.kafka_storage_error:
             error.hint = (
-                "The records cannot be read any more, but the disk of the leader has no room to write that down: after "
-                "a restart they may be back. Make room there, then ask again."
+                "The records cannot be read any more, but the leader's disk is full and cannot store the new log start "
+                "offset: after a restart the records may be back. Free some space there, then try again."
             )
         raise
 
 
 def _check_reached(before_offset: int, ends: dict[TopicPartition, int], *, named: bool) -> None:
-    """An offset behind the end is a mistake: of a partition that was named, or of all there are."""
+    """An offset beyond the end is a mistake if the partition was named, or if all partitions end before it."""
     short = {each: end for each, end in ends.items() if end < before_offset}
     if short and (named or len(short) == len(ends)):
-        place, end = max(short.items(), key=lambda item: item[1])
+        tp, end = max(short.items(), key=lambda item: item[1])
         raise Failure(
-            f"{place} ends at offset {end}: --before-offset {before_offset} lies behind its end",
-            hint="Nothing was deleted. --all deletes all there are now.",
+            f"{tp} ends at offset {end}: --before-offset {before_offset} is beyond its end",
+            hint="Nothing was deleted. --all deletes all records.",
         )

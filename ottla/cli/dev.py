@@ -1,4 +1,4 @@
-"""`ottla dev`: a cluster on this machine, to try things on and to break."""
+"""`ottla dev`: a cluster on this machine, for experiments with failures."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
-from ottla.cli.cluster import json_option, print_json, print_table
 from ottla.cli.failure import Failure, Suggesting
+from ottla.cli.output import answer, commas, json_option, print_table
 from ottla.errors import Fault
 
 if TYPE_CHECKING:
     from ottla.cluster.ensemble import Ensemble
     from ottla.local.cluster import LocalCluster
-    from ottla.local.session import Session
+    from ottla.local.session import DevSession
 
 BROKERS_MAX: Final = 9
-"""As many as there are keys to choose them with."""
+"""One key chooses each broker."""
 SESSION_MS: Final = 6000
-"""How soon a hanging broker is taken for dead: sooner than by default, for whoever waits in front of the screen."""
+"""Session timeout of a hanging broker: shorter than the default, so that a failover is visible soon."""
 
 
 def default_directory() -> Path:
@@ -36,7 +36,7 @@ def default_directory() -> Path:
 
 
 class DataDirectory:
-    """Where a cluster lives: named and kept, or a temporary one that goes with it."""
+    """Data directory of the cluster: a named one is kept, a temporary one is removed at the end."""
 
     def __init__(self, named: str | None) -> None:
         from ottla.runtime.disk import RealDisk
@@ -51,7 +51,7 @@ class DataDirectory:
             raise Fault(f"an `ottla dev` is running on {self.path} already: give this one its own with --data DIR")
         self._lock = lock
         if not self.kept:
-            self._empty()  # one that was killed could not do it
+            self._empty()  # files of an `ottla dev` that was killed
 
     def close(self) -> None:
         if not self.kept:
@@ -68,21 +68,21 @@ class DataDirectory:
 
 
 class View(Protocol):
-    def told(self, line: str) -> None: ...
-    def drawn(self) -> None: ...
-    def open(self, session: Session) -> AbstractContextManager[None]: ...
+    def report(self, line: str) -> None: ...
+    def draw(self) -> None: ...
+    def open(self, session: DevSession) -> AbstractContextManager[None]: ...
 
 
 class Lines:
-    """What happens, a line each: for files, pipes, and terminals without rich."""
+    """One line for each event: for files, pipes, and terminals without rich."""
 
-    def told(self, line: str) -> None:
+    def report(self, line: str) -> None:
         click.echo(f"{time.strftime('%H:%M:%S')} {line}")
 
-    def drawn(self) -> None:
+    def draw(self) -> None:
         pass
 
-    def open(self, session: Session) -> AbstractContextManager[None]:
+    def open(self, session: DevSession) -> AbstractContextManager[None]:
         return nullcontext()
 
 
@@ -105,10 +105,10 @@ def _view(plain: bool) -> View:
     type=click.IntRange(0, 65535 - BROKERS_MAX),
     default=9092,
     show_default=True,
-    help="Port of the first broker, the others follow; one that is taken is replaced.",
+    help="Port of the first broker, the others follow; a port in use is replaced.",
 )
-@click.option("--data", metavar="DIR", help="Where its data lies, and stays.  [default: a temporary directory]")
-@click.option("--zookeeper", is_flag=True, help="Keep the metadata in a real ZooKeeper, which is started too.")
+@click.option("--data", metavar="DIR", help="Data directory, which is kept.  [default: a temporary directory]")
+@click.option("--zookeeper", is_flag=True, help="Start a real ZooKeeper, and keep the metadata in it.")
 @click.option("--plain", is_flag=True, help="Lines instead of the live view.")
 @click.pass_context
 def command(ctx: click.Context, brokers: int, port: int, data: str | None, zookeeper: bool, plain: bool) -> None:
@@ -124,7 +124,7 @@ def command(ctx: click.Context, brokers: int, port: int, data: str | None, zooke
     if ctx.invoked_subcommand is not None:
         ctx.obj = data
         return
-    # A closed terminal or a plain kill must not be the end before the brokers have been stopped.
+    # A closed terminal or SIGTERM must stop the brokers, too.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
@@ -152,10 +152,10 @@ def _run(directory: DataDirectory, brokers: int, port: int, zookeeper: bool, vie
         cluster = LocalCluster(directory.path, brokers, port=port, settings=settings, ensemble=ensemble)
         try:
             for broker_id, taken in cluster.replaced_ports.items():
-                view.told(f"port {taken} is taken: broker {broker_id} gets another")
+                view.report(f"port {taken} is in use: broker {broker_id} gets another")
             asyncio.run(_session(cluster, directory, view))
         finally:
-            cluster.kill()  # whoever has not stopped by now
+            cluster.kill()  # brokers that have not stopped by now
     finally:
         if ensemble is not None:
             ensemble.stop()
@@ -176,10 +176,10 @@ def _start_zookeeper(directory: Path) -> Ensemble:
 
 async def _session(cluster: LocalCluster, directory: DataDirectory, view: View) -> None:
     from ottla.local.control import ControlServer
-    from ottla.local.session import Session
+    from ottla.local.session import DevSession
 
-    session = Session(cluster, view.told, view.drawn)
-    control = ControlServer(cluster.directory, session.commanded)
+    session = DevSession(cluster, view.report, view.draw)
+    control = ControlServer(cluster.directory, session.execute)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, _stop_or_kill, session)
@@ -190,44 +190,46 @@ async def _session(cluster: LocalCluster, directory: DataDirectory, view: View) 
             started = asyncio.create_task(session.started.wait())
             await asyncio.wait((running, started), return_when=asyncio.FIRST_COMPLETED)
             if not started.cancel() and not session.stop.is_set():
-                _welcome(session, directory, view.told)
+                _print_addresses(session, directory, view.report)
             await running
     finally:
         await control.close()
-    where = f"data stays in {directory.path}" if directory.kept else "its data is gone"
+    where = f"the data is in {directory.path}" if directory.kept else "its data is removed"
     click.echo(f"all brokers have stopped; {where}")
 
 
-def _stop_or_kill(session: Session) -> None:
-    """The second Ctrl-C of an impatient user."""
+def _stop_or_kill(session: DevSession) -> None:
+    """The second Ctrl-C kills."""
     if session.stop.is_set():
         session.cluster.kill()
     session.stop.set()
 
 
-def _welcome(session: Session, directory: DataDirectory, told: Callable[[str], None]) -> None:
+def _print_addresses(session: DevSession, directory: DataDirectory, report: Callable[[str], None]) -> None:
     cluster = session.cluster
-    told(f"the cluster serves; clients start from {cluster.bootstrap}")
+    report(f"the cluster is ready; bootstrap servers: {cluster.bootstrap}")
     kept = "kept" if directory.kept else "removed at the end, --data DIR keeps it"
-    told(f"data and logs are in {directory.path} ({kept})")
+    report(f"data and logs are in {directory.path} ({kept})")
     server = "" if cluster.brokers[1].port == 9092 else f" -b {cluster.brokers[1].bootstrap}"
     where = f" --data {directory.path}" if directory.kept else ""
     second = min(2, len(cluster.brokers))
-    told(f"try in another terminal: ottla topics create orders --partitions 3{server}; ottla dev{where} kill {second}")
+    report(
+        f"try in another terminal: ottla topics create orders --partitions 3{server}; ottla dev{where} kill {second}"
+    )
 
 
-# From another terminal.
+# Commands from another terminal.
 
 data_of_running_option = click.option("--data", metavar="DIR", help="The directory it was started with, if any.")
 
 
 def _ask(data: str | None, verb: str, broker: int | None = None) -> dict[str, Any]:
-    from ottla.local.control import command as ask
+    from ottla.local.control import send_command
 
     named = data or click.get_current_context().obj
     directory = Path(named) if named is not None else default_directory()
     try:
-        answer = ask(directory, {"do": verb, "broker": broker})
+        answer = send_command(directory, {"do": verb, "broker": broker})
     except Fault as fault:
         raise Failure(str(fault)) from None
     if not answer.get("ok"):
@@ -240,17 +242,14 @@ def _add_verb(verb: str, text: str) -> None:
     @click.argument("broker", type=int)
     @data_of_running_option
     @json_option
-    def tell(broker: int, data: str | None, as_json: bool) -> None:
+    def run(broker: int, data: str | None, as_json: bool) -> None:
         said = _ask(data, verb, broker)["said"]
-        if as_json:
-            print_json({"broker": broker, "did": verb, "said": said})
-        else:
-            click.echo(said)
+        answer(as_json, {"broker": broker, "did": verb, "said": said}, said)
 
 
 _add_verb("kill", "kill -9 a broker of the running cluster.")
 _add_verb("pause", "Hang a broker (SIGSTOP).")
-_add_verb("resume", "Let a paused broker go on.")
+_add_verb("resume", "Resume a paused broker (SIGCONT).")
 _add_verb("restart", "Start a broker that is down, or stop and start one that runs.")
 _add_verb("stop", "Stop a broker cleanly.")
 
@@ -265,28 +264,29 @@ def status(data: str | None, as_json: bool) -> None:
     Example:
       ottla dev status
     """
-    answer = _ask(data, "status")
-    answer.pop("ok")
-    if as_json:
-        print_json(answer)
-        return
+    value = _ask(data, "status")
+    value.pop("ok")
+    answer(as_json, value, lambda: _print_status(value))
+
+
+def _print_status(status: dict[str, Any]) -> None:
+    from ottla.local.session import megabytes, not_eligible
+    from ottla.local.snapshot import in_sync_summary
+
     rows = [
-        (each["id"], each["address"], each["pid"] or "-", _megabytes(each["memory_bytes"]), each["state"])
-        for each in answer["brokers"]
+        (each["id"], each["address"], each["pid"] or "-", megabytes(each["memory_bytes"]), each["state"])
+        for each in status["brokers"]
     ]
     print_table(("BROKER", "ADDRESS", "PID", "MEMORY", "STATE"), rows)
-    click.echo("controller: " + (f"broker {answer['controller']}" if answer["controller"] >= 0 else "nobody"))
-    _print_partitions([of for of in answer["partitions"] if not of["internal"]])
-    _print_internal([of for of in answer["partitions"] if of["internal"]])
-    if answer["will_not_lead"]:
-        from ottla.local.session import killed_words
-
-        click.echo(killed_words(answer["will_not_lead"]))
-    _print_groups(answer["groups"])
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 2**20:.0f} MB" if size else "-"
+    click.echo("controller: " + (f"broker {status['controller']}" if status["controller"] >= 0 else "none"))
+    _print_partitions([of for of in status["partitions"] if not of["internal"]])
+    for line in in_sync_summary(
+        (of["topic"], of["leader"], of["replicas"], of["in_sync"]) for of in status["partitions"] if of["internal"]
+    ):
+        click.echo(line)
+    if status["will_not_lead"]:
+        click.echo(not_eligible(status["will_not_lead"]))
+    _print_groups(status["groups"])
 
 
 def _print_partitions(partitions: list[dict[str, Any]]) -> None:
@@ -296,10 +296,10 @@ def _print_partitions(partitions: list[dict[str, Any]]) -> None:
     rows = [
         (
             f"{of['topic']}-{of['partition']}",
-            of["leader"] if of["leader"] >= 0 else "nobody",
-            _commas(of["replicas"]),
-            _commas(of["in_sync"]),
-            _commas(of["eligible"]) or "-",
+            of["leader"] if of["leader"] >= 0 else "none",
+            commas(of["replicas"]),
+            commas(of["in_sync"]),
+            commas(of["eligible"]) or "-",
             *(each if each >= 0 else "-" for each in of["offsets"].values()),
             of["records_per_second"],
         )
@@ -307,14 +307,6 @@ def _print_partitions(partitions: list[dict[str, Any]]) -> None:
     ]
     heads = ("LEADER", "REPLICAS", "IN SYNC", "ELIGIBLE", "LOG START", "HIGH WATERMARK", "LOG END", "RECORDS/S")
     print_table(("PARTITION", *heads), rows)
-
-
-def _print_internal(partitions: list[dict[str, Any]]) -> None:
-    """A line for each internal topic."""
-    for topic in sorted({of["topic"] for of in partitions}):
-        own = [of for of in partitions if of["topic"] == topic]
-        whole = sum(of["leader"] >= 0 and len(of["in_sync"]) == len(of["replicas"]) for of in own)
-        click.echo(f"{topic}: {len(own)} partitions, {whole} of them fully in sync")
 
 
 def _print_groups(groups: list[dict[str, Any]]) -> None:
@@ -339,7 +331,3 @@ def _print_groups(groups: list[dict[str, Any]]) -> None:
         for member in group["members"]:
             if member not in busy:
                 click.echo(f"{member} of group {group['group']} is idle: no partition is left for it")
-
-
-def _commas(numbers: list[int]) -> str:
-    return ",".join(map(str, numbers))

@@ -1,4 +1,4 @@
-"""`ottla drill`: break a small cluster in a certain way, and check what becomes of it."""
+"""`ottla drill`: lessons on a small cluster that is broken on purpose, with every outcome checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ottla.cli.failure import Failure, Misused
-from ottla.cli.output import json_option, print_json
+from ottla.cli.output import answer, json_option, print_json
 from ottla.errors import Fault
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 @click.option("--jars", metavar="DIR", help="ZooKeeper's jars.  [default: OTTLA_ZOOKEEPER_JARS, or those of PySpark]")
 @json_option
 def command(name: str | None, lecture: bool, jars: str | None, as_json: bool) -> None:
-    """Show on a small cluster what the texts say about Kafka: in words and pictures, with every outcome checked.
+    """Show on a small cluster what the course texts say about Kafka: in words and pictures, every outcome checked.
 
-    Without a name, list the drills in the order of a lecture. The status is 0 when everything was as it must be, and 1
-    otherwise. A drill has its own brokers, ports and files, and leaves nothing behind.
+    Without a name, list the drills in the order of the lecture. Exit status: 0 if every check passed, 1 otherwise. A
+    drill has its own brokers, ports and files, and removes them at the end.
 
     \b
     Example:
@@ -39,7 +39,7 @@ def command(name: str | None, lecture: bool, jars: str | None, as_json: bool) ->
     if name is not None and name not in DRILLS:
         raise Misused(f"there is no drill {name!r}", hint=f"The drills are: {', '.join(DRILLS)}")
     if lecture and as_json:
-        raise Misused("a lecture is for people", hint="Leave out --json, or name one drill.")
+        raise Misused("--lecture has no JSON output", hint="Leave out --json, or name one drill.")
     if name is None and not lecture:
         _list(as_json)
         return
@@ -63,29 +63,25 @@ def command(name: str | None, lecture: bool, jars: str | None, as_json: bool) ->
 def _list(as_json: bool) -> None:
     from ottla.drills.catalogue import CHAPTERS, DRILLS
 
-    if as_json:
-        print_json(
-            [
-                {
-                    "drill": name,
-                    "title": drill.title,
-                    "chapter": chapter,
-                    "text": drill.quote.text,
-                    "sentence": drill.quote.sentence,
-                    "requirements": [f"S{number}" for number in drill.quote.requirements],
-                    "term": drill.term,
-                }
-                for chapter, drills in CHAPTERS.items()
-                for name, drill in drills.items()
-            ]
-        )
-        return
+    value = [
+        {
+            "drill": name,
+            "title": drill.title,
+            "chapter": chapter,
+            "text": drill.quote.text,
+            "sentence": drill.quote.sentence,
+            "requirements": [f"S{number}" for number in drill.quote.requirements],
+            "term": drill.term,
+        }
+        for chapter, drills in CHAPTERS.items()
+        for name, drill in drills.items()
+    ]
     width = max(map(len, DRILLS))
+    lines = []
     for chapter, drills in CHAPTERS.items():
-        click.echo(chapter)
-        for name, drill in drills.items():
-            click.echo(f"  {name:<{width}}  {drill.title}")
-    click.echo("ottla drill NAME plays one, ottla drill --lecture all of them, a key press each.")
+        lines += [chapter, *(f"  {name:<{width}}  {drill.title}" for name, drill in drills.items())]
+    lines.append("ottla drill NAME plays one, ottla drill --lecture all of them, a key press each.")
+    answer(as_json, value, "\n".join(lines))
 
 
 def _play(name: str, said: Callable[[str], None], jars: str | None) -> None:
@@ -100,12 +96,12 @@ def _play(name: str, said: Callable[[str], None], jars: str | None) -> None:
 
 def _play_on(player: Player, name: str) -> None:
     from ottla.client.errors import ClientError
-    from ottla.drills.stage import Differs
+    from ottla.drills.stage import CheckFailed
 
     try:
         asyncio.run(player.play(name))
-    except Differs as differs:
-        raise Failure(f"drill {name} failed", hint=str(differs)) from None
+    except CheckFailed as failed:
+        raise Failure(f"drill {name} failed", hint=str(failed)) from None
     except (Fault, ClientError) as fault:
         raise Failure(str(fault)) from None
     except KeyboardInterrupt:
@@ -114,14 +110,14 @@ def _play_on(player: Player, name: str) -> None:
 
 
 def _lecture(first: str | None, jars: str | None) -> None:
-    """All drills from `first` on; what this machine cannot play is said before the first one begins."""
+    """All drills from `first` on; names the drills that this machine cannot play before the first one starts."""
     from ottla.drills.catalogue import CHAPTERS, DRILLS
     from ottla.drills.running import Player, missing
 
     lacking = {name: reasons for name, drill in DRILLS.items() if (reasons := missing(drill, jars))}
     for reason in dict.fromkeys(reason for reasons in lacking.values() for reason in reasons):
         without = [name for name, reasons in lacking.items() if reason in reasons]
-        click.echo(f"Left out: {', '.join(without)}. They need this: {reason}")
+        click.echo(f"Left out: {', '.join(without)}. Reason: {reason}")
     names = list(DRILLS)
     names = [name for name in names[names.index(first) if first else 0 :] if name not in lacking]
     chapter_of = {name: chapter for chapter, drills in CHAPTERS.items() for name in drills}
@@ -137,11 +133,11 @@ def _lecture(first: str | None, jars: str | None) -> None:
             _play_on(player, name)
     finally:
         player.close()
-    click.echo(f"\nThe end: {len(names)} drills, and everything was as it must be.")
+    click.echo(f"\nThe end: {len(names)} drills, and every check passed.")
 
 
 def _wanted() -> bool:
-    """A key for the next one, `q` for no more; without a keyboard all are played."""
+    """Wait for a key; `q` ends the lecture. Without a keyboard all drills are played."""
     if not sys.stdin.isatty():
         return True
     from ottla.cli.keys import pressed_key

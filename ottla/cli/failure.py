@@ -1,4 +1,4 @@
-"""How a command fails: a line that says what happened, what to do next, and an exit status for scripts."""
+"""Failures of commands: one line with the cause, a hint what to do, and an exit status for scripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXTRAS: Final = {
     "pytest": "testing",
     "yaml": "spark",
 }
-"""Modules that the broker's own install does not bring, and the extra that does."""
+"""Modules that the plain installation does not include, and the extra that does."""
 
 
 class Failure(click.ClickException):
@@ -42,7 +42,7 @@ class Failure(click.ClickException):
 
 
 class Misused(Failure):
-    """The command was given what it cannot use."""
+    """Wrong usage: an argument or option that the command cannot use."""
 
     exit_code = 2
 
@@ -54,7 +54,7 @@ class TryAgain(Failure):
 
 
 class Suggesting(click.Group):
-    """A group that names the command which was probably meant."""
+    """A group that suggests the nearest command for an unknown name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -70,8 +70,8 @@ class Suggesting(click.Group):
             raise click.UsageError(error.message + hint, ctx) from None
 
 
-class Guarded(click.Command):
-    """A command that tells in a line what the machine refused, or what is not installed on it."""
+class TerseErrors(click.Command):
+    """A command that reports an operating system error, or a missing module, in one line without a traceback."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -82,7 +82,7 @@ class Guarded(click.Command):
             failure = Failure(f"this needs the module {missing.name}", hint=f"pip install 'ottla[{extra}]'")
         except OSError as refused:
             if refused.strerror is None:
-                raise  # not from the system: an error of ours
+                raise  # not from the operating system: a defect
             where = "standard output" if _is_output_lost() else refused.filename
             failure = Failure(refused.strerror if where is None else f"{where}: {refused.strerror}")
         failure.show()
@@ -90,7 +90,7 @@ class Guarded(click.Command):
 
 
 def _is_output_lost() -> bool:
-    """What standard output did not take would be tried, and complained of, once more at the very end: let it go."""
+    """Whether standard output cannot be written. Python would try and fail again at exit, so it is replaced."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -100,7 +100,7 @@ def _is_output_lost() -> bool:
 
 
 def split_pair(text: str, option: str) -> tuple[str, str]:
-    """`name=value` of an option that may be given many times."""
+    """Parse `name=value`, the form of a repeatable option."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise click.UsageError(f"{option} takes name=value, not {name.strip() or text!r}")

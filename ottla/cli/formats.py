@@ -3,7 +3,7 @@
     %s value  %S its length  %R its length in four bytes   %k key  %K its length   %T time in ms   %h headers
     %t topic  %p partition   %o offset   %% a percent sign   \\n \\r \\t \\0 \\\\ \\xff
 
-A length is -1 where there is nothing (a null).
+The length of a null is -1.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
 class BadFormat(ValueError):
-    """A format has a token that nobody knows."""
+    """A format has an unknown token."""
 
 
 def text(value: Any) -> bytes:
-    """Anything a deserializer may have made, as a line has it."""
+    """The text of a key, value or header, of any type that a deserializer returns."""
     if value is None:
         return b""
     if isinstance(value, bytes):
@@ -61,16 +61,16 @@ _FIELDS: Final[dict[str, Rendered]] = {
 
 
 def compiled(template: str) -> Rendered:
-    """What a template makes of a record. BadFormat names what it does not know."""
+    """A function that formats a record. BadFormat: the template has an unknown token."""
     parts: list[Rendered] = []
     for field, hexadecimal, escaped, plain, stray in _TOKEN.findall(template):
         if field and field != "%":
             if field not in _FIELDS:
-                raise BadFormat(f"%{field} means nothing; there are {', '.join(f'%{each}' for each in _FIELDS)}")
+                raise BadFormat(f"unknown token %{field}; known are {', '.join(f'%{each}' for each in _FIELDS)}")
             parts.append(_FIELDS[field])
             continue
         if escaped and escaped not in _ESCAPES:
-            raise BadFormat(f"\\{escaped} means nothing; there are \\n \\r \\t \\0 \\\\ and \\xff")
+            raise BadFormat(f"unknown escape \\{escaped}; known are \\n \\r \\t \\0 \\\\ and \\xff")
         parts.append(_constant(_literal(field or stray, hexadecimal, escaped, plain)))
     return lambda record: b"".join([part(record) for part in parts])
 
@@ -88,9 +88,9 @@ def _constant(data: bytes) -> Rendered:
 
 
 def envelope(record: ConsumerRecord[Any, Any]) -> bytes:
-    """One line of JSON for one record, as kcat -J writes it. Bytes that are no UTF-8 are shown as \\ufffd."""
+    """One line of JSON for one record, as kcat -J writes it. Bytes that are not UTF-8 are shown as \\ufffd."""
     flat = [each for name, value in record.headers for each in (name, _shown(value))]
-    told = {
+    fields = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
@@ -100,7 +100,7 @@ def envelope(record: ConsumerRecord[Any, Any]) -> bytes:
         "key": _shown(record.key),
         "payload": _shown(record.value),
     }
-    return json.dumps(told, ensure_ascii=False, default=str).encode() + b"\n"
+    return json.dumps(fields, ensure_ascii=False, default=str).encode() + b"\n"
 
 
 def _shown(value: Any) -> Any:

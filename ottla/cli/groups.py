@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from ottla.cli.cluster import Target, administer, cluster_options, failure_of, json_option
 from ottla.cli.completion import group_names, topic_names
 from ottla.cli.failure import Misused, Suggesting
-from ottla.cli.offset_reset import Aim, Change, aim_of, parse_selection, planned
-from ottla.cli.output import alarming, print_json, print_table, printable
+from ottla.cli.offset_reset import Aim, OffsetChange, aim_of, parse_selection, planned
+from ottla.cli.output import alarming, answer, json_option, print_blocks, print_rows, print_table, printable
+from ottla.cli.target import Target, administer, cluster_options, errors_of, failure_of, report_each
 from ottla.client.admin import Admin, GroupDescription, PartitionLag
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
@@ -38,10 +38,9 @@ def list_(target: Target, as_json: bool) -> None:
       ottla groups list
     """
     groups = administer(target, lambda admin: admin.list_groups())
-    if as_json:
-        print_json([{"group": each.group_id, "state": each.state, "protocol": each.kind} for each in groups])
-    elif groups:
-        print_table(("GROUP", "STATE", "PROTOCOL"), [(each.group_id, each.state, each.kind) for each in groups])
+    rows = [(each.group_id, each.state, each.kind) for each in groups]
+    value = [{"group": each.group_id, "state": each.state, "protocol": each.kind} for each in groups]
+    answer(as_json, value, lambda: print_rows(("GROUP", "STATE", "PROTOCOL"), rows))
 
 
 @command.command("describe")
@@ -49,20 +48,14 @@ def list_(target: Target, as_json: bool) -> None:
 @cluster_options
 @json_option
 def describe(names: tuple[str, ...], target: Target, as_json: bool) -> None:
-    """Show who is in a group, what each member reads, and how far behind it is.
+    """Show the members of a group, their partitions, committed offsets and lag.
 
     \b
     Example:
       ottla groups describe kitchen
     """
     described, errors = administer(target, lambda admin: _described(admin, list(dict.fromkeys(names))))
-    if as_json:
-        print_json([_as_json(group, lags) for group, lags in described])
-    else:
-        for position, (group, lags) in enumerate(described):
-            if position:
-                click.echo()
-            _print_group(group, lags)
+    answer(as_json, [_as_json(*each) for each in described], lambda: print_blocks(described, _print_group))
     if errors:
         raise failure_of(errors)
 
@@ -86,14 +79,14 @@ def _print_group(group: GroupDescription, lags: Lags) -> None:
     click.echo(f"  coordinator  broker {group.coordinator}")
     click.echo(f"  members      {len(group.members)}")
     click.echo(f"  lag          {total:,}")
-    owners = {place: member for member in group.members for place in member.partitions}
+    owners = {tp: member for member in group.members for tp in member.partitions}
     rows = []
-    for place, lag in lags.items():
-        member = owners.get(place)
+    for tp, lag in lags.items():
+        member = owners.get(tp)
         rows.append(
             (
-                place.topic,
-                place.partition,
+                tp.topic,
+                tp.partition,
                 lag.committed if lag.committed >= 0 else "-",
                 lag.end,
                 alarming(lag.lag, lag.lag > 0 and member is None),
@@ -116,10 +109,9 @@ def _as_json(group: GroupDescription, lags: Lags) -> dict[str, object]:
         "assignor": group.assignor,
         "coordinator": group.coordinator,
         "lag": sum(each.lag for each in lags.values()),
-        "partitions": [place._asdict() | lag._asdict() for place, lag in lags.items()],
+        "partitions": [tp._asdict() | lag._asdict() for tp, lag in lags.items()],
         "members": [
-            member._asdict() | {"partitions": [place._asdict() for place in member.partitions]}
-            for member in group.members
+            member._asdict() | {"partitions": [tp._asdict() for tp in member.partitions]} for member in group.members
         ],
     }
 
@@ -134,13 +126,13 @@ def _as_json(group: GroupDescription, lags: Lags) -> dict[str, object]:
     shell_complete=topic_names,
     help="A topic, or some of its partitions; repeatable.  [default: all that the group has committed]",
 )
-@click.option("--to-earliest", is_flag=True, help="To the first record there is.")
-@click.option("--to-latest", is_flag=True, help="To the end.")
+@click.option("--to-earliest", is_flag=True, help="To the log start.")
+@click.option("--to-latest", is_flag=True, help="To the log end.")
 @click.option("--to-offset", type=click.IntRange(min=0), metavar="N")
-@click.option("--shift-by", type=int, metavar="N", help="Forth, or back if it is negative.")
-@click.option("--to-datetime", metavar="TIME", help="To the first record not older; 2026-01-31T12:00.")
-@click.option("--by-duration", metavar="DURATION", help="To what came so long ago; PT1H, 30m, 7d.")
-@click.option("--execute", is_flag=True, help="Do it. Otherwise it is only shown what would be done.")
+@click.option("--shift-by", type=int, metavar="N", help="Forward by N records, back if N is negative.")
+@click.option("--to-datetime", metavar="TIME", help="To the first record of this time or later; 2026-01-31T12:00.")
+@click.option("--by-duration", metavar="DURATION", help="To the first record not older than this; PT1H, 30m, 7d.")
+@click.option("--execute", is_flag=True, help="Commit the offsets. Without it the command only shows them.")
 @cluster_options
 @json_option
 def reset_offsets(
@@ -156,7 +148,7 @@ def reset_offsets(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Let a group go on from elsewhere. Shows what it would do; --execute does it. The group must have no members.
+    """Change the committed offsets of a group without members. Shows the new offsets; --execute commits them.
 
     \b
     Example:
@@ -166,33 +158,32 @@ def reset_offsets(
     aim = aim_of(to_earliest, to_latest, to_offset, shift_by, to_datetime, by_duration)
     selection = parse_selection(topics)
     changes = administer(target, lambda admin: _reset(admin, group, selection, aim, execute))
-    if as_json:
-        print_json(
-            {
-                "group": group,
-                "executed": execute,
-                "partitions": [change.place._asdict() | {"from": change.old, "to": change.new} for change in changes],
-            }
-        )
-        return
-    rows = [(*change.place, "-" if change.old is None else change.old, change.new) for change in changes]
+    partitions = [change.tp._asdict() | {"from": change.old, "to": change.new} for change in changes]
+    value = {"group": group, "executed": execute, "partitions": partitions}
+    answer(as_json, value, lambda: _print_changes(changes, execute))
+
+
+def _print_changes(changes: list[OffsetChange], execute: bool) -> None:
+    rows = [(*change.tp, "-" if change.old is None else change.old, change.new) for change in changes]
     print_table(("TOPIC", "PARTITION", "FROM", "TO"), rows)
     if not execute:
         click.echo("nothing was changed; --execute does it")
 
 
-async def _reset(admin: Admin, group: str, selection: dict[str, list[int]], aim: Aim, execute: bool) -> list[Change]:
+async def _reset(
+    admin: Admin, group: str, selection: dict[str, list[int]], aim: Aim, execute: bool
+) -> list[OffsetChange]:
     changes = await planned(admin, group, selection, aim)
     if not changes:
-        raise Misused(f"group {group} has committed nothing", hint="Say which topics are meant: --topic NAME.")
+        raise Misused(f"group {group} has committed nothing", hint="Name its topics: --topic NAME.")
     if execute:
         groups = {each.group_id: each.state for each in await admin.list_groups()}
         if groups.get(group, EMPTY_STATES[0]) not in EMPTY_STATES:
             raise Misused(
-                f"group {group} has members, which go on from where they are",
+                f"group {group} has members, which would overwrite the offsets",
                 hint="Stop its consumers first; `ottla groups describe` shows them.",
             )
-        await admin.alter_group_offsets(group, {change.place: change.new for change in changes})
+        await admin.alter_group_offsets(group, {change.tp: change.new for change in changes})
     return changes
 
 
@@ -207,23 +198,5 @@ def delete(names: tuple[str, ...], target: Target, as_json: bool) -> None:
     Example:
       ottla groups delete kitchen
     """
-    wanted = list(dict.fromkeys(names))
-
-    async def work(admin: Admin) -> dict[object, ClientError]:
-        try:
-            await admin.delete_groups(wanted)
-        except ClientError as error:
-            if not error.errors:
-                raise
-            return dict(error.errors)
-        return {}
-
-    errors = administer(target, work)
-    deleted = [name for name in wanted if name not in errors]
-    if as_json:
-        print_json({"deleted": deleted, "failed": {str(name): str(error) for name, error in errors.items()}})
-    else:
-        for name in deleted:
-            click.echo(f"deleted group {name}")
-    if errors:
-        raise failure_of(list(errors.values()))
+    errors = administer(target, lambda admin: errors_of(admin.delete_groups(list(dict.fromkeys(names)))))
+    report_each("deleted", "group", names, errors, as_json=as_json)

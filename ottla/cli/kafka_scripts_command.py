@@ -1,4 +1,4 @@
-"""`ottla kafka-scripts`: put Kafka's commands, done by Ottla's client, into a directory."""
+"""`ottla kafka-scripts`: write the scripts of Apache Kafka's `bin`, run by Ottla's client, into a directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from ottla.cli.failure import Misused
 from ottla.cli.kafka_scripts import SCRIPTS
-from ottla.cli.output import json_option, print_json
+from ottla.cli.output import answer, json_option
 
 MARK = "done by Ottla's client"
 TEXT = """#!/bin/sh
@@ -23,10 +23,9 @@ exec {python} -m ottla.cli.kafka_scripts {name} "$@"
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @json_option
 def command(directory: Path, as_json: bool) -> None:
-    """Write kafka-topics.sh, kafka-consumer-groups.sh and their like into DIRECTORY.
+    """Write kafka-topics.sh, kafka-consumer-groups.sh and the other scripts into DIRECTORY.
 
-    They take Kafka's options and print what Kafka's own print. A file that is there already and is not one of these is
-    left alone.
+    They have the options and the output of Apache Kafka's scripts. A file that is not one of these is not overwritten.
 
     \b
     Example:
@@ -36,13 +35,10 @@ def command(directory: Path, as_json: bool) -> None:
     for name in SCRIPTS:
         path = directory / name
         if path.exists() and MARK not in path.read_text(errors="replace"):
-            raise Misused(f"{path} is there already, and is not Ottla's", hint="Choose another directory.")
+            raise Misused(f"{path} exists already, and is not Ottla's", hint="Choose another directory.")
     for name in SCRIPTS:
         path = directory / name
         path.write_text(TEXT.format(mark=MARK, python=shlex.quote(sys.executable), name=name))
         path.chmod(0o755)
-    if as_json:
-        print_json({"written": [str(directory / name) for name in SCRIPTS]})
-        return
-    for name in SCRIPTS:
-        click.echo(str(directory / name))
+    written = [str(directory / name) for name in SCRIPTS]
+    answer(as_json, {"written": written}, "\n".join(written))

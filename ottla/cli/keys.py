@@ -1,4 +1,4 @@
-"""Keys as they are pressed, for commands that somebody sits in front of."""
+"""Single key presses, for interactive commands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import click
 
 @contextmanager
 def raw_keys() -> Iterator[int]:
-    """The terminal hands over each key at once, and shows none, until this ends; Ctrl-C still interrupts. Gives the
-    descriptor to read keys from."""
+    """Terminal in cbreak mode: each key is readable at once and not echoed; Ctrl-C still interrupts. Yields the file
+    descriptor to read from."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)
@@ -27,7 +27,7 @@ def raw_keys() -> Iterator[int]:
 
 
 def pressed_key(prompt: str) -> str:
-    """Ask for one key, and wait for it; `q` when there will be none. What was typed before does not count."""
+    """Prompt, and wait for one key; `q` at end of input. Keys typed before the prompt are discarded."""
     with raw_keys() as descriptor:
         termios.tcflush(descriptor, termios.TCIFLUSH)
         click.echo(prompt, nl=False)

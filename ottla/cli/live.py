@@ -1,8 +1,8 @@
 """The live view of `ottla dev`, drawn with rich, and the keys that go with it.
 
-A row for each partition, a column for each broker: leaders red, replicas blue, a full dot for those in sync that run;
-beside them where the log starts, its high watermark, its end, and how quickly it grows. Below, the groups: members,
-their partitions, offsets and lag. Keys break brokers, write records, and start and stop consumers.
+A row for each partition, a column for each broker: leaders red, replicas blue, a full dot for a live replica in sync;
+then log start, high watermark, log end and write rate. Below are the consumer groups: members, partitions, offsets and
+lag. Keys kill, pause and restart brokers, write records, and start and stop consumers.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from rich.table import Table
 from rich.text import Text
 
 from ottla.cli.keys import raw_keys
-from ottla.local.detail import UNKNOWN, Detail, Group, Offsets
+from ottla.local.detail import UNKNOWN, Detail, GroupDetail, Offsets
 from ottla.local.playground import GROUP, RECORDS, TOPIC
 from ottla.local.processes import State
-from ottla.local.session import killed_words, megabytes
-from ottla.local.snapshot import NOBODY, ClusterSnapshot, Replicas
+from ottla.local.session import megabytes, not_eligible
+from ottla.local.snapshot import NO_BROKER, PartitionReplicas, in_sync_summary
 
 if TYPE_CHECKING:
-    from ottla.local.session import Session
+    from ottla.local.session import DevSession
 
 LINES_BESIDE: Final = 14
-"""Of the window, for what is neither a broker, nor a partition, nor a group."""
+"""Lines of the window that show neither brokers, nor partitions, nor groups."""
 ROWS_MIN: Final = 4
-GIVEN_UP: Final = ("memory", "pid")
-"""Of a broker, in a window that is too narrow for all: the first of these first."""
-GIVEN_UP_OF_PARTITIONS: Final = ("records/s", "log start")
+HIDDEN_FIRST: Final = ("memory", "pid")
+"""Columns that a narrow window hides, in this order."""
+HIDDEN_FIRST_OF_PARTITIONS: Final = ("records/s", "log start")
 ELIGIBLE_WHY: Final = (
     "may lead: out of sync, but an eligible leader replica (ELR). It has every committed record: it went out of sync "
     "when fewer than min.insync.replicas were left, and since then nothing was committed."
@@ -61,23 +61,23 @@ STATE_COLOURS: Final = {
 
 
 class LiveView:
-    """Draws a session in place, below the lines of what happened."""
+    """Draws a session below the lines of events, and redraws it in place."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self.session: Session | None = None
+        self.session: DevSession | None = None
         self._selected = 1
         self._live = Live(console=self.console, auto_refresh=False, transient=True)
 
-    def told(self, line: str) -> None:
+    def report(self, line: str) -> None:
         self._live.console.print(Text(line))
 
-    def drawn(self) -> None:
+    def draw(self) -> None:
         if self.session is not None:
             self._live.update(self.picture(self.session), refresh=True)
 
     @contextmanager
-    def open(self, session: Session) -> Iterator[None]:
+    def open(self, session: DevSession) -> Iterator[None]:
         self.session = session
         with self._live, _keys(self._pressed):
             yield
@@ -90,7 +90,7 @@ class LiveView:
             session.stop.set()
         elif key.isdecimal() and int(key) in session.cluster.brokers:
             self._selected = int(key)
-            self.drawn()
+            self.draw()
         elif key in VERBS:
             session.command_soon(VERBS[key], self._selected)
         elif key == "w":
@@ -100,8 +100,8 @@ class LiveView:
         elif key == "x":
             session.playground.stop_consumer_soon()
 
-    def picture(self, session: Session) -> RenderableType:
-        """What is drawn: brokers, partitions, groups, keys."""
+    def picture(self, session: DevSession) -> RenderableType:
+        """Brokers, partitions, groups, keys."""
         parts: list[RenderableType] = [self._brokers(session)]
         room = max(ROWS_MIN, self.console.height - len(session.cluster.brokers) - LINES_BESIDE)
         reading = sum(2 + len(group.partitions()) for group in session.detail.groups)
@@ -113,7 +113,7 @@ class LiveView:
         parts.append(keys_line("clients:", CLIENT_KEYS, width))
         return Stacked(*parts)
 
-    def _brokers(self, session: Session) -> Table:
+    def _brokers(self, session: DevSession) -> Table:
         led = Counter(state.leader for state in session.snapshot.partitions.values())
         held = Counter(broker for state in session.snapshot.partitions.values() for broker in state.replicas)
         columns = {
@@ -128,7 +128,7 @@ class LiveView:
                 str(broker.id),
                 broker.bootstrap,
                 str(broker.pid or "-"),
-                megabytes(broker),
+                megabytes(broker.resident_bytes()),
                 Text(state.value, STATE_COLOURS.get(state, "dim")),
                 str(led[broker.id]),
                 str(held[broker.id]),
@@ -136,10 +136,10 @@ class LiveView:
             )
             for column, value in zip(columns.values(), row, strict=True):
                 column.cells.append(value)
-        give_up(columns, GIVEN_UP, self.console.width)
-        return drawn(columns.values())
+        hide(columns, HIDDEN_FIRST, self.console.width)
+        return table_of(columns.values())
 
-    def _partitions(self, session: Session, room: int) -> RenderableType:
+    def _partitions(self, session: DevSession, room: int) -> RenderableType:
         snapshot, detail, brokers = session.snapshot, session.detail, list(session.cluster.brokers)
         running = {broker.id for broker in session.cluster.brokers.values() if broker.running}
         columns = {"partition": Column("partition")}
@@ -149,7 +149,7 @@ class LiveView:
         shown = {key: state for key, state in snapshot.partitions.items() if key[0] not in snapshot.internal}
         for key, state in list(shown.items())[:room]:
             offsets = detail.offsets.get(key, Offsets())
-            high = Text("nobody leads", "bold red") if state.leader == NOBODY else number(offsets.high_watermark)
+            high = Text("no leader", "bold red") if state.leader == NO_BROKER else number(offsets.high_watermark)
             row = (
                 f"{key[0]}-{key[1]}",
                 *(cell(state, broker_id, session.may_lead(key), running) for broker_id in brokers),
@@ -160,15 +160,17 @@ class LiveView:
             )
             for column, value in zip(columns.values(), row, strict=True):
                 column.cells.append(value)
-        hidden = give_up(columns, GIVEN_UP_OF_PARTITIONS, self.console.width)
-        below = [f"and {len(shown) - room} partitions more"] if len(shown) > room else []
-        below += [f"{topic}: {words}" for topic, words in folded(snapshot).items()]
+        hidden = hide(columns, HIDDEN_FIRST_OF_PARTITIONS, self.console.width)
+        below = [f"and {len(shown) - room} more partitions"] if len(shown) > room else []
+        below += in_sync_summary(
+            (key[0], *state[:3]) for key, state in snapshot.partitions.items() if key[0] in snapshot.internal
+        )
         below += [f"a wider window shows {' and '.join(hidden)} too"] if hidden else []
         if any(session.may_lead(key) for key in shown):
             below.append(ELIGIBLE_WHY)
         if killed := session.will_not_lead():
-            below.append(killed_words(killed))
-        return Stacked(drawn(columns.values()), *(note(line, self.console.width) for line in below))
+            below.append(not_eligible(killed))
+        return Stacked(table_of(columns.values()), *(note(line, self.console.width) for line in below))
 
 
 class Column:
@@ -185,18 +187,18 @@ class Column:
         return 2 + max(cell_len(each if isinstance(each, str) else each.plain) for each in (self.heading, *self.cells))
 
 
-def give_up(columns: dict[str, Column], names: Sequence[str], width: int) -> list[str]:
-    """Take columns of these names out, one after the other, until the rest is no wider than the window; which ones."""
-    gone: list[str] = []
+def hide(columns: dict[str, Column], names: Sequence[str], width: int) -> list[str]:
+    """Remove columns, in the order of `names`, until the rest fits into the window; returns the removed names."""
+    hidden: list[str] = []
     for name in names:
         if sum(column.width for column in columns.values()) <= width:
             break
         del columns[name]
-        gone.insert(0, name)
-    return gone
+        hidden.insert(0, name)
+    return hidden
 
 
-def drawn(columns: Iterable[Column]) -> Table:
+def table_of(columns: Iterable[Column]) -> Table:
     table = Table(box=None, pad_edge=True, header_style="dim")
     own = list(columns)
     for column in own:
@@ -207,12 +209,12 @@ def drawn(columns: Iterable[Column]) -> Table:
 
 
 def note(words: str, width: int) -> Text:
-    """A sentence below a table, in lines that the window has room for."""
+    """A sentence below a table, wrapped to the width of the window."""
     return Text("\n".join(f" {line}" for line in textwrap.wrap(words, width - 2)), "dim")
 
 
 def keys_line(label: str, keys: Sequence[str], width: int) -> Text:
-    """What keys do; where the window ends another line begins, below the first key."""
+    """The keys and their effects, wrapped to the width of the window."""
     lines = [f" {label} {keys[0]}"]
     for key in keys[1:]:
         if cell_len(longer := f"{lines[-1]}  {key}") < width:
@@ -224,18 +226,8 @@ def keys_line(label: str, keys: Sequence[str], width: int) -> Text:
     return text
 
 
-def folded(snapshot: ClusterSnapshot) -> dict[str, str]:
-    """Internal topics, each in one line."""
-    lines = {}
-    for topic in sorted(snapshot.internal):
-        states = [state for key, state in snapshot.partitions.items() if key[0] == topic]
-        whole = sum(state.leader != NOBODY and len(state.in_sync) == len(state.replicas) for state in states)
-        lines[topic] = f"{len(states)} partitions, {whole} of them fully in sync"
-    return lines
-
-
-def cell(state: Replicas, broker_id: int, eligible: Sequence[int], running: Container[int]) -> Text:
-    """What one broker has of one partition."""
+def cell(state: PartitionReplicas, broker_id: int, eligible: Sequence[int], running: Container[int]) -> Text:
+    """The replica of one partition on one broker."""
     if broker_id == state.leader:
         return Text("● leader", "bold red")
     if broker_id not in state.replicas:
@@ -261,11 +253,11 @@ def groups(detail: Detail, room: int) -> RenderableType:
     rows = [row for group in detail.groups for row in _group_rows(group, detail)]
     for row in rows[:room]:
         table.add_row(*row)
-    below = [f"and {len(rows) - room} lines more"] if len(rows) > room else []
+    below = [f"and {len(rows) - room} more lines"] if len(rows) > room else []
     return Stacked(table, *(Text(f" {line}", "dim") for line in below))
 
 
-def _group_rows(group: Group, detail: Detail) -> Iterator[tuple[str | Text, ...]]:
+def _group_rows(group: GroupDetail, detail: Detail) -> Iterator[tuple[str | Text, ...]]:
     owners = {key: member.client_id for member in group.members for key in member.partitions}
     count = len(group.members)
     yield Text(group.name, "bold"), Text(f"{group.state}, {count} member{'' if count == 1 else 's'}", "dim"), "", "", ""
@@ -273,7 +265,7 @@ def _group_rows(group: Group, detail: Detail) -> Iterator[tuple[str | Text, ...]
         committed = group.committed.get(key, UNKNOWN)
         lag = group.lag(key, detail.offsets)
         owner = owners.get(key)
-        yield "", owner or Text("nobody", "dim"), f"{key[0]}-{key[1]}", number(committed), number(lag)
+        yield "", owner or Text("none", "dim"), f"{key[0]}-{key[1]}", number(committed), number(lag)
     for member in group.members:
         if not member.partitions:
             yield "", member.client_id, Text("idle: no partition is left for it", "dim"), "", ""
@@ -281,7 +273,7 @@ def _group_rows(group: Group, detail: Detail) -> Iterator[tuple[str | Text, ...]
 
 @contextmanager
 def _keys(pressed: Callable[[str], None]) -> Iterator[None]:
-    """Hand over each key as it is pressed; nothing when there is no keyboard. A terminal that goes away is a `q`."""
+    """Calls `pressed` for each key; a closed terminal counts as `q`. Does nothing without a keyboard."""
     if not sys.stdin.isatty():
         yield
         return
@@ -294,7 +286,7 @@ def _keys(pressed: Callable[[str], None]) -> Iterator[None]:
             except OSError:
                 keys = b""
             if not keys:
-                loop.remove_reader(descriptor)  # it would be readable for ever
+                loop.remove_reader(descriptor)  # end of file: it would stay readable
                 keys = b"q"
             for key in keys.decode(errors="ignore"):
                 pressed(key)

@@ -1,6 +1,6 @@
-"""`ottla log dump`: what the files of a partition hold, batch by batch or record by record.
+"""`ottla log dump`: the batches or records of a partition's files.
 
-Of the internal topics, records are shown for what they mean: offsets that groups committed, members, transactions.
+Records of internal topics are decoded: committed offsets, group members, transactions.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from typing import Any, Final
 
 import click
 
-from ottla.cli.cluster import json_option
 from ottla.cli.failure import Failure, Misused
-from ottla.cli.output import print_json, print_table
+from ottla.cli.output import json_option, print_json, print_table
 from ottla.cli.quantities import shown_ms
-from ottla.coordinator import group_records as group_records
-from ottla.coordinator import transaction_records
+from ottla.coordinator import group_records, transaction_records
 from ottla.errors import BadFrame, Refused
 from ottla.log.scan import whole
 from ottla.runtime.disk import RealDisk
@@ -29,17 +27,17 @@ LOG: Final = ".log"
 SHOWN_MAX: Final = 120
 
 Entry = dict[str, Any]
-Meaning = Callable[[Record], tuple[Any, Any]]
+Decoder = Callable[[Record], tuple[Any, Any]]
 
 
 @click.command("dump")
 @click.argument("paths", nargs=-1, required=True, metavar="FILE|DIR...")
-@click.option("--records", "deep", is_flag=True, help="Records too, not only batches.")
+@click.option("--records", "deep", is_flag=True, help="Print records instead of batches.")
 @click.option("--from-offset", type=click.IntRange(min=0), default=0, metavar="N")
-@click.option("-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after so many lines.")
+@click.option("-c", "--count", type=click.IntRange(min=1), metavar="N", help="Stop after N lines.")
 @json_option
 def dump(paths: tuple[str, ...], deep: bool, from_offset: int, count: int | None, as_json: bool) -> None:
-    """Print what segments hold: .log files, or the directories of partitions. Nothing is changed.
+    """Print the batches or records of segments: .log files, or partition directories. Nothing is changed.
 
     \b
     Example:
@@ -72,7 +70,7 @@ def dump(paths: tuple[str, ...], deep: bool, from_offset: int, count: int | None
     else:
         _print_batches(entries)
     if damage is not None:
-        raise Failure(damage, hint="`ottla log verify` says what that means, and what to do.")
+        raise Failure(damage, hint="`ottla log verify` explains it, and what to do.")
 
 
 def _print_batches(entries: list[Entry]) -> None:
@@ -103,23 +101,23 @@ def _segments(path: str) -> list[str]:
     if os.path.isdir(path):
         found = sorted(name for name in os.listdir(path) if name.endswith(LOG))
         if not found:
-            raise Misused(f"{path} holds no segment", hint="Name the directory of a partition, such as DATA/orders-0.")
+            raise Misused(f"{path} has no segments", hint="Name the directory of a partition, such as DATA/orders-0.")
         return [os.path.join(path, name) for name in found]
     if not path.endswith(LOG) or not os.path.exists(path):
-        raise Misused(f"{path} is no segment", hint="Name a .log file, or the directory of a partition.")
+        raise Misused(f"{path} is not a segment", hint="Name a .log file, or the directory of a partition.")
     return [path]
 
 
 def _entries(path: str, deep: bool) -> Iterator[Entry]:
     file = RealDisk().open(path)
-    meaning = _meaning(os.path.basename(os.path.dirname(os.path.abspath(path))))
+    decode = _decoder(os.path.basename(os.path.dirname(os.path.abspath(path))))
     try:
         for position, header, batch in whole(file, 0, file.size()):
             if not deep:
                 yield _batch(path, position, header)
                 continue
             for record in iterate(batch, bytes_max=RECORDS_BYTES_MAX):
-                key, value = _marker(record) if header.is_control else meaning(record)
+                key, value = _marker(record) if header.is_control else decode(record)
                 yield {
                     "offset": record.offset,
                     "timestamp": record.timestamp,
@@ -150,19 +148,19 @@ def _batch(path: str, position: int, header: BatchHeader) -> Entry:
     }
 
 
-def _meaning(directory: str) -> Meaning:
+def _decoder(directory: str) -> Decoder:
     topic = directory.rpartition("-")[0]
     coders: dict[str, Any] = {"__consumer_offsets": group_records, "__transaction_state": transaction_records}
     coder = coders.get(topic)
-    return _plain if coder is None else lambda record: _meant(coder, record)
+    return _plain if coder is None else lambda record: _decoded(coder, record)
 
 
 def _plain(record: Record) -> tuple[Any, Any]:
     return _text(record.key), _text(record.value)
 
 
-def _meant(coder: Any, record: Record) -> tuple[Any, Any]:
-    """As the coordinator reads it; the bytes, where this release does not know the kind."""
+def _decoded(coder: Any, record: Record) -> tuple[Any, Any]:
+    """Decoded as the coordinator decodes it; the bytes, if this release does not know the type of record."""
     try:
         key = coder.decode_key(record.key or b"")
         if key is None:
@@ -175,7 +173,7 @@ def _meant(coder: Any, record: Record) -> tuple[Any, Any]:
 
 def _marker(record: Record) -> tuple[str, str]:
     kind = int.from_bytes((record.key or b"")[2:4], "big")
-    return "end of a transaction", "aborted" if kind == ABORT else "committed"
+    return "transaction marker", "aborted" if kind == ABORT else "committed"
 
 
 def _text(data: bytes | None) -> str | None:

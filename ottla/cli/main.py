@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from ottla import __version__
-from ottla.cli.failure import Guarded, Suggesting
+from ottla.cli.failure import Suggesting, TerseErrors
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -24,28 +24,30 @@ class Noun(NamedTuple):
 NOUNS: Final = {
     "serve": Noun("ottla.cli.serve", "Run a broker."),
     "dev": Noun("ottla.cli.dev", "Run a cluster on this machine: watch it, break it."),
-    "drill": Noun("ottla.cli.drill", "Break a small cluster on purpose, and check what becomes of it."),
+    "drill": Noun("ottla.cli.drill", "Lessons: break a small cluster on purpose, and check the outcome."),
     "pipeline": Noun("ottla.cli.pipeline", "Pipelines on Spark: sources, SQL and sinks in a YAML file."),
-    "simulate": Noun("ottla.cli.simulate", "Run whole clusters on a virtual clock, with faults, and check them."),
-    "cluster": Noun("ottla.cli.describe_cluster", "Show brokers, controller, disks, and partitions in trouble."),
+    "simulate": Noun("ottla.cli.simulate", "Simulate clusters on a virtual clock, with faults, and check them."),
+    "cluster": Noun("ottla.cli.cluster", "Show brokers, controller, disks, under-replicated and offline partitions."),
     "topics": Noun("ottla.cli.topics", "Create, list, describe, alter, delete topics; plan one."),
     "produce": Noun("ottla.cli.produce", "Write records, from standard input or files."),
     "consume": Noun("ottla.cli.consume", "Read records and print them."),
     "groups": Noun("ottla.cli.groups", "Consumer groups: members, lag, offsets."),
     "configs": Noun("ottla.cli.configs", "Settings of topics, brokers and groups."),
     "reassign": Noun("ottla.cli.reassign", "Move partitions to other brokers."),
-    "elect": Noun("ottla.cli.elect", "Let preferred replicas lead."),
-    "transactions": Noun("ottla.cli.transactions", "Show transactions, and end one that hangs."),
+    "elect": Noun("ottla.cli.elect", "Elect preferred leaders, or (unclean) any live replica."),
+    "transactions": Noun("ottla.cli.transactions", "Show transactions, and abort a hanging one."),
     "bench": Noun("ottla.cli.bench", "Measure any Kafka-compatible cluster."),
-    "kafka-scripts": Noun("ottla.cli.kafka_scripts_command", "Write kafka-topics.sh and its like into a directory."),
-    "log": Noun("ottla.cli.log", "Look at the files of a broker: print or verify them."),
+    "kafka-scripts": Noun(
+        "ottla.cli.kafka_scripts_command", "Write kafka-topics.sh and the other scripts into a directory."
+    ),
+    "log": Noun("ottla.cli.log", "Print, verify and repair the files of a broker."),
     "zookeeper": Noun("ottla.cli.zookeeper", "Run a ZooKeeper ensemble, for development and tests."),
     "completion": Noun("ottla.cli.completion", "Completion for bash, zsh and fish."),
 }
 
 
-class LazyGroup(Guarded, Suggesting):
-    """A group that knows its commands by name, and imports the one that is asked for."""
+class LazyGroup(TerseErrors, Suggesting):
+    """A group that lists its commands from the table, and imports only the one that runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(NOUNS)
@@ -59,7 +61,7 @@ class LazyGroup(Guarded, Suggesting):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """From the table: nothing is imported to complete a name."""
+        """From the table: completion imports no command."""
         from click.shell_completion import CompletionItem
 
         return [

@@ -1,4 +1,4 @@
-"""Where a group's offsets are to go: what was asked for, and what that means for each partition."""
+"""Offset reset of a consumer group: the scenario that was chosen, and the new offset of each partition."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Aim(NamedTuple):
     number: int = 0
 
 
-class Change(NamedTuple):
-    place: TopicPartition
+class OffsetChange(NamedTuple):
+    tp: TopicPartition
     old: int | None
     new: int
 
@@ -33,7 +33,7 @@ def aim_of(
     to_datetime: str | None,
     by_duration: str | None,
 ) -> Aim:
-    """The one that was said."""
+    """The only scenario that was given."""
     try:
         aims = [
             *([Aim("earliest")] if to_earliest else []),
@@ -47,52 +47,52 @@ def aim_of(
         raise Misused(str(bad)) from None
     if len(aims) != 1:
         raise Misused(
-            "say where to, once",
+            "name the new offset, once",
             hint="One of --to-earliest, --to-latest, --to-offset, --shift-by, --to-datetime, --by-duration.",
         )
     return aims[0]
 
 
 def parse_selection(topics: Sequence[str]) -> dict[str, list[int]]:
-    """`orders` or `orders:0,1`, as on Kafka's command line; no numbers stand for all."""
+    """`orders` or `orders:0,1`, as on Kafka's command line; without numbers all partitions."""
     selection: dict[str, list[int]] = {}
     for text in topics:
         name, colon, numbers = text.partition(":")
         if colon and not all(number.isdecimal() for number in numbers.split(",")):
-            raise Misused(f"--topic {text!r} names no partitions", hint="For example orders:0,1.")
+            raise Misused(f"--topic {text!r} does not name partitions", hint="For example orders:0,1.")
         selection.setdefault(name, []).extend(int(number) for number in numbers.split(",") if number)
     return selection
 
 
-async def planned(admin: Admin, group: str, selection: dict[str, list[int]], aim: Aim) -> list[Change]:
-    """The offset of each partition, kept within what the partition holds."""
-    committed = {place: at.offset for place, at in (await admin.group_offsets(group)).items()}
-    places = await _places(admin, selection) if selection else sorted(committed)
-    if not places:
+async def planned(admin: Admin, group: str, selection: dict[str, list[int]], aim: Aim) -> list[OffsetChange]:
+    """The new offset of each partition, between its log start and its end."""
+    committed = {tp: at.offset for tp, at in (await admin.group_offsets(group)).items()}
+    partitions = await _partitions(admin, selection) if selection else sorted(committed)
+    if not partitions:
         return []
-    begins = {place: at.offset for place, at in (await admin.list_offsets(dict.fromkeys(places, "earliest"))).items()}
-    ends = {place: at.offset for place, at in (await admin.list_offsets(dict.fromkeys(places, "latest"))).items()}
-    times = await admin.list_offsets(dict.fromkeys(places, aim.number)) if aim.kind == "time" else {}
+    begins = {tp: at.offset for tp, at in (await admin.list_offsets(dict.fromkeys(partitions, "earliest"))).items()}
+    ends = {tp: at.offset for tp, at in (await admin.list_offsets(dict.fromkeys(partitions, "latest"))).items()}
+    times = await admin.list_offsets(dict.fromkeys(partitions, aim.number)) if aim.kind == "time" else {}
     changes = []
-    for place in places:
+    for tp in partitions:
         wanted = {
-            "earliest": begins[place],
-            "latest": ends[place],
-            "current": committed.get(place, ends[place]),
+            "earliest": begins[tp],
+            "latest": ends[tp],
+            "current": committed.get(tp, ends[tp]),
             "offset": aim.number,
-            "shift": committed.get(place, begins[place]) + aim.number,
-            "time": times[place].offset if place in times and times[place].offset >= 0 else ends[place],
+            "shift": committed.get(tp, begins[tp]) + aim.number,
+            "time": times[tp].offset if tp in times and times[tp].offset >= 0 else ends[tp],
         }[aim.kind]
-        changes.append(Change(place, committed.get(place), min(max(wanted, begins[place]), ends[place])))
+        changes.append(OffsetChange(tp, committed.get(tp), min(max(wanted, begins[tp]), ends[tp])))
     return changes
 
 
-async def _places(admin: Admin, selection: dict[str, list[int]]) -> list[TopicPartition]:
+async def _partitions(admin: Admin, selection: dict[str, list[int]]) -> list[TopicPartition]:
     topics = await admin.describe_topics(list(selection))
-    places = []
+    partitions = []
     for name, numbers in selection.items():
         there = [partition.partition for partition in topics[name].partitions]
         if missing := set(numbers) - set(there):
             raise Misused(f"topic {name} has no partition {min(missing)}; it has {len(there)}")
-        places += [TopicPartition(name, number) for number in sorted(set(numbers or there))]
-    return places
+        partitions += [TopicPartition(name, number) for number in sorted(set(numbers or there))]
+    return partitions

@@ -1,12 +1,12 @@
-"""How answers are printed: tables for people, JSON for programs, colours on terminals only."""
+"""Output of commands: tables for people, JSON for programs, colours on terminals only, progress bars."""
 
 from __future__ import annotations
 
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 import click
 
@@ -19,21 +19,45 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def answer(as_json: bool, value: object, text: str | Callable[[], object]) -> None:
+    """Print the answer of a command: `value` with --json, otherwise `text` (which may be empty, or print by itself)."""
+    if as_json:
+        print_json(value)
+    elif callable(text):
+        text()
+    elif text:
+        click.echo(text)
+
+
 def print_json_line(value: object) -> None:
-    """For what goes on: whoever reads takes line by line."""
+    """One line for each event, of a command that goes on."""
     import json
 
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns as wide as they need to be, two blanks apart. click takes the colours away where no terminal is."""
+    """Columns as wide as their cells, two blanks apart. click removes colours where there is no terminal."""
     lines = [tuple(header), *(tuple(printable(str(cell)) for cell in row) for row in rows)]
     widths = [max(len(click.unstyle(line[column])) for line in lines) for column in range(len(header))]
     for number, line in enumerate(lines):
         padded = (cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(line, widths, strict=True))
         text = "  ".join(padded).rstrip()
         click.echo(click.style(text, bold=True) if number == 0 else text)
+
+
+def print_blocks(items: Iterable[tuple[Any, ...]], print_block: Callable[..., None]) -> None:
+    """Several descriptions, with an empty line between."""
+    for position, item in enumerate(items):
+        if position:
+            click.echo()
+        print_block(*item)
+
+
+def print_rows(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table, or nothing if it has no rows."""
+    if rows:
+        print_table(header, rows)
 
 
 _COLOURS: Final = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -43,13 +67,13 @@ _ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 1
 
 
 def printable(text: str) -> str:
-    """Names come from others: a control character in one is shown, not obeyed. Colours are ours."""
+    """Show control characters instead of sending them to the terminal: names come from other people."""
     parts = _COLOURS.split(text)
     return "".join(part if number % 2 else part.translate(_ESCAPES) for number, part in enumerate(parts))
 
 
 def alarming(value: object, alarm: bool) -> str:
-    """In red if that is something to look at."""
+    """In red if it needs attention."""
     return click.style(str(value), fg="red") if alarm else str(value)
 
 
@@ -66,24 +90,24 @@ def human_bytes(count: float) -> str:
 
 
 PATIENCE_S: Final = 2.0
-"""Work that takes no longer needs no progress."""
+"""Work that takes less time shows no progress."""
 LINE_EVERY_S: Final = 5.0
 
 
-def _be_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+def _set_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     ctx.meta[QUIET] = value
 
 
 QUIET: Final = "ottla.quiet"
 quiet_option = click.option(
-    "-q", "--quiet", is_flag=True, expose_value=False, callback=_be_quiet, help="Show no progress."
+    "-q", "--quiet", is_flag=True, expose_value=False, callback=_set_quiet, help="Show no progress."
 )
-"""For commands that show `Progress`, which asks for it itself."""
+"""For commands that show `ProgressBar`, which reads it from the context."""
 
 
-class Progress:
-    """How far long work is, on standard error: a bar on a terminal, elsewhere a line now and then; nothing with
-    --quiet."""
+class ProgressBar:
+    """Progress of long work, on standard error: a bar on a terminal, a line every few seconds elsewhere, nothing
+    with --quiet."""
 
     def __init__(self, label: str, total: int) -> None:
         context = click.get_current_context(silent=True)
@@ -100,7 +124,7 @@ class Progress:
         self._next = time.monotonic() + PATIENCE_S
 
     def reached(self, done: int) -> None:
-        """May be called as often as one likes. More than all is all: records come in batches."""
+        """Cheap: call it for every step. `done` may exceed the total, because records come in batches."""
         done = min(done, self._total)
         if self._bar is not None and done > self._done:
             self._bar.update(done - self._done)
@@ -110,7 +134,7 @@ class Progress:
             click.echo(f"{self._label}: {self._done:,} of {self._total:,}", err=True)
 
     def finish(self) -> None:
-        """All is done, whatever was counted."""
+        """Show the bar as complete, and close it."""
         self.reached(self._total)
         self.close()
 

@@ -1,4 +1,4 @@
-"""What commands show of partitions beside their metadata: where they begin and end, and how large they are."""
+"""Partition statistics beyond metadata: log start offset, high watermark and size."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
+from ottla.cli.target import partitions_of
 from ottla.client.admin import Admin, LogDir, Topic
 from ottla.client.errors import ClientError
 from ottla.client.values import TopicPartition
 
 ANSWER_SECONDS_MAX: Final = 3.0
-"""How long a broker is asked for offsets and sizes: one that has just died keeps nobody from seeing that it has."""
+"""How long a broker may take to return offsets and sizes: a command does not wait for a dead broker."""
 
 
 class PartitionStats(NamedTuple):
-    """None: nobody could be asked."""
+    """None: no broker answered."""
 
     log_start: int | None = None
     end: int | None = None
-    """The high watermark: what consumers may read up to."""
+    """The high watermark: the first offset that consumers cannot read yet."""
     size: int | None = None
-    """Of the leader's copy, in bytes."""
+    """Of the leader's log, in bytes."""
 
     @property
     def records(self) -> int | None:
-        """At most: compaction, and the ends of transactions, leave offsets without a record."""
+        """Upper bound: compaction and transaction markers leave offsets without a record."""
         return None if self.log_start is None or self.end is None else self.end - self.log_start
 
 
 async def partition_stats(admin: Admin, topics: Collection[Topic]) -> dict[TopicPartition, PartitionStats]:
-    """Of every partition of these topics. One without a leader, or whose leader does not answer, has none."""
-    leaders = {TopicPartition(topic.name, part.partition): part.leader for topic in topics for part in topic.partitions}
+    """Of every partition of these topics; empty for one whose leader is missing or does not answer."""
+    leaders = {tp: part.leader for tp, part in partitions_of(topics).items()}
     by_leader: dict[int, list[TopicPartition]] = {}
     for each, leader in leaders.items():
         if leader >= 0:
@@ -44,15 +45,15 @@ async def partition_stats(admin: Admin, topics: Collection[Topic]) -> dict[Topic
 
 
 async def _offsets(admin: Admin, groups: Collection[Collection[TopicPartition]], at: str) -> dict[TopicPartition, int]:
-    """The partitions of each leader by themselves: one that does not answer hides nothing of the others."""
+    """One request for each leader: a leader that does not answer affects only its own partitions."""
 
     async def ask(partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 found = await admin.list_offsets(dict.fromkeys(partitions, at))
-        except (ClientError, TimeoutError):  # what can be shown is shown
+        except (ClientError, TimeoutError):
             return {}
-        return {each: told.offset for each, told in found.items()}
+        return {each: listed.offset for each, listed in found.items()}
 
     answers = await asyncio.gather(*map(ask, groups))
     return {each: offset for answer in answers for each, offset in answer.items()}
@@ -69,7 +70,7 @@ async def _sizes(admin: Admin, leaders: Mapping[TopicPartition, int]) -> dict[To
 
 
 async def disks(admin: Admin, brokers: Collection[int]) -> dict[int, list[LogDir]]:
-    """What these brokers have on their disks, of those that tell."""
+    """Log directories of these brokers; a broker that does not answer is left out."""
 
     async def ask(broker_id: int) -> dict[int, list[LogDir]]:
         try:

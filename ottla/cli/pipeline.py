@@ -1,4 +1,4 @@
-"""`ottla pipeline`: pipelines on Spark out of YAML files. Everything but `run` works without Spark."""
+"""`ottla pipeline`: pipelines on Spark from YAML files. Only `run` and `validate --spark` need Spark."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ottla.cli.failure import Failure, Suggesting
-from ottla.cli.output import json_option, print_json, print_json_line
+from ottla.cli.output import answer, json_option, print_json, print_json_line
 
 if TYPE_CHECKING:
     from ottla.spark.pipeline.document import Pipeline, Problem
     from ottla.spark.pipeline.program import Span
 
 EXAMPLE: Final = """\
-# A topic, picked from by a query, into another topic and into Parquet. Sample records are in {samples}; try:
+# A query reads a topic and writes another topic and Parquet files. Sample records are in {samples}; try:
 #   ottla produce {name}-orders {samples}
 #   ottla pipeline run {file} --available-now
 #   ottla consume {name}-large -e
@@ -31,7 +31,7 @@ sources:
     options:
       kafka.bootstrap.servers: ${{BOOTSTRAP:-localhost:9092}}
       subscribe: {name}-orders
-    # dead_letters: {{topic: {name}-bad}}      # puts records aside that do not fit the schema, instead of stopping
+    # dead_letters: {{topic: {name}-bad}}      # takes records that do not match the schema, instead of stopping
 
 schemas:
   orders: id int, product string, amount int
@@ -66,7 +66,7 @@ SAMPLES: Final = """\
 {"id": 5, "product": "coffee", "amount": 12}
 {"id": 6, "product": "table", "amount": 210}
 """
-"""Values that fit the example's schema; three of them are more than it picks from."""
+"""Values that match the example's schema; its query selects three of them."""
 FILE = click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default="pipeline.yaml")
 
 
@@ -94,26 +94,26 @@ def init(file: Path, as_json: bool) -> None:
     samples = file.with_name(f"{name}-orders.jsonl")
     for each in (file, samples):
         if each.exists():
-            raise Failure(f"{each} is there already")
+            raise Failure(f"{each} exists already")
     file.write_text(EXAMPLE.format(file=file, name=name, samples=samples, here=file.resolve().parent))
     samples.write_text(SAMPLES)
     steps = {
         f"ottla produce {name}-orders {samples}": "writes the samples to the pipeline's topic",
-        f"ottla pipeline run {file} --available-now": "reads them once; without --available-now it goes on",
-        f"ottla consume {name}-large -e": "shows what it has picked",
+        f"ottla pipeline run {file} --available-now": "processes them, then ends; otherwise it keeps running",
+        f"ottla consume {name}-large -e": "shows the selected records",
     }
     width = max(map(len, steps))
-    told = "".join(f"\n  {step:<{width}}  {words}" for step, words in steps.items())
-    _say(
+    commands = "".join(f"\n  {step:<{width}}  {words}" for step, words in steps.items())
+    answer(
+        as_json,
         {"wrote": str(file), "samples": str(samples), "next": list(steps)},
-        f"Wrote {file}, and sample records into {samples}. Now, with a broker on localhost:9092:{told}",
-        as_json=as_json,
+        f"Wrote {file}, and sample records into {samples}. Next, with a broker on localhost:9092:{commands}",
     )
 
 
 @command.command("validate")
 @FILE
-@click.option("--spark", is_flag=True, help="Have Spark parse and analyse the SQL, too. Nothing is run.")
+@click.option("--spark", is_flag=True, help="Let Spark parse and analyse the SQL, too. Nothing is run.")
 @json_option
 def validate(file: Path, spark: bool, as_json: bool) -> None:
     """Check a pipeline, with line numbers: options, schemas, names, times, and with --spark the SQL.
@@ -146,8 +146,8 @@ def validate(file: Path, spark: bool, as_json: bool) -> None:
     for note in () if as_json else notes:
         click.echo(f"{file}:{note.line}: note: {note.text}")
     counts = f"{counted(len(pipeline.sources), 'source')}, {counted(len(pipeline.sinks), 'sink')}, {pipeline.guarantee}"
-    told = {"problems": [], "notes": [{"line": each.line, "text": each.text} for each in notes]}
-    _say(told, f"{file}: good. {counts}.", as_json=as_json)
+    value = {"problems": [], "notes": [{"line": each.line, "text": each.text} for each in notes]}
+    answer(as_json, value, f"{file}: valid. {counts}.")
 
 
 @command.command("explain")
@@ -155,7 +155,7 @@ def validate(file: Path, spark: bool, as_json: bool) -> None:
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the graph into this file.")
 @json_option
 def explain(file: Path, svg: Path | None, as_json: bool) -> None:
-    """Say what flows where.
+    """Show the graph of sources, transforms and sinks.
 
     \b
     Example:
@@ -164,11 +164,11 @@ def explain(file: Path, svg: Path | None, as_json: bool) -> None:
     from ottla.spark.pipeline import picture
 
     pipeline = _checked(file)
-    told = {
+    value = {
         "sinks": {name: pipeline.checkpoint(name) for name in pipeline.sinks},
         "flows": [{"from": start, "to": end} for start, end in picture.edges(pipeline)],
     }
-    _say(told, picture.text(pipeline), as_json=as_json)
+    answer(as_json, value, picture.text(pipeline))
     if svg is not None:
         svg.write_text(picture.svg(pipeline))
         if not as_json:
@@ -179,7 +179,7 @@ def explain(file: Path, svg: Path | None, as_json: bool) -> None:
 @FILE
 @json_option
 def eject(file: Path, as_json: bool) -> None:
-    """Print the PySpark that the pipeline is. Values of variables, passwords too, are in it.
+    """Print the pipeline as a PySpark program. It contains the values of variables, also passwords.
 
     \b
     Example:
@@ -188,16 +188,16 @@ def eject(file: Path, as_json: bool) -> None:
     from ottla.spark.pipeline.program import program
 
     text = program(_checked(file))
-    _say({"program": text}, text.removesuffix("\n"), as_json=as_json)
+    answer(as_json, {"program": text}, text.removesuffix("\n"))
 
 
 @command.command("run")
 @FILE
-@click.option("--available-now", is_flag=True, help="Process what is there, and end.")
-@click.option("--master", metavar="URL", help="A Spark cluster, spark://host:port; without it Spark runs in here.")
+@click.option("--available-now", is_flag=True, help="Process the records that are there, and end.")
+@click.option("--master", metavar="URL", help="A Spark cluster, spark://host:port.  [default: Spark in this process]")
 @click.option("--sink", "only", metavar="NAME", multiple=True, help="Only this sink's query; may be repeated.")
-@click.option("--full-refresh", metavar="SINK", multiple=True, help="Begin this sink anew, without its checkpoint.")
-@click.option("--from", "start", metavar="TIME", help="Backfill: records from this time on once more, for --sink.")
+@click.option("--full-refresh", metavar="SINK", multiple=True, help="Restart this sink without its checkpoint.")
+@click.option("--from", "start", metavar="TIME", help="Backfill: process records from this time on again, for --sink.")
 @click.option("--to", "end", metavar="TIME", help="Backfill: up to this time, as 2026-11-15 or 2026-11-15T12:30, UTC.")
 @json_option
 def run(
@@ -210,7 +210,7 @@ def run(
     end: str | None,
     as_json: bool,
 ) -> None:
-    """Run a pipeline, from where it was when it last ended.
+    """Run a pipeline, from its checkpoints.
 
     \b
     Example:
@@ -222,7 +222,7 @@ def run(
     for names, known in ((only, [*pipeline.sinks]), (full_refresh, _queries(pipeline))):
         for name in names:
             if name not in known:
-                raise click.UsageError(f"there is no sink {name!r}; there are: {', '.join(known)}")
+                raise click.UsageError(f"unknown sink {name!r}; known are: {', '.join(known)}")
 
     def say(line: str) -> None:
         if as_json:
@@ -260,11 +260,11 @@ def _span(pipeline: Pipeline, only: tuple[str, ...], start: str | None, end: str
             if source is not None and not source.batch and source.format != "ottla":
                 raise click.UsageError(f"{name} reads {each}: only topics can be read again by time")
     times = []
-    for told in (start, end):
+    for text in (start, end):
         try:
-            times.append(datetime.fromisoformat(told))
+            times.append(datetime.fromisoformat(text))
         except ValueError:
-            raise click.UsageError(f"{told!r} is no time; write 2026-11-15 or 2026-11-15T12:30") from None
+            raise click.UsageError(f"{text!r} is not a time; write 2026-11-15 or 2026-11-15T12:30") from None
     first, last = (int((each if each.tzinfo else each.replace(tzinfo=UTC)).timestamp() * 1000) for each in times)
     if first >= last:
         raise click.UsageError("--from is not before --to")
@@ -275,7 +275,7 @@ def _span(pipeline: Pipeline, only: tuple[str, ...], start: str | None, end: str
 @FILE
 @json_option
 def status(file: Path, as_json: bool) -> None:
-    """How its queries are doing, also when it is not running: what they said last, and what their groups say now.
+    """Show the state of the queries, also when the pipeline is not running, and the lag of their groups.
 
     \b
     Example:
@@ -286,7 +286,7 @@ def status(file: Path, as_json: bool) -> None:
     pipeline = _parsed(file)
     queries = (*graph.dead_letters(pipeline), *pipeline.sinks)
     if as_json:
-        print_json({name: _status_told(pipeline, name) for name in queries})
+        print_json({name: _status_json(pipeline, name) for name in queries})
         return
     for name in queries:
         click.echo(_status_line(name, storage.status(pipeline, name)))
@@ -298,7 +298,7 @@ def status(file: Path, as_json: bool) -> None:
 @FILE
 @json_option
 def repair(file: Path, as_json: bool) -> None:
-    """Mend checkpoints after a power failure: remove an entry that was never finished, so that its batch is run again.
+    """Repair checkpoints after a power failure: remove an incomplete entry, so that its batch is run again.
 
     \b
     Example:
@@ -311,17 +311,17 @@ def repair(file: Path, as_json: bool) -> None:
         if entry.removable:
             storage.remove_entry(entry)
             if not as_json:
-                click.echo(f"{entry.sink}: removed {entry.path}, which was cut; its batch is run again")
+                click.echo(f"{entry.sink}: removed {entry.path}, which was incomplete; its batch is run again")
     hopeless = [entry for entry in found if not entry.removable]
     if as_json:
         print_json({"removed": [str(entry.path) for entry in found if entry.removable]})
     if hopeless:
-        told = "\n".join(f"{entry.sink}: {entry.path} is damaged" for entry in hopeless)
+        damaged = "\n".join(f"{entry.sink}: {entry.path} is damaged" for entry in hopeless)
         raise Failure(
-            f"{told}\nnobody knows what these batches held: begin anew, ottla pipeline run --full-refresh SINK"
+            f"{damaged}\nthe content of these batches is unknown: restart with ottla pipeline run --full-refresh SINK"
         )
     if not found and not as_json:
-        click.echo("All checkpoints are whole.")
+        click.echo("All checkpoints are complete.")
 
 
 @command.command("drop")
@@ -337,15 +337,14 @@ def drop(file: Path, yes: bool, as_json: bool) -> None:
     """
     pipeline = _parsed(file)
     if not yes:
-        click.confirm(f"Remove all checkpoints of {pipeline.name}? It would begin anew", abort=True)
+        click.confirm(f"Remove all checkpoints of {pipeline.name}? The next run starts from the beginning", abort=True)
     done = [f"{name}: removed {gone}" for name in _queries(pipeline) for gone in _forgotten(pipeline, name)]
     for source in pipeline.sources.values():
         if source.format == "ottla-postgres-cdc":
             from ottla.spark.connectors.capture import drop_slot
 
             done.append(drop_slot(source.options))
-    if as_json or done:
-        _say({"done": done}, "\n".join(done), as_json=as_json)
+    answer(as_json, {"done": done}, "\n".join(done))
 
 
 def _queries(pipeline: Pipeline) -> list[str]:
@@ -364,14 +363,20 @@ def _forgotten(pipeline: Pipeline, name: str) -> list[str]:
 
 
 def _parsed(file: Path) -> Pipeline:
-    from ottla.spark.pipeline.document import BadPipeline, read
+    from ottla.spark.pipeline.document import BadPipeline
+
+    try:
+        return _read(file)
+    except BadPipeline as problem:
+        raise Failure(str(problem)) from None
+
+
+def _read(file: Path) -> Pipeline:
+    from ottla.spark.pipeline.document import read
 
     if not file.exists():
         raise Failure(f"there is no {file}; ottla pipeline init {file} writes one")
-    try:
-        return read(file)
-    except BadPipeline as problem:
-        raise Failure(str(problem)) from None
+    return read(file)
 
 
 def _checked(file: Path) -> Pipeline:
@@ -390,47 +395,38 @@ def _wrong(pipeline: Pipeline) -> list[Problem]:
 
 
 def _problems(file: Path) -> list[Problem]:
-    """All that is wrong, whether it is seen in the text or in what it means."""
-    from ottla.spark.pipeline.document import BadPipeline, read
+    """All errors: of the YAML, and of its meaning."""
+    from ottla.spark.pipeline.document import BadPipeline
 
-    if not file.exists():
-        raise Failure(f"there is no {file}; ottla pipeline init {file} writes one")
     try:
-        return _wrong(read(file))
+        return _wrong(_read(file))
     except BadPipeline as bad:
         return bad.problems
 
 
-def _say(told: object, text: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(told)
-    else:
-        click.echo(text)
-
-
-def _status_told(pipeline: Pipeline, name: str) -> dict[str, Any]:
+def _status_json(pipeline: Pipeline, name: str) -> dict[str, Any]:
     from ottla.spark.pipeline import lag, storage
 
-    said = storage.status(pipeline, name) or {"state": None}  # has not run yet
-    return said | {"groups": [lag.shown(mirror)._asdict() for mirror in lag.mirrors(pipeline, name)]}
+    status = storage.status(pipeline, name) or {"state": None}  # has not run yet
+    return status | {"groups": [lag.shown(mirror)._asdict() for mirror in lag.mirrors(pipeline, name)]}
 
 
-def _status_line(name: str, told: dict[str, Any] | None) -> str:
+def _status_line(name: str, status: dict[str, Any] | None) -> str:
     from ottla.spark.pipeline.failures import counted
 
-    if told is None:
+    if status is None:
         return f"{name}: has not run yet"
-    ago = time.time() - told["at"]
-    state = told["state"]
+    ago = time.time() - status["at"]
+    state = status["state"]
     if state == "ended":
-        state = "not running: its process ended without a word, when it was killed or the machine stopped"
+        state = "not running: its process ended without a status, because it was killed or the machine stopped"
     line = f"{name}: {state}, {ago:.0f} s ago"
-    progress = told["progress"]
+    progress = status["progress"]
     if progress:
-        line += f"; batch {progress['batchId']}, {counted(told['rows'], 'row')} in this run"
-        line += f", {told['dead']} of them put aside" if told["dead"] else ""
-        line += f", {told['late']} too late" if told.get("late") else ""
+        line += f"; batch {progress['batchId']}, {counted(status['rows'], 'row')} in this run"
+        line += f", {status['dead']} of them to dead letters" if status["dead"] else ""
+        line += f", {status['late']} too late" if status.get("late") else ""
         for source in progress["sources"]:
             line += f"\n    at {source['endOffset']}"
             line += f", latest {source['latestOffset']}" if source["latestOffset"] not in (None, "null") else ""
-    return line + (f"\n    {told['problem']}" if told["problem"] else "")
+    return line + (f"\n    {status['problem']}" if status["problem"] else "")

@@ -13,22 +13,21 @@ from typing import IO, Any, Final, NamedTuple
 import click
 
 from ottla.blocking import Producer
-from ottla.cli.cluster import (
+from ottla.cli.completion import topic_names
+from ottla.cli.failure import Misused, split_pair
+from ottla.cli.formats import BadFormat, compiled
+from ottla.cli.output import answer, json_option
+from ottla.cli.target import (
     PATIENCE_MS,
     Target,
     administer,
     cluster_options,
     failure_of,
-    json_option,
     misused,
     no_partition,
-    telling_waits,
     undelivered,
+    waits_shown,
 )
-from ottla.cli.completion import topic_names
-from ottla.cli.failure import Misused, split_pair
-from ottla.cli.formats import BadFormat, compiled
-from ottla.cli.output import print_json
 from ottla.client.admin import Admin, Topic
 from ottla.client.consuming.consumer_records import ConsumerRecord
 from ottla.client.errors import BadSetting, ClientError, UnknownTopic
@@ -40,8 +39,8 @@ READ_BYTES: Final = 64 * 1024
 Headers = list[tuple[str, bytes | None]]
 
 
-class Sent(NamedTuple):
-    """A record as it was typed."""
+class InputRecord(NamedTuple):
+    """A record to be sent."""
 
     value: bytes | None
     key: bytes | None = None
@@ -54,12 +53,12 @@ class Sent(NamedTuple):
 @click.argument("topic", shell_complete=topic_names)
 @click.argument("files", nargs=-1, metavar="[FILE...]", type=click.File("rb"))
 @click.option("-k", "--key", metavar="KEY", help="The key of every record.")
-@click.option("-K", "--key-delimiter", metavar="TEXT", help="Lines are KEY, this, VALUE.")
-@click.option("-D", "--delimiter", default="\\n", show_default=True, metavar="TEXT", help="What ends a record.")
+@click.option("-K", "--key-delimiter", metavar="TEXT", help="Separates key and value in a line.")
+@click.option("-D", "--delimiter", default="\\n", show_default=True, metavar="TEXT", help="Separates records.")
 @click.option("-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; repeatable.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), metavar="N", help="The partition of every record.")
 @click.option("-z", "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none")
-@click.option("-Z", "--null", "empty_is_null", is_flag=True, help="An empty value is none, which deletes a key.")
+@click.option("-Z", "--null", "empty_is_null", is_flag=True, help="Send an empty value as null (a tombstone).")
 @click.option(
     "--partitioner",
     type=click.Choice(PARTITIONERS),
@@ -99,7 +98,7 @@ def command(
     if partition is not None:
         _check_partition(topic, partition, target)
 
-    def records() -> Iterator[Sent]:
+    def records() -> Iterator[InputRecord]:
         for line in _lines(files or (sys.stdin.buffer,), end):
             if from_json:
                 yield _from_json(line)._replace(partition=partition)
@@ -110,21 +109,21 @@ def command(
                 typed_key, value = line.split(between, 1)
             if empty_is_null and not value:
                 value = None
-            yield Sent(value, typed_key, [*common], partition)
+            yield InputRecord(value, typed_key, [*common], partition)
 
     written = produce(topic, records(), target, partitioner=partitioner, compression_type=compression)
-    if as_json:
-        print_json({"topic": topic, "records": sum(written.values()), "partitions": dict(sorted(written.items()))})
+    value = {"topic": topic, "records": sum(written.values()), "partitions": dict(sorted(written.items()))}
+    answer(as_json, value, "")
 
 
 def _check_partition(name: str, number: int, target: Target) -> None:
-    """A producer would wait for it: partitions may be added. Whoever typed it sooner made a mistake."""
+    """Fail at once if the partition does not exist; a producer would wait until it is added."""
 
     async def described(admin: Admin) -> Topic | None:
         try:
             return (await admin.describe_topics([name]))[name]
         except UnknownTopic:
-            return None  # the first record may make it
+            return None  # the first record may create it
 
     topic = administer(target._replace(settings={}), described)
     if topic is not None and number not in {each.partition for each in topic.partitions}:
@@ -135,11 +134,11 @@ def _bytes(text: str) -> bytes:
     try:
         return compiled(text)(ConsumerRecord("", 0, 0, 0, None, None, ()))
     except BadFormat as bad:
-        raise Misused(f"a delimiter: {bad}") from None
+        raise Misused(f"delimiter: {bad}") from None
 
 
 def _lines(files: Iterable[IO[bytes]], end: bytes) -> Iterator[bytes]:
-    """What stands between the delimiters. Typed lines come one by one, as they are typed."""
+    """The text between delimiters; typed lines are returned as soon as they are complete."""
     for file in files:
         if end == b"\n":
             for line in file:
@@ -153,15 +152,15 @@ def _lines(files: Iterable[IO[bytes]], end: bytes) -> Iterator[bytes]:
             yield rest
 
 
-def _from_json(line: bytes) -> Sent:
+def _from_json(line: bytes) -> InputRecord:
     try:
-        told: dict[str, Any] = json.loads(line)
-        flat = told.get("headers") or []
+        fields: dict[str, Any] = json.loads(line)
+        flat = fields.get("headers") or []
         headers = [(str(name), _encoded(value)) for name, value in zip(flat[::2], flat[1::2], strict=True)]
-        return Sent(_encoded(told["payload"]), _encoded(told.get("key")), headers, None, told.get("ts"))
+        return InputRecord(_encoded(fields["payload"]), _encoded(fields.get("key")), headers, None, fields.get("ts"))
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Misused(
-            f"no record: {line[:80].decode(errors='replace')}",
+            f"not a record: {line[:80].decode(errors='replace')}",
             hint="--from-json takes what `ottla consume --json` prints.",
         ) from None
 
@@ -172,8 +171,8 @@ def _encoded(value: Any) -> bytes | None:
     return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()
 
 
-class Outcome:
-    """What became of the records: counted where they are delivered, in the producer's thread."""
+class Deliveries:
+    """Counts deliveries and errors; called in the producer's thread."""
 
     def __init__(self) -> None:
         self.written: Counter[int] = Counter()
@@ -191,7 +190,7 @@ class Outcome:
 
 def produce(
     topic: str,
-    records: Iterable[Sent],
+    records: Iterable[InputRecord],
     target: Target,
     *,
     prompt: str = "",
@@ -199,16 +198,17 @@ def produce(
     sync: bool = False,
     **settings: object,
 ) -> Counter[int]:
-    """Write them, one after the other if `sync`; how many went to each partition. The first that fails ends it."""
+    """Send records, each after the one before is delivered if `sync`; stops at the first error. Returns how many went
+    to each partition."""
     try:
         producer = Producer(
             target.bootstrap, config=target.config(**_patience(target), **settings), partitioner=partitioner
         )
     except BadSetting as bad:
         raise misused(bad) from None
-    outcome = Outcome()
+    outcome = Deliveries()
     try:
-        with telling_waits(), producer:
+        with waits_shown(), producer:
             for record in _prompted(records, prompt):
                 sent = producer.send(
                     topic,
@@ -230,14 +230,14 @@ def produce(
 
 
 def _patience(target: Target) -> dict[str, int]:
-    """How long to insist, unless the user says so: a program may wait for minutes, whoever looks at a terminal not."""
+    """Timeouts of a command, unless the user sets them: shorter than a program's."""
     if {"delivery.timeout.ms", "request.timeout.ms"} & target.settings.keys():
         return {}
     return {"delivery_timeout_ms": 2 * PATIENCE_MS, "request_timeout_ms": PATIENCE_MS}
 
 
-def _prompted(records: Iterable[Sent], prompt: str) -> Iterator[Sent]:
-    """Whoever types is asked for the next line, on a terminal."""
+def _prompted(records: Iterable[InputRecord], prompt: str) -> Iterator[InputRecord]:
+    """Print the prompt before each line, on a terminal."""
     asked = prompt if sys.stdin is not None and sys.stdin.isatty() else ""
     iterator = iter(records)
     while True:

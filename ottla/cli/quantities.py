@@ -1,4 +1,4 @@
-"""Quantities as people write them on a command line: sizes, durations, moments, offsets."""
+"""Sizes, durations and times as people write them on a command line."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Size(click.ParamType[int]):
                 return int(float(found[1]) * unit)
         except ValueError:
             pass
-        self.fail(f"{value!r} is no size; for example 100, 10kB or 1MiB", param, ctx)
+        self.fail(f"{value!r} is not a size; for example 100, 10kB or 1MiB", param, ctx)
 
 
 def moment_ms(text: str) -> int:
-    """ISO 8601, or milliseconds since 1970. Without a zone it is this machine's. ValueError if it is neither."""
+    """ISO 8601, in local time unless it names a zone, or milliseconds since 1970. ValueError if it is neither."""
     if text.isdecimal():
         return int(text)
     given = datetime.fromisoformat(text)
@@ -43,18 +43,18 @@ def moment_ms(text: str) -> int:
 
 
 def duration_ms(text: str) -> int:
-    """`PT1H30M`, `P7D`, `90s`, `2h`, `7d`. ValueError if it is none."""
+    """`PT1H30M`, `P7D`, `90s`, `2h`, `7d`. ValueError if it is not a duration."""
     if days := _DAYS.fullmatch(text):
         return int(days[1]) * 86_400_000
     found = _DURATION.fullmatch(text)
     parts = {name: int(part) for name, part in (found.groupdict() if found else {}).items() if part}
     if not parts:
-        raise ValueError(f"{text!r} is no duration; for example PT1H, 30m or 7d")
+        raise ValueError(f"{text!r} is not a duration; for example PT1H, 30m or 7d")
     return int(timedelta(**parts).total_seconds() * 1000)
 
 
 def shown_ms(timestamp_ms: int) -> str:
-    """A moment for people, in UTC."""
+    """A timestamp for people, in UTC."""
     if timestamp_ms < 0:
         return "-"
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"

@@ -1,4 +1,4 @@
-"""`ottla serve`: read the configuration, then become a broker."""
+"""`ottla serve`: load the configuration and run a broker."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ COPIES = (
     "transaction.state.log.replication.factor",
     "transaction.state.log.min.isr",
 )
-"""How many brokers internal topics ask for. With a store of its own a broker is alone, and nobody else will come."""
+"""Settings of internal topics that need several brokers; 1 for a broker with its own store, which stays alone."""
 
 
 class Serve(click.Command):
-    """A mistyped option is an event of the log, too, where the log is JSON."""
+    """Logs wrong usage as JSON if the log format is JSON."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        typed = list(args)  # parsing takes them away
+        typed = list(args)  # parsing consumes them
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as misused:
@@ -45,7 +45,7 @@ class Serve(click.Command):
 
 
 def _asks_for_json(typed: list[str]) -> bool:
-    """Of arguments that cannot be parsed."""
+    """Whether arguments that cannot be parsed ask for JSON."""
     _, named, after = " ".join(typed).replace("=", " ").rpartition("--log-format ")
     if named:
         return after.split(" ", 1)[0] == "json"
@@ -96,10 +96,10 @@ def command(
     log_level: str,
     as_json: bool,
 ) -> None:
-    """Run a broker until it is told to stop (SIGTERM or Ctrl-C).
+    """Run a broker until SIGTERM or Ctrl-C.
 
-    Settings have Kafka's names. A flag beats an environment variable (OTTLA_ADVERTISED_LISTENERS for
-    advertised.listeners), and that beats the file.
+    Settings have Kafka's names. An option overrides an environment variable (OTTLA_ADVERTISED_LISTENERS for
+    advertised.listeners), and that overrides the file.
 
     \b
     Example:
@@ -160,7 +160,7 @@ def _serve(
 
 
 def _check_store(url: str) -> None:
-    """What is wrong with its name is found before the broker starts: it will not become right by being tried again."""
+    """Fail before the start if the URL of the store is invalid: a retry would not help."""
     kind, _, where = url.partition(":")
     if kind == "zookeeper":
         from ottla.cluster.zookeeper_options import Address
@@ -170,14 +170,14 @@ def _check_store(url: str) -> None:
         except Fault as fault:
             raise Misused(f"ottla.store: {fault}") from None
     elif kind != "embedded":
-        raise Misused(f"ottla.store: {url!r} is no store: use embedded:PATH or zookeeper:HOST:PORT[,...][/chroot]")
+        raise Misused(f"ottla.store: {url!r} is not a store: use embedded:PATH or zookeeper:HOST:PORT[,...][/chroot]")
 
 
 def _run(config: BrokerConfig, form: str, *, as_json: bool) -> int:
     from ottla.broker.main import run
 
     def ready(listeners: list[Listener]) -> None:
-        """One line: whoever has started this waits for it."""
+        """Print the ready line, which scripts and process managers wait for."""
         addresses = [listener.address for listener in listeners]
         if as_json:
             said = f"broker {config.broker_id} ready on {', '.join(addresses)}"
@@ -189,7 +189,7 @@ def _run(config: BrokerConfig, form: str, *, as_json: bool) -> int:
     try:
         return run(config, ready)
     except Fault as fault:
-        if form == "json":  # in the name of the broker
+        if form == "json":
             log.critical("%s", fault)
             return Failure.exit_code
         raise Failure(str(fault)) from None
@@ -198,27 +198,27 @@ def _run(config: BrokerConfig, form: str, *, as_json: bool) -> int:
 def _sentence(bad: BadConfig) -> str:
     if len(bad.problems) == 1:
         return bad.problems[0]
-    return "\n  ".join((f"{len(bad.problems)} things are wrong with the configuration:", *bad.problems))
+    return "\n  ".join((f"the configuration has {len(bad.problems)} errors:", *bad.problems))
 
 
 def _announce(config: BrokerConfig) -> None:
-    """What an operator should know about this configuration, before the broker starts."""
+    """Log what an operator should know about this configuration."""
     if config.inert:
-        log.info("accepted, has no effect here: %s", ", ".join(sorted(config.inert)))
+        log.info("settings without effect: %s", ", ".join(sorted(config.inert)))
     ensemble = config.inert.get("zookeeper.connect")
     if ensemble and config.source("ottla.store") is ConfigSource.DEFAULT:
         log.warning(
-            "zookeeper.connect has no effect, and this broker is a cluster of its own; ottla.store=zookeeper:%s uses "
-            "that ensemble",
+            "zookeeper.connect has no effect: this broker is a cluster of its own; ottla.store=zookeeper:%s uses the "
+            "ensemble",
             ensemble.strip(),
         )
     for listener in config.endpoints:
         if (listener.advertised_host, listener.advertised_port) != (listener.host, listener.port):
-            log.info("clients of %s are sent to %s", listener.name, listener.advertised_address)
+            log.info("listener %s is advertised as %s", listener.name, listener.advertised_address)
     exposed = [listener.address for listener in config.endpoints if listener.beyond_loopback]
     if exposed:
         log.warning(
-            "listening beyond this machine (%s) without authentication: whoever can connect can read and "
-            "write everything",
+            "listening beyond this machine (%s) without authentication: every client that connects can read and write "
+            "everything",
             ", ".join(exposed),
         )

@@ -1,4 +1,4 @@
-"""`ottla simulate`: whole clusters on a virtual clock, with faults from a seed, and checkers over what clients saw."""
+"""`ottla simulate`: clusters on a virtual clock, with faults from a seed, and checkers of what clients saw."""
 
 from __future__ import annotations
 
@@ -21,48 +21,52 @@ if TYPE_CHECKING:
     from ottla.sim.simulation import Outcome
 
 SHOWN_MAX: Final = 8
-"""Of what went wrong in one run."""
+"""Violations and failures of one run."""
 HASH_SEED: Final = "0"
 
 
 @click.command("simulate")
-@click.option("--seed", type=int, default=1, show_default=True, help="What chance decides comes from it.")
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="How many, from --seed on.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides everything random.")
+@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Number of seeds, from --seed on.")
 @click.option(
-    "--minutes", type=click.FloatRange(0.1), default=3.0, show_default=True, help="Virtual time with faults, each."
+    "--minutes",
+    type=click.FloatRange(0.1),
+    default=3.0,
+    show_default=True,
+    help="Virtual time with faults of a seed.",
 )
 @click.option("--brokers", type=click.IntRange(1, 5), default=3, show_default=True, help="How many brokers.")
 @click.option("--fault", "only", metavar="NAME", multiple=True, help="Only faults of this kind; may be repeated.")
-@click.option("--trace", is_flag=True, help="Print what happens, line by line.")
-@click.option("--detail", is_flag=True, help="With --trace: what brokers log about their ordinary business, too.")
+@click.option("--trace", is_flag=True, help="Print events, line by line.")
+@click.option("--detail", is_flag=True, help="With --trace: log lines of brokers below WARNING, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, once all seeds have run.")
 def command(
     seed: int, seeds: int, minutes: float, brokers: int, only: tuple[str, ...], trace: bool, detail: bool, as_json: bool
 ) -> None:
     """Run real brokers and clients in one process, on a virtual clock.
 
-    Faults of every kind come and go while clients write and read; then everything is healed, and what clients were
-    told is checked: nothing acknowledged is lost, doubled or out of order. Odd seeds copy with transactions and move
-    money, too: the copy is its original, the sum stays the same. The same seed is the same run, to the last byte.
+    Faults come and go while clients write and read. Then everything is healed and the answers that clients got are
+    checked: no acknowledged record is lost, duplicated or out of order. Odd seeds also run transactions: a copy must
+    equal its original, and the sum of a bank must stay the same. The same seed gives the same run, byte by byte.
 
     \b
     Example:
       ottla simulate --seed 1 --seeds 10
     """
     if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
-        # Sets of strings would come in another order every time.
+        # Otherwise the order of sets of strings would differ between runs.
         environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
         os.execve(sys.executable, [sys.executable, "-m", "ottla", *sys.argv[1:]], environment)
     _check_faults(only)
     began = time.monotonic()
     outcomes: list[Outcome] = []
     for each in range(seed, seed + seeds):
-        outcome = _run(each, minutes, brokers, only, trace, detail, told=not as_json)
+        outcome = _run(each, minutes, brokers, only, trace, detail, verbose=not as_json)
         outcomes.append(outcome)
         if not outcome.good and not as_json:
             _report(outcome, minutes, brokers, only)
     if as_json:
-        print_json([_as_told(outcome) for outcome in outcomes])
+        print_json([_as_json(outcome) for outcome in outcomes])
     else:
         _sum_up(outcomes, time.monotonic() - began)
     failed = [outcome.seed for outcome in outcomes if not outcome.good]
@@ -75,20 +79,20 @@ def _check_faults(only: tuple[str, ...]) -> None:
 
     unknown = [name for name in only if name not in KINDS]
     if unknown:
-        raise click.UsageError(f"there is no fault {unknown[0]!r}; there are: {', '.join(KINDS)}")
+        raise click.UsageError(f"unknown fault {unknown[0]!r}; known are: {', '.join(KINDS)}")
 
 
 def _run(
-    seed: int, minutes: float, brokers: int, only: tuple[str, ...], trace: bool, detail: bool, *, told: bool
+    seed: int, minutes: float, brokers: int, only: tuple[str, ...], trace: bool, detail: bool, *, verbose: bool
 ) -> Outcome:
     from ottla.sim.simulation import simulate
 
     began = time.monotonic()
-    show = partial(click.echo, err=not told) if trace else None
+    show = partial(click.echo, err=not verbose) if trace else None
     outcome = simulate(seed, minutes, brokers=brokers, only=only or None, show=show, detail=detail)
-    gc.unfreeze()  # brokers freeze what they load for good; these are gone
+    gc.unfreeze()  # objects that the brokers of this run have frozen
     gc.collect()
-    if not told:
+    if not verbose:
         return outcome
     counts = outcome.counts
     click.echo(
@@ -115,7 +119,7 @@ def _report(outcome: Outcome, minutes: float, brokers: int, only: tuple[str, ...
     click.echo(f"  run it again: ottla simulate {again} --trace --detail")
 
 
-def _as_told(outcome: Outcome) -> dict[str, object]:
+def _as_json(outcome: Outcome) -> dict[str, object]:
     return {
         "seed": outcome.seed,
         "good": outcome.good,

@@ -1,8 +1,8 @@
-"""Partitions spread evenly over brokers, with as few moves as that takes; pure.
+"""Replica placement for `ottla reassign plan`: even over brokers, with few moves. Pure.
 
-What is there stays. Then replicas leave the broker that has most for the one that has fewest, one by one, until no two
-brokers differ by more than one; there is always one to move, because the first has partitions that the other has not.
-The same is done with leaders, among the replicas of each partition, as far as that goes.
+Replicas stay where they are. Then one replica after the other moves from the broker with the most to the broker with
+the fewest, until no two brokers differ by more than one; one can always move, because the first broker has partitions
+that the other lacks. Preferred leaders are levelled the same way, among the replicas of each partition.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ def spread(now: Mapping[TopicPartition, Sequence[int]], brokers: Sequence[int], 
     """Replicas for each partition, the preferred leader first. ValueError: there are too few brokers."""
     moves: Moves = {}
     held = _Counts(brokers)
-    for place, replicas in now.items():
+    for tp, replicas in now.items():
         count = copies or len(replicas)
         if count > len(brokers):
-            raise ValueError(f"{place}: {count} replicas need as many brokers; there are {len(brokers)}")
-        moves[place] = [broker for broker in replicas if broker in brokers][:count]
-        held.add(moves[place])
-    for place, replicas in now.items():
-        while len(moves[place]) < (copies or len(replicas)):
-            added = held.fewest(lambda broker, place=place: broker not in moves[place])  # type: ignore[misc]
-            moves[place].append(added)
+            raise ValueError(f"{tp}: {count} replicas need as many brokers; there are {len(brokers)}")
+        moves[tp] = [broker for broker in replicas if broker in brokers][:count]
+        held.add(moves[tp])
+    for tp, replicas in now.items():
+        while len(moves[tp]) < (copies or len(replicas)):
+            added = held.fewest(lambda broker, tp=tp: broker not in moves[tp])  # type: ignore[misc]
+            moves[tp].append(added)
             held.add([added])
     _level_replicas(moves, held)
     _level_leaders(moves, brokers)

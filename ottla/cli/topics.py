@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Mapping
 
 import click
 
-from ottla.cli.cluster import Target, administer, cluster_options, failure_of, json_option
 from ottla.cli.completion import topic_names
 from ottla.cli.delete_records import delete_records
 from ottla.cli.failure import Misused, Suggesting, split_pair
-from ottla.cli.output import alarming, commas, human_bytes, print_json, print_table
+from ottla.cli.output import alarming, answer, commas, human_bytes, json_option, print_blocks, print_rows, print_table
 from ottla.cli.partition_stats import PartitionStats, partition_stats
-from ottla.cli.planning import Traffic
+from ottla.cli.planning import ExpectedTraffic
 from ottla.cli.planning import plan as planned
 from ottla.cli.quantities import Size
+from ottla.cli.target import Target, administer, cluster_options, errors_of, failure_of, report_each
 from ottla.client.admin import Admin, NewTopic, Partition, ResourceKind, Topic
 from ottla.client.errors import ClientError, TopicExists, UnknownTopic
 from ottla.client.values import TopicPartition
 
 TOPIC_SOURCE = 1
-"""DescribeConfigs' number for a setting that the topic itself has."""
+"""DescribeConfigs' number for a setting of the topic itself."""
 
 
 @click.group("topics", cls=Suggesting)
@@ -48,7 +48,7 @@ names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME.
     help="[default: default.replication.factor of the broker]",
 )
 @click.option("--config", "settings", metavar="NAME=VALUE", multiple=True, help="A topic setting; repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="Succeed when the topic is there already.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists already.")
 @cluster_options
 @json_option
 def create(
@@ -68,13 +68,14 @@ def create(
     """
     configs = dict(split_pair(each, "--config") for each in settings)
     topics = [NewTopic(name, partitions or -1, replication_factor or -1, configs) for name in dict.fromkeys(names)]
-    errors = administer(target, lambda admin: _errors_of(admin.create_topics(topics)))
-    _report("created", names, errors, TopicExists if if_not_exists else None, as_json)
+    errors = administer(target, lambda admin: errors_of(admin.create_topics(topics)))
+    ignored = TopicExists if if_not_exists else None
+    report_each("created", "topic", names, errors, as_json=as_json, ignored=ignored)
 
 
 @command.command("delete")
 @names_argument
-@click.option("--if-exists", is_flag=True, help="Succeed when there is no such topic.")
+@click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @cluster_options
 @json_option
 def delete(names: tuple[str, ...], if_exists: bool, target: Target, as_json: bool) -> None:
@@ -84,19 +85,20 @@ def delete(names: tuple[str, ...], if_exists: bool, target: Target, as_json: boo
     Example:
       ottla topics delete orders
     """
-    errors = administer(target, lambda admin: _errors_of(admin.delete_topics(list(dict.fromkeys(names)))))
-    _report("deleted", names, errors, UnknownTopic if if_exists else None, as_json)
+    errors = administer(target, lambda admin: errors_of(admin.delete_topics(list(dict.fromkeys(names)))))
+    ignored = UnknownTopic if if_exists else None
+    report_each("deleted", "topic", names, errors, as_json=as_json, ignored=ignored)
 
 
 @command.command("list")
-@click.option("--internal", is_flag=True, help="Also those the cluster keeps for itself.")
+@click.option("--internal", is_flag=True, help="Internal topics, too.")
 @click.option("--names", is_flag=True, help="Only the names, one to a line.")
 @cluster_options
 @json_option
 def list_(internal: bool, names: bool, target: Target, as_json: bool) -> None:
-    """List topics: how many partitions and replicas each has, how large one copy is, and how many records are in it.
+    """List topics with their partitions, replicas, the size of one replica, and records.
 
-    Records are counted by their offsets, so there are fewer where a topic is compacted or written by transactions.
+    Records are counted by offsets: a compacted or transactional topic has fewer records than that.
 
     \b
     Example:
@@ -110,44 +112,37 @@ def list_(internal: bool, names: bool, target: Target, as_json: bool) -> None:
 
     topics, stats = administer(target, look)
     if names:
-        if as_json:
-            print_json([topic.name for topic in topics])
-        else:
-            click.echo("".join(f"{topic.name}\n" for topic in topics), nl=False)
+        listed = [topic.name for topic in topics]
+        answer(as_json, listed, lambda: click.echo("".join(f"{name}\n" for name in listed), nl=False))
         return
-    rows = [(topic, _total(topic, stats, "size"), _total(topic, stats, "records")) for topic in topics]
-    if as_json:
-        print_json(
-            [
-                {
-                    "name": topic.name,
-                    "partitions": len(topic.partitions),
-                    "replication_factor": _replication_factor(topic),
-                    "internal": topic.internal,
-                    "size_bytes": size,
-                    "records": records,
-                }
-                for topic, size, records in rows
-            ]
+    found = [(topic, _total(topic, stats, "size"), _total(topic, stats, "records")) for topic in topics]
+    value = [
+        {
+            "name": topic.name,
+            "partitions": len(topic.partitions),
+            "replication_factor": _replication_factor(topic),
+            "internal": topic.internal,
+            "size_bytes": size,
+            "records": records,
+        }
+        for topic, size, records in found
+    ]
+    rows = [
+        (
+            topic.name,
+            len(topic.partitions),
+            _replicas_each(topic),
+            "?" if size is None else human_bytes(size),
+            "?" if records is None else f"{records:,}",
         )
-    elif rows:
-        print_table(
-            ("TOPIC", "PARTITIONS", "REPLICAS", "SIZE", "RECORDS"),
-            [
-                (
-                    topic.name,
-                    len(topic.partitions),
-                    _replicas_each(topic),
-                    "?" if size is None else human_bytes(size),
-                    "?" if records is None else f"{records:,}",
-                )
-                for topic, size, records in rows
-            ],
-        )
+        for topic, size, records in found
+    ]
+    header = ("TOPIC", "PARTITIONS", "REPLICAS", "SIZE", "RECORDS")
+    answer(as_json, value, lambda: print_rows(header, rows))
 
 
 def _total(topic: Topic, stats: Mapping[TopicPartition, PartitionStats], name: str) -> int | None:
-    """Over all partitions; None if one of them could not be asked."""
+    """Over all partitions; None if one of them is unknown."""
     values = [getattr(stats[TopicPartition(topic.name, part.partition)], name) for part in topic.partitions]
     return None if None in values else sum(values)
 
@@ -155,7 +150,7 @@ def _total(topic: Topic, stats: Mapping[TopicPartition, PartitionStats], name: s
 @command.command("describe")
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=topic_names)
 @click.option("--under-replicated", is_flag=True, help="Only partitions with a replica that is not in sync.")
-@click.option("--unavailable", is_flag=True, help="Only partitions that nobody leads.")
+@click.option("--unavailable", is_flag=True, help="Only partitions without a leader.")
 @cluster_options
 @json_option
 def describe(names: tuple[str, ...], under_replicated: bool, unavailable: bool, target: Target, as_json: bool) -> None:
@@ -174,13 +169,8 @@ def describe(names: tuple[str, ...], under_replicated: bool, unavailable: bool, 
     described, errors, stats = administer(target, look)
     if under_replicated or unavailable:
         described = _only_troubled(described, under_replicated, unavailable)
-    if as_json:
-        print_json([_as_json(topic, settings, stats) for topic, settings in described])
-    else:
-        for position, (topic, settings) in enumerate(described):
-            if position:
-                click.echo()
-            _print_topic(topic, settings, stats)
+    blocks = [(topic, settings, stats) for topic, settings in described]
+    answer(as_json, [_as_json(*block) for block in blocks], lambda: print_blocks(blocks, _print_topic))
     if errors:
         raise failure_of(errors)
 
@@ -189,7 +179,7 @@ Described = list[tuple[Topic, dict[str, str]]]
 
 
 def _only_troubled(described: Described, under_replicated: bool, unavailable: bool) -> Described:
-    """The topics that have such partitions, with those alone."""
+    """The topics that have such partitions, and only these partitions."""
 
     def troubled(partition: Partition) -> bool:
         short = len(partition.in_sync) < len(partition.replicas)
@@ -205,7 +195,7 @@ def _only_troubled(described: Described, under_replicated: bool, unavailable: bo
 
 @command.command("alter")
 @click.argument("name", shell_complete=topic_names)
-@click.option("--partitions", metavar="N", type=click.IntRange(min=1), help="Grow it to this many.")
+@click.option("--partitions", metavar="N", type=click.IntRange(min=1), help="Increase the number of partitions to N.")
 @click.option("--config", "settings", metavar="NAME=VALUE", multiple=True, help="Change a setting; repeatable.")
 @click.option("--delete-config", "removed", metavar="NAME", multiple=True, help="Return it to its default; repeatable.")
 @cluster_options
@@ -218,9 +208,9 @@ def alter(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Give a topic more partitions, or other settings.
+    """Add partitions to a topic, or change its settings.
 
-    With more partitions keys go to other ones than before; records stay where they are.
+    Adding partitions changes the partition of most keys; existing records do not move.
 
     \b
     Example:
@@ -228,7 +218,7 @@ def alter(
     """
     put = dict(split_pair(each, "--config") for each in settings)
     if partitions is None and not put and not removed:
-        raise Misused("nothing to change", hint="Say --partitions, --config or --delete-config.")
+        raise Misused("nothing to change", hint="Use --partitions, --config or --delete-config.")
 
     async def change(admin: Admin) -> None:
         if put or removed:
@@ -237,10 +227,8 @@ def alter(
             await admin.create_partitions(name, partitions)
 
     administer(target, change)
-    if as_json:
-        print_json({"altered": name, "partitions": partitions, "configs": put, "deleted_configs": list(removed)})
-    else:
-        click.echo(f"altered topic {name}")
+    value = {"altered": name, "partitions": partitions, "configs": put, "deleted_configs": list(removed)}
+    answer(as_json, value, f"altered topic {name}")
 
 
 @command.command("plan")
@@ -258,14 +246,14 @@ def alter(
     default=5000.0,
     show_default=True,
     metavar="N",
-    help="Records per second that one consumer manages; measure it.",
+    help="Records per second that one consumer can process; measure it.",
 )
 @click.option(
     "--partition-rate",
     type=Size(),
     default="10MB",
     show_default=True,
-    help="Bytes per second that one partition takes; `ottla bench produce` measures it.",
+    help="Bytes per second that one partition can take; `ottla bench produce` measures it.",
 )
 @click.option(
     "--growth",
@@ -273,7 +261,7 @@ def alter(
     default=2.0,
     show_default=True,
     metavar="N",
-    help="How much more there will be before the topic is made anew.",
+    help="Factor by which the traffic will grow.",
 )
 @click.option("--brokers", type=click.IntRange(min=1), default=3, show_default=True, metavar="N")
 @click.option("--replication-factor", type=click.IntRange(min=1), default=3, show_default=True, metavar="N")
@@ -290,7 +278,7 @@ def plan(
     retention_hours: float,
     as_json: bool,
 ) -> None:
-    """Estimate how many partitions a topic needs, from its peak rate. No broker is asked.
+    """Estimate how many partitions a topic needs, from its peak rate. It needs no broker.
 
     \b
     Example:
@@ -298,32 +286,26 @@ def plan(
     """
     if replication_factor > brokers:
         raise Misused(f"{replication_factor} replicas need as many brokers; there are {brokers}")
-    traffic = Traffic(
+    traffic = ExpectedTraffic(
         rate, record_size, consumer_rate, partition_rate, growth, brokers, replication_factor, retention_hours
     )
     found = planned(traffic)
-    if as_json:
-        print_json(found._asdict())
-        return
-    click.echo(f"partitions   {found.partitions}")
-    click.echo(
+    text = (
+        f"partitions   {found.partitions}\n"
         f"  to write   {found.for_writing}: {human_bytes(found.bytes_per_second * growth)}/s expected, "
-        f"{human_bytes(partition_rate)}/s each"
-    )
-    click.echo(
+        f"{human_bytes(partition_rate)}/s each\n"
         f"  to read    {found.for_reading}: {rate * growth:,.0f} records/s expected, "
-        f"{consumer_rate:,.0f} for each consumer"
+        f"{consumer_rate:,.0f} for each consumer\n"
+        f"  rounded up to a multiple of {brokers} brokers, so that each leads the same number\n"
+        f"consumers    {found.consumers} in a group keep up with the peak of today\n"
+        f"disk         at most {human_bytes(found.disk_bytes_per_broker)} on each broker in {retention_hours:g} hours\n"
+        f"\nottla topics create NAME --partitions {found.partitions} --replication-factor {replication_factor}"
     )
-    click.echo(f"  rounded up to a multiple of {brokers} brokers, so that all lead as many")
-    click.echo(f"consumers    {found.consumers} in a group keep up with the peak of today")
-    click.echo(
-        f"disk         at most {human_bytes(found.disk_bytes_per_broker)} on each broker in {retention_hours:g} hours"
-    )
-    click.echo(f"\nottla topics create NAME --partitions {found.partitions} --replication-factor {replication_factor}")
+    answer(as_json, found._asdict(), text)
 
 
 async def _describe(admin: Admin, names: list[str]) -> tuple[Described, list[ClientError]]:
-    """Topics with the settings they have of their own, and what could not be described."""
+    """Topics with the settings that are set on the topic itself, and the errors of topics that failed."""
     found: list[Topic] = []
     errors: list[ClientError] = []
     if names:
@@ -342,35 +324,6 @@ async def _describe(admin: Admin, names: list[str]) -> tuple[Described, list[Cli
         own = {entry.name: entry.value or "" for entry in entries if entry.source == TOPIC_SOURCE}
         described.append((topic, own))
     return described, errors
-
-
-async def _errors_of(work: Awaitable[None]) -> Mapping[object, ClientError]:
-    """What failed, of a call about several topics."""
-    try:
-        await work
-    except ClientError as error:
-        if not error.errors:
-            raise
-        return error.errors
-    return {}
-
-
-def _report(
-    done: str,
-    names: Iterable[str],
-    errors: Mapping[object, ClientError],
-    forgiven: type[ClientError] | None,
-    as_json: bool,
-) -> None:
-    succeeded = [name for name in dict.fromkeys(names) if name not in errors]
-    failed = {name: error for name, error in errors.items() if not (forgiven and isinstance(error, forgiven))}
-    if as_json:
-        print_json({done: succeeded, "failed": {name: str(error) for name, error in failed.items()}})
-    else:
-        for name in succeeded:
-            click.echo(f"{done} topic {name}")
-    if failed:
-        raise failure_of(list(failed.values()))
 
 
 def _replicas_each(topic: Topic) -> str:
@@ -392,7 +345,7 @@ def _print_topic(topic: Topic, settings: dict[str, str], stats: Mapping[TopicPar
         click.echo(f"  {name}={value}")
     rows = []
     for partition in topic.partitions:
-        told = stats[TopicPartition(topic.name, partition.partition)]
+        known = stats[TopicPartition(topic.name, partition.partition)]
         rows.append(
             (
                 partition.partition,
@@ -400,9 +353,9 @@ def _print_topic(topic: Topic, settings: dict[str, str], stats: Mapping[TopicPar
                 partition.leader_epoch,
                 commas(partition.replicas),
                 alarming(commas(partition.in_sync), len(partition.in_sync) < len(partition.replicas)),
-                "?" if told.log_start is None else told.log_start,
-                "?" if told.end is None else told.end,
-                "?" if told.size is None else human_bytes(told.size),
+                "?" if known.log_start is None else known.log_start,
+                "?" if known.end is None else known.end,
+                "?" if known.size is None else human_bytes(known.size),
             )
         )
     header = ("PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC", "LOG START", "HIGH WATERMARK", "SIZE")
@@ -425,9 +378,9 @@ def _as_json(
                 "leader_epoch": partition.leader_epoch,
                 "replicas": partition.replicas,
                 "in_sync": partition.in_sync,
-                "log_start": (told := stats[TopicPartition(topic.name, partition.partition)]).log_start,
-                "high_watermark": told.end,
-                "size_bytes": told.size,
+                "log_start": (known := stats[TopicPartition(topic.name, partition.partition)]).log_start,
+                "high_watermark": known.end,
+                "size_bytes": known.size,
             }
             for partition in topic.partitions
         ],

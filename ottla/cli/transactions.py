@@ -1,4 +1,4 @@
-"""`ottla transactions`: which are under way, who takes part, and ending one from outside."""
+"""`ottla transactions`: list and describe transactions, find and abort hanging ones."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 
 import click
 
-from ottla.cli.cluster import Target, administer, cluster_options, json_option, parse_place
+from ottla.cli.cluster_store import ClusterStore, store_options
 from ottla.cli.failure import Failure, Misused, Suggesting
-from ottla.cli.output import commas, print_json, print_table
-from ottla.cli.outside import Outside, store_options
+from ottla.cli.output import answer, commas, json_option, print_rows, print_table
 from ottla.cli.quantities import shown_ms
+from ottla.cli.target import Target, administer, cluster_options, parse_partition, partitions_of
 from ottla.client.admin import Admin
 from ottla.client.admin.transaction_admin import OPEN_FOR_MS, ActiveProducer, HangingTransaction
 from ottla.client.values import TopicPartition
@@ -18,7 +18,7 @@ from ottla.client.values import TopicPartition
 
 @click.group("transactions", cls=Suggesting)
 def command() -> None:
-    """Show transactions, and end one whose producer hangs.
+    """Show transactions, and abort one whose producer hangs.
 
     \b
     Example:
@@ -44,10 +44,8 @@ def list_(states: tuple[str, ...], target: Target, as_json: bool) -> None:
       ottla transactions list --state Ongoing
     """
     found = administer(target, lambda admin: admin.list_transactions(states))
-    if as_json:
-        print_json([each._asdict() for each in found])
-    elif found:
-        print_table(("TRANSACTIONAL ID", "PRODUCER", "STATE"), found)
+    header = ("TRANSACTIONAL ID", "PRODUCER", "STATE")
+    answer(as_json, [each._asdict() for each in found], lambda: print_rows(header, found))
 
 
 @command.command("describe")
@@ -55,16 +53,13 @@ def list_(states: tuple[str, ...], target: Target, as_json: bool) -> None:
 @cluster_options
 @json_option
 def describe(ids: tuple[str, ...], target: Target, as_json: bool) -> None:
-    """Show how far a transaction is, and which partitions it has written.
+    """Show the state of transactions, and the partitions they have written.
 
     \b
     Example:
       ottla transactions describe copier-1
     """
     found = administer(target, lambda admin: admin.describe_transactions(list(dict.fromkeys(ids)))).values()
-    if as_json:
-        print_json([each._asdict() | {"partitions": [place._asdict() for place in each.partitions]} for each in found])
-        return
     now_ms = time.time_ns() // 1_000_000
     rows = [
         (
@@ -80,7 +75,8 @@ def describe(ids: tuple[str, ...], target: Target, as_json: bool) -> None:
         for each in found
     ]
     header = ("TRANSACTIONAL ID", "STATE", "PRODUCER", "EPOCH", "OPEN FOR", "TIMEOUT", "COORDINATOR", "PARTITIONS")
-    print_table(header, rows)
+    value = [each._asdict() | {"partitions": [tp._asdict() for tp in each.partitions]} for each in found]
+    answer(as_json, value, lambda: print_table(header, rows))
 
 
 @command.command("producers")
@@ -94,16 +90,13 @@ def producers(partition: str, target: Target, as_json: bool) -> None:
     Example:
       ottla transactions producers orders-0
     """
-    place = parse_place(partition)
+    tp = parse_partition(partition)
 
     async def ask(admin: Admin) -> list[ActiveProducer]:
-        await admin.describe_topics([place.topic])  # says at once that it is not there
-        return await admin.describe_producers(place)
+        await admin.describe_topics([tp.topic])  # fails at once if the topic does not exist
+        return await admin.describe_producers(tp)
 
     found = administer(target, ask)
-    if as_json:
-        print_json([each._asdict() for each in found])
-        return
     rows = [
         (
             each.producer_id,
@@ -114,7 +107,8 @@ def producers(partition: str, target: Target, as_json: bool) -> None:
         )
         for each in found
     ]
-    print_table(("PRODUCER", "EPOCH", "LAST SEQUENCE", "LAST TIME", "OPEN SINCE OFFSET"), rows)
+    header = ("PRODUCER", "EPOCH", "LAST SEQUENCE", "LAST TIME", "OPEN SINCE OFFSET")
+    answer(as_json, [each._asdict() for each in found], lambda: print_table(header, rows))
 
 
 @command.command("hanging")
@@ -125,15 +119,15 @@ def producers(partition: str, target: Target, as_json: bool) -> None:
     type=click.FloatRange(0),
     default=OPEN_FOR_MS / 1000,
     show_default=True,
-    help="Only those that were last written so long ago.",
+    help="Only those without a write for at least this long.",
 )
 @cluster_options
 @json_option
 def hanging(topics: tuple[str, ...], open_for: float, target: Target, as_json: bool) -> None:
-    """Find transactions that nobody will end: open in a partition, and unknown to every coordinator.
+    """Find hanging transactions: open in a partition, and unknown to every coordinator.
 
-    Readers with isolation.level=read_committed wait before such a one for ever, and it is not compacted. Without a
-    topic, all are looked through.
+    Consumers with isolation.level=read_committed cannot read past such a transaction, and the log cleaner stops before
+    it. Without a topic, all topics are searched.
 
     \b
     Example:
@@ -145,25 +139,22 @@ def hanging(topics: tuple[str, ...], open_for: float, target: Target, as_json: b
             described = list((await admin.describe_topics(list(dict.fromkeys(topics)))).values())
         else:
             described = await admin.list_topics(internal=True)
-        places = [TopicPartition(topic.name, each.partition) for topic in described for each in topic.partitions]
-        return await admin.hanging_transactions(places, open_for_ms=round(open_for * 1000))
+        return await admin.hanging_transactions(list(partitions_of(described)), open_for_ms=round(open_for * 1000))
 
     found = administer(target, find)
-    if as_json:
-        print_json([{"partition": str(place)} | producer._asdict() for place, producer in found])
-        return
     rows = [
-        (place, each.producer_id, each.producer_epoch, each.transaction_start, shown_ms(each.last_timestamp))
-        for place, each in found
+        (tp, each.producer_id, each.producer_epoch, each.transaction_start, shown_ms(each.last_timestamp))
+        for tp, each in found
     ]
-    if rows:
-        print_table(("PARTITION", "PRODUCER", "EPOCH", "OPEN SINCE OFFSET", "LAST TIME"), rows)
+    header = ("PARTITION", "PRODUCER", "EPOCH", "OPEN SINCE OFFSET", "LAST TIME")
+    value = [{"partition": str(tp)} | producer._asdict() for tp, producer in found]
+    answer(as_json, value, lambda: print_rows(header, rows))
 
 
 @command.command("abort")
 @click.argument("transactional_id", metavar="[ID]", required=False)
-@click.option("--partition", metavar="TOPIC-N", help="Where a hanging one is open; with --producer, instead of ID.")
-@click.option("--producer", "producer_id", metavar="PRODUCER", type=int, help="Whose it is.")
+@click.option("--partition", metavar="TOPIC-N", help="Of a hanging transaction; with --producer, instead of ID.")
+@click.option("--producer", "producer_id", metavar="PRODUCER", type=int, help="Producer id of a hanging transaction.")
 @store_options
 @cluster_options
 @json_option
@@ -171,14 +162,14 @@ def abort(
     transactional_id: str | None,
     partition: str | None,
     producer_id: int | None,
-    outside: Outside,
+    store: ClusterStore,
     target: Target,
     as_json: bool,
 ) -> None:
-    """Shut out the producer that uses an id now: what it has not committed is aborted.
+    """Fence the producer of a transactional id: its open transaction is aborted.
 
-    Or end a hanging transaction, which no coordinator knows. Only brokers may do that, so the cluster's store must be
-    named as it is for `ottla serve`: whoever can read it may speak for the cluster.
+    Or abort a hanging transaction, which no coordinator knows. Only brokers may do that, so the command needs the
+    cluster's store, named as for `ottla serve`: it authenticates with the secret in it.
 
     \b
     Example:
@@ -186,30 +177,30 @@ def abort(
       ottla transactions abort --partition orders-0 --producer 4001 --store embedded:ottla-data/store.db
     """
     if (transactional_id is None) == (partition is None or producer_id is None):
-        raise Misused("abort what?", hint="Give an ID, or --partition with --producer; `ottla transactions hanging`.")
+        raise Misused(
+            "name one transaction",
+            hint="Give an ID, or --partition with --producer as `ottla transactions hanging` shows them.",
+        )
     if transactional_id is not None:
         name = transactional_id
         administer(target, lambda admin: admin.fence_producer(name))
-        told: dict[str, object] = {"fenced": name}
-        text = f"shut out the producer of {name}; what it had not committed is aborted"
+        value: dict[str, object] = {"fenced": name}
+        text = f"fenced the producer of {name}; its open transaction is aborted"
     else:
-        place = parse_place(partition or "")
-        offset = _abort_hanging(place, producer_id or 0, outside, target)
-        told = {"aborted": str(place), "offset": offset}
-        text = f"aborted what producer {producer_id} had begun in {place} at offset {offset}"
-    if as_json:
-        print_json(told)
-    else:
-        click.echo(text)
+        tp = parse_partition(partition or "")
+        offset = _abort_hanging(tp, producer_id or 0, store, target)
+        value = {"aborted": str(tp), "offset": offset}
+        text = f"aborted the transaction that producer {producer_id} began in {tp} at offset {offset}"
+    answer(as_json, value, text)
 
 
-def _abort_hanging(place: TopicPartition, producer_id: int, outside: Outside, target: Target) -> int:
-    found = administer(target, lambda admin: admin.hanging_transactions([place], open_for_ms=0))
+def _abort_hanging(tp: TopicPartition, producer_id: int, store: ClusterStore, target: Target) -> int:
+    found = administer(target, lambda admin: admin.hanging_transactions([tp], open_for_ms=0))
     for _, producer in found:
         if producer.producer_id == producer_id:
-            outside.abort(place, producer)
+            store.abort(tp, producer)
             return producer.transaction_start
     raise Failure(
-        f"no transaction of producer {producer_id} hangs in {place}",
-        hint="`ottla transactions list` shows those that a coordinator knows: abort them by their id.",
+        f"producer {producer_id} has no hanging transaction in {tp}",
+        hint="`ottla transactions list` shows those that a coordinator knows: abort one by its transactional id.",
     )

@@ -1,4 +1,4 @@
-"""`ottla zookeeper`: a real ZooKeeper ensemble on this machine, for development and tests."""
+"""`ottla zookeeper`: an Apache ZooKeeper ensemble on this machine, for development and tests."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ LOOK_SECONDS = 0.5
 
 
 @click.command("zookeeper")
-@click.option("--nodes", type=click.Choice(["1", "3"]), default="1", show_default=True, help="How many servers.")
-@click.option("--data", metavar="DIR", default="zookeeper-data", show_default=True, help="Where they keep their data.")
+@click.option("--nodes", type=click.Choice(["1", "3"]), default="1", show_default=True, help="Number of servers.")
+@click.option("--data", metavar="DIR", default="zookeeper-data", show_default=True, help="Data directory.")
 @click.option(
     "--port",
     metavar="PORT",
     type=click.IntRange(0, 65533),
     default=2181,
     show_default=True,
-    help="Port of the first one, the others follow; 0 picks free ones.",
+    help="Port of the first server, the others follow; 0 picks free ports.",
 )
 @click.option("--jars", metavar="DIR", help="ZooKeeper's jars.  [default: OTTLA_ZOOKEEPER_JARS, or those of PySpark]")
 @json_option
 def command(nodes: str, data: str, port: int, jars: str | None, as_json: bool) -> None:
-    """Run a ZooKeeper ensemble until told to stop (SIGTERM or Ctrl-C).
+    """Run a ZooKeeper ensemble until SIGTERM or Ctrl-C.
 
-    It is Apache ZooKeeper itself, from the jars that PySpark brings along, listening on this machine only. Brokers
-    use it with --store zookeeper:HOST:PORT.
+    It is Apache ZooKeeper, from the jars of PySpark, listening on this machine only. Brokers use it with --store
+    zookeeper:HOST:PORT.
 
     \b
     Example:
@@ -72,7 +72,7 @@ def _run(ensemble: Ensemble, stop: threading.Event, *, as_json: bool) -> int:
         while not stop.wait(LOOK_SECONDS):
             for server in ensemble.servers:
                 if not server.running:
-                    raise Fault(f"a server ended by itself, its log ({server.log}) says:\n{server.last_words()}")
+                    raise Fault(f"a server has exited; its log ({server.log}) ends with:\n{server.last_words()}")
     finally:
         ensemble.stop()
     return 0

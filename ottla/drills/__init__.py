@@ -1,1 +1,1 @@
-"""Drills: something breaks in a small cluster on purpose, told in plain words, and every outcome is checked."""
+"""Drills: lessons on a small cluster that is broken on purpose; every outcome is checked."""

@@ -1,14 +1,14 @@
-"""Drills of clients: what producers and consumers notice when brokers fail, come back, or are added. They are Ottla's
-own clients with default settings."""
+"""Drills about clients: producers and consumers with default settings while brokers fail, come back, or are added."""
 
 from __future__ import annotations
 
 import time
 from typing import Final
 
+from ottla.client.values import TopicPartition
 from ottla.drills.stage import Stage
-from ottla.drills.steady import Reading, Writing
-from ottla.local.snapshot import ClusterSnapshot, Replicas
+from ottla.drills.steady import SteadyConsumer, SteadyProducer
+from ottla.local.snapshot import ClusterSnapshot, PartitionReplicas
 
 TOPIC: Final = "orders"
 SAFE: Final = {"min.insync.replicas": "2"}
@@ -18,14 +18,13 @@ CATCH_UP_SECONDS: Final = 20.0
 
 
 async def producer_recovers(stage: Stage) -> None:
-    await stage.probe.create(TOPIC, [(1, 2, 3), (2, 3, 1), (3, 1, 2)], configs=SAFE)
-    stage.say(f"Topic {TOPIC} has three partitions on three brokers, each leads one. A producer writes to all of them.")
+    stage.say(f"Topic {TOPIC} has three partitions, one led by each of three brokers. A producer writes to all.")
     stage.show_topics(TOPIC)
-    await stage.made(TOPIC, 3)
-    async with Writing(stage, TOPIC, 3) as writing:
+    await stage.create(TOPIC, [(1, 2, 3), (2, 3, 1), (3, 1, 2)], configs=SAFE)
+    async with SteadyProducer(stage, TOPIC, 3) as writing:
         await writing.more(500)
         await stage.kill(1)
-        await stage.led_by_another(TOPIC, 1)
+        await stage.led_by_other(TOPIC, 1)
         await writing.more(1000)
         await stage.restart(1)
         await writing.more(500)
@@ -37,11 +36,10 @@ async def producer_recovers(stage: Stage) -> None:
 
 
 async def consumer_recovers(stage: Stage) -> None:
-    await stage.probe.create(TOPIC, [(1, 2, 3), (2, 3, 1), (3, 1, 2)], configs=SAFE)
-    stage.say(f"Topic {TOPIC} has three partitions on three brokers. A producer writes, a consumer reads along.")
+    stage.say(f"Topic {TOPIC} has three partitions on three brokers. A producer writes, and a consumer reads.")
     stage.show_topics(TOPIC)
-    await stage.made(TOPIC, 3)
-    async with Reading(stage, TOPIC, "kitchen") as reading, Writing(stage, TOPIC, 3) as writing:
+    await stage.create(TOPIC, [(1, 2, 3), (2, 3, 1), (3, 1, 2)], configs=SAFE)
+    async with SteadyConsumer(stage, TOPIC, "kitchen") as reading, SteadyProducer(stage, TOPIC, 3) as writing:
         await writing.more(500)
         await stage.until("the consumer reads", reading.seen_count, lambda count: count > 0)
         await stage.kill(1)
@@ -53,7 +51,9 @@ async def consumer_recovers(stage: Stage) -> None:
         await writing.stop()
         wanted = sum(map(len, stage.acknowledged.values()))
         await stage.until(f"the consumer has seen all {wanted} records", reading.seen_count, lambda n: n >= wanted)
-        stage.check(not reading.disorder, "it saw each once, in the order of its partition", reading.disorder[:2])
+        stage.check(
+            not reading.disorder, "it has read each record once, in order within partitions", reading.disorder[:2]
+        )
         stage.check(not reading.failures, "the consumer reported no error to its program", reading.failures[:1])
         for partition in range(3):
             stage.check(
@@ -86,7 +86,7 @@ async def fast_catch_up(stage: Stage) -> None:
         within=CATCH_UP_SECONDS,
     )
     took = time.monotonic() - begun
-    stage.say(f"It has caught up {MEGABYTES} MB in {took:.2f} s: {MEGABYTES / took:.0f} MB/s.")
+    stage.say(f"It has copied the missing {MEGABYTES} MB in {took:.2f} s: {MEGABYTES / took:.0f} MB/s.")
     await stage.same_logs(TOPIC, (1, 2, 3))
 
 
@@ -95,14 +95,17 @@ async def add_a_broker(stage: Stage) -> None:
     await stage.probe.create(TOPIC, partitions=partitions, copies=3, configs=SAFE)
     stage.say(f"Topic {TOPIC} has {partitions} partitions of three replicas: each of three brokers has all of them.")
     stage.show_topics(TOPIC)
-    async with Writing(stage, TOPIC, partitions) as writing:
+    async with SteadyProducer(stage, TOPIC, partitions) as writing:
         await writing.more(500)
         added = stage.cluster.add(4)
         added.launch()
         await added.until_ready()
-        stage.say("Broker 4 joins. It gets nothing by itself: replicas move when they are told to.")
-        await stage.until("all brokers know it", stage.probe.everybody_knows, lambda known: known == {(1, 2, 3, 4)})
-        await stage.probe.reassign({(TOPIC, n): [(n + k) % 4 + 1 for k in range(3)] for n in range(partitions)})
+        stage.say("Broker 4 joins. It has no replicas until a reassignment moves some to it.")
+        await stage.until(
+            "all brokers have registered", stage.probe.registered_brokers, lambda ids: ids == {(1, 2, 3, 4)}
+        )
+        spread = {TopicPartition(TOPIC, n): [(n + k) % 4 + 1 for k in range(3)] for n in range(partitions)}
+        await stage.probe.reassign(spread)
         share = partitions * 3 // 4
         await stage.until(
             f"every broker has its fair share, {share} replicas, all in sync",
@@ -117,12 +120,12 @@ async def add_a_broker(stage: Stage) -> None:
         await writing.more(500)
         await writing.stop()
         stage.say(f"The longest the producer waited for an acknowledgement was {writing.longest_silence:.2f} s.")
-        stage.check(not writing.failures, "the producer noticed nothing of it", writing.failures[:1])
+        stage.check(not writing.failures, "the producer reported no error to its program", writing.failures[:1])
     for partition in range(partitions):
         await stage.nothing_lost(TOPIC, partition)
 
 
-def _orders(snapshot: ClusterSnapshot) -> list[Replicas]:
+def _orders(snapshot: ClusterSnapshot) -> list[PartitionReplicas]:
     return [state for (topic, _), state in snapshot.partitions.items() if topic == TOPIC]
 
 
@@ -153,16 +156,14 @@ async def replicas_spread(stage: Stage) -> None:
     followed = {broker_id: held[broker_id] - led[broker_id] for broker_id in brokers}
     stage.check(set(led.values()) == {1}, "each of the four brokers leads one partition", led)
     stage.check(set(followed.values()) == {1}, "and follows one", followed)
-    await stage.probe.create("TopicA", [(101, 102), (102, 103)])
     stage.show_topics("TopicA")
-    await stage.made("TopicA", 2)
-    stage.say("Topic TopicA: 101 leads partition 0 and 102 partition 1; 102 follows the one, 103 the other.")
+    await stage.create("TopicA", [(101, 102), (102, 103)])
+    stage.say("Topic TopicA: broker 101 leads partition 0 and 102 follows; 102 leads partition 1 and 103 follows.")
     await _replicated(stage, "TopicA", 0, (101, 102))
     await _replicated(stage, "TopicA", 1, (102, 103))
-    await stage.probe.create("three", [(101, 102, 103), (102, 103, 101)])
     stage.show_topics("three")
-    await stage.made("three", 2)
-    stage.say("Topic three: what is written to one broker is copied to the two others.")
+    await stage.create("three", [(101, 102, 103), (102, 103, 101)])
+    stage.say("Topic three: the two followers copy every record from the leader.")
     await _replicated(stage, "three", 0, (101, 102, 103))
     await _replicated(stage, "three", 1, (101, 102, 103))
 

@@ -1,4 +1,4 @@
-"""When a record is committed, who may see it, and what an acknowledgement is worth: high watermark and acks."""
+"""Drills about the high watermark (when a record is committed and visible) and about acks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def high_watermark(stage: Stage) -> None:
     await stage.write(topic, 4)
     await stage.pause(*FOLLOWERS)
     given = await stage.probe.write_to(LEADER, topic, stage.next_values(2), acks=LEADER_ONLY)
-    stage.check(given == (4, 6), f"the leader takes 2 records, acks=1: offsets 4 and 5 of {topic}-0", given)
+    stage.check(given == (4, 6), f"the leader appends 2 records, acks=1: offsets 4 and 5 of {topic}-0", given)
     end = len(stage.on_disk(LEADER, topic))
     behind = [len(stage.on_disk(each, topic)) for each in FOLLOWERS]
     stage.check(behind == [4, 4], f"neither follower has them in its log of {topic}-0", behind)
@@ -52,14 +52,13 @@ async def high_watermark(stage: Stage) -> None:
 
 
 async def _on_three(stage: Stage, topic: str) -> None:
-    await stage.probe.create(topic, [HOLDERS])
-    await stage.made(topic, 1)
+    await stage.create(topic, [HOLDERS])
     stage.show_replicas(topic)
     await stage.in_sync(topic, HOLDERS)
 
 
 async def _marks(stage: Stage, topic: str) -> list[str]:
-    """The leader's log, with its high watermark and its end."""
+    """The leader's log, with its high watermark and log end offset."""
     high = await stage.probe.end(topic)
     end = len(stage.on_disk(LEADER, topic))
     return pictures.log(
@@ -69,13 +68,13 @@ async def _marks(stage: Stage, topic: str) -> list[str]:
 
 async def acks(stage: Stage) -> None:
     topic = "payments"
-    stage.say("The text is older than Kafka 3.0: since then the default of acks is all, here too.")
+    stage.say("The text is older than Kafka 3.0: since then the default of acks is all, in Ottla, too.")
     await _on_three(stage, topic)
     await stage.write(topic, 3)
     await _acks_zero(stage, topic)
     stage.say(
-        "acks=1: the leader alone acknowledges. Both followers are paused: at most the first record still reaches "
-        "them, as the answer to a Fetch that they had sent before."
+        "acks=1: the leader acknowledges without its followers. Both are paused: only the first record may still reach "
+        "them, in the response to a Fetch that they sent before."
     )
     await stage.pause(*FOLLOWERS)
     held = len(stage.acknowledged[topic, 0])
@@ -90,30 +89,29 @@ async def acks(stage: Stage) -> None:
     stage.probe.answer_seconds = SHORT_SECONDS
     given = await stage.probe.write_to(LEADER, topic, ["acks=all"], acks=ALL)
     stage.probe.answer_seconds = 5.0
-    told = given.name.upper() if isinstance(given, ErrorCode) else given
+    error = given.name.upper() if isinstance(given, ErrorCode) else given
     stage.check(
         given is ErrorCode.request_timed_out,
-        f"the record for {topic}-0 is not acknowledged ({told}): nothing is promised",
-        told,
+        f"the record for {topic}-0 is not acknowledged ({error}): it may be lost",
+        error,
     )
     await stage.draw()
     await stage.kill(LEADER)
     stage.resume(*FOLLOWERS)
-    await stage.led_by_another(topic, LEADER)
-    # The first one may be in the answer to a Fetch that a follower had sent before it was paused.
+    await stage.led_by_other(topic, LEADER)
     left = len(await stage.read(topic))
     stage.check(left in (held, held + 1), "at most the first of the two records has reached a follower", left)
-    await stage.some_lost(topic, left, "the leader alone had it when it acknowledged (acks=1), and the leader died")
+    await stage.some_lost(topic, left, "only the leader had it when it acknowledged (acks=1), and the leader died")
     stage.check(
         "acks=all" not in await stage.read(topic),
-        "the record with acks=all is gone, too, but it was never acknowledged: its producer knows, and sends it again",
+        "the record with acks=all is lost, too, but it was not acknowledged: its producer sends it again",
     )
     await stage.write(topic, 1)
     await stage.nothing_lost(topic)
 
 
 async def _acks_zero(stage: Stage, topic: str) -> None:
-    stage.say("acks=0: the producer sends, and waits for no answer.")
+    stage.say("acks=0: the producer sends, and does not wait for a response.")
     await stage.probe.send(LEADER, topic, "acks=0")
     deadline = time.monotonic() + PATIENCE_SECONDS
     while "acks=0" not in (found := await stage.read(topic)):
@@ -122,12 +120,12 @@ async def _acks_zero(stage: Stage, topic: str) -> None:
         await asyncio.sleep(LOOK_SECONDS)
     stage.acknowledged[topic, 0].append("acks=0")
     stage.unanswered[topic, 0] = 1
-    stage.check(True, f"1 record sent with acks=0: it is in {topic}-0, but no answer says so")
+    stage.check(True, f"1 record sent with acks=0: it is in {topic}-0, but the producer gets no response")
     await stage.draw()
-    stage.say(f"A second one goes to broker 2, as if that still led {topic}-0. Broker 2 drops it, and answers nothing.")
+    stage.say(f"A second record goes to broker 2, which does not lead {topic}-0: it drops it without a response.")
     await stage.probe.send(2, topic, "acks=0, lost")
     await stage.write(topic, 1)
     holders = [each for each in HOLDERS if "acks=0, lost" in stage.on_disk(each, topic)]
     stage.check(
-        not holders, f"the record is in no log of {topic}-0: it is lost, and its producer will never know", holders
+        not holders, f"the record is in no log of {topic}-0: it is lost, and its producer does not know", holders
     )

@@ -1,4 +1,4 @@
-"""At most once, at least once, exactly once: what a group processes when a consumer fails."""
+"""Drill about delivery semantics when a consumer fails: at most once, at least once, exactly once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from ottla.drills.stage import Stage
 
 RESULT: Final = "RECORD "
 SEEN_ALL_MS: Final = 1000
-"""When nothing has come for so long, there is no more."""
+"""Timeout after which a partition counts as read to its end."""
 
 
 async def delivery(stage: Stage) -> None:
     topic, copy = "invoices", "booked"
-    await stage.probe.create(topic, partitions=1, copies=1)
-    await stage.probe.create(copy, partitions=1, copies=1)
-    await stage.made(topic, 1)
-    await stage.made(copy, 1)
+    await stage.create(topic, partitions=1, copies=1)
+    await stage.create(copy, partitions=1, copies=1)
     await stage.write(topic, 5)
     tp = TopicPartition(topic, 0)
     processed: dict[str, int] = {}
@@ -37,7 +35,7 @@ async def delivery(stage: Stage) -> None:
     async with _careful(stage, topic, "most") as consumer:
         await _assigned(consumer)
         at = await consumer.position(tp)
-    stage.check(at == 5, f"the next one begins at 5: offsets 3 and 4 of {topic}-0 are lost to this group", at)
+    stage.check(at == 5, f"the next consumer starts at 5: this group never processes offsets 3 and 4 of {topic}-0", at)
     await _at_least_once(stage, topic)
     await _exactly_once(stage, topic, copy)
 
@@ -56,7 +54,7 @@ async def _at_least_once(stage: Stage, topic: str) -> None:
     at["processed"] = 5
     stage.check(
         processed == [0, 1, 2, 0, 1, 2, 3, 4],
-        f"the next one begins at 0: offsets 0 to 2 of {topic}-0 are processed twice, none is lost",
+        f"the next consumer starts at 0: offsets 0 to 2 of {topic}-0 are processed twice, none is lost",
     )
     await stage.draw()
 
@@ -77,11 +75,11 @@ async def _exactly_once(stage: Stage, topic: str, copy: str) -> None:
         got,
     )
     written = len(stage.on_disk((await stage.probe.replicas(copy)).leader, copy))
-    stage.check(written > 5, f"the log of {copy}-0 has the aborted attempt, too; readers skip it", written)
+    stage.check(written > 5, f"the log of {copy}-0 has the aborted results, too; read_committed skips them", written)
 
 
 async def _read_committed(stage: Stage, topic: str) -> list[str]:
-    """All that a consumer of a partition sees which passes over transactions that were aborted."""
+    """All values that a read_committed consumer sees."""
     tp = TopicPartition(topic, 0)
     got: list[str] = []
     async with Consumer(
@@ -94,10 +92,10 @@ async def _read_committed(stage: Stage, topic: str) -> list[str]:
 
 
 async def _once_picture(stage: Stage, topic: str, copy: str) -> list[str]:
-    """The records, and the results: what is in the log, and what of it is committed."""
+    """The records, and the results: those in the log, and those committed."""
     source = await log_picture(stage, topic, {"committed": "delivery-exactly"}, {})
     values = stage.on_disk((await stage.probe.replicas(copy)).leader, copy)
-    written = sum(value.startswith(RESULT) for value in values)  # beside them are the markers of transactions
+    written = sum(value.startswith(RESULT) for value in values)  # the others are transaction markers
     seen = await _read_committed(stage, copy)
     return [
         *source,

@@ -1,4 +1,4 @@
-"""How clients find brokers: any broker is a bootstrap server, writes go to the leader, reads may go to a replica."""
+"""Drills about bootstrap and metadata, and about fetching from a near follower."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ HOLDERS = (1, 2, 3)
 
 
 async def bootstrap(stage: Stage) -> None:
-    await stage.probe.create(TOPIC, [(1,), (2,), (3,)])
     stage.show_topics(TOPIC)
-    await stage.made(TOPIC, 3)
+    await stage.create(TOPIC, [(1,), (2,), (3,)])
     snapshots = [await stage.probe.snapshot_of(broker_id) for broker_id in HOLDERS]
     for broker_id, snapshot in zip(HOLDERS, snapshots, strict=True):
         stage.check(
             snapshot.brokers == HOLDERS,
-            f"broker {broker_id}, asked for metadata, names all brokers: {', '.join(map(str, snapshot.brokers))}",
+            f"the metadata of broker {broker_id} names all brokers: {', '.join(map(str, snapshot.brokers))}",
             snapshot.brokers,
         )
     stage.check(
         all(snapshot.partitions == snapshots[0].partitions for snapshot in snapshots),
-        "all of them name the same topics, partitions and leaders",
+        "all brokers return the same topics, partitions and leaders",
     )
     for broker_id in HOLDERS:
         address = stage.cluster[broker_id].bootstrap
@@ -44,25 +43,24 @@ async def bootstrap(stage: Stage) -> None:
         consumer.assign([TopicPartition(TOPIC, n) for n in range(3)])
         got = await read_on(consumer, 9)
     stage.check(len(got) == 9, "a consumer that knows only broker 3 reads all of them", len(got))
-    told = await stage.probe.write_to(2, TOPIC, ["astray"], 0)
-    name = told.name.upper() if isinstance(told, ErrorCode) else "it was acknowledged"
+    refused = await stage.probe.write_to(2, TOPIC, ["astray"], 0)
+    name = refused.name.upper() if isinstance(refused, ErrorCode) else "it was acknowledged"
     stage.check(
-        told is ErrorCode.not_leader_or_follower,
-        f"broker 2 refuses a write to {TOPIC}-0, which broker 1 leads ({name}): one leader takes all writes",
+        refused is ErrorCode.not_leader_or_follower,
+        f"broker 2 refuses a write to {TOPIC}-0, which broker 1 leads ({name}): only the leader accepts writes",
         name,
     )
 
 
 async def replica_reads(stage: Stage) -> None:
     topic = "nearby"
-    await stage.probe.create(topic, [HOLDERS])
     stage.show_replicas(topic)
-    await stage.made(topic, 1)
+    await stage.create(topic, [HOLDERS])
     await stage.in_sync(topic, HOLDERS)
     await stage.write(topic, 10)
-    stage.say("Each broker is in a rack of its own: broker 1 in rack-1, broker 2 in rack-2, broker 3 in rack-3.")
+    stage.say("Each broker is in its own rack: broker 1 in rack-1, broker 2 in rack-2, broker 3 in rack-3.")
     near = await stage.until(
-        f"the leader of {topic}-0 sends a consumer with client.rack=rack-2 to broker 2 (preferred read replica)",
+        f"the leader of {topic}-0 names broker 2 as preferred read replica for client.rack=rack-2",
         lambda: stage.probe.preferred_replica(topic, "rack-2"),
         lambda named: named == 2,
     )
@@ -81,9 +79,9 @@ async def replica_reads(stage: Stage) -> None:
         consumer.assign([TopicPartition(topic, 0)])
         got = [value for _, _, value in await read_on(consumer, 10)]
     stage.check(got == stage.acknowledged[topic, 0], f"a consumer in rack-2 reads {topic}-0 in order", len(got))
-    told = await stage.probe.write_to(2, topic, ["astray"])
+    given = await stage.probe.write_to(2, topic, ["astray"])
     stage.check(
-        told is ErrorCode.not_leader_or_follower,
+        given is ErrorCode.not_leader_or_follower,
         f"broker 2 still refuses writes to {topic}-0: they go to the leader",
-        told,
+        given,
     )

@@ -1,7 +1,7 @@
-"""Replicas that fail one after the other, and what is left when they come back.
+"""Drills about failing replicas: in-sync replicas, clean and unclean leader election.
 
-The topic is `notes`, one partition on brokers 1, 2 and 3, led by 1. Broker 4 has none of it: it is there to be asked
-when the other three are gone.
+The topic is `notes`, one partition on brokers 1, 2 and 3, led by 1. Broker 4 has no replica of it: it answers requests
+while the other three are down.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ async def _three_replicas(stage: Stage, configs: dict[str, str] | None = None) -
     await stage.probe.create(TOPIC, [HOLDERS], configs=configs)
     stage.say(f"Topic {TOPIC} has one partition, {TOPIC}-0, with replicas on brokers 1, 2 and 3.")
     if SPARE in stage.cluster.brokers:
-        stage.say(f"Broker {SPARE} has none of it, and is not drawn: it is there to be asked when the others are gone.")
+        stage.say(f"Broker {SPARE} has no replica of it and is not drawn: it answers while the others are down.")
     stage.show_replicas(TOPIC)
     await stage.led_by(TOPIC, 1)
     await stage.in_sync(TOPIC, HOLDERS)
@@ -32,7 +32,7 @@ async def replica_fails(stage: Stage) -> None:
     await _three_replicas(stage)
     await stage.kill(3)
     await stage.in_sync(TOPIC, (1, 2))
-    stage.say("Writing goes on. Broker 3 gets none of it, and falls further and further out of sync with the leader.")
+    stage.say("Writes continue. Broker 3 does not get these records, and falls further and further behind the leader.")
     for _ in range(3):
         await stage.write(TOPIC, FIRST)
     missing = len(stage.acknowledged[TOPIC, 0]) - len(stage.on_disk(3, TOPIC))
@@ -49,7 +49,7 @@ async def two_replicas_fail(stage: Stage) -> None:
     await stage.write(TOPIC, FIRST)
     await stage.kill(2)
     await stage.in_sync(TOPIC, (1,))
-    stage.say("There is still one in-sync replica, even though it is the leader: writing goes on.")
+    stage.say("One replica is still in sync, the leader itself: writes continue.")
     await stage.write(TOPIC, FIRST)
     await stage.nothing_lost(TOPIC)
 
@@ -77,16 +77,16 @@ async def leader_fails_last(stage: Stage) -> None:
     state = await stage.probe.replicas(TOPIC)
     stage.check(
         state.in_sync == (1,),
-        f"three replicas of {TOPIC}-0 are dead, and broker 1 is still the in-sync one: it has all that was written",
+        f"three replicas of {TOPIC}-0 are dead, and only broker 1 is in sync: it has every record",
         state.in_sync,
     )
-    stage.say("Broker 4 runs, and knows the topic, but has no replica of it.")
+    stage.say("Broker 4 runs and knows the topic, but has no replica of it.")
     await stage.refused(TOPIC)
 
 
 async def recover_clean(stage: Stage) -> None:
     await _all_fail(stage)
-    stage.say("Recovery A: wait for the leader, which alone has everything.")
+    stage.say("Recovery A: wait for the last leader, the only broker with every record.")
     await stage.restart(3)
     await stage.restart(2)
     await stage.refused(TOPIC)
@@ -94,7 +94,7 @@ async def recover_clean(stage: Stage) -> None:
     await stage.restart(1)
     await stage.led_by(TOPIC, 1)
     await stage.write(TOPIC, FIRST)
-    stage.say("The other two are brought back in sync.")
+    stage.say("The other two catch up, and are in sync again.")
     await stage.in_sync(TOPIC, HOLDERS)
     await stage.nothing_lost(TOPIC)
     await stage.same_logs(TOPIC, HOLDERS)
@@ -103,27 +103,27 @@ async def recover_clean(stage: Stage) -> None:
 async def recover_unclean(stage: Stage) -> None:
     await _all_fail(stage, UNCLEAN)
     had = {broker_id: stage.on_disk(broker_id, TOPIC) for broker_id in HOLDERS}
-    stage.say("Recovery B (unclean.leader.election.enable=true): whichever replica comes back first is elected.")
+    stage.say("Recovery B (unclean.leader.election.enable=true): the first replica that comes back is elected.")
     await stage.restart(3)
     await stage.led_by(TOPIC, 3)
-    await stage.some_lost(TOPIC, FIRST, "they were written after broker 3 had failed, and broker 3 leads now")
+    await stage.some_lost(TOPIC, FIRST, "they were written after broker 3 had failed, and broker 3 is the leader now")
     await stage.write(TOPIC, FIRST)
-    stage.say(f"These records have the offsets {FIRST} to {2 * FIRST - 1}, which other records had before.")
+    stage.say(f"These records have the offsets {FIRST} to {2 * FIRST - 1}, which the lost records had before.")
     stage.say(f"Brokers 1 and 2 come back. Their logs diverge from the leader's at offset {FIRST}: they truncate them.")
     await stage.restart(1)
     await stage.restart(2)
     await stage.in_sync(TOPIC, HOLDERS)
     await stage.same_logs(TOPIC, HOLDERS)
-    await _thrown_away(stage, had, {1: 2 * FIRST, 2: FIRST})
+    await _truncated(stage, had, {1: 2 * FIRST, 2: FIRST})
     await stage.nothing_lost(TOPIC)
 
 
-async def _thrown_away(stage: Stage, had: dict[int, list[str]], expected: dict[int, int]) -> None:
+async def _truncated(stage: Stage, had: dict[int, list[str]], expected: dict[int, int]) -> None:
     for broker_id, count in expected.items():
         gone = stage.truncated(TOPIC, broker_id, had[broker_id])
         stage.check(
             gone == count,
-            f"broker {broker_id} has truncated its log of {TOPIC}-0: {count} acknowledged records thrown away",
+            f"broker {broker_id} has truncated its log of {TOPIC}-0: {count} acknowledged records are deleted",
             gone,
         )
 
@@ -131,18 +131,18 @@ async def _thrown_away(stage: Stage, had: dict[int, list[str]], expected: dict[i
 async def start_from_zero(stage: Stage) -> None:
     await _all_fail(stage, UNCLEAN)
     had = {broker_id: stage.on_disk(broker_id, TOPIC) for broker_id in HOLDERS}
-    stage.say("The extreme of recovery B: the replica that comes back first does so with an empty disk.")
+    stage.say("The extreme of recovery B: the first replica that comes back has an empty disk.")
     shutil.rmtree(stage.cluster[3].data)
     await stage.restart(3)
     await stage.led_by(TOPIC, 3)
-    await stage.some_lost(TOPIC, 0, "broker 3 leads now, and its disk was empty")
-    stage.say(f"The log of {TOPIC}-0 starts from zero.")
+    await stage.some_lost(TOPIC, 0, "broker 3 is the leader now, and its disk was empty")
+    stage.say(f"The log of {TOPIC}-0 starts from offset 0.")
     await stage.write(TOPIC, 10)
     await stage.restart(1)
     await stage.restart(2)
     await stage.in_sync(TOPIC, HOLDERS)
     await stage.same_logs(TOPIC, HOLDERS)
-    await _thrown_away(stage, had, {1: 3 * FIRST, 2: 2 * FIRST})
+    await _truncated(stage, had, {1: 3 * FIRST, 2: 2 * FIRST})
     await stage.nothing_lost(TOPIC)
 
 
@@ -154,14 +154,13 @@ async def eligible_leader(stage: Stage) -> None:
     await stage.write(TOPIC, FIRST)
     await stage.stop(2)
     await stage.in_sync(TOPIC, (1,))
-    stage.say("One in-sync replica is too few to acknowledge: so nothing is promised that broker 2 does not have.")
+    stage.say("One in-sync replica is fewer than min.insync.replicas: writes are refused, so broker 2 misses nothing.")
     await stage.refused(TOPIC)
     await stage.kill(1)
     await stage.led_by(TOPIC, -1)
     stage.say(
-        "Broker 2 is out of sync. But it left the in-sync replicas when they fell below two, so it has every "
-        "acknowledged "
-        "record: it is an eligible leader replica (ELR), and may be elected without loss."
+        "Broker 2 is out of sync. But no record was acknowledged since it left the in-sync replicas, so it has every "
+        "acknowledged record: it is an eligible leader replica (ELR), and can be elected without loss."
     )
     await stage.restart(2)
     await stage.led_by(TOPIC, 2)
@@ -183,7 +182,7 @@ async def no_replication(stage: Stage) -> None:
         await stage.write(TOPIC, FIRST, partition)
     await stage.kill(2)
     shutil.rmtree(stage.cluster[2].data)
-    stage.say("Its disk is gone with it.")
+    stage.say("Its disk is lost, too.")
     await stage.led_by(TOPIC, -1, partition=1)
     await stage.refused(TOPIC, partition=1)
     for partition in (0, 2):

@@ -1,6 +1,6 @@
-"""Consumer groups: how members share partitions, where each group stands, and what happens when a member dies.
+"""Drills about consumer groups: rebalance, committed offsets, and failover of members.
 
-The members are Ottla's own consumers. Heartbeats come every tenth of a second, so that a rebalance is over at once.
+The members are Ottla's consumers with a heartbeat every 100 ms, so that a rebalance is short.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ POLL_MS: Final = 50
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
-class Member:
-    """A consumer that reads along, and remembers what it read."""
+class DrillMember:
+    """A consumer that records what it has read."""
 
     def __init__(self, stage: Stage, topic: str, group: str, name: str) -> None:
         self.name = name
         self.group = group
         self.seen: list[tuple[int, int]] = []
-        """Partition and offset of each record, as they came."""
+        """Partition and offset of each record, in the order of reading."""
         self._consumer = Consumer(
             topic,
             bootstrap_servers=stage.cluster.bootstrap,
@@ -70,17 +70,17 @@ class Member:
             self.seen += [(each.partition, each.offset) for records in found.values() for each in records]
 
 
-class Group:
+class DrillGroup:
     """The members of one group, and how the coordinator describes them."""
 
     def __init__(self, stage: Stage, admin: Admin, stack: AsyncExitStack, topic: str, name: str) -> None:
         self.name = name
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, DrillMember] = {}
         self._stage, self._admin, self._stack, self._topic = stage, admin, stack, topic
 
     async def join(self, *names: str) -> None:
         for name in names:
-            member = await Member(self._stage, self._topic, self.name, name).join()
+            member = await DrillMember(self._stage, self._topic, self.name, name).join()
             self._stack.push_async_callback(member.leave)
             self.members[name] = member
         verb = "joins" if len(names) == 1 else "join"
@@ -91,7 +91,7 @@ class Group:
         self._stage.say(f"{name} leaves group {self.name}.")
 
     async def shares(self) -> dict[str, tuple[int, ...]]:
-        """Member to partitions, as the group coordinator has it; empty while the group rebalances."""
+        """Partitions of each member, from the group coordinator; empty during a rebalance."""
         try:
             described = (await self._admin.describe_groups([self.name]))[self.name]
         except ClientError:
@@ -104,7 +104,7 @@ class Group:
         }
 
     async def has_shares(self, *sizes: int, partitions: int) -> dict[str, tuple[int, ...]]:
-        """Until the members have so many partitions each, every partition with one member."""
+        """Wait until the members have these numbers of partitions, and every partition has one member."""
 
         def holds(found: dict[str, tuple[int, ...]]) -> bool:
             owned = sorted(partition for each in found.values() for partition in each)
@@ -112,7 +112,7 @@ class Group:
 
         words = ", ".join(map(str, sorted(sizes, reverse=True)))
         return await self._stage.until(
-            f"group {self.name}: the {partitions} partitions are shared {words}; each has one member",
+            f"group {self.name}: {partitions} partitions are assigned {words}; each has one member",
             self.shares,
             holds,
         )
@@ -121,7 +121,7 @@ class Group:
         return (await self._admin.describe_groups([self.name]))[self.name].coordinator
 
     async def seen_all(self, wanted: dict[int, int]) -> None:
-        """The members together have read every record once."""
+        """Wait until the members together have read every record once."""
         records = sorted((partition, offset) for partition, end in wanted.items() for offset in range(end))
 
         async def seen() -> list[tuple[int, int]]:
@@ -134,26 +134,25 @@ class Group:
         )
 
 
-async def _picture(topic: str, partitions: int, groups: Sequence[Group]) -> list[str]:
+async def _picture(topic: str, partitions: int, groups: Sequence[DrillGroup]) -> list[str]:
     found = {group.name: await group.shares() for group in groups if group.members}
     return pictures.shares(topic, range(partitions), found) if all(found.values()) else []
 
 
 async def fair_share(stage: Stage) -> None:
     topic = "shares"
-    await stage.probe.create(topic, [(1,), (2,), (2,), (1,)])
     stage.show_topics(topic)
-    await stage.made(topic, 4)
-    stage.say(f"Server 1 leads {topic}-0 and {topic}-3, server 2 leads {topic}-1 and {topic}-2.")
+    await stage.create(topic, [(1,), (2,), (2,), (1,)])
+    stage.say(f"Broker 1 leads {topic}-0 and {topic}-3, broker 2 leads {topic}-1 and {topic}-2.")
     async with AsyncExitStack() as stack, Admin(stage.cluster.bootstrap) as admin:
-        a, b = (Group(stage, admin, stack, topic, name) for name in ("share-A", "share-B"))
+        a, b = (DrillGroup(stage, admin, stack, topic, name) for name in ("share-A", "share-B"))
         stage.show(lambda: _picture(topic, 4, (a, b)))
         await a.join("C1")
         await a.has_shares(4, partitions=4)
         stage.say(f"Broker {await a.coordinator()} is the group coordinator of {a.name}.")
         await a.join("C2")
         await a.has_shares(2, 2, partitions=4)
-        stage.say("Which two each one gets is up to the assignor (partition.assignment.strategy).")
+        stage.say("The assignor decides which two each member gets (partition.assignment.strategy).")
         await b.join("C3", "C4", "C5", "C6")
         await b.has_shares(1, 1, 1, 1, partitions=4)
         for partition in range(4):
@@ -165,32 +164,31 @@ async def fair_share(stage: Stage) -> None:
             stage.check(member.seen == sorted(member.seen), f"{member.name} has read {own} in the order of the log")
         await a.leave("C2")
         await a.has_shares(4, partitions=4)
-        stage.say("Whoever is left takes over: no partition stays without a reader.")
+        stage.say("The remaining member takes over: no partition stays without a consumer.")
 
 
 async def idle_consumer(stage: Stage) -> None:
     topic = "TopicA3"
-    await stage.probe.create(topic, partitions=3, copies=1)
-    await stage.made(topic, 3)
+    await stage.create(topic, partitions=3, copies=1)
     async with AsyncExitStack() as stack, Admin(stage.cluster.bootstrap) as admin:
-        one, two = (Group(stage, admin, stack, topic, name) for name in ("Group1", "Group2"))
+        one, two = (DrillGroup(stage, admin, stack, topic, name) for name in ("Group1", "Group2"))
         stage.show(lambda: _picture(topic, 3, (one, two)))
         await one.join("G1-consumer1", "G1-consumer2")
         await one.has_shares(2, 1, partitions=3)
         await two.join("G2-consumer1", "G2-consumer2", "G2-consumer3")
         await two.has_shares(1, 1, 1, partitions=3)
-        stage.say("A fourth consumer is one more than there are partitions.")
+        stage.say("A fourth consumer joins, but there are only three partitions.")
         await two.join("G2-consumer4")
         shares = await two.has_shares(1, 1, 1, 0, partitions=3)
         idle = next(name for name, owned in shares.items() if not owned)
-        stage.say(f"{idle} is idle: a partition goes to one consumer of a group only.")
+        stage.say(f"{idle} is idle: within a group, a partition has one consumer only.")
         await two.leave(next(name for name in two.members if name != idle))
         shares = await two.has_shares(1, 1, 1, partitions=3)
         stage.check(len(shares[idle]) == 1, f"{idle} has taken over {topic}-{shares[idle][0]}", shares)
 
 
 async def log_picture(stage: Stage, topic: str, groups: dict[str, str], others: dict[str, int]) -> list[str]:
-    """A partition as a log, with the committed offsets of groups (shown under these names), and other positions."""
+    """A partition as a log, with the committed offsets of groups (by label) and other positions."""
     tp = TopicPartition(topic, 0)
     async with Admin(stage.cluster.bootstrap) as admin:
         offsets = {name: await admin.group_offsets(group) for name, group in groups.items()}
@@ -201,8 +199,7 @@ async def log_picture(stage: Stage, topic: str, groups: dict[str, str], others: 
 
 async def consumer_failover(stage: Stage) -> None:
     topic, group = "tickets", "desk"
-    await stage.probe.create(topic, partitions=1, copies=1)
-    await stage.made(topic, 1)
+    await stage.create(topic, partitions=1, copies=1)
     await stage.write(topic, 10)
     read: dict[str, int] = {}
     stage.show(lambda: log_picture(stage, topic, {"committed": group}, read))
@@ -213,21 +210,21 @@ async def consumer_failover(stage: Stage) -> None:
     )
     try:
         assert anna.stdout is not None
-        told = [(await anna.stdout.readline()).decode().strip() for _ in range(2)]
+        printed = [(await anna.stdout.readline()).decode().strip() for _ in range(2)]
     finally:
         with suppress(ProcessLookupError):
             anna.kill()
         await anna.wait()
     stage.check(
-        told == ["committed 6", "read 10"],
+        printed == ["committed 6", "read 10"],
         f"anna has processed all 10 records of {topic}-0, and committed offset 6",
-        told,
+        printed,
     )
     read["anna"] = 10
     await stage.draw()
     stage.say(f"anna is killed with kill -9 (pid {anna.pid}) before she commits the rest.")
-    stage.say(f"The group misses her after her session timeout: session.timeout.ms={SESSION_MS}.")
-    bert = await Member(stage, topic, group, "bert").join()
+    stage.say(f"The coordinator removes her after the session timeout: session.timeout.ms={SESSION_MS}.")
+    bert = await DrillMember(stage, topic, group, "bert").join()
     try:
 
         async def seen() -> list[int]:
@@ -235,12 +232,12 @@ async def consumer_failover(stage: Stage) -> None:
 
         await stage.write(topic, 2)
         got = await stage.until(
-            f"bert, of the same group, has {topic}-0 now and reads up to offset 11", seen, lambda got: 11 in got
+            f"bert, in the same group, has {topic}-0 now and reads up to offset 11", seen, lambda got: 11 in got
         )
     finally:
         await bert.leave()
     read["bert"] = 12
-    stage.check(got == list(range(6, 12)), "bert began at the committed offset 6, and missed nothing", got)
+    stage.check(got == list(range(6, 12)), "bert started at the committed offset 6, and missed nothing", got)
     again = [offset for offset in got if offset < 10]
     stage.check(
         again == [6, 7, 8, 9],
@@ -252,8 +249,7 @@ async def consumer_failover(stage: Stage) -> None:
 
 async def two_groups(stage: Stage) -> None:
     topic = "pace"
-    await stage.probe.create(topic, partitions=1, copies=1)
-    await stage.made(topic, 1)
+    await stage.create(topic, partitions=1, copies=1)
     tp = TopicPartition(topic, 0)
     names = {"A": "pace-A", "B": "pace-B"}
 
@@ -273,14 +269,14 @@ async def two_groups(stage: Stage) -> None:
     stage.say("The producer does not wait for them.")
     await stage.write(topic, 2)
     got = await _consume(stage, topic, names["A"], 1)
-    stage.check(got == [6], "group A remembers its offset: it goes on at 6", got)
+    stage.check(got == [6], "group A continues at its committed offset 6", got)
     got = await _consume(stage, topic, names["B"], 1)
-    stage.check(got == [9], "group B has its own: it goes on at 9", got)
+    stage.check(got == [9], "group B continues at its own committed offset 9", got)
     await stage.draw()
 
 
 async def _consume(stage: Stage, topic: str, group: str, count: int) -> list[int]:
-    """The offsets of the next so many records; they are committed."""
+    """Read and commit so many records; returns their offsets."""
     async with Consumer(
         topic,
         bootstrap_servers=stage.cluster.bootstrap,
@@ -295,8 +291,7 @@ async def _consume(stage: Stage, topic: str, group: str, count: int) -> list[int
 
 async def consumer_offsets(stage: Stage) -> None:
     topic, group = "news", "readers"
-    await stage.probe.create(topic, [(1, 2, 3)])
-    await stage.made(topic, 1)
+    await stage.create(topic, [(1, 2, 3)])
     await stage.write(topic, 9)
     await _consume(stage, topic, group, 3)
     holder = await _offsets_partition(stage, group)
@@ -305,7 +300,7 @@ async def consumer_offsets(stage: Stage) -> None:
     before = await stage.probe.end(OFFSETS_TOPIC, holder)
     for step in range(3):
         await _consume(stage, topic, group, 1)
-        stage.say(f"Group {group} reads a record of {topic}-0, and commits offset {step + 4}.")
+        stage.say(f"DrillGroup {group} reads a record of {topic}-0, and commits offset {step + 4}.")
         await stage.draw()
     after = await stage.probe.end(OFFSETS_TOPIC, holder)
     stage.check(after - before >= 3, f"each commit is a record in {OFFSETS_TOPIC}-{holder}", (before, after))
@@ -319,13 +314,13 @@ async def consumer_offsets(stage: Stage) -> None:
     stage.show_topics(OFFSETS_TOPIC)
     await stage.draw()
     await stage.kill(leader)
-    await stage.led_by_another(OFFSETS_TOPIC, leader, holder)
+    await stage.led_by_other(OFFSETS_TOPIC, leader, holder)
     got = await _consume(stage, topic, group, 1)
-    stage.check(got == [6], f"another broker coordinates, and group {group} starts where it left off: offset 6", got)
+    stage.check(got == [6], f"another broker coordinates, and group {group} continues where it stopped: offset 6", got)
 
 
 async def _offsets_partition(stage: Stage, group: str) -> int:
-    """Where a group's offsets are, as Kafka computes it: Java's hash of its id, modulo the partitions."""
+    """The partition with the offsets of a group: Java's hash of its id, modulo the partitions."""
     snapshot = await stage.probe.snapshot()
     count = sum(topic == OFFSETS_TOPIC for topic, _ in snapshot.partitions)
     value = 0
@@ -336,14 +331,8 @@ async def _offsets_partition(stage: Stage, group: str) -> int:
 
 async def consumer_threads(stage: Stage) -> None:
     topic, threads = "work", 3
-    await stage.probe.create(topic, partitions=threads, copies=1)
-    await stage.made(topic, threads)
-
-    async def logs() -> list[str]:
-        ends = [await stage.probe.end(topic, partition) for partition in range(threads)]
-        return [line for n, end in enumerate(ends) for line in pictures.log(f"{topic}-{n}", int(end), {})]
-
-    stage.show(logs)
+    await stage.create(topic, partitions=threads, copies=1)
+    stage.show_logs(topic, threads)
     for partition in range(threads):
         await stage.write(topic, 10, partition)
     seen: dict[str, dict[int, list[int]]] = {}

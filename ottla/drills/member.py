@@ -1,6 +1,6 @@
-"""A member of a consumer group in a process of its own, so that it can be killed: reads, commits part of it, waits.
+"""Group member in its own process, so that a drill can kill it: reads, commits some of it, waits.
 
-It prints `read N` when it has read so many records, and `committed N` when the offset is committed.
+It prints `committed N` after the commit of offset N, and `read N` after N records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Topics, partitions and offsets: what a log is, who reads it where, and which partition a record goes to."""
+"""Drills about topics, partitions and offsets: the log, consumer positions, and partitioners."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ottla.drills import pictures
 from ottla.drills.stage import Stage
 
 ENDS: Final = (7, 10, 11)
-"""The next offset of each partition in the texts' picture: the last ones are 6, 9 and 10."""
+"""The log end offset of each partition in the course text: the last offsets are 6, 9 and 10."""
 WEEK_MS: Final = 7 * 24 * 3600 * 1000
 SEGMENT_BYTES: Final = 1 << 20
 PIECE_BYTES: Final = 300_000
@@ -23,7 +23,7 @@ RUNS_MAX: Final = 8
 
 
 async def read_on(consumer: Consumer, count: int) -> list[tuple[int, int, str]]:
-    """Partition, offset and value of the next so many records, in the order in which they come."""
+    """Partition, offset and value of the next so many records."""
     seen: list[tuple[int, int, str]] = []
     async with asyncio.timeout(READ_MS / 1000 * 10):
         while len(seen) < count:
@@ -34,38 +34,32 @@ async def read_on(consumer: Consumer, count: int) -> list[tuple[int, int, str]]:
 
 async def offsets(stage: Stage) -> None:
     topic = "stream"
-    await stage.probe.create(topic, partitions=3, copies=1)
-    await stage.made(topic, 3)
-
-    async def picture() -> list[str]:
-        ends = [await stage.probe.end(topic, partition) for partition in range(3)]
-        return [line for n, end in enumerate(ends) for line in pictures.log(f"{topic}-{n}", int(end), {})]
-
-    stage.show(picture)
-    stage.say(f"Topic {topic} has three partitions. Each has offsets of its own, from 0 on.")
+    await stage.create(topic, partitions=3, copies=1)
+    stage.show_logs(topic, 3)
+    stage.say(f"Topic {topic} has three partitions. Each has its own offsets, from 0 on.")
     for partition, count in enumerate(ENDS):
         await stage.write(topic, count, partition)
     ends = [await stage.probe.end(topic, partition) for partition in range(3)]
-    stage.check(tuple(ends) == ENDS, "the last offsets are 6, 9 and 10: partitions do not count together", ends)
+    stage.check(tuple(ends) == ENDS, "the last offsets are 6, 9 and 10: each partition has its own", ends)
     seen = {
         (partition, offset): value for partition in range(3) for offset, value in await _values(stage, topic, partition)
     }
     stage.check(
         len(seen) == sum(ENDS) == len(set(seen.values())),
-        f"each of {sum(ENDS)} records has a name of its own: (topic, partition, offset)",
+        f"each of {sum(ENDS)} records has a unique name: (topic, partition, offset)",
         len(seen),
     )
     asked = await stage.probe.fetch_from((await stage.probe.replicas(topic, 1)).leader, topic, 1, 4)
     stage.check(
         isinstance(asked, list) and asked[0] == seen[1, 4],
-        f"({topic}, 1, 4) is {seen[1, 4]!r}, and a consumer that asks for it gets it",
+        f"({topic}, 1, 4) is {seen[1, 4]!r}, and a Fetch of that offset returns it",
         asked,
     )
     await stage.write(topic, 5, 1)
     again = dict(await _values(stage, topic, 1))
     stage.check(
         all(again[offset] == value for (partition, offset), value in seen.items() if partition == 1),
-        f"writing more to {topic}-1 changed no record that was there",
+        f"new records in {topic}-1 have changed no existing record",
     )
 
 
@@ -75,8 +69,7 @@ async def _values(stage: Stage, topic: str, partition: int) -> list[tuple[int, s
 
 async def two_readers(stage: Stage) -> None:
     topic = "log"
-    await stage.probe.create(topic, partitions=1, copies=1)
-    await stage.made(topic, 1)
+    await stage.create(topic, partitions=1, copies=1)
     position: dict[str, int] = {}
 
     async def picture() -> list[str]:
@@ -91,13 +84,13 @@ async def two_readers(stage: Stage) -> None:
             consumer.assign([tp])
             consumer.seek(tp, offset)
             position[name] = offset
-        stage.say("Consumer A starts at offset 4 and consumer B at offset 7, each where it chooses.")
+        stage.say("Consumer A seeks to offset 4, and consumer B to offset 7.")
         await stage.draw()
         [(_, offset, value)] = await read_on(a, 1)
         position["A"] = await a.position(tp)
         stage.check((offset, value) == (4, "record 4"), f"A reads offset 4 of {topic}-0", (offset, value))
         await stage.draw()
-        stage.check(await b.position(tp) == 7, f"B is still at 7: A's reading of {topic}-0 took nothing from it")
+        stage.check(await b.position(tp) == 7, f"B is still at 7: reading by A does not change {topic}-0")
         await stage.write(topic, 2)
         got = [offset for _, offset, _ in await read_on(b, 3)]
         position["B"] = await b.position(tp)
@@ -117,17 +110,15 @@ def _reader(stage: Stage, **settings: str) -> Consumer:
 
 async def order(stage: Stage) -> None:
     one, many = "one", "many"
-    await stage.probe.create(one, partitions=1, copies=1)
-    await stage.probe.create(many, partitions=3, copies=1)
-    await stage.made(one, 1)
-    await stage.made(many, 3)
+    await stage.create(one, partitions=1, copies=1)
+    await stage.create(many, partitions=3, copies=1)
     sent = [f"message {n}" for n in range(1, 8)]
     await _produce(stage, one, sent)
     await _produce(stage, many, sent)
     stage.say("A producer writes message 1 to message 7 to topic one (1 partition) and to topic many (3 partitions).")
     stage.show(lambda: _contents(stage, {one: 1, many: 3}))
     await stage.draw()
-    stage.check(await stage.read(one) == sent, f"{one}-0 holds them in the order in which they were sent")
+    stage.check(await stage.read(one) == sent, f"{one}-0 has them in the order in which they were sent")
     async with _reader(stage) as consumer:
         consumer.assign([TopicPartition(one, 0)])
         got = [value for _, _, value in await read_on(consumer, 7)]
@@ -151,11 +142,11 @@ async def order(stage: Stage) -> None:
         )
     stage.show(lambda: _runs(stage, one))
     await stage.draw()
-    stage.say("Which of the two comes first is not promised: order is promised to one producer on one partition.")
+    stage.say("The order between producers is not defined: it is guaranteed for one producer in one partition.")
 
 
 async def _contents(stage: Stage, topics: dict[str, int]) -> list[str]:
-    """What each partition holds, in full."""
+    """All records of each partition."""
     return [
         f"{topic}-{partition}  {' '.join(f'│ {value}' for value in await stage.read(topic, partition))} │"
         for topic, count in topics.items()
@@ -164,19 +155,19 @@ async def _contents(stage: Stage, topics: dict[str, int]) -> list[str]:
 
 
 async def _runs(stage: Stage, topic: str) -> list[str]:
-    """What a partition holds, in short: from which to which record each producer wrote without the other between."""
+    """The records of a partition in short: runs of records of the same producer."""
     runs: list[list[str]] = []
     for value in await stage.read(topic):
         if not runs or runs[-1][0][0] != value[0]:
             runs.append([])
         runs[-1].append(value)
     shown = [f"{run[0]} to {run[-1]}" if len(run) > 1 else run[0] for run in runs[:RUNS_MAX]]
-    more = f" │ and {len(runs) - RUNS_MAX} changes more" if len(runs) > RUNS_MAX else ""
+    more = f" │ and {len(runs) - RUNS_MAX} more changes" if len(runs) > RUNS_MAX else ""
     return [f"{topic}-0  │ {' │ '.join(shown)}{more} │"]
 
 
 async def _produce(stage: Stage, topic: str, *producers: list[str]) -> None:
-    """Each list is written by a producer of its own, all at once, in turn to the partitions."""
+    """A producer for each list, all at the same time, round robin over the partitions."""
 
     async def write(values: list[str]) -> list[tuple[int, int, str]]:
         async with Producer(stage.cluster.bootstrap, partitioner="round_robin") as producer:
@@ -185,7 +176,7 @@ async def _produce(stage: Stage, topic: str, *producers: list[str]) -> None:
                 ((given := await each).partition, given.offset, value) for each, value in zip(sent, values, strict=True)
             ]
 
-    for written in sorted(each for told in await asyncio.gather(*map(write, producers)) for each in told):
+    for written in sorted(each for sent in await asyncio.gather(*map(write, producers)) for each in sent):
         partition, _, value = written
         stage.acknowledged.setdefault((topic, partition), []).append(value)
 
@@ -193,8 +184,7 @@ async def _produce(stage: Stage, topic: str, *producers: list[str]) -> None:
 async def keys_and_partitions(stage: Stage) -> None:
     topic, count = "employees", 3
     people = ("alice", "bert", "cleo", "dora")
-    await stage.probe.create(topic, partitions=count, copies=1)
-    await stage.made(topic, count)
+    await stage.create(topic, partitions=count, copies=1)
     stage.show(lambda: _contents(stage, {topic: count}))
     where: dict[str, set[int]] = {}
     async with Producer(stage.cluster.bootstrap) as producer:
@@ -222,8 +212,7 @@ async def keys_and_partitions(stage: Stage) -> None:
 
 
 async def _without_keys(stage: Stage) -> None:
-    await stage.probe.create("visits", partitions=3, copies=1)
-    await stage.made("visits", 3)
+    await stage.create("visits", partitions=3, copies=1)
     stage.show(lambda: _contents(stage, {"visits": 3}))
     await _produce(stage, "visits", [f"visit {n}" for n in range(12)])
     counts = [len(await stage.read("visits", partition)) for partition in range(3)]
@@ -245,15 +234,14 @@ async def _without_keys(stage: Stage) -> None:
     for partition, value in ((urgent.partition, "urgent"), (later.partition, "later"), (2, "here")):
         stage.acknowledged["visits", partition].append(value)
     stage.check(
-        given.partition == 2, "or the program names the partition: visits-2. The producer picks, not the broker"
+        given.partition == 2, "or the program names the partition: visits-2. The producer chooses, not the broker"
     )
     await stage.draw()
 
 
 async def log_on_disk(stage: Stage) -> None:
     topic, brokers = "archive", (1, 2)
-    await stage.probe.create(topic, [brokers, (2, 3)], configs={"segment.bytes": str(SEGMENT_BYTES)})
-    await stage.made(topic, 2)
+    await stage.create(topic, [brokers, (2, 3)], configs={"segment.bytes": str(SEGMENT_BYTES)})
     piece = "x" * PIECE_BYTES
     for _ in range(8):
         written = await stage.probe.write(topic, [piece])
@@ -273,27 +261,27 @@ async def log_on_disk(stage: Stage) -> None:
     await stage.in_sync(topic, brokers)
     files = len(await picture())
     stage.check(files > 2, f"the log of {topic}-0 is {files} segment files on two brokers", files)
-    stands: dict[str, int] = {}
+    positions: dict[str, int] = {}
 
     async def readers() -> list[str]:
-        return pictures.log(f"{topic}-0", int(await stage.probe.end(topic)), stands)
+        return pictures.log(f"{topic}-0", int(await stage.probe.end(topic)), positions)
 
     stage.show(readers)
     for group, policy, expected in (("first", "earliest", 8), ("second", "earliest", 8), ("late", "latest", 0)):
         name = f"archive-{group}"
-        stands[f"group {name}"] = await _read_by_group(stage, topic, name, policy, expected)
+        positions[f"group {name}"] = await _read_by_group(stage, topic, name, policy, expected)
         await stage.draw()
-    stage.check(len(await stage.read(topic)) == 8, f"after all this the 8 records are still in {topic}-0")
+    stage.check(len(await stage.read(topic)) == 8, f"the 8 records are still in {topic}-0")
     async with Admin(stage.cluster.bootstrap) as admin:
         entries = await admin.describe_configs(ResourceKind.TOPIC, topic)
-    kept = next(int(each.value or 0) for each in entries if each.name == "retention.ms")
+    retention_ms = next(int(each.value or 0) for each in entries if each.name == "retention.ms")
     stage.check(
-        kept == WEEK_MS, f"records stay for retention.ms={WEEK_MS}, which is one week, unless set otherwise", kept
+        retention_ms == WEEK_MS, f"records are retained for retention.ms={WEEK_MS}, one week by default", retention_ms
     )
 
 
 async def _read_by_group(stage: Stage, topic: str, group: str, policy: str, expected: int) -> int:
-    """Where it stands then."""
+    """Returns the position of the group."""
     async with Consumer(
         topic,
         bootstrap_servers=stage.cluster.bootstrap,
@@ -307,7 +295,7 @@ async def _read_by_group(stage: Stage, topic: str, group: str, policy: str, expe
         at = await consumer.position(TopicPartition(topic, 0))
     stage.check(
         (len(seen), at) == (expected, 8),
-        f"new group {group}, auto.offset.reset={policy}: it reads {expected} old records and stands at offset {at}",
+        f"new group {group}, auto.offset.reset={policy}: it reads {expected} old records, and its position is {at}",
         len(seen),
     )
     return at

@@ -1,4 +1,4 @@
-"""Pictures in characters: who holds which records, who reads which partition. Pure: values in, lines out."""
+"""Pictures as text: replicas of partitions, offsets of consumers, assignments of groups. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 BAR_WIDTH: Final = 30
 CELL: Final = 4
 LEADER: Final = "leader"
-"""What the broker is called that leads a partition."""
+"""The role of the broker that leads a partition."""
 OFFSETS_MAX: Final = 16
-"""So many offsets of a log are drawn one by one."""
+"""The last so many offsets of a log are drawn."""
 
 
 class Copy(NamedTuple):
-    """One replica: `records` are those in its log, `role` is what it is now."""
+    """One replica: the number of records in its log, and its current role."""
 
     broker: int
     records: int
@@ -31,13 +31,13 @@ def replicas(partition: str, copies: Sequence[Copy], high_watermark: int | None)
         bar = "█" * filled + "·" * (BAR_WIDTH - filled)
         lines.append(f"broker {copy.broker:<3} {bar} {copy.records:>{width}} records  {copy.role}")
     led = any(copy.role == LEADER for copy in copies)
-    unknown = "not known yet: the leader is new" if led else "unknown: nobody leads"
+    unknown = "not known yet: the leader is new" if led else "unknown: no leader"
     lines.append(f"high watermark {unknown if high_watermark is None else high_watermark}")
     return lines
 
 
 def matrix(brokers: Sequence[str], rows: Mapping[str, Sequence[str]]) -> list[str]:
-    """Many partitions: a row for each, a column for each broker, a word for what the broker has of it."""
+    """Several partitions: a row for each, a column for each broker, in each cell the role of the broker."""
     first = max(map(len, rows), default=0)
     width = max((len(cell) for cells in (brokers, *rows.values()) for cell in cells), default=0)
     lines = ["  ".join(("".ljust(first), *(name.ljust(width) for name in brokers))).rstrip()]
@@ -47,7 +47,7 @@ def matrix(brokers: Sequence[str], rows: Mapping[str, Sequence[str]]) -> list[st
 
 
 def log(partition: str, end: int, readers: Mapping[str, int], *, start: int = 0) -> list[str]:
-    """One partition as a log: its offsets in cells, and below them who is where. `end` is the next to be written."""
+    """One partition as a log: its offsets, and below them the positions of consumers. `end`: the log end offset."""
     first = max(start, end - OFFSETS_MAX)
     cut = "… " if first > start else ""
     cells = "".join(f"│{offset:>{CELL - 1}}" for offset in range(first, end)) + "│"
@@ -75,6 +75,6 @@ def shares(topic: str, partitions: Sequence[int], groups: Mapping[str, Mapping[s
     for group, members in groups.items():
         owners = {partition: name for name, owned in members.items() for partition in owned}
         lines.append(f"group {group}")
-        lines += [f"  {topic}-{partition} ──▶ {owners.get(partition, 'nobody')}" for partition in partitions]
+        lines += [f"  {topic}-{partition} ──▶ {owners.get(partition, 'none')}" for partition in partitions]
         lines += [f"  {' ' * len(topic)}       {name} is idle" for name, owned in members.items() if not owned]
     return lines

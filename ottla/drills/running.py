@@ -1,5 +1,5 @@
-"""Runs drills, each on a cluster in a directory of its own. A drill reuses the cluster of the one before when it has
-the same settings and nothing is broken. Directories are removed at the end."""
+"""Player of drills: starts a cluster in a temporary directory for each drill, or reuses the last one if it has the same
+settings and is unbroken. Directories are removed at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ottla.client.errors import ClientError
 from ottla.cluster.ensemble import Ensemble, find_jars, find_java
 from ottla.drills.catalogue import DRILLS, Drill
-from ottla.drills.stage import SETTINGS, Differs, Said, Stage
+from ottla.drills.stage import SETTINGS, CheckFailed, Print, Stage
 from ottla.errors import Fault
 from ottla.local.cluster import LocalCluster
 
@@ -22,7 +22,7 @@ Ended = Callable[[Stage], Awaitable[None]]
 
 
 def missing(drill: Drill, jars: str | None = None) -> list[str]:
-    """All that a drill needs and this machine lacks, each with what to do about it."""
+    """What a drill needs and this machine lacks, each with what to do."""
     if not drill.zookeepers:
         return []
     lacking: list[str] = []
@@ -36,64 +36,64 @@ def missing(drill: Drill, jars: str | None = None) -> list[str]:
     return lacking
 
 
-class _Kind(NamedTuple):
-    """Clusters of one kind are as good as each other."""
+class _ClusterKind(NamedTuple):
+    """Drills of one kind can share a cluster."""
 
     brokers: tuple[int, ...]
     zookeepers: int
     settings: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, drill: Drill) -> _Kind:
+    def of(cls, drill: Drill) -> _ClusterKind:
         return cls(drill.brokers, drill.zookeepers, tuple(sorted(drill.settings.items())))
 
 
 class Player:
-    """Plays drills, one after the other, and keeps a cluster for the next one while it is whole."""
+    """Plays drills one after the other, and keeps an unbroken cluster for the next one."""
 
-    def __init__(self, said: Said, *, jars: str | None = None, ended: Ended | None = None) -> None:
+    def __init__(self, print: Print, *, jars: str | None = None, ended: Ended | None = None) -> None:
         """`ended` is called after a drill while its cluster still runs."""
-        self.said = said
+        self.print = print
         self._jars = jars
         self.ended = ended
-        self._kind: _Kind | None = None
+        self._kind: _ClusterKind | None = None
         self.cluster: LocalCluster | None = None
-        """That of the last drill, while it is whole."""
+        """The cluster of the last drill, if it is unbroken."""
         self._directory = Path()
 
     async def play(self, name: str, drills: Mapping[str, Drill] = DRILLS) -> None:
-        """When something differs, logs and data are left to be looked at; processes never are."""
+        """If a check fails, logs and data are kept for inspection; processes are always ended."""
         drill = drills[name]
         if lacking := missing(drill, self._jars):
             raise Fault(f"drill {name} cannot start: " + "; and ".join(lacking))
         begun = time.monotonic()
-        self.said(f"Drill {name}: {drill.title}")
-        self.said(f"  {drill.quote.source}:")
-        self.said(f"  “{drill.quote.sentence}”")
-        self.said(f"  Kafka's term: {drill.term}")
-        kept = whole = False
+        self.print(f"Drill {name}: {drill.title}")
+        self.print(f"  {drill.quote.source}:")
+        self.print(f"  “{drill.quote.sentence}”")
+        self.print(f"  Kafka's term: {drill.term}")
+        keep = reusable = False
         try:
             await self._play(drill)
-            whole = drill.whole
-        except (Differs, ClientError):
-            kept = True
+            reusable = drill.reusable
+        except (CheckFailed, ClientError):
+            keep = True
             raise
         finally:
-            if kept:
-                self.said(f"What the brokers have to say about it is in {self._directory}.")
-            if not whole:
-                self.close(keep=kept)
-        self.said(f"Passed in {time.monotonic() - begun:.1f} s.")
+            if keep:
+                self.print(f"Logs and data of the brokers are in {self._directory}.")
+            if not reusable:
+                self.close(keep=keep)
+        self.print(f"Passed in {time.monotonic() - begun:.1f} s.")
 
     async def _play(self, drill: Drill) -> None:
         cluster = self._cluster_for(drill)
-        stage = Stage(cluster, self.said)
+        stage = Stage(cluster, self.print)
         beside = (
             f", beside {drill.zookeepers} ZooKeeper{'s' if drill.zookeepers > 1 else ''}" if drill.zookeepers else ""
         )
         await stage.until(
-            f"{len(drill.brokers)} brokers are ready{beside}, and know each other",
-            stage.probe.everybody_knows,
+            f"{len(drill.brokers)} brokers are ready{beside}, and registered",
+            stage.probe.registered_brokers,
             lambda known: known == {drill.brokers},
         )
         await drill.play(stage)
@@ -101,8 +101,8 @@ class Player:
             await self.ended(stage)
 
     def _cluster_for(self, drill: Drill) -> LocalCluster:
-        """A cluster for this drill: the one that is there, or a new one."""
-        kind = _Kind.of(drill)
+        """The existing cluster if this drill can use it, otherwise a new one."""
+        kind = _ClusterKind.of(drill)
         if self.cluster is not None and self._kind == kind:
             return self.cluster
         self.close()
@@ -119,18 +119,9 @@ class Player:
         return self.cluster
 
     def close(self, *, keep: bool = False) -> None:
-        """End the cluster, and remove its files unless they are to be looked at."""
+        """Kill the cluster, and remove its files unless `keep`."""
         if self.cluster is not None:
             self.cluster.kill()
             self.cluster = None
             if not keep:
                 shutil.rmtree(self._directory, ignore_errors=True)
-
-
-async def run(name: str, said: Said, *, jars: str | None = None) -> None:
-    """Play one drill on a cluster of its own."""
-    player = Player(said, jars=jars)
-    try:
-        await player.play(name)
-    finally:
-        player.close()

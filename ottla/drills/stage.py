@@ -1,11 +1,11 @@
-"""Stage of a drill: a cluster to break, narration and pictures of every step, and checks that end the drill when
-something differs."""
+"""Stage of a drill: the cluster, narration and a picture after each step, and checks that end the drill if one
+fails."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 from ottla.drills import pictures
@@ -13,18 +13,18 @@ from ottla.drills.probe import Acknowledged, Probe, count_on_disk, values_on_dis
 from ottla.errors import ErrorCode
 from ottla.local.cluster import LocalCluster
 from ottla.local.processes import BrokerProcess, State
-from ottla.local.snapshot import ClusterSnapshot, Replicas
+from ottla.local.snapshot import ClusterSnapshot, PartitionReplicas, listed
 from ottla.local.waiting import NotInTime, until
 
 T = TypeVar("T")
-Said = Callable[[str], None]
+Print = Callable[[str], None]
 Picture = Callable[[], Awaitable[list[str]]]
 
 PATIENCE_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 0.02
-RECORDS_BELOW: Final = "(in brackets: how many records of the partition are in the broker's log)"
+RECORDS_BELOW: Final = "(in brackets: the number of records in the broker's log)"
 NEW_LEADER_SECONDS: Final = 2.0
-"""So long a picture waits for the high watermark of a new leader."""
+"""How long a picture waits for the high watermark of a new leader."""
 
 SETTINGS: Final = {
     "replica.lag.time.max.ms": "2000",
@@ -36,7 +36,7 @@ SETTINGS: Final = {
     "unclean.leader.election.enable": "false",
     "auto.leader.rebalance.enable": "false",
 }
-"""A drill should not take longer to watch than to explain: everything that waits waits less than Kafka would."""
+"""Shorter timeouts than Kafka's defaults, so that a drill is short."""
 
 DOWN: Final = {
     State.IDLE: "not started",
@@ -47,55 +47,55 @@ DOWN: Final = {
 }
 
 
-class Differs(Exception):
-    """Something is not as the drill says it must be."""
+class CheckFailed(Exception):
+    """The cluster is not in the state that the drill expects."""
 
 
 class Stage:
-    """What a drill works with."""
+    """What a drill uses: the cluster, requests, narration, checks."""
 
-    def __init__(self, cluster: LocalCluster, said: Said) -> None:
+    def __init__(self, cluster: LocalCluster, print: Print) -> None:
         self.cluster = cluster
         self.probe = Probe(cluster)
         self.acknowledged: dict[tuple[str, int], list[str]] = {}
-        """What the cluster has promised to keep, in the order of the writes, without what was lost."""
+        """Acknowledged records of each partition in order, without those that were lost."""
         self.lost: dict[tuple[str, int], int] = {}
-        """How many acknowledged records are gone."""
+        """Number of acknowledged records that were lost."""
         self.unanswered: dict[tuple[str, int], int] = {}
-        """How many of what is kept were sent with acks=0: they are in the log, and nobody has acknowledged them."""
-        self._said = said
+        """Number of records in `acknowledged` that were sent with acks=0: in the log, but without a response."""
+        self._print = print
         self._written = 0
         self._picture: Picture | None = None
         self._drawn: list[str] = []
 
-    # Words.
+    # Narration and checks.
 
     def say(self, line: str) -> None:
-        self._said(f"  {line}")
+        self._print(f"  {line}")
 
     def check(self, holds: bool, expected: str, seen: object = None) -> None:
-        """Go on only if it holds."""
+        """Report the check, or end the drill if it fails."""
         if not holds:
-            raise Differs(f"expected: {expected}" + (f"; seen: {seen}" if seen is not None else ""))
-        self._said(f"  ✓ {expected}")
+            raise CheckFailed(f"expected: {expected}" + (f"; seen: {seen}" if seen is not None else ""))
+        self._print(f"  ✓ {expected}")
 
     async def until(
         self, expected: str, look: Callable[[], Awaitable[T]], holds: Callable[[T], bool], within: float = 0
     ) -> T:
-        """Look until it holds, say how long that took, and draw."""
+        """Wait until it holds, report the duration, and draw."""
         begun, limit = time.monotonic(), within or PATIENCE_SECONDS
         try:
             value = await until(look, expected, limit, holds=holds)
         except NotInTime as late:
-            raise Differs(f"expected within {limit:g} s: {expected}; seen: {late.seen}") from None
-        self._said(f"  ✓ {expected} (after {time.monotonic() - begun:.2f} s)")
+            raise CheckFailed(f"expected within {limit:g} s: {expected}; seen: {late.seen}") from None
+        self._print(f"  ✓ {expected} (after {time.monotonic() - begun:.2f} s)")
         await self.draw()
         return value
 
     # Pictures.
 
     def show(self, picture: Picture | None) -> None:
-        """What is drawn after each step from now on."""
+        """Set the picture that is drawn after each step."""
         self._picture = picture
         self._drawn = []
 
@@ -105,18 +105,25 @@ class Stage:
     def show_topics(self, *topics: str) -> None:
         self.show(lambda: self._matrix_picture(topics))
 
+    def show_logs(self, topic: str, partitions: int) -> None:
+        async def picture() -> list[str]:
+            ends = [await self.probe.end(topic, partition) for partition in range(partitions)]
+            return [line for n, end in enumerate(ends) for line in pictures.log(f"{topic}-{n}", int(end), {})]
+
+        self.show(picture)
+
     async def draw(self) -> None:
-        """Draw the picture again, unless nothing in it has changed."""
+        """Draw the picture if it has changed."""
         if self._picture is None:
             return
         lines = await self._picture()
         if lines and lines != self._drawn:
             self._drawn = lines
             for line in lines:
-                self._said(f"      {line}")
+                self._print(f"      {line}")
 
     async def _replicas_picture(self, topic: str, partition: int) -> list[str]:
-        """Drawn when the high watermark is known: a leader that is new knows it a moment later."""
+        """Waits for the high watermark, which a new leader knows a moment later."""
         deadline = time.monotonic() + NEW_LEADER_SECONDS
         while True:
             lines, known = await self._replicas_now(topic, partition)
@@ -125,7 +132,7 @@ class Stage:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _replicas_now(self, topic: str, partition: int) -> tuple[list[str], bool]:
-        """The picture, and whether it shows all that can be known."""
+        """The picture, and whether it is complete."""
         snapshot = await self.probe.snapshot()
         state = snapshot.partitions.get((topic, partition))
         if state is None:
@@ -140,7 +147,7 @@ class Stage:
         high = None if isinstance(end, ErrorCode) else end
         led = any(copy.role == pictures.LEADER for copy in copies)
         if not led:
-            high = None  # of a leader that died or was paused after it had been asked, or was elected since
+            high = None  # the leader has died or was paused meanwhile
         return pictures.replicas(f"{topic}-{partition}", copies, high), high is not None or not led
 
     async def _matrix_picture(self, topics: Sequence[str]) -> list[str]:
@@ -155,14 +162,14 @@ class Stage:
         }
         return [*pictures.matrix([f"broker {broker_id}" for broker_id in brokers], rows), RECORDS_BELOW]
 
-    def _cell(self, topic: str, partition: int, state: Replicas, broker_id: int) -> str:
-        """What a broker is to a partition, and how many records of it are in its log."""
+    def _cell(self, topic: str, partition: int, state: PartitionReplicas, broker_id: int) -> str:
+        """The role of a broker for a partition, and the number of records in its log."""
         if broker_id not in state.replicas:
             return "-"
         return f"{self.role(state, broker_id)} ({count_on_disk(self.cluster, broker_id, topic, partition)})"
 
-    def role(self, state: Replicas, broker_id: int) -> str:
-        """What a broker is to a partition, in Kafka's words; a broker that is down leads nothing."""
+    def role(self, state: PartitionReplicas, broker_id: int) -> str:
+        """The role of a broker for a partition; a broker that is down is never the leader."""
         if broker_id not in state.replicas:
             return "-"
         in_sync = "in sync" if broker_id in state.in_sync else "out of sync"
@@ -172,7 +179,7 @@ class Stage:
 
     # The cluster.
 
-    async def in_sync(self, topic: str, brokers: Iterable[int], partition: int = 0) -> Replicas:
+    async def in_sync(self, topic: str, brokers: Iterable[int], partition: int = 0) -> PartitionReplicas:
         wanted = set(brokers)
         return await self.until(
             f"{topic}-{partition}: in sync: {listed(wanted)}",
@@ -180,16 +187,16 @@ class Stage:
             lambda state: set(state.in_sync) == wanted,
         )
 
-    async def led_by(self, topic: str, broker_id: int, partition: int = 0) -> Replicas:
+    async def led_by(self, topic: str, broker_id: int, partition: int = 0) -> PartitionReplicas:
         return await self.until(
-            f"broker {broker_id} leads {topic}-{partition}" if broker_id >= 0 else f"nobody leads {topic}-{partition}",
+            f"broker {broker_id} leads {topic}-{partition}" if broker_id >= 0 else f"{topic}-{partition} has no leader",
             lambda: self.probe.replicas(topic, partition),
             lambda state: state.leader == broker_id,
         )
 
-    async def led_by_another(self, topic: str, than: int, partition: int = 0) -> Replicas:
+    async def led_by_other(self, topic: str, than: int, partition: int = 0) -> PartitionReplicas:
         return await self.until(
-            f"another broker than {than} leads {topic}-{partition}",
+            f"a broker other than {than} leads {topic}-{partition}",
             lambda: self.probe.replicas(topic, partition),
             lambda state: state.leader not in (than, -1),
         )
@@ -222,39 +229,39 @@ class Stage:
         broker = self.cluster[broker_id]
         broker.launch()
         await broker.until_ready()
-        self.say(f"Broker {broker_id} is started again and serves after {broker.ready_seconds:.2f} s.")
+        self.say(f"Broker {broker_id} is started again, and ready after {broker.ready_seconds:.2f} s.")
         await self.draw()
         return broker
 
     # Records.
 
     async def write(self, topic: str, count: int, partition: int = 0) -> None:
-        """Records that must be taken: each attempt may meet an election, but not for long."""
+        """Write records that must be acknowledged; retried during an election."""
         values = self.next_values(count)
         outcome = await self._without_error(
-            lambda: self.probe.write(topic, values, partition), f"a write to {topic}-{partition} is taken"
+            lambda: self.probe.write(topic, values, partition), f"a write to {topic}-{partition} is acknowledged"
         )
         self.promise(topic, partition, values, outcome)
         given = f"offsets {outcome.base_offset} to {outcome.end - 1}" if count > 1 else f"offset {outcome.base_offset}"
-        self._said(f"  ✓ {records(count)} written to {topic}-{partition}, acks=all: {given}")
+        self._print(f"  ✓ {records(count)} written to {topic}-{partition}, acks=all: {given}")
         await self.draw()
 
     def promise(self, topic: str, partition: int, values: Sequence[str], given: Acknowledged) -> None:
-        kept = self.acknowledged.setdefault((topic, partition), [])
-        if given.base_offset != len(kept):
-            raise Differs(
-                f"expected: the next record of {topic}-{partition} gets offset {len(kept)}; seen: {given.base_offset}"
+        records = self.acknowledged.setdefault((topic, partition), [])
+        if given.base_offset != len(records):
+            raise CheckFailed(
+                f"expected: next offset of {topic}-{partition} is {len(records)}; seen: {given.base_offset}"
             )
-        kept += values
+        records += values
 
     async def refused(self, topic: str, partition: int = 0) -> None:
-        """A write that must not be taken."""
+        """A write that must fail."""
         outcome = await self.probe.write(topic, self.next_values(1), partition)
         refusal = outcome.name.upper() if isinstance(outcome, ErrorCode) else "it was acknowledged"
         self.check(isinstance(outcome, ErrorCode), f"a write to {topic}-{partition} is refused ({refusal})", refusal)
 
     async def nothing_lost(self, topic: str, partition: int = 0) -> None:
-        """A consumer sees exactly what was acknowledged and not lost before, in its order."""
+        """A consumer reads exactly the acknowledged records that were not lost before, in order."""
         wanted = self.acknowledged[topic, partition]
         found = await self.read(topic, partition)
         missing = len(set(wanted) - set(found))
@@ -270,43 +277,41 @@ class Stage:
         )
 
     async def some_lost(self, topic: str, left: int, because: str, partition: int = 0) -> None:
-        """A consumer sees only the first of what was acknowledged: the rest is lost, and said to be."""
+        """A consumer reads only the first `left` acknowledged records: the others are lost."""
         wanted = self.acknowledged[topic, partition]
         found = await self.read(topic, partition)
         gone = len(wanted) - left
         unanswered = self.unanswered.get((topic, partition), 0)
-        kept = f"{left - unanswered} of {len(wanted) - unanswered} acknowledged records are left"
+        remaining = f"{left - unanswered} of {len(wanted) - unanswered} acknowledged records are left"
         lost = f"{gone} {'is' if gone == 1 else 'are'} lost, because {because}"
         self.check(
             found == wanted[:left] and gone > 0,
-            f"{topic}-{partition}: {kept}, {lost}",
+            f"{topic}-{partition}: {remaining}, {lost}",
             f"{len(found)} records, {len(set(wanted) - set(found))} missing",
         )
         self.acknowledged[topic, partition] = found
         self.lost[topic, partition] = self.lost.get((topic, partition), 0) + gone
 
     def truncated(self, topic: str, broker_id: int, before: Sequence[str], partition: int = 0) -> int:
-        """How many of the records that this broker had are not in its log any more."""
+        """Number of records in `before` that are not in the broker's log any more."""
         return len(set(before) - set(self.on_disk(broker_id, topic, partition)))
 
     async def read(self, topic: str, partition: int = 0) -> list[str]:
-        return await self._without_error(
-            lambda: self.probe.read(topic, partition), f"{topic}-{partition} can be read"
-        )
+        return await self._without_error(lambda: self.probe.read(topic, partition), f"{topic}-{partition} can be read")
 
     async def _without_error(self, ask: Callable[[], Awaitable[T | ErrorCode]], expected: str) -> T:
-        """Ask until the answer is no error."""
+        """Retry until the answer is not an error."""
         try:
-            answer = await until(ask, expected, PATIENCE_SECONDS, holds=lambda told: not isinstance(told, ErrorCode))
+            answer = await until(ask, expected, PATIENCE_SECONDS, holds=lambda value: not isinstance(value, ErrorCode))
         except NotInTime as late:
-            raise Differs(f"expected: {expected}; seen: {late.seen}") from None
+            raise CheckFailed(f"expected: {expected}; seen: {late.seen}") from None
         return cast("T", answer)
 
     def on_disk(self, broker_id: int, topic: str, partition: int = 0) -> list[str]:
         return values_on_disk(self.cluster, broker_id, topic, partition)
 
     async def same_logs(self, topic: str, brokers: Sequence[int], partition: int = 0) -> None:
-        """The logs of these brokers become one and the same."""
+        """Wait until the logs of these brokers are equal."""
 
         async def logs() -> list[list[str]]:
             return [self.on_disk(broker_id, topic, partition) for broker_id in brokers]
@@ -317,8 +322,21 @@ class Stage:
             lambda found: all(each == found[0] for each in found),
         )
 
-    async def made(self, topic: str, partitions: int) -> ClusterSnapshot:
-        """Every broker that serves knows the topic, and each of its partitions has a leader."""
+    async def create(
+        self,
+        topic: str,
+        placed: Sequence[Sequence[int]] = (),
+        *,
+        partitions: int = 0,
+        copies: int = -1,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic, and wait until all brokers know it. `placed` names the brokers of each partition."""
+        await self.probe.create(topic, placed, partitions=partitions or -1, copies=copies, configs=configs)
+        await self.created(topic, partitions or len(placed))
+
+    async def created(self, topic: str, partitions: int) -> ClusterSnapshot:
+        """Wait until every broker knows the topic, and each of its partitions has a leader."""
 
         async def snapshots() -> list[ClusterSnapshot]:
             return [await self.probe.snapshot_of(broker_id) for broker_id in self.probe.serving()]
@@ -340,10 +358,6 @@ class Stage:
 
 def records(count: int) -> str:
     return "1 record" if count == 1 else f"{count} records"
-
-
-def listed(brokers: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(brokers))) or "nobody"
 
 
 def _brokers(broker_ids: Sequence[int]) -> str:

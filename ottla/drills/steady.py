@@ -1,4 +1,4 @@
-"""Steady clients of a drill: a producer of numbered records at a constant rate, and a consumer that reads along."""
+"""Steady load of a drill: a producer of numbered records at a constant rate, and a consumer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TICK_SECONDS: Final = 0.01
 PATIENCE_MS: Final = 60_000
 
 
-class Writing:
-    """A producer with Ottla's defaults: acks=all, idempotent. What it was told stands in the stage's promises."""
+class SteadyProducer:
+    """A producer with default settings: acks=all, idempotent. Adds what is acknowledged to `stage.acknowledged`."""
 
     def __init__(self, stage: Stage, topic: str, partitions: int) -> None:
         self.count = 0
@@ -30,13 +30,13 @@ class Writing:
         self._topic = topic
         self._partitions = partitions
         self._producer = Producer(stage.cluster.bootstrap, delivery_timeout_ms=PATIENCE_MS)
-        self._last_told = 0.0
+        self._last_delivery = 0.0
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def __aenter__(self) -> Self:
         await self._producer.start()
-        self._last_told = time.monotonic()
+        self._last_delivery = time.monotonic()
         self._task = asyncio.create_task(self._write(), name="steady writer")
         return self
 
@@ -44,9 +44,9 @@ class Writing:
         await self.stop()
 
     async def stop(self) -> None:
-        """Write no more, and wait for what is on its way."""
+        """Stop writing, and wait for the records in flight."""
         if self._task is not None:
-            # Not cancelled: a record could be on its way that nobody holds the future of.
+            # Not cancelled: the future of a record in flight would be lost.
             self._stopping = True
             await self._task
             self._task = None
@@ -58,12 +58,14 @@ class Writing:
             due = int((time.monotonic() - started) * RATE)
             for number in range(sent, due):
                 partition, value = number % self._partitions, f"record {number // self._partitions}"
-                told = await self._producer.send(self._topic, value, partition=partition)
-                told.add_done_callback(lambda each, p=partition, v=value: self._told(p, v, each))  # type: ignore[misc]
+                sent_record = await self._producer.send(self._topic, value, partition=partition)
+                sent_record.add_done_callback(
+                    lambda each, p=partition, v=value: self._delivered(p, v, each)  # type: ignore[misc]
+                )
             sent = max(sent, due)
             await asyncio.sleep(TICK_SECONDS)
 
-    def _told(self, partition: int, value: str, outcome: asyncio.Future[RecordMetadata]) -> None:
+    def _delivered(self, partition: int, value: str, outcome: asyncio.Future[RecordMetadata]) -> None:
         if outcome.cancelled():
             return
         error = outcome.exception()
@@ -71,23 +73,23 @@ class Writing:
             self.failures.append(str(error))
             return
         now = time.monotonic()
-        self.longest_silence = max(self.longest_silence, now - self._last_told)
-        self._last_told = now
+        self.longest_silence = max(self.longest_silence, now - self._last_delivery)
+        self._last_delivery = now
         self.count += 1
         self._stage.acknowledged.setdefault((self._topic, partition), []).append(value)
 
     async def more(self, records: int) -> None:
-        """Until so many more were acknowledged."""
+        """Wait until so many more records are acknowledged."""
         wanted = self.count + records
-        said = f"{records} more records of {self._topic} acknowledged"
-        await self._stage.until(said, self._counted, lambda count: count >= wanted)
+        expected = f"{records} more records of {self._topic} acknowledged"
+        await self._stage.until(expected, self._counted, lambda count: count >= wanted)
 
     async def _counted(self) -> int:
         return self.count
 
 
-class Reading:
-    """A member of a group, reading along."""
+class SteadyConsumer:
+    """A member of a group that checks the order of offsets."""
 
     def __init__(self, stage: Stage, topic: str, group: str) -> None:
         self.seen: dict[int, list[str]] = {}

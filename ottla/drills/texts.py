@@ -1,4 +1,4 @@
-"""Course texts that the drills show, and the sentence that a drill quotes."""
+"""Course texts, and the sentence that a drill quotes from one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXTS: Final = {
 
 
 class Quote(NamedTuple):
-    """A sentence of a text. `requirements` are the numbers in docs/requirements.md that it stands for."""
+    """A sentence of a text. `requirements`: its numbers in docs/requirements.md."""
 
     text: int
     sentence: str

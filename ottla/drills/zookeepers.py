@@ -1,4 +1,4 @@
-"""A real ZooKeeper ensemble that loses servers while brokers depend on it."""
+"""Drills about ZooKeeper: the registry of brokers, and an ensemble that loses servers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ottla.cluster.ensemble import Ensemble
 from ottla.cluster.store import Store
 from ottla.cluster.zookeeper_options import ZooKeeperOptions
 from ottla.drills.stage import PATIENCE_SECONDS, Stage
-from ottla.drills.steady import Writing
+from ottla.drills.steady import SteadyProducer
 from ottla.local.processes import State
 from ottla.runtime.real import RealRuntime
 
@@ -30,7 +30,7 @@ def _ensemble(stage: Stage) -> Ensemble:
 
 
 async def zookeeper_registry(stage: Stage) -> None:
-    from ottla.cluster.zookeeper_store import ZooKeeperStore  # needs kazoo, which the other drills do without
+    from ottla.cluster.zookeeper_store import ZooKeeperStore  # needs kazoo; the other drills do not
 
     store = await ZooKeeperStore.open(stage.cluster.store.removeprefix("zookeeper:"), RealRuntime(), ZooKeeperOptions())
     try:
@@ -40,10 +40,10 @@ async def zookeeper_registry(stage: Stage) -> None:
 
 
 def _shown(data: bytes) -> str:
-    """Of what a znode holds, as JSON: what the drill is about."""
-    held = json.loads(data)
-    told = {name: held[name] for name in SHOWN if name in held}
-    return json.dumps(told).removesuffix("}") + (", …}" if len(told) < len(held) else "}")
+    """The fields of a znode that matter here, as JSON."""
+    fields = json.loads(data)
+    shown = {name: fields[name] for name in SHOWN if name in fields}
+    return json.dumps(shown).removesuffix("}") + (", …}" if len(shown) < len(fields) else "}")
 
 
 async def _registry(stage: Stage, store: Store) -> None:
@@ -51,29 +51,28 @@ async def _registry(stage: Stage, store: Store) -> None:
         lines = []
         for path in (f"{BROKERS}/1", f"{BROKERS}/2", f"{BROKERS}/3", CONTROLLER, f"{TOPICS}/{TOPIC}", STATE):
             node = await store.read(path)
-            lines.append(f"{path:<42} {'not there' if node is None else _shown(node.data)}")
+            lines.append(f"{path:<42} {'does not exist' if node is None else _shown(node.data)}")
         return lines
 
     stage.show(picture)
     registered = sorted(await store.children(BROKERS))
-    stage.check(registered == ["1", "2", "3"], f"each broker has registered in ZooKeeper, under {BROKERS}", registered)
-    await stage.probe.create(TOPIC, [(1, 2, 3)])
-    await stage.made(TOPIC, 1)
+    stage.check(registered == ["1", "2", "3"], f"each broker has a znode under {BROKERS}", registered)
+    await stage.create(TOPIC, [(1, 2, 3)])
     topics = await store.children(TOPICS)
-    stage.check(TOPIC in topics, f"ZooKeeper has the topic, too, under {TOPICS}", topics)
-    told = asyncio.Event()
-    unwatch = store.watch(BROKERS, told.set)
-    stage.say(f"A watch is set on {BROKERS}. The znode of each broker is ephemeral: it goes when its session ends.")
+    stage.check(TOPIC in topics, f"the topic has a znode under {TOPICS}", topics)
+    notified = asyncio.Event()
+    unwatch = store.watch(BROKERS, notified.set)
+    stage.say(f"A watch is set on {BROKERS}. A broker has an ephemeral znode, which is deleted when its session ends.")
     await stage.kill(1)
 
     async def children() -> list[str]:
         return sorted(await store.children(BROKERS))
 
     await stage.until("the ephemeral znode of broker 1 is gone", children, lambda found: found == ["2", "3"])
-    await asyncio.wait_for(told.wait(), PATIENCE_SECONDS)
+    await asyncio.wait_for(notified.wait(), PATIENCE_SECONDS)
     unwatch()
-    stage.check(told.is_set(), "the watch has told of it")
-    await stage.led_by_another(TOPIC, 1)
+    stage.check(notified.is_set(), "the watch has fired")
+    await stage.led_by_other(TOPIC, 1)
     await stage.write(TOPIC, 10)
     await stage.restart(1)
     await stage.until("broker 1 has registered again", children, lambda found: found == ["1", "2", "3"])
@@ -81,23 +80,22 @@ async def _registry(stage: Stage, store: Store) -> None:
 
 async def zookeeper_leader_dies(stage: Stage) -> None:
     ensemble = _ensemble(stage)
-    await stage.probe.create(TOPIC, [(1, 2, 3), (2, 3, 1), (3, 1, 2)], configs=SAFE)
     stage.show(lambda: _ensemble_picture(stage, ensemble))
-    await stage.made(TOPIC, 3)
+    await stage.create(TOPIC, [(1, 2, 3), (2, 3, 1), (3, 1, 2)], configs=SAFE)
     leading = ensemble.leader
     stage.say(f"The ZooKeeper on port {leading.port} leads the ensemble. A producer writes to the brokers.")
-    async with Writing(stage, TOPIC, 3) as writing:
+    async with SteadyProducer(stage, TOPIC, 3) as writing:
         await writing.more(300)
         leading.kill()
-        stage.say("The leading ZooKeeper is killed with kill -9. Records do not pass through it: writing goes on.")
+        stage.say("The leading ZooKeeper is killed with kill -9. Records do not pass through it: writes continue.")
         await stage.draw()
         await writing.more(300)
         await _leads_again(stage, ensemble)
-        stage.say("What needs ZooKeeper works, too: a new topic, and a new leader when a broker dies.")
+        stage.say("ZooKeeper is available again: a topic can be created, and a new leader elected when a broker dies.")
         await stage.probe.create("afterwards", partitions=3, copies=3)
         await stage.write("afterwards", 10)
         await stage.kill(1)
-        await stage.led_by_another(TOPIC, 1)
+        await stage.led_by_other(TOPIC, 1)
         await writing.more(300)
         leading.start()
         await stage.restart(1)
@@ -122,15 +120,15 @@ async def six_brokers_three_zookeepers(stage: Stage) -> None:
     states = [state for (topic, _), state in snapshot.partitions.items() if topic == TOPIC]
     leaders = sorted(state.leader for state in states)
     stage.check(leaders == [1, 2, 3, 4, 5, 6], "each of six brokers leads one partition", leaders)
-    async with Writing(stage, TOPIC, 6) as writing:
+    async with SteadyProducer(stage, TOPIC, 6) as writing:
         await writing.more(600)
         follower = next(server for server in ensemble.servers if server.mode() == "follower")
         follower.kill()
-        stage.say("A following ZooKeeper is killed: two of three are a majority (quorum).")
+        stage.say("A follower of the ensemble is killed: two of three are a majority (quorum).")
         await stage.draw()
         await writing.more(600)
-        known = await stage.probe.everybody_knows()
-        stage.check(known == {(1, 2, 3, 4, 5, 6)}, "all six brokers are still there", known)
+        known = await stage.probe.registered_brokers()
+        stage.check(known == {(1, 2, 3, 4, 5, 6)}, "all six brokers are still registered", known)
         await stage.kill(6)
         await stage.until(
             "the partition that broker 6 led has another leader",
@@ -145,7 +143,7 @@ async def six_brokers_three_zookeepers(stage: Stage) -> None:
 
 
 async def _ensemble_picture(stage: Stage, ensemble: Ensemble) -> list[str]:
-    """Servers of the ensemble, and below them what each broker leads."""
+    """Servers of the ensemble, and the partitions that each broker leads."""
     servers = "  ".join(
         f"[ZooKeeper :{server.port} {server.mode() or 'no quorum' if server.running else 'killed'}]"
         for server in ensemble.servers

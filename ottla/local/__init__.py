@@ -1,1 +1,1 @@
-"""A cluster on this machine: real broker processes that can be started, killed, paused and watched."""
+"""Local clusters: broker processes on this machine that can be started, killed, paused and watched."""

@@ -1,4 +1,4 @@
-"""Several brokers on this machine that share a store: the embedded one, or a ZooKeeper ensemble beside them."""
+"""Local cluster: broker processes on this machine with one store, embedded or a ZooKeeper ensemble."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ottla.errors import Fault
 from ottla.local.processes import LOOK_SECONDS, STOP_SECONDS, BrokerProcess, State
 
 REPLICAS: Final = 3
-"""As many copies as Kafka keeps of its internal topics, where there are brokers for them."""
+"""Kafka's replication factor for internal topics, if there are enough brokers."""
 
 
 def settings_for(brokers: int) -> dict[str, str]:
-    """What a local cluster of this size sets beyond the defaults: copies on as many brokers as there are, one of
-    which may be missing, and groups that start at once."""
+    """Settings of a local cluster of this size: up to three replicas, of which one may be down, and groups that start
+    without a rebalance delay."""
     copies = min(REPLICAS, brokers)
     needed = max(1, copies - 1)
     return {
@@ -42,7 +42,7 @@ def is_free(port: int) -> bool:
 
 
 class LocalCluster:
-    """Brokers 1 to n, or with the ids given. Launch them from a thread that lives on: on Linux they end with it."""
+    """Brokers 1 to n, or with the ids given. Launch them from a thread that stays: on Linux they end with it."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LocalCluster:
         settings: Mapping[str, str] | None = None,
         ensemble: Ensemble | None = None,
     ) -> None:
-        """The first broker takes `port` and the others those after it, as far as they are free; 0: any."""
+        """The first broker gets `port`, the others the ports after it, if they are free; 0: any port."""
         self.directory = directory.resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
         self.ensemble = ensemble
@@ -61,7 +61,7 @@ class LocalCluster:
         self.settings = settings_for(len(ids)) | dict(settings or {})
         self.brokers: dict[int, BrokerProcess] = {}
         self.replaced_ports: dict[int, int] = {}
-        """Broker to the port it should have had, had that been free."""
+        """Brokers whose port was in use, and that port."""
         for index, broker_id in enumerate(ids):
             wanted = port + index if port else 0
             if wanted and not is_free(wanted):
@@ -77,7 +77,7 @@ class LocalCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Addresses of the brokers that serve, or of all when none does."""
+        """Addresses of the brokers that serve, or of all if none does."""
         chosen = self.serving() or [broker for broker in self.brokers.values() if broker.port]
         return ",".join(broker.bootstrap for broker in chosen)
 
@@ -90,7 +90,7 @@ class LocalCluster:
         return [broker for broker in self.brokers.values() if broker.state is State.READY]
 
     def add(self, broker_id: int, *, port: int = 0, settings: Mapping[str, str] | None = None) -> BrokerProcess:
-        """One more broker, which is not started by this. It keeps its port, 0: any, whenever it is started again."""
+        """Add a broker without starting it. It keeps its port over restarts; 0: any port."""
         assert broker_id not in self.brokers
         own = self.settings | dict(settings or {})
         broker = BrokerProcess(
@@ -109,7 +109,7 @@ class LocalCluster:
         return self.brokers[broker_id]
 
     def start(self) -> None:
-        """Start every broker that does not run, and return when all serve; when one fails, none is left running."""
+        """Start every broker that does not run, and wait until all serve; if one fails, all are killed."""
         try:
             if self.ensemble is not None:
                 self.ensemble.start()
@@ -123,7 +123,7 @@ class LocalCluster:
             raise
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Stop all brokers, and ZooKeeper after them; whoever does not end in time is killed."""
+        """Stop all brokers, then ZooKeeper; a broker that does not end in time is killed."""
         self.request_stop()
         deadline = time.monotonic() + seconds
         while not self.have_ended(deadline):

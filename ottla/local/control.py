@@ -22,22 +22,22 @@ from ottla.errors import Fault
 CONTROL_FILE: Final = "control.json"
 SOCKET: Final = "control.socket"
 SOCKET_PATH_BYTES_MAX: Final = 100
+"""Operating systems allow 104 bytes or a few more."""
 SHORT: Final = "/tmp"
-"""Where a path is short enough, whatever TMPDIR says. Only its owner can look into what is made there."""
-"""Systems take 104 bytes or a few more."""
+"""Directory with a short path, independent of TMPDIR. Only the owner can read the directory made there."""
 LINE_BYTES_MAX: Final = 1 << 20
 ANSWER_SECONDS: Final = 60.0
 
 Answer = dict[str, Any]
-Commanded = Callable[[Answer], Awaitable[Answer]]
+Execute = Callable[[Answer], Awaitable[Answer]]
 
 
 class ControlServer:
-    """Takes commands for as long as it is open."""
+    """Receives commands while it is open."""
 
-    def __init__(self, directory: Path, commanded: Commanded) -> None:
+    def __init__(self, directory: Path, execute: Execute) -> None:
         self._file = directory / CONTROL_FILE
-        self._commanded = commanded
+        self._execute = execute
         self._server: asyncio.Server | None = None
         self._socket = self._file
         self._home = ""
@@ -48,7 +48,7 @@ class ControlServer:
             self._home = tempfile.mkdtemp(prefix="ottla-", dir=SHORT)
             path = f"{self._home}/{SOCKET}"
         self._socket = Path(path)
-        self._socket.unlink(missing_ok=True)  # of one that was killed
+        self._socket.unlink(missing_ok=True)  # left by an `ottla dev` that was killed
         self._server = await asyncio.start_unix_server(self._serve, path, limit=LINE_BYTES_MAX)
         self._socket.chmod(0o600)
         self._file.write_text(json.dumps({"socket": path, "pid": os.getpid()}) + "\n")
@@ -67,7 +67,7 @@ class ControlServer:
                 writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
                 await writer.drain()
         except (OSError, ValueError):
-            pass  # whoever asked is gone, or sent a line without end
+            pass  # the client is gone, or its line is too long
         finally:
             writer.close()
 
@@ -78,21 +78,20 @@ class ControlServer:
             command = None
         if not isinstance(command, dict):
             return {"ok": False, "said": "a command is a JSON object on one line"}
-        return await self._commanded(command)
+        return await self._execute(command)
 
 
-def command(directory: Path, asked: Answer) -> Answer:
-    """Ask the `ottla dev` that runs on this directory."""
+def send_command(directory: Path, command: Answer) -> Answer:
+    """Send a command to the `ottla dev` that runs on this directory."""
     try:
-        told = json.loads((directory / CONTROL_FILE).read_text())
-        path = str(told["socket"])
+        path = str(json.loads((directory / CONTROL_FILE).read_text())["socket"])
     except (OSError, ValueError, KeyError, TypeError):
         raise Fault(f"no `ottla dev` is running on {directory}: start one, or name its directory with --data") from None
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(ANSWER_SECONDS)
             connection.connect(path)
-            connection.sendall(json.dumps(asked).encode() + b"\n")
+            connection.sendall(json.dumps(command).encode() + b"\n")
             with connection.makefile("rb") as lines:
                 answer = json.loads(lines.readline())
     except (OSError, ValueError):

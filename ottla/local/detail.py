@@ -1,5 +1,5 @@
 """Cluster details beyond metadata: offsets from partition leaders, eligible leader replicas, and consumer groups from
-their coordinators. They are requested like any client requests them; a broker that does not answer is left out."""
+their coordinators. A broker that does not answer is left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from ottla.client.errors import ClientError
 from ottla.errors import BadFrame
-from ottla.local.snapshot import NOBODY, ClusterSnapshot
+from ottla.local.snapshot import ClusterSnapshot
 from ottla.wire.consumer_protocol import decode_assignment
 from ottla.wire.schema import list_offsets, offset_for_leader_epoch
 from ottla.wire.schema.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
@@ -33,39 +33,39 @@ CONSUMER: Final = -1
 UNKNOWN: Final = -1
 NO_EPOCH: Final = -1
 RATE_SECONDS: Final = 2.0
-"""Over how long the rate of writing is measured."""
+"""Interval over which the write rate is measured."""
 PARTITIONS_MAX: Final = 2000
-"""More are not asked for in one look."""
+"""Partitions in one poll."""
 GROUPS_MAX: Final = 20
 NEXT_GENERATION: Final = "consumer"
 
 
 class Offsets(NamedTuple):
-    """Of one partition, as its leader has them; UNKNOWN where it did not tell."""
+    """Offsets of one partition from its leader; UNKNOWN if it did not answer."""
 
     start: int = UNKNOWN
     high_watermark: int = UNKNOWN
     end: int = UNKNOWN
 
 
-class GroupMember(NamedTuple):
+class MemberDetail(NamedTuple):
     client_id: str
     partitions: tuple[Partition, ...]
 
 
-class Group(NamedTuple):
+class GroupDetail(NamedTuple):
     name: str
     state: str
     coordinator: int
-    members: tuple[GroupMember, ...] = ()
+    members: tuple[MemberDetail, ...] = ()
     committed: Mapping[Partition, int] = {}
 
     def partitions(self) -> list[Partition]:
-        """All that it has committed or reads now."""
+        """Partitions with a committed offset or a member."""
         return sorted({*self.committed, *(each for member in self.members for each in member.partitions)})
 
     def lag(self, partition: Partition, offsets: Mapping[Partition, Offsets]) -> int:
-        """Records between what is committed and the high watermark; UNKNOWN while nobody leads."""
+        """Records between the committed offset and the high watermark; UNKNOWN without a leader."""
         known = offsets.get(partition, Offsets())
         if known.high_watermark == UNKNOWN:
             return UNKNOWN
@@ -76,19 +76,19 @@ class Detail(NamedTuple):
     offsets: Mapping[Partition, Offsets] = {}
     eligible: Mapping[Partition, tuple[int, ...]] = {}
     """Eligible leader replicas of partitions that have some."""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[GroupDetail, ...] = ()
     rates: Mapping[Partition, float] = {}
-    """Records written in a second."""
+    """Records written per second."""
 
 
-class Asker:
-    """Asks brokers, each over the connection that `call` has to it."""
+class DetailRequests:
+    """Sends the requests through `call`, which has a connection to each broker."""
 
     def __init__(self, call: Callable[[int, Message, type[Message]], Awaitable[Message]]) -> None:
         self._call = call
         self._history: deque[tuple[float, Mapping[Partition, Offsets]]] = deque()
         self._eligible: Mapping[Partition, tuple[int, ...]] = {}
-        """As last told: with no broker alive nobody can be asked, and it stays as it was."""
+        """From the last answer: it is kept while no broker is alive."""
 
     async def look(self, snapshot: ClusterSnapshot, serving: Iterable[int], now: float) -> Detail:
         brokers = list(serving)
@@ -108,8 +108,8 @@ class Asker:
             {key[0] for key in shown if len(snapshot.partitions[key].in_sync) < len(snapshot.partitions[key].replicas)}
         )
         if brokers:
-            told = await self._ask_eligible(brokers[0], short) if short else {}
-            self._eligible = self._eligible if told is None else told
+            eligible = await self._ask_eligible(brokers[0], short) if short else {}
+            self._eligible = self._eligible if eligible is None else eligible
         groups = await asyncio.gather(*(self._groups(each, snapshot.topic_ids) for each in brokers))
         found = {group.name: group for answer in groups for group in answer}
         return Detail(offsets, self._eligible, tuple(sorted(found.values())), self._rates(offsets, now))
@@ -127,16 +127,16 @@ class Asker:
 
     async def _ask(self, broker_id: int, request: Message, answer: type[R]) -> R | None:
         try:
-            told = await self._call(broker_id, request, answer)
+            response = await self._call(broker_id, request, answer)
         except (ClientError, TimeoutError):
             return None
-        assert isinstance(told, answer)
-        return told
+        assert isinstance(response, answer)
+        return response
 
     # Offsets.
 
     async def _offsets(self, leader: int, epochs: Mapping[Partition, int]) -> dict[Partition, Offsets]:
-        """`epochs`: the leader epoch of each partition, which its log end is asked with."""
+        """`epochs`: the leader epoch of each partition, which OffsetForLeaderEpoch needs."""
         keys = list(epochs)
         starts, highs, ends = await asyncio.gather(
             self._listed(leader, keys, EARLIEST), self._listed(leader, keys, LATEST), self._ends(leader, epochs)
@@ -161,7 +161,7 @@ class Asker:
         }
 
     async def _ends(self, leader: int, epochs: Mapping[Partition, int]) -> dict[Partition, int]:
-        """The log end: where the leader's own epoch ends, so far."""
+        """Log end offsets: the end of the leader's current epoch."""
         topics: dict[str, list[offset_for_leader_epoch.OffsetForLeaderPartition]] = {}
         for (topic, index), epoch in epochs.items():
             wanted = offset_for_leader_epoch.OffsetForLeaderPartition(
@@ -184,7 +184,7 @@ class Asker:
         }
 
     async def _ask_eligible(self, broker_id: int, topics: list[str]) -> dict[Partition, tuple[int, ...]] | None:
-        """None when it does not answer."""
+        """None if the broker does not answer."""
         request = DescribeTopicPartitionsRequest(
             topics=[TopicRequest(name=name) for name in topics], response_partition_limit=PARTITIONS_MAX
         )
@@ -200,18 +200,18 @@ class Asker:
 
     # Groups.
 
-    async def _groups(self, broker_id: int, topic_ids: Mapping[bytes, str]) -> list[Group]:
-        """Those that this broker coordinates."""
+    async def _groups(self, broker_id: int, topic_ids: Mapping[bytes, str]) -> list[GroupDetail]:
+        """Groups that this broker coordinates."""
         listed = await self._ask(broker_id, ListGroupsRequest(), ListGroupsResponse)
         found = []
         for each in (listed.groups if listed else [])[:GROUPS_MAX]:
             newer = each.group_type.lower() == NEXT_GENERATION
             members = await (self._consumer_members if newer else self._classic_members)(broker_id, each.group_id)
             committed = await self._committed(broker_id, each.group_id, topic_ids)
-            found.append(Group(each.group_id, each.group_state, broker_id, members, committed))
+            found.append(GroupDetail(each.group_id, each.group_state, broker_id, members, committed))
         return found
 
-    async def _classic_members(self, broker_id: int, group: str) -> tuple[GroupMember, ...]:
+    async def _classic_members(self, broker_id: int, group: str) -> tuple[MemberDetail, ...]:
         answer = await self._ask(broker_id, DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse)
         found = []
         for each in answer.groups[0].members if answer and answer.groups else ():
@@ -219,26 +219,20 @@ class Asker:
                 held = decode_assignment(each.member_assignment)
             except BadFrame:
                 held = ()
-            found.append(GroupMember(each.client_id, tuple(sorted(held))))
+            found.append(MemberDetail(each.client_id, tuple(sorted(held))))
         return tuple(sorted(found))
 
-    async def _consumer_members(self, broker_id: int, group: str) -> tuple[GroupMember, ...]:
+    async def _consumer_members(self, broker_id: int, group: str) -> tuple[MemberDetail, ...]:
         answer = await self._ask(
             broker_id, ConsumerGroupDescribeRequest(group_ids=[group]), ConsumerGroupDescribeResponse
         )
-        return tuple(
-            sorted(
-                GroupMember(
-                    each.client_id,
-                    tuple(
-                        sorted(
-                            (t.topic_name, index) for t in each.assignment.topic_partitions for index in t.partitions
-                        )
-                    ),
-                )
-                for each in (answer.groups[0].members if answer and answer.groups else ())
+        found = []
+        for each in answer.groups[0].members if answer and answer.groups else ():
+            held = (
+                (topic.topic_name, index) for topic in each.assignment.topic_partitions for index in topic.partitions
             )
-        )
+            found.append(MemberDetail(each.client_id, tuple(sorted(held))))
+        return tuple(sorted(found))
 
     async def _committed(self, broker_id: int, group: str, topic_ids: Mapping[bytes, str]) -> dict[Partition, int]:
         request = OffsetFetchRequest(
@@ -252,15 +246,3 @@ class Asker:
             for each in topic.partitions
             if not each.error_code and each.committed_offset >= 0
         }
-
-
-def without_the_dead(snapshot: ClusterSnapshot, alive: Iterable[int]) -> ClusterSnapshot:
-    """A broker whose process has ended leads nothing and controls nothing, whatever the others have heard of it yet."""
-    living = set(alive)
-    return snapshot._replace(
-        controller=snapshot.controller if snapshot.controller in living else NOBODY,
-        partitions={
-            key: state if state.leader in living else state._replace(leader=NOBODY)
-            for key, state in snapshot.partitions.items()
-        },
-    )

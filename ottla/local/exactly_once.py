@@ -1,8 +1,8 @@
 """Exactly-once checker: compares a transactional copy with its original, and checks the sum of a bank.
 
-It judges by what a read_committed consumer sees. A transfer is two records, one for each account, in one transaction.
-Transaction markers reach partitions one after the other, so a consumer may see one record before the other. The sum of
-all accounts and of the transfers that are half seen is always the same.
+It works on what a read_committed consumer reads. A transfer is two records, one for each account, in one transaction.
+Transaction markers reach partitions one after the other, so a consumer may read one record before the other. The sum of
+all accounts, plus the amounts of transfers of which only one record was read, is always the same.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ EXAMPLES_MAX = 5
 ACCOUNTS = 10
 OPENING = 100
 TOTAL = ACCOUNTS * OPENING
-NOBODY = -1
+NO_ACCOUNT = -1
 
 
 class CopyFindings(NamedTuple):
-    """All zero, or the copy is not the original."""
+    """Numbers of differences; all zero if the copy equals the original."""
 
     lost: int = 0
     duplicated: int = 0
     reordered: int = 0
-    """Pairs of neighbours that stand the other way round."""
+    """Neighbours in the wrong order."""
     invented: int = 0
-    """In the copy, and not in the original: from a transaction that should not be seen, or from nowhere."""
+    """In the copy and not in the original, for example from an aborted transaction."""
     examples: tuple[str, ...] = ()
 
     @property
@@ -44,24 +44,24 @@ class CopyFindings(NamedTuple):
 
 
 def compare_copy(originals: Sequence[Sequence[bytes]], copies: Sequence[Sequence[bytes]]) -> CopyFindings:
-    """By partition; values of an original are all different."""
+    """Partition by partition; the values of an original are unique."""
     lost = duplicated = reordered = invented = 0
     examples: list[str] = []
     for partition, (original, copy) in enumerate(zip(originals, copies, strict=True)):
-        places = {value: place for place, value in enumerate(original)}
+        positions = {value: position for position, value in enumerate(original)}
         times = Counter(copy)
         gone = [value for value in original if value not in times]
         again = [value for value, count in times.items() if count > 1]
-        strange = [value for value in times if value not in places]
-        order = [places[value] for value in times if value in places]  # each where it came first
+        strange = [value for value in times if value not in positions]
+        order = [positions[value] for value in times if value in positions]  # by first occurrence
         turned = [at for at in range(1, len(order)) if order[at] < order[at - 1]]
         lost += len(gone)
         duplicated += sum(times[value] - 1 for value in again)
         invented += len(strange)
         reordered += len(turned)
-        told = [("lost", gone), ("doubled", again), ("invented", strange)]
-        told.append(("out of order", [original[order[at]] for at in turned]))
-        examples += [f"copy of partition {partition}: {each[0]!r} is {how}" for how, each in told if each]
+        found = [("lost", gone), ("duplicated", again), ("invented", strange)]
+        found.append(("out of order", [original[order[at]] for at in turned]))
+        examples += [f"copy of partition {partition}: {each[0]!r} is {how}" for how, each in found if each]
     return CopyFindings(lost, duplicated, reordered, invented, tuple(examples[:EXAMPLES_MAX]))
 
 
@@ -71,10 +71,10 @@ class Entry(NamedTuple):
     transfer: str
     account: int
     other: int
-    """NOBODY: the account is opened."""
+    """NO_ACCOUNT: the account is opened."""
     amount: int
     meant: bool
-    """Whether its transaction is to be committed; otherwise nobody may ever see it."""
+    """Whether its transaction is to be committed; otherwise no consumer may see it."""
 
     def encode(self) -> bytes:
         return f"{self.transfer}:{self.account}:{self.other}:{self.amount}:{int(self.meant)}".encode()
@@ -86,7 +86,7 @@ class Entry(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What a teller leaves beside a transfer, always under the same key: compaction has something to take away."""
+    """A record that a transfer writes under a constant key, so that compaction removes earlier ones."""
 
     transfer: str
     meant: bool
@@ -96,12 +96,12 @@ class Note(NamedTuple):
 
     @classmethod
     def decode(cls, value: bytes) -> Note | None:
-        kind, *told = value.decode().split(":")
-        return cls(told[0], bool(int(told[1]))) if kind == "note" else None
+        kind, *fields = value.decode().split(":")
+        return cls(fields[0], bool(int(fields[1]))) if kind == "note" else None
 
 
 class Ledger:
-    """What one reader has seen of the bank, and whether it can be."""
+    """The bank as one reader sees it, with the problems found."""
 
     def __init__(self) -> None:
         self.balances: Counter[int] = Counter()
@@ -133,7 +133,7 @@ class Ledger:
             self.problems.append(f"{entry} is read twice")
         self.seen.add((entry.transfer, entry.account))
         self.balances[entry.account] += entry.amount
-        if entry.other == NOBODY:
+        if entry.other == NO_ACCOUNT:
             self._opened += 1
         elif (half := self._halves.pop(entry.transfer, None)) is None:
             self._halves[entry.transfer] = entry
@@ -147,11 +147,11 @@ class Ledger:
             self.problems.append(f"with {entry} the sum is {self.sum} and {self._owed} are underway: not {TOTAL}")
 
     def lacks(self, committed: Collection[str]) -> list[str]:
-        """What has to come yet: other halves, and transfers of which the teller was told that they are committed."""
+        """What must still be read: the second records of transfers, and committed transfers."""
         return [*self._halves, *sorted(set(committed) - self._whole)]
 
     def conclude(self, committed: Collection[str]) -> list[str]:
-        """Everything that is wrong, once nothing more comes."""
+        """All problems, after everything was read."""
         found = list(self.problems)
         found += [f"only half of a transfer is read: {half}" for half in self._halves.values()]
         found += [f"transfer {each} was committed and is not read" for each in sorted(set(committed) - self._whole)]

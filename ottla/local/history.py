@@ -1,9 +1,9 @@
-"""History: what clients were told, and whether it can all be true. Simulator and soak judge by this one checker.
+"""History checker: records what clients sent and received, and reports violations of Kafka's guarantees. Used by the
+simulator and the soak.
 
-Every value that is written is unique and says who wrote it, where, and as which in a row. The promise (acks=all, three
-replicas, two in sync, an idempotent producer) is that of a log: what was acknowledged is there, once, at the place that
-was told, in the order of each producer; nobody ever sees another value at the same offset; whoever reads on
-misses nothing; the end of the log and the offsets that groups have committed never go back.
+Every value is unique and names its producer, partition and number. The guarantees (acks=all, three replicas, two in
+sync, an idempotent producer): an acknowledged record is in the log once, at its offset, in the order of its producer;
+an offset never has two values; a reader misses nothing; log ends and committed offsets never go back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VIOLATIONS_MAX: Final = 50
 
 
 class Value(NamedTuple):
-    """`number` counts what its producer wrote to its partition."""
+    """`number` counts the values of this producer in this partition."""
 
     producer: str
     partition: int
@@ -53,7 +53,7 @@ class Kind(Enum):
 
 
 class End(NamedTuple):
-    """Where a log ends, and the leader epoch in which that is known: every later leader knows it too."""
+    """A log end, and the leader epoch in which it is known: every later leader has it, too."""
 
     offset: int
     leader_epoch: int
@@ -65,13 +65,13 @@ class Violation(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """All zero, or something is broken."""
+    """Numbers of violations; all zero if there are none."""
 
     lost: int = 0
     duplicated: int = 0
     reordered: int = 0
     inconsistent: int = 0
-    """Everything else that cannot be true of one log."""
+    """All other violations."""
 
     def plus(self, other: Findings) -> Findings:
         return Findings(*(one + another for one, another in zip(self, other, strict=True)))
@@ -86,7 +86,7 @@ class History:
     def __init__(
         self, report: Callable[[str], object] | None = None, leader_epoch: Callable[[int], int] = lambda partition: 0
     ) -> None:
-        """`leader_epoch`: that of a partition at this moment, as only somebody outside can know it."""
+        """`leader_epoch`: returns the current leader epoch of a partition; only the simulator knows it."""
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
         self._lock = threading.RLock()
@@ -95,7 +95,7 @@ class History:
         self._sent: set[Value] = set()
         self._acknowledged: dict[Value, int] = {}
         self._values: dict[tuple[int, int], Value] = {}
-        self._places: dict[Value, int] = {}
+        self._offsets: dict[Value, int] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self._ends: dict[int, End] = {}
         self._committed: dict[tuple[str, int], int] = {}
@@ -112,7 +112,7 @@ class History:
             self._report(f"{kind.value}: {text}")
 
     def failed(self, why: str) -> None:
-        """A client that could not go on."""
+        """A client that could not continue."""
         self.violated(Kind.FAILED, why)
 
     def findings(self) -> Findings:
@@ -120,7 +120,7 @@ class History:
         total = sum(self.counts[kind.value] for kind in Kind if kind is not Kind.FAILED)
         return Findings(lost, duplicated, reordered, total - lost - duplicated - reordered)
 
-    # Writers.
+    # Producers.
 
     def sent(self, value: Value) -> None:
         with self._lock:
@@ -128,12 +128,12 @@ class History:
             self.counts["sent"] += 1
 
     def acknowledged(self, value: Value, offset: int) -> None:
-        """The offset is -1 when the leader remembered only that it has the value."""
+        """The offset is -1 for a duplicate whose offset the leader does not remember."""
         with self._lock:
             self.counts["acknowledged"] += 1
             self._acknowledged[value] = offset
             if offset != NO_OFFSET:
-                self._seen(value, offset, "the producer was told")
+                self._seen(value, offset, "the producer was acknowledged")
                 self._reaches(value.partition, offset + 1)
 
     def given_up(self, value: Value) -> None:
@@ -141,10 +141,10 @@ class History:
         with self._lock:
             self.counts["given up"] += 1
 
-    # Readers.
+    # Consumers without a group.
 
     def begins(self, reader: str, partition: int, offset: int) -> None:
-        """Whatever it read before, the reader goes on from here."""
+        """The reader continues at this offset."""
         self._positions[reader, partition] = offset
 
     def read(self, reader: str, partition: int, offset: int, value: Value) -> None:
@@ -158,7 +158,7 @@ class History:
             self._positions[reader, partition] = offset + 1
             self._reaches(partition, offset + 1)
             if value not in self._sent or value.partition != partition:
-                self.violated(Kind.INVENTED, f"{reader} read {value} at {partition}@{offset}, which nobody wrote there")
+                self.violated(Kind.INVENTED, f"{reader} read {value} at {partition}@{offset}, which was not sent to it")
             self._seen(value, offset, f"{reader} read")
 
     def _seen(self, value: Value, offset: int, how: str) -> None:
@@ -166,15 +166,15 @@ class History:
         other = self._values.setdefault((partition, offset), value)
         if other != value:
             self.violated(Kind.INCONSISTENT, f"{how} {value} at {partition}@{offset}, where {other} was")
-        place = self._places.setdefault(value, offset)
-        if place != offset:
-            self.violated(Kind.DUPLICATED, f"{how} {value} at {partition}@{offset}, and it is at {place} too")
+        first = self._offsets.setdefault(value, offset)
+        if first != offset:
+            self.violated(Kind.DUPLICATED, f"{how} {value} at {partition}@{offset}, and it is at {first} too")
 
     def position(self, reader: str, partition: int) -> int:
         return self._positions.get((reader, partition), 0)
 
-    # Whoever asks where the log ends. What was known when it asked counts, not what is learnt meanwhile; and a leader
-    # that does not know yet that it was deposed may tell of the past.
+    # Log ends. A response is compared with what was known at the time of the request, not with what was learnt
+    # meanwhile; a leader that does not know its successor yet may report an older end.
 
     def _reaches(self, partition: int, offset: int) -> None:
         if offset > self.end_known(partition).offset:
@@ -183,11 +183,11 @@ class History:
     def end_known(self, partition: int) -> End:
         return self._ends.get(partition, End(0, 0))
 
-    def end_told(self, partition: int, told: End, known: End) -> None:
-        self.counts["ends told"] += 1
-        if told.offset < known.offset and told.leader_epoch >= known.leader_epoch:
-            self.violated(Kind.SHRUNK, f"partition {partition} ends at {told}, and was known to reach {known}")
-        self._reaches(partition, told.offset)
+    def end_reported(self, partition: int, reported: End, known: End) -> None:
+        self.counts["ends reported"] += 1
+        if reported.offset < known.offset and reported.leader_epoch >= known.leader_epoch:
+            self.violated(Kind.SHRUNK, f"partition {partition} ends at {reported}, and was known to reach {known}")
+        self._reaches(partition, reported.offset)
 
     # Groups.
 
@@ -208,8 +208,8 @@ class History:
                 self._ahead.setdefault(key, set()).add(offset)
 
     def member_begins(self, group: str, member: str, partition: int, offset: int, known: int) -> None:
-        """The first record of a partition that a member was given when `known` was committed: nothing before that comes
-        again, and nothing beyond what the group has read is passed over."""
+        """The first record that a member reads of a partition when offset `known` was committed: it must not be before
+        `known`, nor behind what the group has read."""
         covered = self.covered(group, partition)
         if offset < known:
             self.violated(Kind.FORGOTTEN, f"{member} begins at {partition}@{offset}, and {known} was committed")
@@ -217,23 +217,23 @@ class History:
             self.violated(Kind.SKIPPED, f"{member} begins at {partition}@{offset}, and {group} has read to {covered}")
 
     def read_count(self, reader: str) -> int:
-        """Records that a reader or a group has read, those that came again not counted."""
+        """Records that a reader or a group has read, without repetitions."""
         read = sum(position for (name, _), position in list(self._positions.items()) if name == reader)
         read += sum(covered for (name, _), covered in list(self._covered.items()) if name == reader)
         return read + sum(len(ahead) for (name, _), ahead in list(self._ahead.items()) if name == reader)
 
     def covered(self, group: str, partition: int) -> int:
-        """Up to here the members have read everything."""
+        """The members have read everything before this offset."""
         return self._covered.get((group, partition), 0)
 
     def commits(self, group: str, partition: int, offset: int) -> None:
-        """A member is about to say that the group needs nothing before `offset` any more."""
+        """A member is about to commit `offset`."""
         covered = self.covered(group, partition)
         if offset > covered:
             self.violated(Kind.SKIPPED, f"{group} commits {offset} in partition {partition}, and has read to {covered}")
 
     def commit_doubtful(self, group: str, partition: int, offset: int) -> None:
-        """A commit without an answer may take effect whenever it arrives, behind later ones too."""
+        """A commit without a response may take effect at any later time."""
         self._in_doubt.setdefault((group, partition), set()).add(offset)
 
     def commit_acknowledged(self, group: str, partition: int, offset: int) -> None:
@@ -245,14 +245,14 @@ class History:
     def commit_known(self, group: str, partition: int) -> int:
         return self._committed.get((group, partition), 0)
 
-    def commit_told(self, group: str, partition: int, offset: int, known: int) -> None:
+    def commit_reported(self, group: str, partition: int, offset: int, known: int) -> None:
         if offset < known and offset not in self._in_doubt.get((group, partition), ()):
             self.violated(Kind.FORGOTTEN, f"{group} is at {offset} in partition {partition}, and had committed {known}")
 
-    # The end.
+    # The final log.
 
     def conclude(self, logs: Mapping[int, Iterable[tuple[int, Value]]]) -> None:
-        """Judge the whole by what the log holds in the end, by partition and offset."""
+        """Check everything against the final logs: offsets and values of each partition."""
         found: dict[Value, int] = {}
         for partition, records in logs.items():
             last: dict[str, int] = {}

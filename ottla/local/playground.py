@@ -1,5 +1,5 @@
-"""Playground of `ottla dev`: one key writes a few records, others start and stop members of a consumer group. The
-outcome is reported as lines; no key press waits for it."""
+"""Playground of `ottla dev`: keys write records, and start and stop consumers of a group. The work runs in the
+background and reports its outcome as lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SESSION_MS: Final = 6_000
 COMMIT_MS: Final = 500
 POLL_MS: Final = 500
 READ_MAX: Final = 5
-"""Records of one poll: slow enough that lag can be seen to fall."""
+"""Records of one poll: few, so that the lag falls slowly enough to be seen."""
 
 CLIENT_LOG: Final = logging.getLogger("ottla.client")
 TOO_FEW: Final = ErrorCode.not_enough_replicas.name.replace("_", " ")
@@ -36,13 +36,13 @@ TOO_FEW: Final = ErrorCode.not_enough_replicas.name.replace("_", " ")
 Report = Callable[[str], None]
 
 
-def _is_no_wait(record: logging.LogRecord) -> bool:
-    """Not what clients say of each partition that they wait for: the picture shows why, and one line tells the end."""
+def _is_not_waiting(record: logging.LogRecord) -> bool:
+    """Drops the clients' lines about waiting: the live view shows the cause, and one line reports the outcome."""
     return not record.getMessage().startswith("still trying")
 
 
 def _why(error: BaseException) -> str:
-    """In a few words, for a line that stands above a picture."""
+    """The cause in a few words, for one line."""
     said = str(error)
     if TOO_FEW in said.lower():
         return "below min.insync.replicas"
@@ -50,7 +50,7 @@ def _why(error: BaseException) -> str:
 
 
 class Playground:
-    """Works on the topic `orders`, which it creates if it is not there."""
+    """Works on the topic `orders`, which it creates if necessary."""
 
     def __init__(self, cluster: LocalCluster, report: Report) -> None:
         self._cluster = cluster
@@ -62,14 +62,14 @@ class Playground:
     # Keys.
 
     def write_soon(self) -> None:
-        CLIENT_LOG.addFilter(_is_no_wait)
+        CLIENT_LOG.addFilter(_is_not_waiting)
         self._soon(self._write())
 
     def start_consumer_soon(self) -> None:
-        CLIENT_LOG.addFilter(_is_no_wait)
+        CLIENT_LOG.addFilter(_is_not_waiting)
         name = next((each for each in MEMBERS if each not in self._consuming), None)
         if name is None:
-            self._report(f"group {GROUP} has {len(MEMBERS)} consumers: no more are started from here")
+            self._report(f"group {GROUP} has {len(MEMBERS)} consumers: this is the limit")
             return
         task = asyncio.get_running_loop().create_task(self._consume(name), name=f"consumer {name}")
         self._consuming[name] = task
@@ -77,14 +77,14 @@ class Playground:
 
     def stop_consumer_soon(self) -> None:
         if not self._consuming:
-            self._report(f"no consumer was started from here: g starts one in group {GROUP}")
+            self._report(f"no consumer is running: g starts one in group {GROUP}")
             return
         name, task = self._consuming.popitem()
         task.cancel()
         self._report(f"consumer {name} leaves group {GROUP}")
 
     async def close(self) -> None:
-        CLIENT_LOG.removeFilter(_is_no_wait)
+        CLIENT_LOG.removeFilter(_is_not_waiting)
         tasks = [*self._consuming.values(), *self._tasks]
         for task in tasks:
             task.cancel()
@@ -97,7 +97,7 @@ class Playground:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # What they do.
+    # Work.
 
     async def _write(self) -> None:
         first = self._written

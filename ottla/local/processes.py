@@ -1,8 +1,8 @@
-"""Servers as child processes: launched, seen to be ready, killed, paused, stopped, launched again on their data.
+"""Server processes: launch, wait until ready, kill, pause, stop, launch again on the same data.
 
-A child has a session of its own, so that Ctrl-C reaches only us, and on Linux it is killed when the thread that
-launched it ends, however that happens: launch servers from a thread that lives on, such as the main one. Elsewhere a
-kill -9 of this process leaves its children running.
+A child has its own session, so that Ctrl-C does not reach it. On Linux it is killed when the thread that launched it
+ends: launch servers from a thread that keeps running, such as the main one. On other systems a kill -9 of this process
+leaves its children running.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LOG_LINES_SHOWN: Final = 15
 _READY: Final = re.compile(
     rb'^(?:ottla: broker \d+ ready on |\{"broker": \d+, "ready": \[")([^\s,]+?):(\d+)\b.*$', re.MULTILINE
 )
-"""As text, or as JSON where that was asked for (OTTLA_LOG_FORMAT)."""
+"""The ready line, as text or as JSON (OTTLA_LOG_FORMAT)."""
 
 
 class State(Enum):
-    """What can be seen of a server process from outside."""
+    """State of a server process, seen from outside."""
 
     IDLE = "not started"
     STARTING = "starting"
@@ -47,7 +47,7 @@ class State(Enum):
 
 
 class ServerProcess(ABC):
-    """One server. What it prints is in `log`, but for its standard output where that has a file of its own."""
+    """One server. Its output goes to the file `log`; standard output goes to `output` if that is given."""
 
     READY_SECONDS: ClassVar[float] = 30.0
 
@@ -55,7 +55,7 @@ class ServerProcess(ABC):
         self.log = log
         self.output = output
         self.ready_seconds = 0.0
-        """From exec to the moment it served, at the last start."""
+        """Duration of the last start, until it served."""
         self.launched_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._log_from = 0
@@ -65,15 +65,15 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What is executed."""
+        """The command line."""
 
     @abstractmethod
     def serves(self) -> bool:
-        """Whether a process that runs serves by now."""
+        """Whether the running process serves."""
 
     @property
     def pid(self) -> int:
-        """0 when it does not run."""
+        """0 if it does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else 0
 
     @property
@@ -102,7 +102,7 @@ class ServerProcess(ABC):
         return State.READY if self._ready else State.STARTING
 
     def launch(self) -> None:
-        """Start the process, and do not wait for it."""
+        """Start the process without waiting for it."""
         assert not self.running
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log, (self.output or self.log).open("wb" if self.output else "ab") as output:
@@ -120,18 +120,18 @@ class ServerProcess(ABC):
             )
 
     def printed(self) -> bytes:
-        """What it has said since its last start."""
+        """Output since the last start."""
         return self.output.read_bytes() if self.output else self._logged()
 
     def _logged(self) -> bytes:
         return self.log.read_bytes()[self._log_from :] if self.log.exists() else b""
 
     def check_start(self) -> bool:
-        """Whether it serves by now; a Fault when it never will."""
+        """Whether it serves; Fault if it ended or took too long."""
         if self.state is State.READY:
             return True
         if not self.running:
-            why = "ended while it started"
+            why = "ended during its start"
         elif time.monotonic() - self.launched_at > self.READY_SECONDS:
             why = f"did not serve within {self.READY_SECONDS:g} s"
         else:
@@ -139,7 +139,7 @@ class ServerProcess(ABC):
         raise Fault(f"{self} {why}; its log ({self.log}) says:\n{self.last_words()}")
 
     def start(self) -> Self:
-        """Launch it and wait until it serves."""
+        """Launch it, and wait until it serves."""
         self.launch()
         self.wait_until_ready()
         return self
@@ -152,7 +152,7 @@ class ServerProcess(ABC):
         await until(self.check_start, f"{self} to serve", 2 * self.READY_SECONDS)
 
     def kill(self) -> None:
-        """kill -9: nothing is flushed, nothing is said to anybody."""
+        """kill -9: it flushes nothing and closes nothing."""
         if self._process is not None and self.running:
             self._ending = State.KILLED
             self._process.kill()
@@ -174,25 +174,25 @@ class ServerProcess(ABC):
             os.kill(pid, number)
 
     def request_stop(self) -> None:
-        """SIGTERM, as an operator would: it hands over what it leads and leaves."""
+        """SIGTERM: controlled shutdown, the broker moves its leaders away and ends."""
         if self._process is not None and self.running:
             self.resume()
             self._ending = State.STOPPED
             self._process.terminate()
 
     def has_ended(self, deadline: float) -> bool:
-        """Whether a server that was told to stop has done so; after the deadline it is killed."""
+        """Whether the server has ended; after the deadline it is killed."""
         if self.running and time.monotonic() > deadline:
             self.kill()
         return not self.running
 
     def stop(self, seconds: float = STOP_SECONDS) -> int | None:
-        """Stop it, or kill it when that takes too long; its exit status."""
+        """Stop it, or kill it after `seconds`; returns the exit status."""
         self.request_stop()
         return self.wait(seconds)
 
     def wait(self, seconds: float = STOP_SECONDS) -> int | None:
-        """Until it has ended, or is killed after so long; its exit status."""
+        """Wait until it has ended, or kill it after `seconds`; returns the exit status."""
         deadline = time.monotonic() + seconds
         while not self.has_ended(deadline):
             time.sleep(LOOK_SECONDS)
@@ -204,7 +204,7 @@ class ServerProcess(ABC):
         await until(lambda: self.has_ended(deadline), f"{self} to end", 2 * seconds)
 
     def resident_bytes(self) -> int:
-        """Its memory; 0 when that cannot be said."""
+        """Resident memory; 0 if it is unknown."""
         pid = self.pid
         if not pid:
             return 0
@@ -219,13 +219,13 @@ class ServerProcess(ABC):
         return int(found[1]) * 1024 if found else 0
 
     def last_words(self) -> str:
-        """The end of its log since its last start."""
+        """The last log lines since the last start."""
         return "\n".join(self._logged().decode(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
 
 
 class BrokerProcess(ServerProcess):
-    """One `ottla serve`. A port of 0 becomes the one it chose at its first start, and stays that; if settings or
-    arguments name listeners (`port=None`), the port is that of the first."""
+    """One `ottla serve`. With port 0 the broker picks a port at its first start and keeps it; with `port=None` settings
+    or arguments name the listeners, and `port` is that of the first."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class BrokerProcess(ServerProcess):
         output: Path | None = None,
         program: Sequence[str] = (),
     ) -> None:
-        """`program`: another `ottla` than this one. `arguments` are those of `ottla serve`, beside data and port."""
+        """`program`: the `ottla` to run instead of this one. `arguments`: more options of `ottla serve`."""
         super().__init__(log or data.with_name(f"{data.name}.log"), output)
         self.id = broker_id
         self.host = HOST
@@ -269,4 +269,3 @@ class BrokerProcess(ServerProcess):
         if found is not None:
             self.host, self.port = found[1].decode(), int(found[2])
         return found is not None
-

@@ -1,9 +1,9 @@
-"""Proxies before the brokers of a local cluster: the network between them, in our hands.
+"""Network proxies of a local cluster: cut and delay traffic between brokers, intercept requests of clients.
 
-Each broker is known to others by the address of its proxy: to other brokers alone, or to clients as well. Who speaks is
-told by the first request on a connection: brokers call themselves `broker-N`. Where the network is cut, connections
-stand and nothing comes through; when it is healed, it does, as with TCP. Requests of clients may be intercepted.
-Answers come in the order of the requests, so one that is made here waits until those before it have come.
+Each broker advertises the address of its proxy, to other brokers only or to clients, too. The client id of the first
+request on a connection names the sender: brokers use `broker-N`. A cut holds frames back without closing connections,
+and `heal` lets them pass, as TCP does. Responses stay in the order of the requests: a response that the proxy makes
+waits for the earlier ones.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from ottla.local.cluster import LocalCluster
 from ottla.wire.frame import parse_request_header
 
 CLIENTS: Final = 0
-"""Who is no broker."""
+"""Stands for all senders that are not brokers."""
 PEERS: Final = "PEERS"
-"""The listener between brokers, where clients have one of their own that no proxy stands before."""
+"""The inter-broker listener, if clients connect to another listener without a proxy."""
 LENGTH_BYTES: Final = 4
 FRAME_BYTES_MAX: Final = 1 << 30
 _BROKER: Final = re.compile(r"broker-(\d+)")
 
 Pair = tuple[int, int]
-"""From whom, to whom."""
+"""Sender and receiver."""
 
 
-class Verdict(NamedTuple):
-    """What is to be done with a request."""
+class Interception(NamedTuple):
+    """What to do with a request."""
 
     delay_s: float = 0.0
     disconnect: bool = False
     answer: bytes | None = None
-    """A whole frame, instead of the broker's."""
+    """A response frame that replaces the broker's."""
     rewrite: Callable[[bytes], bytes] | None = None
-    """What becomes of the broker's own answer."""
+    """Changes the broker's response."""
 
 
-Intercept = Callable[[memoryview], Verdict | None]
-"""Takes a client's request without its length; None: it passes."""
+Intercept = Callable[[memoryview], Interception | None]
+"""Receives a client's request without its length; None: pass it on."""
 
 
-class Network:
-    """Who hears whom, each direction by itself. Belongs to the proxies' loop."""
+class ProxiedNetwork:
+    """Cuts and delays, for each direction. Used in the proxies' loop only."""
 
     def __init__(self) -> None:
         self._cut: set[Pair] = set()
@@ -68,7 +68,7 @@ class Network:
         self._healed = asyncio.Event()
 
     async def passage(self, pair: Pair) -> None:
-        """Until a frame may pass."""
+        """Wait until a frame may pass."""
         if delay_s := self._delay_s.get(pair):
             await asyncio.sleep(delay_s)
         while pair in self._cut:
@@ -81,14 +81,14 @@ class ClusterProxies:
     def __init__(
         self, cluster: LocalCluster, thread: LoopThread, *, clients: bool, intercept: Intercept = lambda frame: None
     ) -> None:
-        """`clients`: whether they too are told the proxies' addresses."""
+        """`clients`: whether clients connect to the proxies, too."""
         self.ports: dict[int, int] = {}
         self._thread = thread
         self._proxies: list[Proxy] = []
         thread.run(self._open(cluster, clients, intercept))
 
     async def _open(self, cluster: LocalCluster, clients: bool, intercept: Intercept) -> None:
-        self._network = Network()
+        self._network = ProxiedNetwork()
         for broker in cluster.brokers.values():
             behind = broker.port if clients else free_ports(1)[0]
             proxy = Proxy(broker.id, behind, self._network, intercept)
@@ -114,7 +114,7 @@ class ClusterProxies:
             await proxy.close()
 
     def cut(self, pairs: Iterable[Pair]) -> None:
-        """What goes this way is held back."""
+        """Hold back frames in these directions."""
         self._in_loop(lambda: self._network.cut(pairs))
 
     def delay(self, pairs: Iterable[Pair], seconds: float) -> None:
@@ -135,9 +135,9 @@ def both_ways(one: int, others: Iterable[int]) -> list[Pair]:
 
 
 class Proxy:
-    """Before one broker."""
+    """Proxy of one broker."""
 
-    def __init__(self, broker_id: int, target: int, network: Network, intercept: Intercept) -> None:
+    def __init__(self, broker_id: int, target: int, network: ProxiedNetwork, intercept: Intercept) -> None:
         self.broker_id = broker_id
         self.port = 0
         self._target = target
@@ -165,7 +165,9 @@ class Proxy:
         try:
             first = await _frame(reader)
             broker_reader, broker_writer = await asyncio.open_connection(HOST, self._target)
-            link = _Link(self._network, self._intercept, _source(first), self.broker_id, writer, broker_writer)
+            link = _ProxiedConnection(
+                self._network, self._intercept, _source(first), self.broker_id, writer, broker_writer
+            )
             there = asyncio.create_task(link.requests(first, reader))
             back = asyncio.create_task(link.answers(broker_reader))
             try:
@@ -175,7 +177,7 @@ class Proxy:
                 back.cancel()
                 await asyncio.gather(there, back, return_exceptions=True)
         except (OSError, EOFError, BadFrame, asyncio.CancelledError):
-            pass  # one of the two is gone, and so is the link
+            pass  # one side has closed the connection
         finally:
             self._links.discard(task)
             for each in (writer, broker_writer):
@@ -183,12 +185,12 @@ class Proxy:
                     each.transport.abort()
 
 
-class _Link:
+class _ProxiedConnection:
     """One connection through a proxy."""
 
     def __init__(
         self,
-        network: Network,
+        network: ProxiedNetwork,
         intercept: Intercept,
         source: int,
         target: int,
@@ -201,8 +203,8 @@ class _Link:
         self._target = target
         self._client = client
         self._broker = broker
-        self._owed: deque[tuple[int, bytes | None, Verdict | None]] = deque()
-        """Correlation id, the answer if it was made here, and what is to become of the broker's."""
+        self._owed: deque[tuple[int, bytes | None, Interception | None]] = deque()
+        """Outstanding requests: correlation id, the response if the proxy made it, and the interception."""
 
     async def requests(self, frame: bytes, reader: asyncio.StreamReader) -> None:
         while True:
@@ -212,16 +214,16 @@ class _Link:
             frame = await _frame(reader)
 
     async def _pass_on(self, frame: bytes) -> bool:
-        """False: the connection is to end."""
+        """False: close the connection."""
         body = memoryview(frame)[LENGTH_BYTES:]
-        verdict = self._intercept(body) if self._source == CLIENTS else None
-        if verdict is not None and verdict.delay_s:
-            await asyncio.sleep(verdict.delay_s)
-        if verdict is not None and verdict.disconnect:
+        interception = self._intercept(body) if self._source == CLIENTS else None
+        if interception is not None and interception.delay_s:
+            await asyncio.sleep(interception.delay_s)
+        if interception is not None and interception.disconnect:
             return False
         correlation_id = int.from_bytes(body[4:8], "big", signed=True)
-        answer = None if verdict is None else verdict.answer
-        self._owed.append((correlation_id, answer, verdict))
+        answer = None if interception is None else interception.answer
+        self._owed.append((correlation_id, answer, interception))
         if answer is None:
             self._broker.write(frame)
             await self._broker.drain()
@@ -235,18 +237,18 @@ class _Link:
             await self._network.passage((self._target, self._source))
             correlation_id = int.from_bytes(frame[LENGTH_BYTES : LENGTH_BYTES + 4], "big", signed=True)
             while self._owed:
-                owed_id, answer, verdict = self._owed.popleft()
+                owed_id, answer, interception = self._owed.popleft()
                 if answer is not None:
                     self._client.write(answer)
                 elif owed_id == correlation_id:
-                    rewrite = verdict.rewrite if verdict is not None else None
+                    rewrite = interception.rewrite if interception is not None else None
                     self._client.write(rewrite(frame) if rewrite is not None else frame)
                     break
-                # else: nobody answers what was sent with acks=0
+                # else: a Produce with acks=0, which has no response
             await self._settle()
 
     async def _settle(self) -> None:
-        """Send what was answered here, once nothing before it is outstanding."""
+        """Send responses of the proxy that no earlier request blocks."""
         while self._owed and (answer := self._owed[0][1]) is not None:
             self._owed.popleft()
             self._client.write(answer)
@@ -254,7 +256,7 @@ class _Link:
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:
-    """With its length."""
+    """One frame with its length."""
     prefix = await reader.readexactly(LENGTH_BYTES)
     length = int.from_bytes(prefix, "big", signed=True)
     if not LENGTH_BYTES <= length <= FRAME_BYTES_MAX:

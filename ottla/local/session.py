@@ -1,6 +1,6 @@
-"""Session of `ottla dev`: runs a local cluster, takes commands, and reports what happens as lines.
+"""Session of `ottla dev`: runs a local cluster, executes commands, and reports events as lines.
 
-It draws nothing: the view gets every event, and is asked to draw itself again after every poll of the cluster.
+It draws nothing itself: after every poll of the cluster it calls the view to draw.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Final
 from ottla.errors import Fault
 from ottla.local.cluster import LocalCluster
 from ottla.local.control import Answer
-from ottla.local.detail import Asker, Detail, Group, Offsets, Partition, without_the_dead
+from ottla.local.detail import Detail, DetailRequests, GroupDetail, Offsets, Partition
 from ottla.local.playground import Playground
 from ottla.local.processes import STOP_SECONDS, BrokerProcess, State
-from ottla.local.snapshot import NOBODY, ClusterSnapshot, Watcher, differences
+from ottla.local.snapshot import NO_BROKER, ClusterSnapshot, MetadataWatcher, differences, without_dead_leaders
 
 LOOK_SECONDS: Final = 0.2
 MEGABYTE: Final = 1 << 20
@@ -24,10 +24,10 @@ MEGABYTE: Final = 1 << 20
 Report = Callable[[str], None]
 
 
-class Session:
-    """Everything runs on one loop in the main thread, which the brokers live as long as."""
+class DevSession:
+    """Runs on one loop in the main thread; on Linux the brokers end with that thread."""
 
-    def __init__(self, cluster: LocalCluster, report: Report, drawn: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, cluster: LocalCluster, report: Report, draw: Callable[[], None] = lambda: None) -> None:
         self.cluster = cluster
         self.snapshot = ClusterSnapshot()
         self.detail = Detail()
@@ -35,17 +35,19 @@ class Session:
         self.started = asyncio.Event()
         self.stop = asyncio.Event()
         self._report = report
-        self._drawn = drawn
-        self._watcher = Watcher()
-        self._asker = Asker(lambda id_, request, answer: self._watcher.call(cluster[id_].bootstrap, request, answer))
+        self._draw = draw
+        self._watcher = MetadataWatcher()
+        self._details = DetailRequests(
+            lambda id_, request, answer: self._watcher.call(cluster[id_].bootstrap, request, answer)
+        )
         self._looked = False
         self._states: dict[int, State] = {}
         self._unclean: set[int] = set()
-        """Brokers that did not stop cleanly, and have not come back since."""
+        """Brokers after an unclean shutdown, until they are ready again."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Start all brokers that do not run yet, look after them until told to stop, and stop them."""
+        """Start the brokers that do not run yet, poll them until `stop` is set, and stop them."""
         try:
             for broker in self.cluster.brokers.values():
                 if not broker.running:
@@ -61,7 +63,7 @@ class Session:
             await self._stop_all()
 
     def _all_started(self) -> bool:
-        """Every broker serves and is known to the others, but for those that somebody has killed or paused already."""
+        """Every broker that was not killed or paused meanwhile serves and is registered."""
         starting = [each for each in self.cluster.brokers.values() if each.state in (State.STARTING, State.FAILED)]
         serving = {each.id for each in self.cluster.serving()}
         return not [broker for broker in starting if not broker.check_start()] and serving <= set(self.snapshot.brokers)
@@ -81,9 +83,10 @@ class Session:
         serving = {each.id: each.bootstrap for each in self.cluster.serving()}
         found = await self._watcher.look(serving.values()) if serving else None
         running = [each.id for each in self.cluster.brokers.values() if each.running]
-        snapshot = without_the_dead(found or self.snapshot, running)
+        snapshot = without_dead_leaders(found or self.snapshot, running)
         if found is not None or self._looked:
-            before = self.snapshot if self._looked else snapshot._replace(controller=NOBODY)  # what is there is no news
+            # The first snapshot is compared with itself: existing topics are not reported as new.
+            before = self.snapshot if self._looked else snapshot._replace(controller=NO_BROKER)
             for line in differences(before, snapshot):
                 self._report(line)
             self._looked = True
@@ -91,9 +94,9 @@ class Session:
             snapshot = self.snapshot
         detail = self.detail
         if self.started.is_set():
-            detail = await self._asker.look(snapshot, serving, time.monotonic())
-        self.snapshot, self.detail = snapshot, detail  # together: a picture of both is of one moment
-        self._drawn()
+            detail = await self._details.look(snapshot, serving, time.monotonic())
+        self.snapshot, self.detail = snapshot, detail  # set together, so that a picture shows one moment
+        self._draw()
 
     def _note_state(self, broker: BrokerProcess) -> None:
         before, now = self._states.get(broker.id), broker.state
@@ -104,9 +107,10 @@ class Session:
             self._unclean.add(broker.id)
         elif now in (State.READY, State.STOPPED):
             self._unclean.discard(broker.id)
-        line = f"{broker} {_words(now)}"
+        line = f"{broker} {_state_words(now)}"
         if now is State.READY and before is not State.PAUSED:
-            line += f" on {broker.bootstrap} after {broker.ready_seconds:.2f} s, {megabytes(broker)}, pid {broker.pid}"
+            memory = megabytes(broker.resident_bytes())
+            line += f" on {broker.bootstrap} after {broker.ready_seconds:.2f} s, {memory}, pid {broker.pid}"
         elif now is State.FAILED:
             line += f"; the end of its log ({broker.log}):\n{broker.last_words()}"
         self._report(line)
@@ -116,23 +120,23 @@ class Session:
         deadline = time.monotonic() + STOP_SECONDS
         while not self.cluster.have_ended(deadline):
             await asyncio.sleep(LOOK_SECONDS / 10)
-            self._drawn()
+            self._draw()
 
     # Commands, from keys or from another terminal.
 
-    async def commanded(self, asked: Answer) -> Answer:
+    async def execute(self, command: Answer) -> Answer:
         try:
-            return await self._obey(str(asked.get("do")), asked.get("broker"))
+            return await self._execute(str(command.get("do")), command.get("broker"))
         except Fault as fault:
             return {"ok": False, "said": str(fault)}
 
-    async def _obey(self, verb: str, broker_id: object) -> Answer:
+    async def _execute(self, verb: str, broker_id: object) -> Answer:
         if verb == "status":
             return {"ok": True, **self.status()}
         if verb not in ("kill", "pause", "resume", "restart", "stop"):
             raise Fault(f"there is no command {verb!r}")
         if not isinstance(broker_id, int):
-            raise Fault(f"{verb} which broker? They are {', '.join(map(str, self.cluster.brokers))}")
+            raise Fault(f"{verb} needs a broker: {', '.join(map(str, self.cluster.brokers))}")
         broker = self.cluster[broker_id]
         return {"ok": True, "said": await self._do(verb, broker)}
 
@@ -156,34 +160,34 @@ class Session:
             if broker.state is not State.PAUSED:
                 raise Fault(f"{broker} is not paused")
             broker.resume()
-            return f"{broker} goes on (pid {pid})"
+            return f"{broker} resumed with SIGCONT (pid {pid})"
         await broker.until_stopped()
         return f"{broker} stopped"
 
     def command_soon(self, verb: str, broker_id: int) -> None:
-        """From a key: the outcome is told, nobody waits for it."""
+        """From a key press: the command runs in the background, and its failure is reported."""
 
-        async def obey() -> None:
-            answer = await self.commanded({"do": verb, "broker": broker_id})
+        async def run() -> None:
+            answer = await self.execute({"do": verb, "broker": broker_id})
             if not answer["ok"]:
                 self._report(str(answer["said"]))
 
-        task = asyncio.get_running_loop().create_task(obey(), name=f"{verb} broker {broker_id}")
+        task = asyncio.get_running_loop().create_task(run(), name=f"{verb} broker {broker_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def may_lead(self, partition: Partition) -> tuple[int, ...]:
-        """Its eligible leader replicas, without those that will not be eligible once they are back: whoever comes back
-        from an unclean stop leaves the in-sync and eligible sets."""
+        """Eligible leader replicas, without those that lose eligibility when they come back: a broker leaves ISR and
+        ELR when it starts after an unclean shutdown."""
         return tuple(each for each in self.detail.eligible.get(partition, ()) if each not in self._unclean)
 
     def will_not_lead(self) -> list[int]:
-        """Brokers that were killed and hold replicas that are out of sync."""
+        """Killed brokers that have replicas out of sync."""
         shown = (state for key, state in self.snapshot.partitions.items() if key[0] not in self.snapshot.internal)
         return sorted({each for state in shown for each in state.replicas if each not in state.in_sync} & self._unclean)
 
     def status(self) -> dict[str, Any]:
-        """All that a view shows, as JSON has it."""
+        """Everything that a view shows, as JSON."""
         return {
             "bootstrap": self.cluster.bootstrap,
             "store": self.cluster.store,
@@ -215,7 +219,7 @@ class Session:
             "groups": [self._group_status(group) for group in self.detail.groups],
         }
 
-    def _group_status(self, group: Group) -> dict[str, Any]:
+    def _group_status(self, group: GroupDetail) -> dict[str, Any]:
         owners = {key: member.client_id for member in group.members for key in member.partitions}
         return {
             "group": group.name,
@@ -235,24 +239,23 @@ class Session:
         }
 
 
-def killed_words(brokers: Sequence[int]) -> str:
-    """Why replicas on these brokers do not lead when they come back."""
+def not_eligible(brokers: Sequence[int]) -> str:
+    """Why replicas on these killed brokers are not elected when they come back."""
     which = f"broker {brokers[0]} was" if len(brokers) == 1 else f"brokers {', '.join(map(str, brokers))} were"
     return (
-        f"{which} killed: after an unclean stop a replica that is out of sync is not eligible. "
-        "It will not lead before it has caught up with a leader."
+        f"{which} killed: after an unclean shutdown a replica that is out of sync is not eligible. "
+        "It cannot lead before it has caught up with a leader."
     )
 
 
-def megabytes(broker: BrokerProcess) -> str:
-    held = broker.resident_bytes()
-    return f"{held / MEGABYTE:.0f} MB" if held else "-"
+def megabytes(size: int) -> str:
+    return f"{size / MEGABYTE:.0f} MB" if size else "-"
 
 
-def _words(state: State) -> str:
+def _state_words(state: State) -> str:
     return {
         State.READY: "is ready",
-        State.FAILED: "ended by itself",
+        State.FAILED: "exited unexpectedly",
         State.KILLED: "was killed",
         State.STOPPED: "has stopped",
         State.PAUSED: "is paused",

@@ -1,4 +1,4 @@
-"""Waiting for a condition that nobody announces: it is looked at until it holds, within a limit."""
+"""Polling: wait until a condition holds, within a time limit."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ LOOK_SECONDS: Final = 0.01
 
 
 class NotInTime(AssertionError):
-    """The condition did not hold within the limit; `seen` is what was seen last."""
+    """The condition did not hold in time; `seen` is the last value."""
 
     def __init__(self, what: str, timeout_s: float, seen: object) -> None:
-        super().__init__(f"waited {timeout_s:g} s in vain for {what}")
+        super().__init__(f"{what}: did not happen within {timeout_s:g} s")
         self.seen = seen
 
 
 def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = 15.0) -> T:
-    """Look until the condition is true; its value is the answer."""
+    """Call `condition` until its value is true; returns the value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -46,7 +46,7 @@ async def until(
     *,
     holds: Callable[[Any], object] = bool,
 ) -> Any:
-    """Look, at once or with `await`, until what is seen holds; that is the answer."""
+    """Call `look`, which may be async, until `holds` is true of its value; returns the value."""
     deadline = time.monotonic() + timeout_s
     while True:
         seen = look()

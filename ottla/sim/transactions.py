@@ -19,7 +19,7 @@ from ottla.client.consuming.consumer_records import ConsumerRecord
 from ottla.client.errors import ClientError
 from ottla.client.producing.producer import Producer
 from ottla.client.values import OffsetAndMetadata, TopicPartition
-from ottla.local.exactly_once import ACCOUNTS, NOBODY, OPENING, Entry, Ledger, Note, compare_copy
+from ottla.local.exactly_once import ACCOUNTS, NO_ACCOUNT, OPENING, Entry, Ledger, Note, compare_copy
 from ottla.local.history import History, Kind
 from ottla.sim.cluster import SimCluster
 from ottla.sim.planted import NOTHING
@@ -190,7 +190,7 @@ class Bank:
     async def open(self, runtime: SimRuntime, cluster: SimCluster) -> None:
         async with _producer(runtime, cluster, "opening") as producer, producer.transaction():
             for account in range(ACCOUNTS):
-                entry = Entry(f"opening-{account}", account, NOBODY, OPENING, meant=True)
+                entry = Entry(f"opening-{account}", account, NO_ACCOUNT, OPENING, meant=True)
                 await _send(producer, BANK, account % BANK_PARTITIONS, entry.encode())
 
 

@@ -291,7 +291,7 @@ class Surveyor(Client):
             driver.wake()
         else:
             self._answered[index] = True
-            self.history.end_told(index, End(told.offset, told.leader_epoch), known)
+            self.history.end_reported(index, End(told.offset, told.leader_epoch), known)
 
     @property
     def settled(self) -> bool:
@@ -368,7 +368,7 @@ class Member(Client):
             tp = TopicPartition(TOPIC, self._random.randrange(self.partitions))
             known = self.history.commit_known(self._group, tp.partition)
             told = await consumer.committed(tp)
-            self.history.commit_told(self._group, tp.partition, told or 0, known)
+            self.history.commit_reported(self._group, tp.partition, told or 0, known)
 
     async def _commit(self, runtime: SimRuntime, consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
         began = runtime.now()

@@ -1,10 +1,10 @@
-"""Brokers for tests: in this process or beside it, there in an instant and gone without a trace.
+"""Brokers for tests, in this process or as child processes; they start fast and leave nothing behind.
 
     with Broker() as broker:
         broker.produce(broker.create_topic("orders"), [b"two oranges"])
 
 `pytest` finds the fixtures by itself once `ottla[testing]` is installed: `ottla_broker`, `ottla_topic`, `ottla_server`,
-`ottla_cluster`; see `ottla.testing.plugin`. The classes here are for everything else: unittest, notebooks, scripts.
+`ottla_cluster`; see `ottla.testing.plugin`. The classes are for unittest, notebooks and scripts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOMES = {"Access": "access", "Broker": "broker", "Cluster": "cluster", "Fault":
 
 
 def __getattr__(name: str) -> Any:
-    """pytest loads this package in every run, also where no broker is needed: nothing is loaded before it is used."""
+    """Lazy imports: pytest loads this package in every run, also where no broker is needed."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
-"""Access to a cluster from a test: create topics, produce, consume, ask for the lag.
+"""Cluster access of a test: create topics, produce, consume, read the lag.
 
-Every call makes a client, uses it and closes it: nothing is left running between two lines of a test.
+Every call opens a client and closes it: nothing keeps running between two lines of a test.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Records = list[ConsumerRecord[Any, Any]]
 
 
 class Topic(str):
-    """The name of a topic, and what a test does with it."""
+    """The name of a topic, with methods to produce and consume."""
 
     __slots__ = ("_access",)
     _access: Access
@@ -49,14 +49,14 @@ class Topic(str):
 
 
 class Access:
-    """A cluster by its address: one of ours, or any that speaks Kafka's protocol."""
+    """A cluster by its address: Ottla, or any that speaks Kafka's protocol."""
 
     def __init__(self, bootstrap_servers: str = "") -> None:
         self._bootstrap_servers = bootstrap_servers
         self.made: list[str] = []
-        """Topics that were made by calls of this object, in order."""
+        """Topics that were created through this object, in order."""
         self.shared = False
-        """Whether other tests use it, too: then topics that are made by writing to them are noted as well."""
+        """Whether other tests use it, too: then topics that `produce` creates are recorded in `made`, too."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -70,7 +70,7 @@ class Access:
         replication_factor: int | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> Topic:
-        """A new topic; without a name, one that nobody else has."""
+        """Create a topic; without a name, one with a unique name."""
         chosen = name or f"topic-{uuid.uuid4().hex[:12]}"
         configs = {key.replace("_", "."): str(value) for key, value in (config or {}).items()}
         with Admin(self.bootstrap_servers) as admin:
@@ -85,7 +85,7 @@ class Access:
             self.made.remove(str(name))
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Those of them that are still there."""
+        """Delete those that still exist."""
         with Admin(self.bootstrap_servers) as admin:
             there = {topic.name for topic in admin.list_topics()}
             if left := [name for name in names if name in there]:
@@ -99,8 +99,8 @@ class Access:
         partition: int | None = None,
         **settings: Any,
     ) -> list[RecordMetadata]:
-        """Write records, and return when they are there: values, or pairs of key and value. `settings` are those of a
-        producer."""
+        """Write records (values, or pairs of key and value) and wait until they are acknowledged. `settings` are
+        those of a producer."""
         if self.shared and str(topic) not in self.made:
             with Admin(self.bootstrap_servers) as admin:
                 if str(topic) not in {each.name for each in admin.list_topics()}:
@@ -117,8 +117,8 @@ class Access:
     def consume(
         self, topic: str, n: int, timeout: float = TIMEOUT_S, *, group: str | None = None, **settings: Any
     ) -> Records:
-        """The first `n` records of a topic, or of what a group has not read yet; it is committed then. AssertionError
-        when fewer come in time."""
+        """The first `n` records of a topic, or with `group` the next `n` after its committed offsets, which are then
+        committed. AssertionError if fewer arrive in time."""
         deadline = time.monotonic() + timeout
         records: Records = []
         options = {"auto_offset_reset": "earliest", **settings}
@@ -126,28 +126,27 @@ class Access:
             while len(records) < n:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise AssertionError(f"{len(records)} of {n} records of {topic} came within {timeout:g} s")
+                    raise AssertionError(f"only {len(records)} of {n} records of {topic} within {timeout:g} s")
                 wait_ms = max(1, min(POLL_MS, int(left * 1000)))
                 for taken in consumer.getmany(timeout_ms=wait_ms, max_records=n - len(records)).values():
                     records += taken
         return records
 
     def lag(self, group: str) -> dict[TopicPartition, int]:
-        """How many records a group has not read yet, in every partition of the topics that it reads or has committed
-        for."""
+        """The lag of a group in every partition of the topics that it reads or has committed offsets for."""
         with Admin(self.bootstrap_servers) as admin:
             return {tp: each.lag for tp, each in admin.group_lag(group).items()}
 
     def forget_faults(self) -> None:
-        """Nothing was injected."""
+        """End injected faults; here there are none."""
 
     def inject(
         self, api: str, error: ErrorCode | int | str | None = None, times: int | None = 1, delay_ms: float = 0
     ) -> Fault:
-        """Let the next requests to an API fail, or take longer: `inject("Produce", error="not_leader_or_follower")`,
-        `inject("Fetch", delay_ms=500, times=None)`. `error="disconnect"` closes the connection instead. Only brokers
-        that were started here do what a test tells them."""
-        raise RuntimeError(f"nobody stands between clients and {self.bootstrap_servers}: it was not started here")
+        """Make the next requests of an API fail or wait: `inject("Produce", error="not_leader_or_follower")`,
+        `inject("Fetch", delay_ms=500, times=None)`. `error="disconnect"` closes the connection instead. Needs a broker
+        that was started by the test."""
+        raise RuntimeError(f"faults cannot be injected into {self.bootstrap_servers}: it was not started by the test")
 
     def configure(self, topic: str, **settings: Any) -> None:
         """Change settings of a topic: `configure(topic, retention_ms=1000)`."""

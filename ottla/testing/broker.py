@@ -1,24 +1,26 @@
-"""Test broker in this process: a real broker on a loop in a thread, with a directory that is removed with it.
+"""Test broker in this process: a real broker on a loop in a thread, with a temporary directory.
 
-Requests of clients pass through `faults` first; otherwise it is what `ottla serve` runs. Groups start at once, and
-internal topics have one partition: tests have few groups, and little time.
+It is the broker of `ottla serve`, except that requests of clients pass through `Faults` first, that groups start
+without a rebalance delay, and that internal topics have one partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
 from ottla.blocking.thread import LoopThread
 from ottla.broker import broker as real
 from ottla.config import load_broker_config
-from ottla.errors import BadFrame, Fault
-from ottla.local.proxy import Verdict
+from ottla.errors import BadFrame, Fault, StorageFault
+from ottla.local.proxy import Interception
 from ottla.net.server import Connection, Pending, Reply, Serve
 from ottla.net.streaming import Streamed
+from ottla.runtime.disk import RealDisk, RealFile
 from ottla.runtime.real import RealRuntime
-from ottla.testing.disk import UnsyncedDisk
 from ottla.testing.faults import Faults
 from ottla.testing.started import Started
 
@@ -31,11 +33,39 @@ SETTINGS: Final = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
 }
-"""What differs from Kafka's defaults, unless the test says otherwise."""
+"""Differences from Kafka's defaults, which a test can override."""
+
+
+class UnsyncedFile(RealFile):
+    def sync(self) -> None:
+        pass
+
+
+class UnsyncedDisk(RealDisk):
+    """A real disk without fsync: its data survives the death of the process, but not a power failure."""
+
+    def open(self, path: str, *, create: bool = False) -> UnsyncedFile:
+        return UnsyncedFile(self, path, create)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        temporary = path + ".tmp"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except OSError as failure:
+            raise StorageFault(f"cannot write {path}: {failure.strerror}") from failure
+
+    @contextmanager
+    def together(self, path: str) -> Iterator[None]:
+        yield
+
+    def sync_dir(self, path: str) -> None:
+        pass
 
 
 class Broker(Started):
-    """Started by `with`, or by `start` and `stop`. `config` has Kafka's names for settings."""
+    """Started by `with`, or by `start` and `stop`. `config` has Kafka's names of settings."""
 
     THREAD = "ottla-test-broker"
 
@@ -72,51 +102,55 @@ class Broker(Started):
 
 
 def _intercepted(faults: Faults, runtime: RealRuntime, serve: Serve) -> Serve:
-    """Faults stand before what the broker serves to clients."""
+    """The broker's `serve`, with faults for requests of clients."""
 
     def serve_or_fail(connection: Connection, frame: memoryview) -> Reply | Pending:
-        verdict = faults.meet(frame) if connection.session.broker_id is None else None
-        if verdict is None:
+        interception = faults.meet(frame) if connection.session.broker_id is None else None
+        if interception is None:
             return serve(connection, frame)
-        if not verdict.delay_s and verdict.rewrite is None:
-            return _at_once(verdict)
+        if not interception.delay_s and interception.rewrite is None:
+            return _at_once(interception)
         pending = Pending()
-        kept = memoryview(bytearray(frame))  # the connection reads on into its own buffer
-        runtime.call_at(runtime.now() + verdict.delay_s, _carry_out, verdict, serve, connection, kept, pending)
+        copy = memoryview(bytearray(frame))  # the connection reuses its buffer
+        runtime.call_at(
+            runtime.now() + interception.delay_s, _carry_out, interception, serve, connection, copy, pending
+        )
         return pending
 
     return serve_or_fail
 
 
-def _at_once(verdict: Verdict) -> Reply:
-    if verdict.disconnect:
-        raise BadFrame("a test has asked for it")
-    return verdict.answer
+def _at_once(interception: Interception) -> Reply:
+    if interception.disconnect:
+        raise BadFrame("fault injected by a test")
+    return interception.answer
 
 
-def _carry_out(verdict: Verdict, serve: Serve, connection: Connection, frame: memoryview, pending: Pending) -> None:
-    """After the delay: refuse it, or let the broker serve it, and pass its answer on."""
+def _carry_out(
+    interception: Interception, serve: Serve, connection: Connection, frame: memoryview, pending: Pending
+) -> None:
+    """After the delay: refuse the request, or serve it and pass the reply on."""
     reply: Reply | Pending
     try:
-        refuses = verdict.disconnect or verdict.answer is not None
-        reply = _at_once(verdict) if refuses else serve(connection, frame)
+        refuses = interception.disconnect or interception.answer is not None
+        reply = _at_once(interception) if refuses else serve(connection, frame)
     except BadFrame as bad:
         connection.close(str(bad))
         pending.resolve(None)
         return
     if not isinstance(reply, Pending):
-        pending.resolve(_rewritten(verdict, reply))
+        pending.resolve(_rewritten(interception, reply))
     elif reply.resolved:
-        pending.resolve(_rewritten(verdict, reply.reply))
+        pending.resolve(_rewritten(interception, reply.reply))
     else:
         inner = reply
         pending.abandoned = inner.abandoned
-        inner.ended = lambda: pending.resolve(_rewritten(verdict, inner.reply))
+        inner.ended = lambda: pending.resolve(_rewritten(interception, inner.reply))
 
 
-def _rewritten(verdict: Verdict, reply: Reply) -> Reply:
-    if verdict.rewrite is None or reply is None:
+def _rewritten(interception: Interception, reply: Reply) -> Reply:
+    if interception.rewrite is None or reply is None:
         return reply
     if isinstance(reply, Streamed):
-        return verdict.rewrite(reply.load())
-    return verdict.rewrite(reply if isinstance(reply, bytes) else b"".join(reply))
+        return interception.rewrite(reply.load())
+    return interception.rewrite(reply if isinstance(reply, bytes) else b"".join(reply))

@@ -1,4 +1,4 @@
-"""A cluster of broker processes on this machine, which a test may break: kill, pause, cut off."""
+"""Test cluster: broker processes that a test can kill, pause, and cut off from the network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ottla.testing.started import Started
 from ottla.wire.schema.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 SESSION_MS: Final = 3000
-"""How soon a broker that hangs is taken for dead."""
+"""Session timeout of a broker that hangs."""
 SETTINGS: Final = {
     "broker.session.timeout.ms": str(SESSION_MS),
     "offsets.topic.num.partitions": "4",
@@ -31,7 +31,7 @@ SETTINGS: Final = {
 
 
 class Cluster(Started):
-    """Started by `with`, or by `start` and `stop`; in a thread that lives on, such as the main one."""
+    """Started by `with`, or by `start` and `stop`, in a thread that stays, such as the main one."""
 
     THREAD = "ottla-test-proxies"
 
@@ -48,15 +48,15 @@ class Cluster(Started):
 
     def _end(self, thread: LoopThread) -> None:
         if hasattr(self, "_local"):
-            self._local.kill()  # nobody will want its data
+            self._local.kill()  # a clean shutdown is not needed: the data is removed
         if hasattr(self, "_proxies"):
             self._proxies.close()
 
-    # What there is.
+    # State.
 
     @property
     def bootstrap_servers(self) -> str:
-        """Of the brokers that serve, or of all when none does."""
+        """Addresses of the brokers that serve, or of all if none does."""
         chosen = self._local.serving() or list(self._local.brokers.values())
         return ",".join(f"{HOST}:{self._proxies.ports[broker.id]}" for broker in chosen)
 
@@ -66,7 +66,7 @@ class Cluster(Started):
 
     @property
     def alive(self) -> list[int]:
-        """Brokers whose processes run; they may be paused or cut off."""
+        """Brokers whose processes run, also paused ones and those cut off from the network."""
         return [broker.id for broker in self._local.brokers.values() if broker.running]
 
     def create_topic(
@@ -76,7 +76,7 @@ class Cluster(Started):
         replication_factor: int | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> Topic:
-        """A new topic, which all brokers that serve have heard of: whichever of them is asked next knows it."""
+        """Create a topic, and wait until all brokers that serve know it."""
         topic = super().create_topic(name, partitions, replication_factor, config)
         assert self._thread is not None
         self._thread.run(self._known_to_all(str(topic)))
@@ -88,7 +88,7 @@ class Cluster(Started):
             try:
                 connection = await BrokerConnection.open(HOST, broker.port)
             except ClientError:
-                continue  # it has gone meanwhile
+                continue  # it has ended meanwhile
             try:
                 await until(
                     lambda: connection.call(request, MetadataResponse),  # noqa: B023 (awaited here)
@@ -102,7 +102,7 @@ class Cluster(Started):
                 await connection.close()
 
     def leader(self, topic: str, partition: int = 0, timeout: float = TIMEOUT_S) -> int:
-        """Who leads, as soon as somebody does."""
+        """The leader, as soon as there is one."""
         with Admin(self.bootstrap_servers) as admin:
 
             def living_leader() -> int:
@@ -115,14 +115,14 @@ class Cluster(Started):
     def _process(self, broker_id: int) -> BrokerProcess:
         return self._local[broker_id]
 
-    # What can be broken.
+    # Faults.
 
     def kill(self, broker_id: int) -> None:
         """kill -9."""
         self._process(broker_id).kill()
 
     def kill_leader(self, topic: str, partition: int = 0) -> int:
-        """kill -9 of whoever leads; its id."""
+        """kill -9 of the leader; returns its id."""
         leader = self.leader(topic, partition)
         self.kill(leader)
         return leader
@@ -144,7 +144,7 @@ class Cluster(Started):
         self._process(broker_id).resume()
 
     def restart(self, broker_id: int) -> None:
-        """Start a broker that was killed, or stop and start one that runs; it serves when this returns."""
+        """Start a broker that was killed, or stop and start one that runs; waits until it serves."""
         process = self._process(broker_id)
         if process.running:
             process.stop()
@@ -152,9 +152,9 @@ class Cluster(Started):
 
     @contextmanager
     def partition_network(self, *sides: Collection[int], clients: Collection[int] | None = None) -> Iterator[None]:
-        """Cut the network between sides: `with cluster.partition_network([1], [2, 3])`. Whom no side names is on one
-        with the others that none does. Clients reach everybody, or only the brokers in `clients`. What brokers keep in
-        their common store is not on the network, and stays in reach."""
+        """Cut the network between sides: `with cluster.partition_network([1], [2, 3])`. Brokers that no side names form
+        one more side. Clients reach all brokers, or only those in `clients`. The embedded store is a file, and stays
+        reachable."""
         self.cut_network(*sides, clients=clients)
         try:
             yield
@@ -164,7 +164,7 @@ class Cluster(Started):
     def cut_network(self, *sides: Collection[int], clients: Collection[int] | None = None) -> None:
         named = {broker_id for side in sides for broker_id in side}
         for broker_id in named | set(clients or ()):
-            self._process(broker_id)  # says so if there is no such broker
+            self._process(broker_id)  # fails if there is no such broker
         rest = [broker_id for broker_id in self.brokers if broker_id not in named]
         apart = [(one, those) for these, those in combinations([*sides, rest], 2) for one in these]
         pairs = [pair for one, those in apart for pair in both_ways(one, those)]

@@ -1,5 +1,5 @@
-"""Injected faults: client requests that fail, or are answered late, as a test says. Pure; a broker or a proxy asks it
-for every request."""
+"""Injected faults: requests of clients that fail or are delayed because a test says so. A broker or a proxy asks
+`Faults.meet` for every request."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from typing import Final, Self
 import ottla.broker.handlers  # noqa: F401 (registers what is served)
 from ottla.broker.dispatch import served_apis
 from ottla.errors import ErrorCode
-from ottla.local.proxy import Verdict
-from ottla.testing.refusals import needs_real_answer, refused, refused_in
-from ottla.wire.apis import APIS
+from ottla.local.proxy import Interception
+from ottla.wire.apis import APIS, METADATA
+from ottla.wire.frame import framed, parse_request_header, parse_response_header, response_header
+from ottla.wire.messages import decode_request, decode_response, encode_response
+from ottla.wire.refusal import refusal
+from ottla.wire.schema.metadata import MetadataResponse
+from ottla.wire.schema.produce import ProduceRequest
 
 DISCONNECT: Final = "disconnect"
-"""Instead of an error: the connection is closed, and the request is not carried out."""
+"""Instead of an error: the connection is closed, and the request is not executed."""
 
 
 class UnusedFault(UserWarning):
-    """A fault was injected, and no request met it: the test shows nothing about it."""
+    """A fault was injected, and no request met it: the test proves nothing about it."""
 
 
 class Fault:
-    """One fault that was injected. `hits` counts the requests it has met; `cancel`, or the end of `with`, ends it."""
+    """One injected fault. `hits`: the requests it has met; `cancel`, or the end of `with`, ends it."""
 
     def __init__(self, owner: Faults, api_key: int, error: ErrorCode | str | None, times: int | None, delay_s: float):
         self.hits = 0
@@ -54,7 +58,7 @@ class Fault:
 
 
 class Faults:
-    """All that are to come. Added by the test's thread, met in the broker's."""
+    """Faults that are pending. Added in the test's thread, met in the broker's."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -64,9 +68,9 @@ class Faults:
         self, api: str, error: ErrorCode | int | str | None = None, times: int | None = 1, delay_ms: float = 0
     ) -> Fault:
         if error is None and not delay_ms:
-            raise ValueError("say what shall happen: error=..., or delay_ms=...")
+            raise ValueError("a fault needs error=... or delay_ms=...")
         if times is not None and times < 1:
-            raise ValueError("a fault happens once at least; times=None: until it is cancelled")
+            raise ValueError("times must be at least 1; times=None: until it is cancelled")
         fault = Fault(self, api_key_of(api), error_of(error), times, delay_ms / 1000)
         with self._guard:
             self._faults.append(fault)
@@ -76,16 +80,16 @@ class Faults:
         with self._guard:
             if fault in self._faults:
                 self._faults.remove(fault)
-        _tell_unused([fault])
+        _warn_unused([fault])
 
     def clear(self) -> None:
-        """The test is over: those that were never met are told."""
+        """End all faults; warns about those that no request has met."""
         with self._guard:
             left, self._faults = self._faults, []
-        _tell_unused(left)
+        _warn_unused(left)
 
-    def meet(self, frame: memoryview) -> Verdict | None:
-        """What becomes of the request in `frame`, which comes without its length; None: nothing special."""
+    def meet(self, frame: memoryview) -> Interception | None:
+        """What to do with the request in `frame` (without its length); None: serve it."""
         if not self._faults:
             return None
         fault = self._taken(int.from_bytes(frame[:2], "big", signed=True))
@@ -93,14 +97,14 @@ class Faults:
             return None
         code = fault.error
         if code is None:
-            return Verdict(fault.delay_s)
+            return Interception(fault.delay_s)
         if not isinstance(code, ErrorCode):
-            return Verdict(fault.delay_s, disconnect=True)
-        if needs_real_answer(fault.api_key):
+            return Interception(fault.delay_s, disconnect=True)
+        if fault.api_key == METADATA:  # clients need the list of brokers, which only the broker can send
             version = int.from_bytes(frame[2:4], "big", signed=True)
-            return Verdict(fault.delay_s, rewrite=lambda answer: refused_in(memoryview(answer), version, code))
+            return Interception(fault.delay_s, rewrite=lambda answer: refused_in(memoryview(answer), version, code))
         answer = refused(frame, code)
-        return Verdict(fault.delay_s, disconnect=answer is None, answer=answer)
+        return Interception(fault.delay_s, disconnect=answer is None, answer=answer)
 
     def _taken(self, api_key: int) -> Fault | None:
         with self._guard:
@@ -128,14 +132,14 @@ NOT_SERVED: Final = frozenset(
     AlterShareGroupOffsets DeleteShareGroupOffsets StreamsGroupHeartbeat StreamsGroupDescribe
     """.lower().split()
 )
-"""APIs of Kafka. Those among them that are served are found first."""
+"""APIs of Kafka, for the error message. Those that are served are found first."""
 
 
-def _tell_unused(faults: Collection[Fault]) -> None:
+def _warn_unused(faults: Collection[Fault]) -> None:
     for fault in faults:
         if not fault.hits:
             warnings.warn(
-                f"{fault} never fired: no client sent {APIS[fault.api_key].name} while it was there",
+                f"{fault} never fired: no client sent {APIS[fault.api_key].name} in the meantime",
                 UnusedFault,
                 stacklevel=2,
             )
@@ -157,16 +161,16 @@ def api_key_of(name: str) -> int:
         return served[plain].key
     names = {api.name.lower(): api.name for api in served.values()}
     if plain in {api.name.lower() for api in APIS.values()}:
-        raise ValueError(f"{name} is not served to clients: no request would ever meet this fault")
+        raise ValueError(f"{name} is not served to clients: no request would meet this fault")
     if plain in NOT_SERVED:
-        raise ValueError(f"{name} is an API of Kafka that Ottla does not serve: no request would ever meet this fault")
+        raise ValueError(f"{name} is an API of Kafka that Ottla does not serve: no request would meet this fault")
     near = _near(plain, names)
     hint = f"; did you mean {names[near]!r}?" if near else f"; there are {', '.join(names.values())}"
     raise ValueError(f"there is no API {name!r}{hint}")
 
 
 def error_of(error: ErrorCode | int | str | None) -> ErrorCode | str | None:
-    """A number, or a name as Kafka or librdkafka writes it; `disconnect` stays what it is."""
+    """Parse a number, or a name as Kafka or librdkafka writes it; `disconnect` is returned as it is."""
     if error is None or error == DISCONNECT:
         return error if error is None else DISCONNECT
     if isinstance(error, int):
@@ -177,3 +181,29 @@ def error_of(error: ErrorCode | int | str | None) -> ErrorCode | str | None:
         hint = f"did you mean {near!r}?" if near else f"for example 'not_leader_or_follower', or {DISCONNECT!r}"
         raise ValueError(f"there is no error {error!r}; {hint}")
     return ErrorCode[name]
+
+
+def refused(frame: memoryview, code: ErrorCode) -> bytes | None:
+    """The response frame, with its length, that refuses the request in `frame` (without its length). None: the response
+    has no field for an error, or the client expects no response."""
+    api_key, version, correlation_id, _, pos = parse_request_header(frame)
+    request = decode_request(api_key, version, frame, pos)
+    if isinstance(request, ProduceRequest) and request.acks == 0:
+        return None
+    response = refusal(request, version, code, of_each=True)
+    if response is None:
+        return None
+    header = response_header(api_key, version, correlation_id)
+    return framed(header, encode_response(api_key, version, response))
+
+
+def refused_in(answer: memoryview, version: int, code: ErrorCode) -> bytes:
+    """The Metadata response (a frame with its length), with this error for each topic."""
+    correlation_id, pos = parse_response_header(answer[4:], METADATA, version)
+    response = decode_response(METADATA, version, answer[4:], pos)
+    assert isinstance(response, MetadataResponse)
+    for topic in response.topics:
+        topic.error_code = code
+        topic.partitions = []
+    header = response_header(METADATA, version, correlation_id)
+    return framed(header, encode_response(METADATA, version, response))

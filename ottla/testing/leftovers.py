@@ -1,8 +1,7 @@
-"""Directories of test brokers, and what is left of runs that were killed.
+"""Temporary directories of test brokers, and removal of those that killed test runs left behind.
 
-A run that ends removes its directories. One that is killed cannot: so each directory has a file that its process keeps
-locked, and whoever starts a broker next removes the directories that nobody holds, and ends brokers that still run in
-them (on Linux they end with the process that started them; elsewhere they do not).
+Each directory has a file that its process keeps locked. The next test broker that starts removes directories without a
+lock, and kills brokers that still run in them (on Linux brokers end with the process that started them).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ LOCK: Final = "in-use"
 
 
 class Scratch:
-    """A directory of this process."""
+    """A temporary directory of this process."""
 
     def __init__(self) -> None:
         sweep()
@@ -35,7 +34,7 @@ class Scratch:
 
 
 def sweep() -> None:
-    """Remove what killed runs have left behind."""
+    """Remove the directories of killed runs."""
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         try:
             with lock.open("r+") as held:
@@ -43,7 +42,7 @@ def sweep() -> None:
                 _end_brokers_in(lock.parent)
                 shutil.rmtree(lock.parent, ignore_errors=True)
         except OSError:
-            continue  # in use, gone meanwhile, or another user's
+            continue  # in use, removed meanwhile, or of another user
 
 
 def _end_brokers_in(directory: Path) -> None:

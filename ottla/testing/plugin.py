@@ -1,14 +1,14 @@
 """The pytest plugin: fixtures for code that talks to Kafka.
 
-    ottla_server    one broker for the whole run (of each xdist worker): quick, shared; the topics that a test makes
-                    through it go with the test, those of a fixture with the fixture
-    ottla_topic     a fresh topic on it for each test: a `str` with `.produce(...)`, `.consume(n)`
-    ottla_broker    a fresh broker for each test, in this process, gone afterwards; `.inject(api, error=...)`
-    ottla_cluster   three broker processes for each test, to be broken: `.kill_leader(topic)`, `.partition_network(...)`
+    ottla_server    one shared broker for the whole run (of each xdist worker); topics that a test creates through it
+                    are deleted after the test, those of a fixture with the fixture
+    ottla_topic     a new topic on it for each test: a `str` with `.produce(...)`, `.consume(n)`
+    ottla_broker    a new broker for each test, in this process; `.inject(api, error=...)`
+    ottla_cluster   three broker processes for each test: `.kill_leader(topic)`, `.partition_network(...)`
 
-`@pytest.mark.ottla(brokers=5, config={"auto.create.topics.enable": False})` says how `ottla_broker`, `ottla_cluster`
-are made, and `ottla_topic` (`partitions=3`). With `--ottla-bootstrap=HOST:PORT` the tests run on that cluster, Apache
-Kafka or another: those that break or configure brokers are skipped.
+`@pytest.mark.ottla(brokers=5, config={"auto.create.topics.enable": False})` configures `ottla_broker` and
+`ottla_cluster`, and `partitions=3` configures `ottla_topic`. With `--ottla-bootstrap=HOST:PORT` the tests run on that
+cluster, Apache Kafka or another: tests that break or configure brokers are skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OPTION = "--ottla-bootstrap"
 KEYWORDS = {"brokers": 3, "config": None, "partitions": 1}
-"""What a mark can say, and what holds otherwise."""
+"""Arguments of the mark, and their defaults."""
 NAME_CHARACTERS_MAX = 60
 
 
@@ -39,12 +39,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    words = "how the brokers and topics of Ottla's fixtures are made"
+    words = "configuration of the brokers and topics of Ottla's fixtures"
     config.addinivalue_line("markers", f"ottla(brokers=3, config={{...}}, partitions=1): {words}")
 
 
 def _marked(request: pytest.FixtureRequest) -> Mapping[str, Any]:
-    """What the marks on a test say; one that is nearer goes first."""
+    """Arguments of the marks of a test; the mark nearest to the test wins."""
     wanted: dict[str, Any] = {}
     for mark in request.node.iter_markers("ottla"):
         unknown = mark.kwargs.keys() - KEYWORDS.keys()
@@ -61,7 +61,7 @@ def _marked(request: pytest.FixtureRequest) -> Mapping[str, Any]:
 
 def _needs_own(request: pytest.FixtureRequest) -> None:
     if request.config.getoption(OPTION):
-        pytest.skip(f"needs brokers of its own, and {OPTION} names another's")
+        pytest.skip(f"needs its own brokers, and {OPTION} is set")
 
 
 _SERVER = pytest.StashKey["Access"]()
@@ -73,15 +73,15 @@ def ottla_server(request: pytest.FixtureRequest) -> Iterator[Access]:
     from ottla.testing.access import Access
     from ottla.testing.broker import Broker
 
-    class _Another(Access):
-        """A cluster that is not ours to break."""
+    class _External(Access):
+        """A cluster that tests must not break."""
 
         def inject(self, *_: Any, **__: Any) -> Any:
-            pytest.skip(f"needs a broker of its own, and {OPTION} names another's")
+            pytest.skip(f"needs its own broker, and {OPTION} is set")
 
     external = request.config.getoption(OPTION)
     started = None if external else Broker().start()
-    server = started or _Another(external)
+    server = started or _External(external)
     server.shared = True
     request.config.stash[_SERVER] = server
     yield server
@@ -94,7 +94,7 @@ def ottla_server(request: pytest.FixtureRequest) -> Iterator[Access]:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, object, object]:
-    """What a fixture of a module or a session makes on the shared broker goes with that fixture."""
+    """Topics that a module or session fixture creates on the shared broker are deleted with that fixture."""
     if fixturedef.scope == "function" or fixturedef.argname == "ottla_server":
         return (yield)
     before = request.config.stash.get(_SERVER, None)
@@ -109,7 +109,7 @@ def pytest_fixture_setup(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """What a test made on the shared broker goes with it; a fault that it left there and that never fired is told."""
+    """Delete the topics that the test created on the shared broker, and warn about its faults that never fired."""
     yield
     server = item.config.stash.get(_SERVER, None)
     if server is None:
@@ -122,7 +122,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.fixture
 def ottla_topic(ottla_server: Access, request: pytest.FixtureRequest) -> Topic:
-    """A topic that no other test uses. Its name tells whose it is."""
+    """A topic of this test; its name contains the name of the test."""
     stem = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:NAME_CHARACTERS_MAX].strip("-")
     name = f"{stem}-{uuid.uuid4().hex[:8]}"
     return ottla_server.create_topic(name, _marked(request)["partitions"])
@@ -130,7 +130,7 @@ def ottla_topic(ottla_server: Access, request: pytest.FixtureRequest) -> Topic:
 
 @pytest.fixture
 def ottla_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker of this test's own, in this process."""
+    """A broker of this test, in this process."""
     _needs_own(request)
     from ottla.testing.broker import Broker
 
@@ -140,7 +140,7 @@ def ottla_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture
 def ottla_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Brokers of this test's own, each a process."""
+    """Broker processes of this test."""
     _needs_own(request)
     from ottla.testing.cluster import Cluster
 

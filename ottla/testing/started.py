@@ -1,4 +1,4 @@
-"""Base of test brokers and test clusters: a directory and a loop in a thread, removed at the end, and faults."""
+"""Base of test brokers and test clusters: temporary directory, loop in a thread, injected faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ottla.testing.leftovers import Scratch
 
 
 def settings_of(config: Mapping[str, Any] | None) -> dict[str, str]:
-    """A test may write names with `_` as well, and values as they are."""
+    """Settings as Kafka writes them, from names with `_` and values of any type."""
     return {name.replace("_", "."): _text(value) for name, value in (config or {}).items()}
 
 
@@ -24,10 +24,10 @@ def _text(value: Any) -> str:
 
 
 class Started(Access, ABC):
-    """Started by `with`, or by `start` and `stop`. `config` has Kafka's names for settings."""
+    """Started by `with`, or by `start` and `stop`. `config` has Kafka's names of settings."""
 
     THREAD: ClassVar[str]
-    """What the thread of its loop is called."""
+    """Name of the loop's thread."""
 
     def __init__(self, defaults: Mapping[str, str], config: Mapping[str, Any] | None) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Started(Access, ABC):
 
     def start(self) -> Self:
         if self._thread is not None:
-            raise RuntimeError(f"this {type(self).__name__.lower()} was started before; make another")
+            raise RuntimeError(f"this {type(self).__name__.lower()} was started before; create another")
         self._scratch = Scratch()
         self._directory = self._scratch.path
         self._thread = LoopThread(self.THREAD)
@@ -51,7 +51,7 @@ class Started(Access, ABC):
         return self
 
     def stop(self) -> None:
-        """Whatever it has been through, nothing is left of it: no process, no thread, no socket, no file."""
+        """Leaves nothing behind: no process, no thread, no socket, no file."""
         if self._thread is None or self._thread.loop.is_closed():
             return
         try:
@@ -67,7 +67,7 @@ class Started(Access, ABC):
 
     @abstractmethod
     def _end(self, thread: LoopThread) -> None:
-        """As far as it had begun."""
+        """May be called after a `_begin` that failed."""
 
     def inject(
         self,
@@ -76,11 +76,11 @@ class Started(Access, ABC):
         times: int | None = 1,
         delay_ms: float = 0,
     ) -> Fault:
-        """Whichever broker is asked. A fault that no request has met by the end is told as a warning, `UnusedFault`."""
+        """At all brokers. A fault that no request has met at the end causes the warning `UnusedFault`."""
         return self._faults.add(api, error, times, delay_ms)
 
     def forget_faults(self) -> None:
-        """End all that were injected; those that never fired are told."""
+        """End all injected faults; warns about those that never fired."""
         self._faults.clear()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Every client of the comparison sends and takes the records it is counted for."""
+"""Every client of the comparison sends and reads the records it is counted for."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def written(broker, topic: str) -> int:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_takes_what_it_sent(broker, topic, client):
+def test_a_client_reads_its_records(broker, topic, client):
     produce, consume = CLIENTS[client]
     job = Job(broker.bootstrap, topic, bytes(100), 0)
     sent = tally(worker, (produce, job), 0.1)
@@ -58,7 +58,7 @@ def test_a_client_takes_what_it_sent(broker, topic, client):
 
 @pytest.mark.parametrize("send", [column_load.send, column_load.confluent_send])
 @pytest.mark.parametrize("take", [column_load.take, column_load.confluent_take])
-def test_tables_go_into_a_topic_and_come_out_again(broker, topic, fresh_name, send, take):
+def test_tables_are_written_to_a_topic_and_read_again(broker, topic, fresh_name, send, take):
     scratch = fresh_name()
     create_topic(broker.port, scratch, PARTITIONS)
     job = column_load.Job(broker.bootstrap, topic, scratch, 10, column_load.TABLE_ROWS)

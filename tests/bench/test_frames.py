@@ -1,4 +1,4 @@
-"""The load's hand-made frames say what kio says they say."""
+"""The hand-made frames of the load, compared with kio."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_batch_has_a_valid_checksum_and_names_its_records(record_size, count):
     assert (header[6], header[-1]) == (count - 1, count)
 
 
-def test_produce_carries_the_batch_and_asks_for_all_acknowledgements():
+def test_produce_has_the_batch_and_acks_all():
     batch = frames.batch(100, 3)
     message = kio_message(kio_class("produce", "request", 9), body_of(frames.produce(TOPIC, 3, batch)))
     (topic,) = message.topic_data
@@ -37,7 +37,7 @@ def test_produce_carries_the_batch_and_asks_for_all_acknowledgements():
     assert bytes(partition.records) == batch
 
 
-def test_the_offset_to_fetch_is_where_the_frame_says():
+def test_the_position_of_the_fetch_offset_is_right():
     frame, offset_at = frames.fetch(TOPIC, 2)
     frames.I64.pack_into(frame, offset_at, 1234)
     message = kio_message(kio_class("fetch", "request", 12), body_of(frame))
@@ -73,16 +73,16 @@ def fetch_answer(records: bytes, error: int = 0) -> memoryview:
     return memoryview(struct.pack(">ib", 1, 0) + kio_bytes(message))
 
 
-def test_a_fetch_answer_is_counted_by_its_whole_batches():
+def test_a_fetch_response_is_counted_by_its_complete_batches():
     batch = frames.batch(100, 10)
     second = frames.BATCH_START.pack(10, len(batch) - 12) + batch[12:]
     fetched = frames.read_fetched(fetch_answer(batch + second + batch[:-1]), TOPIC, 0)
     assert fetched == frames.Fetched(0, 50, 20, 20)
 
 
-def test_an_empty_fetch_answer_stays_at_its_offset():
+def test_an_empty_fetch_response_keeps_the_offset():
     assert frames.read_fetched(fetch_answer(b""), TOPIC, 7) == frames.Fetched(0, 50, 7, 0)
 
 
-def test_an_error_in_a_fetch_answer_is_seen():
+def test_an_error_in_a_fetch_response_is_detected():
     assert frames.read_fetched(fetch_answer(b"", error=6), TOPIC, 7).error == 6

@@ -1,4 +1,4 @@
-"""The load's hand-made frames of groups say what kio says they say, and read what kio wrote."""
+"""The hand-made frames of groups, compared with kio."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_commit_names_every_partition_and_no_member():
 
 
 @pytest.mark.parametrize("partitions", [1, 50, 200])
-def test_the_answer_without_errors_is_known_to_the_byte(partitions):
+def test_the_response_without_errors_is_known(partitions):
     module = import_module("kio.schema.offset_commit.v8.response")
     answered = tuple(
         module.OffsetCommitResponsePartition(partition_index=n, error_code=module.ErrorCode(0))
@@ -73,7 +73,7 @@ def test_a_member_joins_with_what_the_java_consumer_offers():
     assert subscribed.topics == (TOPIC,)
 
 
-def test_the_members_that_the_leader_is_told_are_read():
+def test_the_members_in_the_response_to_the_leader_are_read():
     module = import_module("kio.schema.join_group.v5.response")
     message = module.JoinGroupResponse(
         throttle_time=no_throttle(module),
@@ -100,7 +100,7 @@ def test_the_leader_assigns_to_every_member():
     assert (topic.topic, len(topic.partitions)) == (TOPIC, group_frames.ASSIGNED_PARTITIONS)
 
 
-def test_members_beat_and_leave():
+def test_members_send_heartbeats_and_leave():
     beating = decoded("heartbeat", 3, group_frames.heartbeat(GROUP, 3, "a"), flexible=False)
     assert (beating.group_id, beating.generation_id, beating.member_id) == (GROUP, 3, "a")
     leaving = decoded("leave_group", 3, group_frames.leave(GROUP, ["a", "b"]), flexible=False)

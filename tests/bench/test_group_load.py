@@ -1,4 +1,4 @@
-"""The load of groups on a real broker: commits count, members settle, history survives a kill."""
+"""The load of groups on a real broker: commits, rebalances, recovery after a kill."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def eager(start_broker):
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_every_group_commits_and_its_latency_is_known(broker, topic, partitions):
+def test_every_group_commits_and_its_latency_is_measured(broker, topic, partitions):
     worker = group_load.commits(broker.port, [f"{topic}-a", f"{topic}-b"], topic, partitions)
     (tally,) = run([worker], 0.2, no_cpu).tallies
     assert tally.records == tally.requests * partitions >= 2 * partitions
@@ -45,7 +45,7 @@ def test_a_refused_commit_voids_the_run(broker, fresh_name):
         run([group_load.commits(broker.port, [fresh_name()], "no-such-topic", 1)], 0.0, no_cpu)
 
 
-def test_a_group_grows_and_shrinks_and_everybody_is_assigned(eager):
+def test_a_group_grows_and_shrinks_and_all_members_are_assigned(eager):
     group = group_load.Group(eager.port, "joined", "joined").enter(4)
     generations = {member.assigned for member in group._members.values()}
     assert len(generations) == 1
@@ -57,7 +57,7 @@ def test_a_group_grows_and_shrinks_and_everybody_is_assigned(eager):
 
 
 @pytest.mark.parametrize("members", [2, 10])
-def test_rebalances_are_timed_one_by_one(eager, members):
+def test_each_rebalance_is_measured(eager, members):
     (tally,) = run([group_load.rebalances(eager.port, "joined", "joined", members)], 0.0, no_cpu).tallies
     assert tally.requests == group_load.REBALANCES_MIN
     assert tally.latencies_us[50.0] > 0
@@ -76,7 +76,7 @@ def test_a_killed_broker_serves_the_last_of_many_commits_again(start_broker):
     assert longest > 0
 
 
-def test_dirt_arrives_at_a_steady_rate(broker, topic):
+def test_batches_are_written_at_a_steady_rate(broker, topic):
     dirt = [frames.batch(100, RECORDS_PER_BATCH, 0)]
     (tally,) = run([feed(load.Target(broker.port, topic), dirt)], 0.3, no_cpu).tallies
     assert 0 < tally.requests * len(dirt[0]) <= FEED_BYTES_S * min(0.3, tally.end - tally.begin)

@@ -1,4 +1,4 @@
-"""The load's workers count what a real broker did."""
+"""The workers of the load, on a real broker."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_consumers_count_the_records_producers_wrote(target):
     assert read.records == wrote.records + 50  # and the batch by which the producer learnt the answer's size
 
 
-def test_a_consumer_begins_again_at_the_end_of_the_log(target):
+def test_a_consumer_starts_again_at_the_log_end(target):
     run([load.producer(target, frames.batch(100, 1), 1)], 0.0, no_cpu)
     (read,) = run([load.consumer(target, again=True)], 0.3, no_cpu).tallies
     assert read.records > load.IN_FLIGHT_MAX + 1
 
 
-def test_every_connection_produces_and_its_latency_is_known(target):
+def test_every_connection_produces_and_its_latency_is_measured(target):
     worker = load.connections(target, 2, 20, frames.batch(100, 1))
     (tally,) = run([worker], 0.2, no_cpu).tallies
     assert tally.requests >= 20
@@ -55,7 +55,7 @@ def test_a_waiting_fetch_sees_each_record(target):
     assert tally.records == 20
 
 
-def test_a_worker_does_not_end_what_its_parent_has_left_behind():
+def test_a_worker_does_not_run_the_exit_handlers_of_its_parent():
     """Clients, for instance, whose threads are the parent's."""
     ended = []
 

@@ -1,4 +1,4 @@
-"""What the page says of numbers: medians, ties, targets met and missed."""
+"""The report: medians, ties, targets met and missed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOONER = Metric("p50_us", "Latency", "µs", Better.LOWER, 0.5)
         (SOONER, [100, 101, 102], [100, 101, 102], "missed ×2.00"),
     ],
 )
-def test_a_verdict_heeds_the_spread(metric, ours, theirs, verdict):
+def test_a_verdict_depends_on_the_spread(metric, ours, theirs, verdict):
     found = compare(metric, ours, theirs)
     assert found is not None
     assert found.verdict() == verdict
@@ -107,7 +107,7 @@ def test_what_should_be_high_has_its_limit_below(values, verdict):
     assert within(2, values, Better.HIGHER) == verdict
 
 
-def test_cells_that_were_measured_again_take_the_place_of_the_old(results):
+def test_cells_that_were_measured_again_replace_the_old_results(results):
     results.notes.append("A run of reload on kafka broke off: too slow")
     newer = Results(results.settings, results.machine, {"ottla": "2"}, "2026-02-02", ["Another note."])
     newer.add("reload", "ottla", {"reload_s": 5.0, WALL: 90.0})

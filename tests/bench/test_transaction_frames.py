@@ -1,4 +1,4 @@
-"""The load's hand-made frames of transactions say what kio says they say."""
+"""The hand-made frames of transactions, compared with kio."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def decoded(api, version, frame):
     return kio_message(kio_class(api, "request", version), bytes(frame[HEADER_BYTES:]))
 
 
-def test_a_producer_begins_as_nobody():
+def test_a_producer_starts_without_an_id():
     message = decoded("init_producer_id", 4, transaction_frames.init(ID))
     assert (message.transactional_id, message.producer_id, message.producer_epoch) == (ID, -1, -1)
 
 
-def test_its_coordinator_is_looked_for_as_one_of_transactions():
+def test_find_coordinator_asks_for_a_transaction_coordinator():
     message = decoded("find_coordinator", 3, transaction_frames.find_coordinator(ID))
     assert (message.key, message.key_type) == (ID, 1)
 
@@ -60,7 +60,7 @@ def test_an_offset_is_committed_and_the_transaction_with_it(version):
 
 
 @pytest.mark.parametrize("version", [9, 12])
-def test_records_are_produced_in_the_name_of_the_transaction(version):
+def test_produce_has_the_transactional_id(version):
     batch = bytes(transaction_frames.in_transaction(frames.batch(100, 3), WHO, 5))
     header = frames.BATCH_HEADER.unpack_from(batch)
     assert header[4] == crc32c.crc32c(batch[21:])
@@ -71,6 +71,6 @@ def test_records_are_produced_in_the_name_of_the_transaction(version):
     assert bytes(message.topic_data[0].partition_data[0].records) == batch
 
 
-def test_the_identity_to_go_on_with_is_read():
+def test_producer_id_and_epoch_are_read():
     answer = memoryview(struct.pack(">ibihqhb", 1, 0, 0, 0, *WHO, 0))
     assert transaction_frames.read_identity(answer) == WHO

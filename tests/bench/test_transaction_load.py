@@ -1,4 +1,4 @@
-"""The load of transactions on a real broker: all that is counted is committed, and copies are exact."""
+"""The load of transactions on a real broker: counted transactions are committed, and copies are exact."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def committed(target: Target) -> int:
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("count", [1, 10])
-def test_every_transaction_that_is_counted_is_committed(target, fresh_name, version, count):
+def test_every_counted_transaction_is_committed(target, fresh_name, version, count):
     names = [fresh_name() for _ in range(3)]
     worker = transaction_load.transactions([target], names, frames.batch(100, count), count, version)
     (tally,) = run([worker], 0.2, no_cpu).tallies

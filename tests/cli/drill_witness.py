@@ -56,7 +56,7 @@ class Witness:
             self._partition = found[1], int(found[2])
             self._led = False
         elif found := HIGH.match(line):
-            assert self._led is (found[1] != "unknown: nobody leads"), (self._partition, line)
+            assert self._led is (found[1] != "unknown: no leader"), (self._partition, line)
         elif (found := ROW.match(line)) and found[1] in STILL:
             self._check_cells(found[1], int(found[2]), re.findall(r"([a-z][a-z, ]*) \((\d+)\)|-", found[3]))
         elif found := COPY.match(line):

@@ -25,8 +25,8 @@ HAND_OVER = """#!{python} -IS
 import json, os, signal, socket, sys
 line = socket.socket(socket.AF_UNIX)
 line.connect({path!r})
-told = {{"arguments": [{name!r}, *sys.argv[1:]], "directory": os.getcwd(), "environment": dict(os.environ)}}
-socket.send_fds(line, [json.dumps(told).encode()], [0, 1, 2])
+request = {{"arguments": [{name!r}, *sys.argv[1:]], "directory": os.getcwd(), "environment": dict(os.environ)}}
+socket.send_fds(line, [json.dumps(request).encode()], [0, 1, 2])
 answers = line.makefile("rb")  # a command that ends at once may have both sent before the first is read
 pid = int(answers.readline())
 for number in (signal.SIGINT, signal.SIGTERM):
@@ -121,14 +121,14 @@ def _attend(line: socket.socket) -> None:
     """One command, in a process that waits for it and one that runs it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     data, files, _, _ = socket.recv_fds(line, REQUEST_BYTES_MAX, 3)
-    told = json.loads(data)
+    request = json.loads(data)
     pid = os.fork()
     if pid == 0:
         line.close()
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
-        _become(told)
+        _become(request)
     for file in files:
         os.close(file)
     line.send(b"%d\n" % pid)
@@ -137,11 +137,11 @@ def _attend(line: socket.socket) -> None:
     os._exit(0)
 
 
-def _become(told: dict) -> None:
-    os.chdir(told["directory"])
+def _become(request: dict) -> None:
+    os.chdir(request["directory"])
     os.environ.clear()
-    os.environ.update(told["environment"])
-    program, *arguments = told["arguments"]
+    os.environ.update(request["environment"])
+    program, *arguments = request["arguments"]
     status: object = 0
     try:
         if program == "ottla":

@@ -132,8 +132,8 @@ class Terminal:
             data = os.read(self.descriptor, 65536)
         except OSError:
             return False
-        told = self._decoder.decode(data)
-        whole = self._feeding + told
+        text = self._decoder.decode(data)
+        whole = self._feeding + text
         # A sequence that is not whole yet comes with the next read.
         found = re.search(r"\x1b(\[[?\d;]*)?$", whole)
         cut = found.start() if found else len(whole)

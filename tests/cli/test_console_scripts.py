@@ -103,13 +103,13 @@ def test_seven_lines_typed_on_the_labs_thirteen_partitions_come_out_of_order(she
 
 
 @pytest.mark.long
-def test_of_ten_labs_nine_come_out_of_order_and_with_one_partition_none(shell, fresh_name):
+def test_nine_of_ten_labs_are_out_of_order_and_none_with_one_partition(shell, fresh_name):
     order = TYPED + TYPED_LATER
     assert sum(printed(shell, fresh_name(), 13) != order for _ in range(10)) >= 9
     assert sum(printed(shell, fresh_name(), 1) == order for _ in range(10)) == 10
 
 
-def test_the_labs_topic_and_its_partitions_stand_in_one_file_that_all_three_scripts_read():
+def test_the_three_scripts_of_the_lab_read_topic_and_partitions_from_one_file():
     scripts = sorted(LAB.parent.glob("*.sh"))
     assert len(scripts) == 3
     for script in scripts:
@@ -137,7 +137,7 @@ def test_with_one_key_records_are_in_order(shell, fresh_name):
     assert seen == [f"employee-7/{line}" for line in TYPED + TYPED_LATER]
 
 
-def test_topics_are_made_listed_described_altered_and_deleted(shell, fresh_name):
+def test_topics_are_created_listed_described_altered_and_deleted(shell, fresh_name):
     topic = fresh_name()
     tool = f"bin/kafka-topics.sh --bootstrap-server localhost:9092 --topic {topic}"
     seen = succeed(
@@ -181,17 +181,17 @@ def test_topics_are_made_listed_described_altered_and_deleted(shell, fresh_name)
         ("kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic t --command-property nope=1", "'nope'"),
     ],
 )
-def test_misuse_says_what_to_do(shell, command, words):
+def test_wrong_usage_has_a_hint(shell, command, words):
     done = shell.run(f"bin/{command} < /dev/null")
     assert (done.returncode, done.stdout) == (1, "")
     assert words in done.stderr
 
 
-def test_the_scripts_tell_the_version_of_the_tools_whose_output_they_have(shell):
+def test_the_scripts_print_the_version_of_kafka(shell):
     assert succeed(shell, "bin/kafka-reassign-partitions.sh --version") == "4.3.1\n"
 
 
-def test_a_consumer_ends_on_ctrl_c_and_says_how_much_it_read(shell, fresh_name, tmp_path):
+def test_a_consumer_ends_on_ctrl_c_and_prints_its_count(shell, fresh_name, tmp_path):
     topic = fresh_name()
     succeed(shell, f"ottla topics create {topic}; echo one | ottla produce {topic}")
     errors = tmp_path / "stderr"

@@ -1,4 +1,4 @@
-"""`ottla dev`: a cluster that comes up, does as it is told from another terminal, and leaves nothing behind."""
+"""`ottla dev`: start, commands from another terminal, the live view, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Dev:
             )
 
     def ready(self):
-        wait_for(lambda: "the cluster serves" in self.text() or self.process.poll() is not None, "the cluster", 60)
+        wait_for(lambda: "the cluster is ready" in self.text() or self.process.poll() is not None, "the cluster", 60)
         assert self.process.poll() is None, self.text()
         return self
 
@@ -94,11 +94,11 @@ def test_brokers_are_killed_paused_and_restarted_from_another_terminal(dev):
     bootstrap = cluster.status()["bootstrap"]
     create = [*OTTLA, "topics", "create", "orders", "--partitions", "3", "-b", bootstrap]
     subprocess.run(create, check=True, capture_output=True, timeout=60)
-    wait_for(lambda: "topic orders was created" in cluster.text(), "the topic to be told of")
+    wait_for(lambda: "topic orders was created" in cluster.text(), "the topic in the output")
     killed = cluster.ask("kill", "2")
     assert re.fullmatch(r"broker 2 killed with kill -9 \(pid \d+\)\n", killed.stdout)
     assert cluster.states() == ["ready", "killed", "ready"]
-    wait_for(lambda: re.search(r"orders-\d: .*in sync 1, 3", cluster.text()), "the in-sync set to shrink")
+    wait_for(lambda: re.search(r"orders-\d: .*in sync: 1, 3", cluster.text()), "the in-sync set to shrink")
     again = cluster.ask("kill", "2")
     assert (again.returncode, "does not run (killed)" in again.stderr) == (1, True)
     assert "restarted" in cluster.ask("restart", "2").stdout
@@ -116,18 +116,18 @@ def test_brokers_are_killed_paused_and_restarted_from_another_terminal(dev):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_whatever_ends_it_leaves_no_process(dev, number):
+def test_no_process_is_left_however_it_ends(dev, number):
     cluster = dev("--brokers", "2")
     assert len(cluster.processes()) == 2
     cluster.process.send_signal(number)
     assert cluster.process.wait(30) == 0
     assert cluster.processes() == []
-    assert f"data stays in {cluster.data}" in cluster.text()
+    assert f"the data is in {cluster.data}" in cluster.text()
     assert not (cluster.data / "control.json").exists()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the kernel's word on the death of a parent")
-def test_even_kill_9_leaves_no_process_and_the_next_one_starts(dev):
+def test_no_process_is_left_after_kill_9_and_the_next_one_starts(dev):
     cluster = dev("--brokers", "2")
     cluster.process.kill()
     cluster.process.wait()
@@ -137,13 +137,13 @@ def test_even_kill_9_leaves_no_process_and_the_next_one_starts(dev):
     assert dev("--brokers", "2").states() == ["ready", "ready"]
 
 
-def test_a_port_that_is_taken_is_replaced_and_said(dev):
+def test_a_port_in_use_is_replaced_and_reported(dev):
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
         cluster = dev("--brokers", "1", "--port", str(port))
-        assert f"port {port} is taken: broker 1 gets another" in cluster.text()
+        assert f"port {port} is in use: broker 1 gets another" in cluster.text()
         wait_for(lambda: "try in another terminal" in cluster.text(), "advice")
         assert cluster.text().splitlines()[-1].endswith(" kill 1"), "there is no second one"
 
@@ -156,7 +156,7 @@ def test_a_second_one_on_the_same_data_is_refused(dev):
     assert (second.returncode, "is running on" in second.stderr) == (1, True)
 
 
-def test_without_a_directory_the_data_goes_with_the_cluster(tmp_path):
+def test_without_a_directory_the_data_is_removed_at_the_end(tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     command = [*OTTLA, "dev", "--brokers", "1", "--port", "0"]
@@ -164,7 +164,7 @@ def test_without_a_directory_the_data_goes_with_the_cluster(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if "the cluster serves" in line:
+            if "the cluster is ready" in line:
                 assert list(temporary.glob("ottla-dev-*/broker-1"))
                 process.terminate()
         assert process.wait(30) == 0
@@ -225,23 +225,23 @@ ONE_LEFT = """\
  orders-1   ○ out of sync  ○ out of sync  ● leader          0               3        3          N
  orders-2   ○ out of sync  ○ out of sync  ● leader          0               3        3          N
  __consumer_offsets: 50 partitions, 0 of them fully in sync
- brokers 1, 2 were killed: after an unclean stop a replica that is out of sync is not eligible. It
- will not lead before it has caught up with a leader.
+ brokers 1, 2 were killed: after an unclean shutdown a replica that is out of sync is not eligible.
+ It cannot lead before it has caught up with a leader.
 """
 
-NOBODY = """\
+NO_LEADER = """\
     broker  address         pid  memory  state   leads  replicas
     1       127.0.0.1:PORT  PID     MEM  killed      L        53
     2       127.0.0.1:PORT  PID     MEM  killed      L        53
  ›  3       127.0.0.1:PORT  PID     MEM  killed      L        53
  partition  broker 1       broker 2       broker 3         log start  high watermark  log end
- orders-0   ○ out of sync  ○ out of sync  ○ in sync, down          -    nobody leads        -
- orders-1   ○ out of sync  ○ out of sync  ○ in sync, down          -    nobody leads        -
- orders-2   ○ out of sync  ○ out of sync  ○ in sync, down          -    nobody leads        -
+ orders-0   ○ out of sync  ○ out of sync  ○ in sync, down          -       no leader        -
+ orders-1   ○ out of sync  ○ out of sync  ○ in sync, down          -       no leader        -
+ orders-2   ○ out of sync  ○ out of sync  ○ in sync, down          -       no leader        -
  __consumer_offsets: 50 partitions, 0 of them fully in sync
  a wider window shows records/s too
- brokers 1, 2 were killed: after an unclean stop a replica that is out of sync is not eligible. It
- will not lead before it has caught up with a leader.
+ brokers 1, 2 were killed: after an unclean shutdown a replica that is out of sync is not eligible.
+ It cannot lead before it has caught up with a leader.
 """ + KEYS.format(3)
 
 KILLED_IS_BACK = """\
@@ -250,13 +250,13 @@ KILLED_IS_BACK = """\
  ›  2       127.0.0.1:PORT  PID     MEM  ready       L        53
     3       127.0.0.1:PORT  PID     MEM  killed      L        53
  partition  broker 1       broker 2       broker 3         log start  high watermark  log end
- orders-0   ○ out of sync  ○ out of sync  ○ in sync, down          -    nobody leads        -
- orders-1   ○ out of sync  ○ out of sync  ○ in sync, down          -    nobody leads        -
- orders-2   ○ out of sync  ○ out of sync  ○ in sync, down          -    nobody leads        -
+ orders-0   ○ out of sync  ○ out of sync  ○ in sync, down          -       no leader        -
+ orders-1   ○ out of sync  ○ out of sync  ○ in sync, down          -       no leader        -
+ orders-2   ○ out of sync  ○ out of sync  ○ in sync, down          -       no leader        -
  __consumer_offsets: 50 partitions, 0 of them fully in sync
  a wider window shows records/s too
- broker 1 was killed: after an unclean stop a replica that is out of sync is not eligible. It will
- not lead before it has caught up with a leader.
+ broker 1 was killed: after an unclean shutdown a replica that is out of sync is not eligible. It
+ cannot lead before it has caught up with a leader.
 """ + KEYS.format(2)
 
 STOPPED = """\
@@ -265,9 +265,9 @@ STOPPED = """\
     2       127.0.0.1:PORT  PID     MEM  stopped      0         3
  ›  3       127.0.0.1:PORT  PID     MEM  killed       0         3
  partition  broker 1       broker 2    broker 3         log start  high watermark  log end
- orders-0   ○ out of sync  ○ may lead  ○ in sync, down          -    nobody leads        -
- orders-1   ○ out of sync  ○ may lead  ○ in sync, down          -    nobody leads        -
- orders-2   ○ out of sync  ○ may lead  ○ in sync, down          -    nobody leads        -
+ orders-0   ○ out of sync  ○ may lead  ○ in sync, down          -       no leader        -
+ orders-1   ○ out of sync  ○ may lead  ○ in sync, down          -       no leader        -
+ orders-2   ○ out of sync  ○ may lead  ○ in sync, down          -       no leader        -
  a wider window shows records/s too
  may lead: out of sync, but an eligible leader replica (ELR). It has every committed record: it
  went out of sync when fewer than min.insync.replicas were left, and since then nothing was
@@ -306,7 +306,7 @@ NARROW = re.compile(
 )
 
 
-def test_the_live_view_shows_the_texts_picture_and_obeys_keys(tmp_path):
+def test_the_live_view_shows_the_cluster_and_reacts_to_keys(tmp_path):
     pytest.importorskip("rich")
     with Terminal(*OTTLA, "dev", "--port", "0", "--data", str(tmp_path / "dev")) as terminal:
         play(terminal)
@@ -314,10 +314,10 @@ def test_the_live_view_shows_the_texts_picture_and_obeys_keys(tmp_path):
 
 
 @pytest.mark.long
-def test_in_a_small_window_who_has_what_is_shown_before_other_figures(tmp_path):
+def test_a_small_window_shows_replicas_before_other_columns(tmp_path):
     pytest.importorskip("rich")
     with Terminal(*OTTLA, "dev", "--port", "0", "--data", str(tmp_path / "dev"), width=80, height=24) as terminal:
-        terminal.until_screen(lambda screen: "the cluster serves" in screen, "the cluster", 60)
+        terminal.until_screen(lambda screen: "the cluster is ready" in screen, "the cluster", 60)
         terminal.press("w")
         terminal.until_screen(lambda screen: NARROW.search(screen) is not None, "ten records", 60)
         terminal.press("q")
@@ -325,18 +325,18 @@ def test_in_a_small_window_who_has_what_is_shown_before_other_figures(tmp_path):
 
 
 @pytest.mark.long
-def test_a_terminal_that_goes_away_ends_the_cluster(tmp_path):
+def test_a_closed_terminal_ends_the_cluster(tmp_path):
     pytest.importorskip("rich")
     with Terminal(*OTTLA, "dev", "--brokers", "1", "--port", "0", "--data", str(tmp_path / "dev")) as terminal:
-        terminal.until_screen(lambda screen: "clients start from" in screen, "the cluster", 60)
+        terminal.until_screen(lambda screen: "bootstrap servers:" in screen, "the cluster", 60)
         os.close(terminal.descriptor)
         assert terminal.process.wait(60) is not None
 
 
 def opened(terminal):
     """Wait for the cluster, and create a topic of which each broker leads a partition."""
-    terminal.until_screen(lambda screen: "clients start from" in screen, "the cluster", 60)
-    found = re.search(r"clients start from (127\.0\.0\.1:\d+)", terminal.screen.text())
+    terminal.until_screen(lambda screen: "bootstrap servers:" in screen, "the cluster", 60)
+    found = re.search(r"bootstrap servers: (127\.0\.0\.1:\d+)", terminal.screen.text())
     assert found is not None
     spread = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2)}
     with Admin(found[1]) as admin:
@@ -357,13 +357,13 @@ def shows(terminal, expected, what, *, controllers=1):
 
 
 @pytest.mark.long
-def test_who_stopped_cleanly_may_lead_even_when_nobody_is_left_to_ask(tmp_path):
+def test_a_replica_that_was_stopped_cleanly_may_lead_also_when_no_broker_answers(tmp_path):
     pytest.importorskip("rich")
     data = str(tmp_path / "dev")
     with Terminal(*OTTLA, "dev", "--port", "0", "--data", data) as terminal:
         opened(terminal)
         terminal.press("1s")
-        terminal.until_screen(lambda screen: "in sync 2, 3" in screen, "the in-sync replicas to shrink", 60)
+        terminal.until_screen(lambda screen: "in sync: 2, 3" in screen, "the in-sync replicas to shrink", 60)
         terminal.press("2s")
         terminal.until_screen(lambda screen: screen.count("○ may lead") == 3, "broker 3 alone", 60)
         terminal.said = ""
@@ -393,11 +393,11 @@ def play(terminal):
     terminal.press("x")
     terminal.until_screen(lambda screen: "Stable, 1 member" in screen and "bert    " not in screen, "one member", 60)
     terminal.press("1k")
-    terminal.until_screen(lambda screen: "in sync 2, 3" in screen, "the in-sync replicas to shrink", 60)
+    terminal.until_screen(lambda screen: "in sync: 2, 3" in screen, "the in-sync replicas to shrink", 60)
     terminal.press("2k")
     shows(terminal, ONE_LEFT, "broker 3 alone")
     terminal.press("3k")
-    shows(terminal, NOBODY, "nobody to lead", controllers=0)
+    shows(terminal, NO_LEADER, "no leader", controllers=0)
     terminal.press("2r")
     shows(terminal, KILLED_IS_BACK, "broker 2, which does not lead")
     terminal.press("3r")
@@ -406,7 +406,7 @@ def play(terminal):
     terminal.until("all brokers have stopped", 60)
 
 
-def test_status_folds_internal_topics_and_shows_offsets_and_groups(dev):
+def test_status_sums_up_internal_topics_and_shows_offsets_and_groups(dev):
     cluster = dev("--brokers", "1")
     bootstrap = cluster.status()["bootstrap"]
     with Producer(bootstrap) as producer:

@@ -53,7 +53,7 @@ def test_the_quickstarts_commands_work_one_after_the_other(shell):
     assert "customer-1 order 1\n" in succeed(shell, block("docs/quickstart.md", "First records", "sh"))
 
 
-def test_the_quickstarts_program_reads_what_it_wrote_also_in_a_new_group(shell):
+def test_the_program_of_the_quickstart_reads_its_records_also_in_a_new_group(shell):
     succeed(shell, block("docs/quickstart.md", "A topic", "sh"))
     program = block("docs/quickstart.md", "First records", "python")
     assert ADDRESS in program

@@ -1,4 +1,4 @@
-"""`ottla drill`: every drill passes, says what is true, and fails aloud when the cluster is not as it says."""
+"""`ottla drill`: every drill passes, its output is checked against the cluster, and a failed check is reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from ottla.drills import catalogue, running
 from ottla.drills.catalogue import DRILLS, Drill
 from ottla.drills.running import Player, missing
-from ottla.drills.stage import Differs
+from ottla.drills.stage import CheckFailed
 from ottla.drills.texts import Quote
 from ottla.errors import Fault
 from tests.cli.drill_witness import Witness
@@ -34,50 +34,54 @@ SAYS = {
     "two-readers": ["A reads offset 4 of log-0", "B is still at 7"],
     "order": ["so topic many as a whole is out of order", "but many-0 is in order"],
     "keys-and-partitions": ["key 'alice': all records are in employees-0", "12 records are 4 in each"],
-    "log-on-disk": ["auto.offset.reset=latest: it reads 0 old records", "which is one week"],
+    "log-on-disk": ["auto.offset.reset=latest: it reads 0 old records", "one week by default"],
     "high-watermark": ["secrets-0: log end offset 6, high watermark 4", "a consumer sees offsets 0 to 3"],
     "acks": [
-        "of 6 acknowledged records are left,",  # and one that was sent with acks=0, which nobody acknowledged
-        "lost, because the leader alone had it when it acknowledged (acks=1)",
+        "of 6 acknowledged records are left,",  # and one that was sent with acks=0, without a response
+        "lost, because only the leader had it when it acknowledged (acks=1)",
         "the record for payments-0 is not acknowledged (REQUEST_TIMED_OUT)",
         "since then the default of acks is all",
     ],
     "replica-fails": ["broker 3 lacks all 300 records of notes-0"],
     "leader-fails-last": [
-        "Broker 4 has none of it",
+        "Broker 4 has no replica of it",
         "three replicas of notes-0 are dead",
         "a write to notes-0 is refused (LEADER_NOT_AVAILABLE)",
     ],
     "recover-clean": ["notes-0: all 400 acknowledged records are read back"],
     "recover-unclean": [
         "notes-0: 100 of 300 acknowledged records are left, 200 are lost, because",
-        "broker 1 has truncated its log of notes-0: 200 acknowledged records thrown away",
-        "broker 2 has truncated its log of notes-0: 100 acknowledged records thrown away",
+        "broker 1 has truncated its log of notes-0: 200 acknowledged records are deleted",
+        "broker 2 has truncated its log of notes-0: 100 acknowledged records are deleted",
     ],
     "start-from-zero": [
         "notes-0: 0 of 300 acknowledged records are left, 300 are lost, because",
-        "broker 1 has truncated its log of notes-0: 300 acknowledged records thrown away",
-        "broker 2 has truncated its log of notes-0: 200 acknowledged records thrown away",
+        "broker 1 has truncated its log of notes-0: 300 acknowledged records are deleted",
+        "broker 2 has truncated its log of notes-0: 200 acknowledged records are deleted",
     ],
     "eligible-leader": ["an eligible leader replica (ELR)"],
     "no-replication": ["notes-1: 0 of 100 acknowledged records are left, 100 are lost, because"],
     "two-groups": ["the producer writes at offset 12, group A reads at 6 (lag 6), group B reads at 9 (lag 3)"],
     "fair-share": [
         "C3 has read shares-",
-        "is up to the assignor",
-        "group share-A: the 4 partitions are shared 2, 2;",
-        "group share-B: the 4 partitions are shared 1,",
+        "The assignor decides",
+        "group share-A: 4 partitions are assigned 2, 2;",
+        "group share-B: 4 partitions are assigned 1,",
     ],
-    "idle-consumer": ["the 3 partitions are shared 2, 1", "idle: a partition goes to one consumer", "has taken over"],
-    "consumer-failover": ["bert began at the committed offset 6", "offsets 6 to 9 were processed twice"],
-    "consumer-offsets": ["__consumer_offsets is compacted", "starts where it left off: offset 6"],
+    "idle-consumer": [
+        "3 partitions are assigned 2, 1",
+        "is idle: within a group, a partition has one consumer",
+        "has taken over",
+    ],
+    "consumer-failover": ["bert started at the committed offset 6", "offsets 6 to 9 were processed twice"],
+    "consumer-offsets": ["__consumer_offsets is compacted", "continues where it stopped: offset 6"],
     "delivery": [
-        "offsets 3 and 4 of invoices-0 are lost to this group",
+        "this group never processes offsets 3 and 4 of invoices-0",
         "offsets 0 to 2 of invoices-0 are processed twice",
     ],
     "consumer-threads": ["thread 3 has read work-2, offsets 0 to 9 in order"],
-    "bootstrap": ["broker 3, asked for metadata, names all brokers: 1, 2, 3", "(NOT_LEADER_OR_FOLLOWER)"],
-    "zookeeper-registry": ["the ephemeral znode of broker 1 is gone", "the watch has told of it"],
+    "bootstrap": ["the metadata of broker 3 names all brokers: 1, 2, 3", "(NOT_LEADER_OR_FOLLOWER)"],
+    "zookeeper-registry": ["the ephemeral znode of broker 1 is gone", "the watch has fired"],
 }
 """What a drill must have said, beside its checks."""
 
@@ -134,16 +138,16 @@ PLAYED = [pytest.param(name, marks=[pytest.mark.long] if name in SLOW else []) f
 def test_a_drill_passes(name, shared):
     drill = DRILLS[name]
     jars = zookeeper_jars() if drill.zookeepers else None
-    player = shared if drill.whole else Player(lambda line: None, jars=jars)
+    player = shared if drill.reusable else Player(lambda line: None, jars=jars)
     witness = Witness(MARKS.get(name, {}))
     witness.player = player
-    player.said, player.ended = witness, witness.ended
+    player.print, player.ended = witness, witness.ended
     try:
         asyncio.run(player.play(name))
-    except Differs as differs:
-        pytest.fail("\n".join((*witness.lines, str(differs))))
+    except CheckFailed as failed:
+        pytest.fail("\n".join((*witness.lines, str(failed))))
     finally:
-        if not drill.whole:
+        if not drill.reusable:
             player.close()
     text = "\n".join(witness.lines)
     assert witness.lines[0] == f"Drill {name}: {drill.title}"
@@ -162,25 +166,25 @@ def test_a_drill_passes(name, shared):
         assert name not in names or witness.checked[kind] > 0, kind
 
 
-def test_every_requirement_that_can_be_shown_has_a_drill():
+def test_every_requirement_has_a_drill_or_a_reason():
     """The second table of docs/requirements.md: each number with its drills, or with what shows it instead."""
     shown = {
         number: {name for name, drill in DRILLS.items() if number in drill.quote.requirements}
         for number in range(1, 93)
     }
-    told: dict[int, tuple[set[str], str]] = {}
+    documented: dict[int, tuple[set[str], str]] = {}
     _, _, table = REQUIREMENTS.read_text().partition("## Drills")
     for row in re.finditer(r"^\| S(\d+)(?: to S(\d+))? \| (.+) \|$", table, re.MULTILINE):
         for number in range(int(row[1]), int(row[2] or row[1]) + 1):
-            assert number not in told, number
-            told[number] = (set(re.findall(r"`([a-z0-9-]+)`", row[3])) & set(DRILLS), row[3])
-    assert sorted(told) == list(range(1, 93)), "each requirement stands in the table once"
-    for number, (names, words) in told.items():
+            assert number not in documented, number
+            documented[number] = (set(re.findall(r"`([a-z0-9-]+)`", row[3])) & set(DRILLS), row[3])
+    assert sorted(documented) == list(range(1, 93)), "each requirement stands in the table once"
+    for number, (names, words) in documented.items():
         assert names == shown[number], f"S{number}"
         assert names or words.startswith("no drill: "), f"S{number}"
 
 
-def test_what_differs_is_said_and_the_logs_are_left(monkeypatch, tmp_path):
+def test_a_failed_check_is_reported_and_the_logs_are_kept(monkeypatch, tmp_path):
     async def disappointed(stage):
         stage.say("Something is tried.")
         stage.check(False, "it works", "it does not")
@@ -189,14 +193,14 @@ def test_what_differs_is_said_and_the_logs_are_left(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     lines: list[str] = []
     player = Player(lines.append)
-    with pytest.raises(Differs, match="expected: it works; seen: it does not"):
+    with pytest.raises(CheckFailed, match="expected: it works; seen: it does not"):
         asyncio.run(player.play("hopeless", hopeless))
     assert "Something is tried." in lines[-2]
     assert list(tmp_path.glob("ottla-drill-*/broker-1.log"))
     assert player.cluster is None
 
 
-def test_a_zookeeper_drill_asks_for_all_it_needs_before_it_starts(monkeypatch, tmp_path):
+def test_a_zookeeper_drill_names_all_missing_programs_before_it_starts(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(running, "find_spec", lambda name: None)
@@ -225,15 +229,15 @@ LECTURE = """\
 
 Topics, partitions, offsets
 
-1 of N: offsets. A topic has partitions, and each partition counts its own offsets.
-Drill offsets: A topic has partitions, and each partition counts its own offsets.
+1 of N: offsets. A topic has partitions, and each partition has its own offsets.
+Drill offsets: A topic has partitions, and each partition has its own offsets.
   Text 3 (lecture that introduces Kafka), S1, S4, S5, S7, S8, S9:
   “each specific message in a Kafka cluster can be uniquely identified by a tuple consisting of the message's topic, the
  partition, and the offset within the partition”
   Kafka's term: offset, log end offset
-  ✓ 3 brokers are ready, and know each other (after T s)
+  ✓ 3 brokers are ready, and registered (after T s)
   ✓ topic stream is created: all brokers know it, 3 of 3 partitions have a leader (after T s)
-  Topic stream has three partitions. Each has offsets of its own, from 0 on.
+  Topic stream has three partitions. Each has its own offsets, from 0 on.
   ✓ 7 records written to stream-0, acks=all: offsets 0 to 6
       stream-0  │  0│  1│  2│  3│  4│  5│  6│
       stream-1  │
@@ -246,17 +250,17 @@ Drill offsets: A topic has partitions, and each partition counts its own offsets
       stream-0  │  0│  1│  2│  3│  4│  5│  6│
       stream-1  │  0│  1│  2│  3│  4│  5│  6│  7│  8│  9│
       stream-2  │  0│  1│  2│  3│  4│  5│  6│  7│  8│  9│ 10│
-  ✓ the last offsets are 6, 9 and 10: partitions do not count together
-  ✓ each of 28 records has a name of its own: (topic, partition, offset)
-  ✓ (stream, 1, 4) is 'record 11', and a consumer that asks for it gets it
+  ✓ the last offsets are 6, 9 and 10: each partition has its own
+  ✓ each of 28 records has a unique name: (topic, partition, offset)
+  ✓ (stream, 1, 4) is 'record 11', and a Fetch of that offset returns it
   ✓ 5 records written to stream-1, acks=all: offsets 10 to 14
       stream-0  │  0│  1│  2│  3│  4│  5│  6│
       stream-1  │  0│  1│  2│  3│  4│  5│  6│  7│  8│  9│ 10│ 11│ 12│ 13│ 14│
       stream-2  │  0│  1│  2│  3│  4│  5│  6│  7│  8│  9│ 10│
-  ✓ writing more to stream-1 changed no record that was there
+  ✓ new records in stream-1 have changed no existing record
 Passed in T s.
 
-2 of N: two-readers. A partition is a log: readers stand where they choose, and do not disturb each other.
+2 of N: two-readers. A partition is a log: each consumer reads at its own position.
   press a key to play it, q to end"""
 
 
@@ -279,7 +283,7 @@ def test_a_lecture_plays_a_drill_for_each_key_in_a_terminal():
         assert terminal.close() == 0
 
 
-def test_a_lecture_says_which_drills_are_left_out_and_what_they_need(tmp_path):
+def test_a_lecture_names_the_drills_it_leaves_out_and_the_reason(tmp_path):
     last = list(DRILLS)[-1]
     assert DRILLS[last].zookeepers
     found = subprocess.run(
@@ -292,7 +296,7 @@ def test_a_lecture_says_which_drills_are_left_out_and_what_they_need(tmp_path):
         env={**os.environ, "PYTHONUTF8": "1", "OTTLA_ZOOKEEPER_JARS": str(tmp_path), "PATH": str(tmp_path)},
     ).stdout
     left_out = ", ".join(name for name, drill in DRILLS.items() if drill.zookeepers)
-    assert f"Left out: {left_out}. They need this: " in found
+    assert f"Left out: {left_out}. Reason: " in found
     assert "The end: 0 drills" in found
 
 
@@ -312,9 +316,9 @@ def test_the_command_lists_drills_in_the_order_of_a_lecture_and_runs_one():
     listed = ottla().stdout.splitlines()
     assert [line for line in listed[:-1] if not line.startswith("  ")] == list(catalogue.CHAPTERS)
     assert [line.split()[0] for line in listed if line.startswith("  ")] == list(DRILLS)
-    told = json.loads(ottla("--json").stdout)
-    assert [each["drill"] for each in told] == list(DRILLS)
-    assert told[0]["requirements"][0] == "S1"
+    listed = json.loads(ottla("--json").stdout)
+    assert [each["drill"] for each in listed] == list(DRILLS)
+    assert listed[0]["requirements"][0] == "S1"
     played = json.loads(ottla("bootstrap", "--json").stdout)
     assert (played["drill"], played["good"]) == ("bootstrap", True)
     assert played["story"][-1].startswith("Passed in")

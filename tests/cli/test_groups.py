@@ -1,4 +1,4 @@
-"""`ottla groups`: what is shown of a group, and how its offsets are set."""
+"""`ottla groups`: list, describe, reset offsets, delete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_groups_are_listed_and_described_with_their_lag(ottla, group, topic):
     assert [topic, "1", "5", "10", "5", "-", "-"] in [line.split() for line in lines]
 
 
-def test_members_are_shown_with_what_they_read(ottla, group, topic):
+def test_members_are_shown_with_their_partitions(ottla, group, topic):
     with Consumer(topic, bootstrap_servers=ottla.bootstrap, group_id=group, client_id="cook") as consumer:
         wait_for(lambda: (consumer.getmany(timeout_ms=50), len(consumer.assignment()) == 3)[1], "an assignment")
         [described] = ottla.json("groups", "describe", group)
@@ -60,20 +60,20 @@ def test_members_are_shown_with_what_they_read(ottla, group, topic):
     ],
 )
 def test_a_reset_is_shown_and_nothing_is_changed(ottla, group, topic, aim, reached):
-    told = ottla.json("groups", "reset-offsets", group, "--topic", f"{topic}:1", *aim)
-    assert told["executed"] is False
-    assert told["partitions"] == [{"topic": topic, "partition": 1, "from": 5, "to": reached}]
+    output = ottla.json("groups", "reset-offsets", group, "--topic", f"{topic}:1", *aim)
+    assert output["executed"] is False
+    assert output["partitions"] == [{"topic": topic, "partition": 1, "from": 5, "to": reached}]
     assert offsets(ottla, group)[1] == 5
 
 
-def test_a_reset_is_done_when_told_so(ottla, group, topic):
+def test_execute_commits_the_new_offsets(ottla, group, topic):
     assert "nothing was changed; --execute does it" in ottla("groups", "reset-offsets", group, "--to-earliest")
     ottla("groups", "reset-offsets", group, "--topic", topic, "--to-offset", "7", "--execute")
     assert offsets(ottla, group) == {0: 0, 1: 7, 2: 0}
     assert ottla("consume", topic, "-g", group, "-e") == "7\n8\n9\n"
 
 
-def test_a_new_group_is_given_a_place_to_begin(ottla, topic):
+def test_offsets_are_committed_for_a_new_group(ottla, topic):
     ottla("produce", topic, "-p", "0", given="a\nb\n")
     name = f"new-{topic}"
     assert "has committed nothing" in ottla("groups", "reset-offsets", name, "--to-latest", status=2)
@@ -84,12 +84,12 @@ def test_a_new_group_is_given_a_place_to_begin(ottla, topic):
 @pytest.mark.parametrize(
     "aim", [[], ["--to-earliest", "--to-latest"], ["--to-datetime", "noon"], ["--by-duration", "x"]]
 )
-def test_a_reset_goes_to_one_place(ottla, group, aim):
+def test_a_reset_takes_one_scenario(ottla, group, aim):
     ottla("groups", "reset-offsets", group, *aim, status=2)
 
 
 def test_a_group_is_deleted(ottla, group):
     assert ottla("groups", "delete", group) == f"deleted group {group}\n"
-    told = ottla("groups", "describe", group, status=1)
-    assert f"group {group}: not found." in told
-    assert "`ottla groups list`" in told
+    output = ottla("groups", "describe", group, status=1)
+    assert f"group {group}: not found." in output
+    assert "`ottla groups list`" in output

@@ -1,4 +1,4 @@
-"""What the live view of `ottla dev` draws in windows of several widths, without a cluster."""
+"""Live view of `ottla dev` in windows of several widths, without a cluster."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ pytest.importorskip("rich")
 
 from rich.console import Console
 
-from ottla.cli.live import BROKER_KEYS, ELIGIBLE_WHY, Column, cell, drawn, give_up, keys_line, note
-from ottla.local.snapshot import Replicas
+from ottla.cli.live import BROKER_KEYS, ELIGIBLE_WHY, Column, cell, hide, keys_line, note, table_of
+from ottla.local.snapshot import PartitionReplicas
 
 
 def brokers():
@@ -20,12 +20,12 @@ def brokers():
 
 
 @pytest.mark.parametrize(("width", "gone"), [(41, []), (40, ["memory"]), (33, ["memory"]), (32, ["pid", "memory"])])
-def test_a_narrow_window_has_whole_addresses_and_gives_up_memory_and_pid(width, gone):
+def test_a_narrow_window_shows_addresses_and_hides_memory_and_pid(width, gone):
     columns = brokers()
-    assert give_up(columns, ("memory", "pid"), width) == gone
+    assert hide(columns, ("memory", "pid"), width) == gone
     console = Console(width=width)
     with console.capture() as shown:
-        console.print(drawn(columns.values()))
+        console.print(table_of(columns.values()))
     lines = shown.get().splitlines()
     assert len(lines) == 2
     assert "127.0.0.1:90920 " in lines[1]
@@ -33,7 +33,7 @@ def test_a_narrow_window_has_whole_addresses_and_gives_up_memory_and_pid(width, 
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
-def test_sentences_and_keys_end_where_the_window_ends(width):
+def test_sentences_and_keys_wrap_at_the_width_of_the_window(width):
     for text in (note(ELIGIBLE_WHY, width), keys_line("broker 1:", BROKER_KEYS, width)):
         lines = text.plain.splitlines()
         assert max(map(len, lines)) < width
@@ -43,7 +43,7 @@ def test_sentences_and_keys_end_where_the_window_ends(width):
     assert all(key.removeprefix("·  ") in shown for key in BROKER_KEYS)
 
 
-def test_a_replica_that_is_in_sync_and_down_has_no_full_dot():
-    state = Replicas(-1, (1, 2, 3), (2, 3))
+def test_a_replica_in_sync_on_a_dead_broker_has_no_full_dot():
+    state = PartitionReplicas(-1, (1, 2, 3), (2, 3))
     shown = [cell(state, broker_id, (1,), {3}).plain for broker_id in (1, 2, 3)]
     assert shown == ["○ may lead", "○ in sync, down", "● in sync"]

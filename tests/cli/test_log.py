@@ -89,21 +89,21 @@ def test_records_are_printed(written):
     assert len(dump(first, "--records", "-c", "2").splitlines()) == 3
 
 
-def test_records_of_groups_are_shown_for_what_they_mean(written):
+def test_records_of_groups_are_decoded(written):
     shards = [path for path in written.glob("__consumer_offsets-*") if [*path.glob("*.log")]]
     printed = "".join(dump(shard, "--records") for shard in shards)
     assert "GroupMetadataKey(group_id='g')" in printed
     assert f"topic='{TOPIC}'" in printed
 
 
-def test_what_cannot_be_dumped_is_told(written, tmp_path):
+def test_a_path_that_cannot_be_dumped_is_named(written, tmp_path):
     for path in (tmp_path, tmp_path / "none.log", written / "meta.properties"):
         done = CliRunner().invoke(cli, ["log", "dump", str(path)], prog_name="ottla")
         assert done.exit_code == 2
         assert "directory of a partition" in done.output
 
 
-def test_a_dump_stops_at_damage_and_says_so(data):
+def test_a_dump_stops_at_damage_and_reports_it(data):
     segment = data / f"{TOPIC}-0" / f"{0:020d}.log"
     damaged = bytearray(segment.read_bytes())
     damaged[len(damaged) // 2] ^= 1
@@ -143,7 +143,7 @@ def digest(data):
     }
 
 
-def test_an_undamaged_directory_is_found_undamaged_and_left_as_it_is(data):
+def test_an_undamaged_directory_is_reported_as_undamaged_and_not_changed(data):
     assert len(segments(data)) > 3, "the test needs several segments"
     before = digest(data)
     result = verify(data)
@@ -153,7 +153,7 @@ def test_an_undamaged_directory_is_found_undamaged_and_left_as_it_is(data):
     assert verify(data / f"{TOPIC}-0").exit_code == 0, "a single partition may be named"
 
 
-def test_a_directory_that_cannot_be_written_is_read_all_the_same(data):
+def test_a_read_only_directory_is_verified(data):
     for path in [data, *data.rglob("*")]:
         path.chmod(0o500 if path.is_dir() else 0o400)
     try:
@@ -163,15 +163,15 @@ def test_a_directory_that_cannot_be_written_is_read_all_the_same(data):
             path.chmod(0o700 if path.is_dir() else 0o600)
 
 
-def test_a_flipped_bit_in_a_record_is_found_with_its_place_and_the_rest_is_read(data):
+def test_a_flipped_bit_in_a_record_is_found_with_its_position_and_the_rest_is_read(data):
     damaged = segments(data)[1]
     flip(damaged, 200)
     flip(damaged, damaged.stat().st_size - 10)
     result = verify("--json", data)
     assert result.exit_code == 1
-    told = json.loads(result.stdout)
-    assert [(each["path"], each["records"]) for each in told["damaged"]] == [(str(damaged), True)] * 2
-    first, second = told["damaged"]
+    findings = json.loads(result.stdout)
+    assert [(each["path"], each["records"]) for each in findings["damaged"]] == [(str(damaged), True)] * 2
+    first, second = findings["damaged"]
     assert first["position"] == 0
     assert first["offset"] == int(damaged.stem)
     assert first["position"] < second["position"] < damaged.stat().st_size
@@ -181,7 +181,7 @@ def test_a_flipped_bit_in_a_record_is_found_with_its_place_and_the_rest_is_read(
     assert "ottla: error: records are damaged in 2 places" in shown.output
 
 
-def test_every_single_bit_of_a_batch_is_noticed(data):
+def test_a_flip_of_any_bit_of_a_batch_is_found(data):
     damaged = segments(data)[0]
     good = damaged.read_bytes()
     for at in (0, 7, 8, 11, 12, 15, 16, 17, 21, 23, 27, 35, 43, 51, 53, 57, 60, 61, 100):
@@ -191,7 +191,7 @@ def test_every_single_bit_of_a_batch_is_noticed(data):
     assert verify(data).exit_code == 0
 
 
-def test_a_torn_end_is_damage_in_a_sealed_segment_and_expected_after_a_crash_in_the_last(data):
+def test_a_torn_tail_is_damage_except_in_the_active_segment_after_a_crash(data):
     os.truncate(segments(data)[-1], segments(data)[-1].stat().st_size - 5)
     assert verify(data).exit_code == 1
     (data / ".kafka_cleanshutdown").unlink()
@@ -207,7 +207,7 @@ def test_a_torn_end_is_damage_in_a_sealed_segment_and_expected_after_a_crash_in_
     assert verify(data).exit_code == 1
 
 
-def test_what_a_crash_left_behind_what_is_known_is_no_damage(data):
+def test_bytes_behind_the_recovery_point_after_a_crash_are_not_damage(data):
     (data / ".kafka_cleanshutdown").unlink()
     with segments(data)[-1].open("ab") as last:
         last.write(segments(data)[-1].read_bytes()[:100])
@@ -251,21 +251,21 @@ LOSSES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("proof", ["manifest", "checkpoints"])
 @pytest.mark.parametrize("what", LOSSES)
-def test_what_is_lost_is_found_and_nothing_is_advised_that_removes_evidence(data, what, proof):
+def test_losses_are_found_and_no_hint_removes_evidence(data, what, proof):
     if proof == "checkpoints":
         (data / f"{TOPIC}-0" / FILE_NAME).unlink()
     LOSSES[what](data)
     result = verify("--json", data)
     assert result.exit_code == 1, result.output
-    told = json.loads(result.stdout)["damaged"]
-    assert any(each["records"] for each in told)
-    assert all(each["path"].startswith(str(data / f"{TOPIC}-0")) for each in told)
-    assert not any("delete" in each["remedy"] or "move" in each["remedy"] for each in told)
+    findings = json.loads(result.stdout)["damaged"]
+    assert any(each["records"] for each in findings)
+    assert all(each["path"].startswith(str(data / f"{TOPIC}-0")) for each in findings)
+    assert not any("delete" in each["remedy"] or "move" in each["remedy"] for each in findings)
 
 
 @pytest.mark.parametrize("proof", ["manifest", "log"])
 @pytest.mark.parametrize("what", ["flipped", "removed", "emptied"])
-def test_an_index_of_aborted_transactions_that_is_wrong_is_found(data, what, proof):
+def test_a_wrong_transaction_index_is_found(data, what, proof):
     (index,) = (data / f"{DECIDED}-0").glob("*.txnindex")
     if proof == "log":
         (data / f"{DECIDED}-0" / FILE_NAME).unlink()
@@ -279,12 +279,12 @@ def test_an_index_of_aborted_transactions_that_is_wrong_is_found(data, what, pro
     index.unlink() if what == "removed" else index.write_bytes(b"")
     result = verify("--json", data)
     assert result.exit_code == 1
-    told = [(each["path"], each["records"]) for each in json.loads(result.stdout)["damaged"]]
+    findings = [(each["path"], each["records"]) for each in json.loads(result.stdout)["damaged"]]
     manifest = [(str(data / f"{DECIDED}-0" / FILE_NAME), False)] if proof == "log" else []
-    assert told == [(str(index), False), *manifest]
+    assert findings == [(str(index), False), *manifest]
 
 
-def test_a_manifest_that_is_damaged_or_removed_behind_a_clean_stop_is_told(data):
+def test_a_damaged_or_removed_manifest_after_a_clean_shutdown_is_reported(data):
     manifest = data / f"{TOPIC}-0" / FILE_NAME
     assert "left over" not in verify(data).output
     flip(manifest, 30)
@@ -301,21 +301,21 @@ def test_a_manifest_that_is_damaged_or_removed_behind_a_clean_stop_is_told(data)
 
 
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_a_producer_snapshot_that_was_removed_behind_a_clean_stop_is_told(data, which):
+def test_a_removed_producer_snapshot_after_a_clean_shutdown_is_reported(data, which):
     snapshots = sorted((data / f"{TOPIC}-0").glob("*.snapshot"))
     assert len(snapshots) > 2, "one for each segment, and one at the end"
     victim = snapshots[0 if which == "first" else -1]
     victim.unlink()
     result = verify("--json", data)
     assert result.exit_code == 1
-    (told,) = json.loads(result.stdout)["damaged"]
-    assert (told["path"], told["records"]) == (str(victim), False)
-    assert "the broker rebuilds it" in told["remedy"]
+    (finding,) = json.loads(result.stdout)["damaged"]
+    assert (finding["path"], finding["records"]) == (str(victim), False)
+    assert "the broker rebuilds it" in finding["remedy"]
     (data / ".kafka_cleanshutdown").unlink()
     assert verify(data).exit_code == 0, "a broker that was killed may not have written it"
 
 
-def test_a_segment_that_holds_anothers_offsets_is_found(data):
+def test_a_segment_with_the_offsets_of_another_is_found(data):
     first, second = segments(data)[:2]
     second.write_bytes(first.read_bytes())
     result = verify(data)
@@ -324,7 +324,7 @@ def test_a_segment_that_holds_anothers_offsets_is_found(data):
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
-def test_an_index_that_does_not_fit_its_segment_is_found(data, kind):
+def test_an_index_that_does_not_match_its_segment_is_found(data, kind):
     index = segments(data)[1].with_suffix(f".{kind}")
     assert index.stat().st_size, "the test needs an entry"
     flip(index, 7)
@@ -344,16 +344,16 @@ def test_other_derived_files_are_checked(data):
     (data / "recovery-point-offset-checkpoint").write_text("0\n1\nnonsense\n")
     result = verify("--json", data)
     assert result.exit_code == 1
-    told = json.loads(result.stdout)["damaged"]
-    assert {Path(each["path"]).name for each in told} == {
+    findings = json.loads(result.stdout)["damaged"]
+    assert {Path(each["path"]).name for each in findings} == {
         snapshot.name,
         "leader-epoch-checkpoint",
         "recovery-point-offset-checkpoint",
     }
-    assert not any(each["records"] for each in told)
+    assert not any(each["records"] for each in findings)
 
 
-def test_what_is_no_data_directory_is_refused(tmp_path):
+def test_a_path_that_is_not_a_data_directory_is_refused(tmp_path):
     assert verify(tmp_path).exit_code == 2
     assert verify(tmp_path / "nothing").exit_code == 2
 
@@ -362,26 +362,26 @@ def accept(data: Path, partition: str):
     return CliRunner().invoke(cli, ["log", "accept-loss", str(data), partition], prog_name="ottla")
 
 
-def test_a_loss_that_no_broker_has_seen_is_not_accepted_yet(data):
+def test_a_loss_that_the_broker_has_not_detected_cannot_be_accepted(data):
     assert accept(data, f"{TOPIC}-0").exit_code == 0
     assert "nothing is missing" in accept(data, f"{TOPIC}-0").output
     segments(data)[1].unlink()
     refused = accept(data, f"{TOPIC}-0")
     assert refused.exit_code == 1
-    assert "no broker has seen that yet" in refused.output
+    assert "the broker has not detected it yet" in refused.output
     shutil.rmtree(data / f"{TOPIC}-0")
     refused = accept(data, f"{TOPIC}-0")
     assert refused.exit_code == 1
-    assert "is lost, and no broker has seen that yet" in refused.output
+    assert "is lost, and the broker has not detected it yet" in refused.output
     assert accept(data, "unknown-0").exit_code == 2
 
 
-def test_what_was_given_up_is_no_damage(data):
+def test_offsets_that_were_given_up_are_not_damage(data):
     victim = segments(data)[1]
     victim.unlink()
-    disk, told = RealDisk(), checkpoints.read_clean_shutdown(RealDisk(), str(data))
-    assert told is not None
-    closed = next(each for each in told.logs or () if each.topic == TOPIC)
+    disk, shutdown = RealDisk(), checkpoints.read_clean_shutdown(RealDisk(), str(data))
+    assert shutdown is not None
+    closed = next(each for each in shutdown.logs or () if each.topic == TOPIC)
     log = PartitionLog.open(
         disk, str(data / f"{TOPIC}-0"), LogConfig(), recovery_point=closed.end, high_watermark=closed.end,
         closed_start=closed.start, closed_end=closed.end, clean=True, now_ms=0,

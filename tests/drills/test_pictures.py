@@ -1,4 +1,4 @@
-"""Pictures of drills, in characters."""
+"""Pictures of drills, as text."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def test_replicas_are_bars_as_long_as_their_logs():
         "broker 3   ······························   0 records  out of sync",
         "high watermark 300",
     ]
-    assert replicas("notes-0", [], None) == ["notes-0", "high watermark unknown: nobody leads"]
+    assert replicas("notes-0", [], None) == ["notes-0", "high watermark unknown: no leader"]
     assert replicas("notes-0", copies, None)[-1] == "high watermark not known yet: the leader is new"
-    assert replicas("notes-0", copies[1:], None)[-1] == "high watermark unknown: nobody leads"
+    assert replicas("notes-0", copies[1:], None)[-1] == "high watermark unknown: no leader"
 
 
-def test_a_log_shows_who_is_where():
+def test_a_log_shows_positions():
     assert log("pace-0", 12, {"group A": 6, "group B": 9, "the producer": 12}) == [
         "pace-0  │  0│  1│  2│  3│  4│  5│  6│  7│  8│  9│ 10│ 11│",
         "                                   ▲           ▲           ▲",
@@ -37,7 +37,7 @@ def test_a_long_log_shows_its_end():
     assert any("early at 3" in line for line in drawn)
 
 
-def test_partitions_and_members_stand_in_rows():
+def test_partitions_and_members_are_rows():
     assert matrix(["broker 1", "broker 2"], {"t-0": ["leader", "in sync"], "t-1": ["-", "leader"]}) == [
         "     broker 1  broker 2",
         "t-0  leader    in sync",
@@ -46,7 +46,7 @@ def test_partitions_and_members_stand_in_rows():
     assert shares("t", range(2), {"A": {"C1": [0], "C2": [], "C3": []}}) == [
         "group A",
         "  t-0 ──▶ C1",
-        "  t-1 ──▶ nobody",
+        "  t-1 ──▶ none",
         "          C2 is idle",
         "          C3 is idle",
     ]

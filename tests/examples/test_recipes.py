@@ -1,4 +1,4 @@
-"""The examples do what they say, also when the user's own code fails in the middle."""
+"""The examples give their delivery guarantees, also when the user's code fails."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def filled(broker: Served, topic: str, partitions: int = 1) -> str:
     return topic
 
 
-def test_at_most_once_skips_what_failed_and_repeats_nothing(broker: Served, fresh_name):
+def test_at_most_once_skips_the_failed_record_and_repeats_nothing(broker: Served, fresh_name):
     topic = filled(broker, fresh_name())
     first = work(at_most_once, broker.bootstrap, topic, fail_at(FATAL))
     second = work(at_most_once, broker.bootstrap, topic, lambda record: None)
     assert Counter(first + second) == Counter(set(range(RECORDS)) - {FATAL})
 
 
-def test_at_least_once_skips_nothing_and_a_repeat_changes_nothing(broker: Served, fresh_name):
+def test_at_least_once_skips_nothing_and_is_idempotent(broker: Served, fresh_name):
     topic = filled(broker, fresh_name())
-    places: at_least_once.Places = {}
-    write_down = at_least_once.writes_into(places)
+    stored: at_least_once.Stored = {}
+    write_down = at_least_once.writes_into(stored)
 
     def clumsy(record) -> None:
         write_down(record)
@@ -86,10 +86,10 @@ def test_at_least_once_skips_nothing_and_a_repeat_changes_nothing(broker: Served
     second = work(at_least_once, broker.bootstrap, topic, write_down)
     assert set(first + second) == set(range(RECORDS))
     assert set(first) & set(second), "what was handled and not committed is handled again"
-    assert sorted(int(value) for value in places.values()) == list(range(RECORDS))
+    assert sorted(int(value) for value in stored.values()) == list(range(RECORDS))
 
 
-def test_exactly_once_copies_each_record_once_whatever_fails(broker: Served, fresh_name):
+def test_exactly_once_copies_each_record_once_despite_failures(broker: Served, fresh_name):
     source, target = filled(broker, fresh_name(), partitions=2), fresh_name()
     run(create(broker.bootstrap, target))
     chance = Random(11)

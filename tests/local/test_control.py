@@ -1,4 +1,4 @@
-"""Commands from another terminal: a socket in the data directory, or elsewhere if that lies too deep."""
+"""Control socket of `ottla dev`: in the data directory, or in /tmp if its path is too long."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ottla.errors import Fault
-from ottla.local.control import SOCKET, ControlServer, command
+from ottla.local.control import SOCKET, ControlServer, send_command
 
 
 async def echo(asked):
@@ -20,7 +20,7 @@ def exchange(directory, asked):
         await server.open()
         try:
             there = (directory / SOCKET).exists()
-            return await asyncio.to_thread(command, directory, asked), there
+            return await asyncio.to_thread(send_command, directory, asked), there
         finally:
             await server.close()
 
@@ -28,7 +28,7 @@ def exchange(directory, asked):
 
 
 @pytest.mark.parametrize("depth", [0, 10])
-def test_a_command_is_answered_however_deep_the_directory_lies(tmp_path_factory, depth):
+def test_a_command_is_answered_also_in_a_directory_with_a_long_path(tmp_path_factory, depth):
     directory = tmp_path_factory.mktemp("d").joinpath(*["directory"] * depth)
     directory.mkdir(parents=True, exist_ok=True)
     answer, there = exchange(directory, {"do": "kill", "broker": 2})
@@ -37,9 +37,9 @@ def test_a_command_is_answered_however_deep_the_directory_lies(tmp_path_factory,
     assert list(directory.iterdir()) == []
 
 
-def test_without_a_cluster_there_is_nobody_to_ask(tmp_path):
+def test_without_a_running_cluster_a_command_fails(tmp_path):
     with pytest.raises(Fault, match="no `ottla dev` is running"):
-        command(tmp_path, {"do": "status"})
+        send_command(tmp_path, {"do": "status"})
     (tmp_path / "control.json").write_text('{"socket": "/nowhere"}')
     with pytest.raises(Fault, match="does not answer"):
-        command(tmp_path, {"do": "status"})
+        send_command(tmp_path, {"do": "status"})

@@ -1,10 +1,10 @@
-"""The checkers of transactions find what they are there to find."""
+"""The exactly-once checkers find every kind of violation."""
 
 from __future__ import annotations
 
 import pytest
 
-from ottla.local.exactly_once import ACCOUNTS, NOBODY, OPENING, TOTAL, Entry, Ledger, Note, compare_copy
+from ottla.local.exactly_once import ACCOUNTS, NO_ACCOUNT, OPENING, TOTAL, Entry, Ledger, Note, compare_copy
 
 ORIGINAL = [[b"0:0", b"0:1", b"0:2"], [b"1:0"]]
 
@@ -21,27 +21,27 @@ ORIGINAL = [[b"0:0", b"0:1", b"0:2"], [b"1:0"]]
         ([b"0:0", b"0:1", b"0:2", b"0:3"], 0, 0, 0, 1),
     ],
 )
-def test_a_copy_that_is_not_its_original_is_told(copy, lost, duplicated, reordered, invented):
+def test_differences_between_copy_and_original_are_found(copy, lost, duplicated, reordered, invented):
     found = compare_copy(ORIGINAL, [copy, [b"1:0"]])
     assert found[:4] == (lost, duplicated, reordered, invented)
     assert found.clean == (copy == ORIGINAL[0])
     assert bool(found.examples) != found.clean
 
 
-def test_an_example_says_what_is_wrong():
+def test_an_example_describes_the_difference():
     assert compare_copy([[b"0:0"]], [[]]).examples == ("copy of partition 0: b'0:0' is lost",)
 
 
 def ledger(*entries):
     made = Ledger()
     for account in range(ACCOUNTS):
-        made.see(Entry(f"opening-{account}", account, NOBODY, OPENING, meant=True))
+        made.see(Entry(f"opening-{account}", account, NO_ACCOUNT, OPENING, meant=True))
     for entry in entries:
         made.see(entry)
     return made
 
 
-def test_money_that_moves_stays_the_same():
+def test_transfers_do_not_change_the_sum():
     made = ledger(Entry("a", 1, 2, -5, meant=True), Entry("b", 3, 1, 7, meant=True), Entry("a", 2, 1, 5, meant=True))
     assert made.problems == []
     assert made.lacks(["a"]) == ["b"]
@@ -49,13 +49,13 @@ def test_money_that_moves_stays_the_same():
     assert (made.sum, made.lacks(["a", "b"]), made.conclude(["a", "b"])) == (TOTAL, [], [])
 
 
-def test_half_a_transfer_in_the_end_is_a_wrong_sum():
+def test_half_a_transfer_at_the_end_is_a_wrong_sum():
     found = ledger(Entry("a", 1, 2, -5, meant=True)).conclude([])
     assert len(found) == 2
     assert found[-1] == f"the sum of the bank is {TOTAL - 5}, not {TOTAL}"
 
 
-def test_a_record_that_comes_twice_changes_the_sum_at_once():
+def test_a_duplicate_record_is_found_at_once():
     side = Entry("a", 1, 2, -5, meant=True)
     made = ledger(side, Entry("a", 2, 1, 5, meant=True))
     made.see(side)
@@ -67,11 +67,11 @@ def test_a_transfer_that_loses_money_is_found_at_once():
     assert ledger(Entry("a", 1, 2, -5, meant=True), Entry("a", 2, 1, 4, meant=True)).problems
 
 
-def test_what_was_aborted_is_never_read():
+def test_an_aborted_record_that_is_read_is_found():
     assert "was aborted" in ledger(Entry("a", 1, 2, -5, meant=False)).problems[0]
 
 
-def test_so_it_is_with_notes_beside_transfers():
+def test_an_aborted_note_that_is_read_is_found():
     made = ledger()
     made.read(Note("a", meant=True).encode())
     made.read(Entry("a", 1, 2, -5, meant=True).encode())
@@ -80,10 +80,10 @@ def test_so_it_is_with_notes_beside_transfers():
     assert "was aborted" in made.problems[0]
 
 
-def test_a_committed_transfer_that_is_gone_is_missed():
+def test_a_missing_committed_transfer_is_found():
     assert ledger().conclude(["a"]) == ["transfer a was committed and is not read"]
 
 
-def test_an_entry_is_read_as_it_was_written():
+def test_an_entry_is_decoded_as_it_was_encoded():
     entry = Entry("teller-0.3.17", 4, 5, -20, meant=False)
     assert Entry.decode(entry.encode()) == entry

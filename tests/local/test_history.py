@@ -1,4 +1,4 @@
-"""The checkers find what must not be, and nothing else."""
+"""The history checker finds violations, and nothing else."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def kinds(history):
     return [violation.kind for violation in history.violations]
 
 
-def test_a_value_comes_back_as_it_was_written():
+def test_a_value_is_decoded_as_it_was_encoded():
     assert Value.decode(Value("writer-1.2", 3, 77).encode(200)) == Value("writer-1.2", 3, 77)
 
 
-def test_a_log_that_holds_what_was_acknowledged_in_order_is_good(history):
+def test_a_log_with_all_acknowledged_values_in_order_has_no_violation(history):
     wrote(history, 0, 1, 2)
     for offset in range(3):
         history.read("r", 0, offset, value(offset))
@@ -38,7 +38,7 @@ def test_a_log_that_holds_what_was_acknowledged_in_order_is_good(history):
     assert kinds(history) == []
 
 
-def test_an_acknowledged_value_that_is_missing_in_the_end_is_lost(history):
+def test_an_acknowledged_value_that_is_missing_at_the_end_is_lost(history):
     wrote(history, 0, 1)
     history.conclude({0: [(0, value(0))]})
     assert Kind.LOST in kinds(history)
@@ -59,7 +59,7 @@ def test_a_value_that_was_given_up_may_be_there_or_not(history):
     assert kinds(history) == []
 
 
-def test_what_a_reader_saw_must_stay(history):
+def test_a_value_that_was_read_must_stay(history):
     history.sent(value(0))
     history.read("r", 0, 0, value(0))
     history.conclude({0: []})
@@ -85,7 +85,7 @@ def test_values_of_one_producer_out_of_order_are_reordered(history):
     assert kinds(history) == [Kind.REORDERED]
 
 
-def test_order_is_kept_for_each_producer_by_itself(history):
+def test_order_is_checked_for_each_producer(history):
     other = value(0, producer="q")
     history.conclude({0: [(0, value(0)), (1, other), (2, value(1))]})
     assert kinds(history) == []
@@ -93,38 +93,38 @@ def test_order_is_kept_for_each_producer_by_itself(history):
     assert kinds(history) == [Kind.REORDERED]
 
 
-def test_records_that_nobody_was_told_of_may_be_in_the_log(history):
+def test_records_without_acknowledgement_may_be_in_the_log(history):
     wrote(history, 0)
     history.conclude({0: [(0, value(0)), (1, value(1))]})
     assert kinds(history) == []
 
 
-def test_a_whole_partition_that_is_gone_is_lost(history):
+def test_a_missing_partition_is_lost(history):
     wrote(history, 0)
     history.conclude({})
     assert Kind.LOST in kinds(history)
     assert history.violations[0].text == "Value(producer='p', partition=0, number=0) was acknowledged at 0@0"
 
 
-def test_a_value_that_stands_in_the_log_twice_is_a_duplicate(history):
+def test_a_value_twice_in_the_log_is_a_duplicate(history):
     wrote(history, 0)
     history.conclude({0: [(0, value(0)), (1, value(0))]})
     assert Kind.DUPLICATED in kinds(history)
     assert history.findings().duplicated == 1
 
 
-def test_offsets_of_a_log_have_no_holes(history):
+def test_a_gap_in_the_offsets_is_inconsistent(history):
     history.conclude({0: [(0, value(0)), (2, value(1))]})
     assert kinds(history) == [Kind.INCONSISTENT]
 
 
-def test_a_value_at_another_offset_than_was_told_has_moved(history):
+def test_a_value_at_another_offset_than_acknowledged_has_moved(history):
     wrote(history, 1)
     history.conclude({0: [(0, value(0)), (1, value(1))]})
     assert Kind.MOVED in kinds(history)
 
 
-def test_findings_are_counted_by_what_went_wrong(history):
+def test_findings_are_counted_by_kind(history):
     wrote(history, 0, 1)
     history.failed("a client that could not go on")
     history.conclude({0: [(0, value(0)), (2, value(2))]})
@@ -132,12 +132,12 @@ def test_findings_are_counted_by_what_went_wrong(history):
     assert str(Findings(1, 2, 3, 4)) == "lost 1 · duplicated 2 · reordered 3 · inconsistent 4"
 
 
-def test_a_value_that_nobody_wrote_is_invented(history):
+def test_a_value_that_was_never_sent_is_invented(history):
     history.read("r", 0, 0, value(0))
     assert kinds(history) == [Kind.INVENTED]
 
 
-def test_readers_neither_skip_nor_go_back_unless_they_mean_to(history):
+def test_readers_neither_skip_nor_go_back_without_a_seek(history):
     wrote(history, 0, 1, 2)
     history.read("r", 0, 1, value(1))
     history.read("r", 0, 1, value(1))
@@ -147,14 +147,14 @@ def test_readers_neither_skip_nor_go_back_unless_they_mean_to(history):
     assert len(history.violations) == 2
 
 
-def test_the_end_of_a_log_does_not_come_nearer_in_the_same_leader_epoch_or_a_later_one():
+def test_the_log_end_does_not_shrink_in_the_same_or_a_later_leader_epoch():
     history = History(leader_epoch=lambda partition: 4)
     wrote(history, 0, 1, 2)
     known = history.end_known(0)
     assert known == End(3, 4)
-    history.end_told(0, End(2, 3), known)
+    history.end_reported(0, End(2, 3), known)
     assert kinds(history) == [], "a leader that was deposed tells of the past"
-    history.end_told(0, End(2, 4), known)
+    history.end_reported(0, End(2, 4), known)
     assert kinds(history) == [Kind.SHRUNK]
 
 
@@ -162,10 +162,10 @@ def test_committed_offsets_do_not_go_back_except_by_a_commit_in_doubt(history):
     history.commit_acknowledged("g", 0, 7)
     history.commit_doubtful("g", 0, 5)
     known = history.commit_known("g", 0)
-    history.commit_told("g", 0, 7, known)
-    history.commit_told("g", 0, 5, known)
+    history.commit_reported("g", 0, 7, known)
+    history.commit_reported("g", 0, 5, known)
     assert kinds(history) == []
-    history.commit_told("g", 0, 6, known)
+    history.commit_reported("g", 0, 6, known)
     assert kinds(history) == [Kind.FORGOTTEN]
 
 
@@ -179,7 +179,7 @@ def test_a_group_commits_only_what_its_members_have_read(history):
     assert kinds(history) == [Kind.SKIPPED]
 
 
-def test_a_member_begins_where_the_group_has_committed(history):
+def test_a_member_starts_at_the_committed_offset(history):
     wrote(history, 0, 1, 2)
     history.group_read("g", "a", 0, 0, value(0))
     history.group_read("g", "a", 0, 1, value(1))

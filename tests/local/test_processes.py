@@ -1,4 +1,4 @@
-"""Broker processes seen from outside: their states, their ports, and that none outlives whoever started it."""
+"""Broker processes: states, ports, and that they end with their parent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def alive(pid):
         return False
 
 
-def test_a_broker_goes_through_its_states(cluster):
+def test_the_states_of_a_broker_process(cluster):
     broker = cluster[1]
     seen = [broker.state]
     broker.launch()
@@ -72,14 +72,14 @@ def test_a_paused_broker_can_be_stopped(cluster):
     assert broker.state is State.STOPPED
 
 
-def test_a_broker_that_cannot_start_says_why_and_none_is_left(tmp_path):
+def test_a_broker_that_cannot_start_shows_its_log_and_all_are_killed(tmp_path):
     cluster = LocalCluster(tmp_path, 2, settings={"num.partitions": "none"})
-    with pytest.raises(Fault, match=r"(?s)broker 1 ended while it started.*num\.partitions"):
+    with pytest.raises(Fault, match=r"(?s)broker 1 ended during its start.*num\.partitions"):
         cluster.start()
     assert [broker.running for broker in cluster.brokers.values()] == [False, False]
 
 
-def test_a_port_that_is_taken_is_replaced_and_known(tmp_path):
+def test_a_port_in_use_is_replaced(tmp_path):
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
@@ -96,7 +96,7 @@ def test_a_broker_that_does_not_exist_is_named(cluster):
 
 
 @pytest.mark.parametrize(("brokers", "copies", "needed"), [(1, 1, 1), (2, 2, 1), (3, 3, 2), (9, 3, 2)])
-def test_internal_topics_get_as_many_copies_as_there_can_be(brokers, copies, needed):
+def test_internal_topics_have_as_many_replicas_as_possible(brokers, copies, needed):
     settings = settings_for(brokers)
     assert settings["offsets.topic.replication.factor"] == str(copies)
     assert settings["min.insync.replicas"] == str(needed)

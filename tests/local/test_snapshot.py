@@ -1,10 +1,17 @@
-"""What happened between two looks at a cluster, in words."""
+"""Cluster snapshots: their differences as lines, and dead brokers."""
 
 from __future__ import annotations
 
 import pytest
 
-from ottla.local.snapshot import NOBODY, ClusterSnapshot, Replicas, differences
+from ottla.local.snapshot import (
+    NO_BROKER,
+    ClusterSnapshot,
+    PartitionReplicas,
+    differences,
+    in_sync_summary,
+    without_dead_leaders,
+)
 
 ALL = (1, 2, 3)
 
@@ -14,32 +21,53 @@ def snapshot(controller=1, internal=(), **partitions):
     return ClusterSnapshot(controller, ALL, states, frozenset(internal))
 
 
-BEFORE = Replicas(1, ALL, ALL)
+BEFORE = PartitionReplicas(1, ALL, ALL)
 
 
 @pytest.mark.parametrize(
-    ("after", "told"),
+    ("after", "lines"),
     [
         (BEFORE, []),
-        (Replicas(2, ALL, (2, 3)), ["orders-0: broker 2 leads (was 1), in sync 2, 3"]),
-        (Replicas(NOBODY, ALL, (1,)), ["orders-0: nobody leads (was 1), in sync 1"]),
-        (Replicas(1, ALL, (1, 2)), ["orders-0: in sync 1, 2"]),
-        (Replicas(1, (1, 2, 4), (1, 2, 4)), ["orders-0: kept on 1, 2, 4, in sync 1, 2, 4"]),
-        (Replicas(1, ALL, (3, 2, 1)), []),
+        (PartitionReplicas(2, ALL, (2, 3)), ["orders-0: leader is broker 2 (was 1), in sync: 2, 3"]),
+        (PartitionReplicas(NO_BROKER, ALL, (1,)), ["orders-0: no leader (was 1), in sync: 1"]),
+        (PartitionReplicas(1, ALL, (1, 2)), ["orders-0: in sync: 1, 2"]),
+        (PartitionReplicas(1, (1, 2, 4), (1, 2, 4)), ["orders-0: replicas on 1, 2, 4, in sync: 1, 2, 4"]),
+        (PartitionReplicas(1, ALL, (3, 2, 1)), []),
     ],
 )
-def test_a_partition_that_changed_is_told_in_one_line(after, told):
-    assert list(differences(snapshot(orders=BEFORE), snapshot(orders=after))) == told
+def test_the_changes_of_a_partition_are_one_line(after, lines):
+    assert list(differences(snapshot(orders=BEFORE), snapshot(orders=after))) == lines
 
 
-def test_topics_and_controllers_come_and_go():
+def test_new_topics_and_controllers_are_reported():
     assert list(differences(snapshot(1), snapshot(2, orders=BEFORE))) == [
         "broker 2 is the controller",
         "topic orders was created",
     ]
-    assert list(differences(snapshot(1, orders=BEFORE), snapshot(NOBODY))) == ["topic orders was deleted"]
+    assert list(differences(snapshot(1, orders=BEFORE), snapshot(NO_BROKER))) == ["topic orders was deleted"]
 
 
-def test_partitions_of_internal_topics_are_passed_over():
-    after = snapshot(internal=["offsets"], offsets=Replicas(2, ALL, (2,)))
+def test_partitions_of_internal_topics_are_not_reported():
+    after = snapshot(internal=["offsets"], offsets=PartitionReplicas(2, ALL, (2,)))
     assert list(differences(snapshot(internal=["offsets"], offsets=BEFORE), after)) == []
+
+
+def test_a_dead_broker_is_neither_leader_nor_controller():
+    partitions = {
+        ("orders", 0): PartitionReplicas(2, (1, 2, 3), (1, 2, 3)),
+        ("orders", 1): PartitionReplicas(1, (1,), (1,)),
+    }
+    snapshot = ClusterSnapshot(2, (1, 2, 3), partitions)
+    seen = without_dead_leaders(snapshot, [1, 3])
+    assert (seen.controller, seen.partitions["orders", 0].leader, seen.partitions["orders", 1].leader) == (
+        NO_BROKER,
+        NO_BROKER,
+        1,
+    )
+    assert seen.partitions["orders", 0].in_sync == (1, 2, 3), "it stays in sync until the controller takes it out"
+    assert without_dead_leaders(snapshot, [1, 2, 3]) == snapshot
+
+
+def test_partitions_of_a_topic_are_summed_up_in_one_line():
+    partitions = [("offsets", 1, ALL, ALL), ("offsets", 2, ALL, (2,)), ("offsets", NO_BROKER, ALL, ALL)]
+    assert in_sync_summary(partitions) == ["offsets: 3 partitions, 1 of them fully in sync"]

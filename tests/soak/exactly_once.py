@@ -21,9 +21,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ottla.client.admin import Admin
 from ottla.coordinator.coordinator_service import java_hash
-from ottla.local.exactly_once import ACCOUNTS, NOBODY, OPENING, TOTAL, CopyFindings, Entry, Ledger, compare_copy
+from ottla.local.exactly_once import ACCOUNTS, NO_ACCOUNT, OPENING, TOTAL, CopyFindings, Entry, Ledger, compare_copy
 from ottla.local.history import History
-from tests.soak.load import MESSAGE_TIMEOUT_MS, QUIET, READ_SECONDS, RECONNECT
+from tests.soak.load import MESSAGE_TIMEOUT_MS, QUIET, READ_SECONDS, RECONNECT, report_error
 from tests.soak.programs import Program
 from tests.soak.transactional import (
     BANK,
@@ -141,10 +141,8 @@ class Auditor(threading.Thread):
             consumer.close()
 
     def _see(self, message) -> None:
-        error = message.error()
-        if error is not None:
-            if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) or error.fatal():
-                self._history.failed(f"auditor: {error}")
+        if message.error() is not None:
+            report_error(message.error(), self._history, "auditor")
             return
         partition, offset = message.partition(), message.offset()
         if offset < self._positions[partition]:
@@ -348,7 +346,7 @@ def _open_accounts(bootstrap: str) -> None:
     producer.init_transactions(READ_SECONDS)
     producer.begin_transaction()
     for account in range(ACCOUNTS):
-        entry = Entry(f"opening-{account}", account, NOBODY, OPENING, meant=True)
+        entry = Entry(f"opening-{account}", account, NO_ACCOUNT, OPENING, meant=True)
         producer.produce(BANK, entry.encode(), entry.encode(), account % BANK_PARTITIONS)
     producer.commit_transaction(READ_SECONDS)
 

@@ -14,7 +14,7 @@ from random import Random
 from ottla.local.cluster import LocalCluster
 from ottla.local.processes import BrokerProcess, State
 from ottla.local.proxy import ClusterProxies, Pair, both_ways
-from ottla.local.snapshot import NOBODY, ClusterSnapshot, Watcher
+from ottla.local.snapshot import NO_BROKER, ClusterSnapshot, MetadataWatcher
 from tests.soak.exactly_once import ExactlyOnce
 from tests.soak.load import TOPIC, Writer
 
@@ -53,7 +53,7 @@ class Arena:
         """How the cluster looks to whoever answers first."""
 
         async def look() -> ClusterSnapshot | None:
-            watcher = Watcher()
+            watcher = MetadataWatcher()
             try:
                 return await watcher.look(each.bootstrap for each in self.cluster.serving())
             finally:
@@ -65,13 +65,13 @@ class Arena:
         """Whether every partition of every topic has a leader and all its replicas in sync."""
         states = self.snapshot().partitions.values()
         return bool(states) and all(
-            state.leader != NOBODY and set(state.in_sync) == set(state.replicas) for state in states
+            state.leader != NO_BROKER and set(state.in_sync) == set(state.replicas) for state in states
         )
 
     def leader(self) -> BrokerProcess:
         """Of some partition."""
         leaders = sorted(
-            {state.leader for (topic, _), state in self.snapshot().partitions.items() if topic == TOPIC} - {NOBODY}
+            {state.leader for (topic, _), state in self.snapshot().partitions.items() if topic == TOPIC} - {NO_BROKER}
         )
         running = [self.cluster[each] for each in leaders if self.cluster[each].running]
         return self.random.choice(running or self.brokers)

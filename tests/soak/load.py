@@ -121,12 +121,16 @@ class Reader(threading.Thread):
             consumer.close()
 
     def _see(self, message) -> None:
-        error = message.error()
-        if error is not None:
-            if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) or error.fatal():
-                self._history.failed(f"reader: {error}")
+        if message.error() is not None:
+            report_error(message.error(), self._history, "reader")
             return
         self._history.read(self.name, message.partition(), message.offset(), Value.decode(message.value()))
+
+
+def report_error(error: KafkaError, history: History, who: str) -> None:
+    """Errors that a consumer must not meet; others are retried."""
+    if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE) or error.fatal():
+        history.failed(f"{who}: {error}")
 
 
 def _consumer(bootstrap: str, group: str) -> Consumer:
@@ -145,7 +149,7 @@ def _consumer(bootstrap: str, group: str) -> Consumer:
 
 
 def read_log(bootstrap: str, partitions: int) -> dict[int, list[tuple[int, Value]]]:
-    """Everything in the topic, partition by partition, in the order of the log."""
+    """All records of the topic, by partition, in the order of the log."""
     consumer = _consumer(bootstrap, "soak-check")
     log: dict[int, list[tuple[int, Value]]] = {n: [] for n in range(partitions)}
     try:
@@ -155,7 +159,7 @@ def read_log(bootstrap: str, partitions: int) -> dict[int, list[tuple[int, Value
         deadline = time.monotonic() + READ_SECONDS
         while any((log[n][-1][0] + 1 if log[n] else 0) < end for n, end in ends.items()):
             if time.monotonic() > deadline:
-                raise AssertionError(f"read {({n: len(each) for n, each in log.items()})} of {ends} in time")
+                raise AssertionError(f"read { ({n: len(each) for n, each in log.items()}) } of {ends} in time")
             for message in consumer.consume(10_000, 0.2):
                 if message.error() is not None:
                     raise KafkaException(message.error())
@@ -163,5 +167,3 @@ def read_log(bootstrap: str, partitions: int) -> dict[int, list[tuple[int, Value
         return log
     finally:
         consumer.close()
-
-

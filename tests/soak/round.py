@@ -1,11 +1,11 @@
 """One round: a cluster under load, faults for a while, then peace, and a verdict.
 
-    safety     faults at random, one after the other, while producers write and a consumer reads along, and beside
-               them transactions copy a topic and move money
-    liveness   everything runs again: within a limit every replica is in sync and every partition is written to, all is
-               copied, and no transaction is open
-    verdict    the log is read from start to end and compared with what clients were told, the copy with its original;
-               then the brokers stop and the logs of all replicas are compared with each other
+safety     faults at random, one after the other, while producers write and a consumer reads along, and beside
+           them transactions copy a topic and move money
+liveness   everything runs again: within a limit every replica is in sync and every partition is written to, all is
+           copied, and no transaction is open
+verdict    the log is read from start to end and compared with what clients were told, the copy with its original;
+           then the brokers stop and the logs of all replicas are compared with each other
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Three broker processes, broken in all the ways a test may want, one after the other."""
+"""Test cluster of three broker processes: kill, pause, network partitions, faults, reassignment."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_clients_can_be_cut_off_too(healthy):
             sent.result(timeout=20)
 
 
-def test_faults_are_injected_on_the_way(healthy):
+def test_faults_are_injected_in_the_proxies(healthy):
     topic = healthy.create_topic("faulty")
     refused = healthy.inject("Produce", error="not_leader_or_follower", times=2)
     cut = healthy.inject("Fetch", error="disconnect")
@@ -146,9 +146,9 @@ def test_partitions_are_moved_from_the_command_line(healthy):
     assert sorted(replicas[0] for replicas in wanted.values()) == [1, 2, 3]
     file = Path(tempfile.gettempdir()) / "plan.json"
     file.write_text(plan)
-    told = ottla(healthy, "reassign", "start", str(file), "--wait")
+    output = ottla(healthy, "reassign", "start", str(file), "--wait")
     file.unlink()
-    assert told.count("moved ") == 3
+    assert output.count("moved ") == 3
     [described] = json.loads(ottla(healthy, "topics", "describe", topic, "--json"))
     assert {each["partition"]: each["replicas"] for each in described["partitions"]} == wanted
     assert ottla(healthy, "reassign", "status") == "nothing is moving\n"
@@ -156,7 +156,7 @@ def test_partitions_are_moved_from_the_command_line(healthy):
     assert len(topic.consume(9)) == 9
 
 
-def test_a_move_can_be_ended_and_leaders_elected(healthy):
+def test_a_move_is_cancelled_and_leaders_are_elected(healthy):
     topic = healthy.create_topic("undecided", replication_factor=2)
     [partition] = json.loads(ottla(healthy, "topics", "describe", topic, "--json"))[0]["partitions"]
     first, second = partition["replicas"]

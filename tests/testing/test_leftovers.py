@@ -1,4 +1,4 @@
-"""What a killed test run leaves behind is swept by the next one; what is in use is not."""
+"""Directories of killed test runs are removed; those in use are not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KILLED = (
 )
 
 
-def test_a_directory_of_a_killed_run_is_swept_and_one_in_use_is_not(tmp_path, monkeypatch):
+def test_the_directory_of_a_killed_run_is_removed_and_one_in_use_is_not(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     left = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False).stdout.strip()

@@ -1,4 +1,4 @@
-"""The plugin as its users meet it: in a pytest of their own."""
+"""The pytest plugin, in a pytest of its own."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def pytest_run(directory: Path, files: dict[str, str], *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_fixtures_serve_a_users_tests_side_by_side(tmp_path):
+def test_the_fixtures_work_together(tmp_path):
     output = pytest_run(tmp_path, {"users": USERS_TESTS, "orders": readme_example(), "misuse": MISUSE}, "-n", "2")
     assert "9 passed, 1 error" in output, output
     assert "@pytest.mark.ottla takes brokers, config, partitions, by name; not borkers; did you mean brokers?" in output
@@ -95,7 +95,7 @@ def test_the_same_tests_run_on_another_cluster(tmp_path):
         option = f"--ottla-bootstrap={another.bootstrap_servers}"
         output = pytest_run(tmp_path, {"users": USERS_TESTS}, option, "-rs")
         assert "6 passed, 2 skipped" in output, output
-        assert "needs brokers of its own" in output
+        assert "needs its own brokers" in output
         with Admin(another.bootstrap_servers) as admin:
             assert admin.list_topics() == []
 
@@ -104,7 +104,7 @@ def test_the_example_of_the_readme_has_ten_lines():
     assert len([line for line in readme_example().splitlines()[1:] if line.strip()]) == 10
 
 
-def test_the_plugin_loads_no_broker_before_one_is_wanted():
+def test_the_plugin_imports_no_broker_before_one_is_used():
     script = "import sys, ottla.testing.plugin; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60
@@ -113,7 +113,7 @@ def test_the_plugin_loads_no_broker_before_one_is_wanted():
 
 
 @pytest.mark.ottla(brokers=1)
-def test_the_fixture_for_clusters_gives_what_the_mark_says(ottla_cluster):
+def test_the_mark_configures_the_cluster(ottla_cluster):
     assert ottla_cluster.brokers == [1]
     topic = ottla_cluster.create_topic()
     topic.produce(b"x")
@@ -122,7 +122,7 @@ def test_the_fixture_for_clusters_gives_what_the_mark_says(ottla_cluster):
     assert [record.value for record in topic.consume(1, timeout=30)] == [b"x"]
 
 
-def test_broker_and_topic_are_there_in_this_run_too(ottla_broker, ottla_topic):
+def test_broker_and_topic_fixtures_work_in_this_run(ottla_broker, ottla_topic):
     assert ottla_broker.bootstrap_servers != ottla_topic.bootstrap_servers
 
 
@@ -162,13 +162,13 @@ def test_leaves_a_fault_that_never_fires(ottla_server):
 """
 
 
-def test_topics_go_with_the_test_and_unused_faults_are_told(tmp_path):
+def test_topics_are_deleted_after_the_test_and_unused_faults_cause_warnings(tmp_path):
     output = pytest_run(tmp_path, {"a": TOPICS_THAT_GO, "b": NEXT_MODULE}, "-p", "no:randomly")
     assert "4 passed, 1 warning" in output, output
     assert "inject('Fetch', error='not_leader_or_follower') never fired" in output
 
 
-def test_the_lag_counts_partitions_that_nobody_committed_for(ottla_server):
+def test_the_lag_includes_partitions_without_a_commit(ottla_server):
     topic = ottla_server.create_topic(partitions=2)
     topic.produce([b"a", b"b"], partition=0)
     topic.produce([b"c"], partition=1)

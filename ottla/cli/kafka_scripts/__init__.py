@@ -1,8 +1,8 @@
-"""The commands of Apache Kafka's `bin` directory, with its options and its output, done by Ottla's client.
+"""The scripts of Apache Kafka's `bin` directory, with their options and output, run by Ottla's client.
 
-Scripts that parse what Kafka's own commands print work with these. They stand in `bin/` of the repository, and
-`ottla kafka-scripts DIR` puts them wherever a wheel's user wants them; they are not installed by themselves, because a
-machine may have Kafka's own.
+Programs that parse the output of Kafka's scripts work with these. They are in `bin/` of the repository, and
+`ottla kafka-scripts DIR` writes them into a directory; the package does not install them, because a machine may have
+Kafka's own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCRIPTS: Final = {
     "kafka-reassign-partitions.sh": "reassign_partitions:kafka_reassign_partitions",
     "kafka-leader-election.sh": "leader_election:kafka_leader_election",
 }
-"""Each script's module and command. A module is imported when its script runs."""
+"""Module and command of each script. A module is imported when its script runs."""
 
 
 def script(name: str) -> click.Command:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -12,17 +11,18 @@ from ottla.cli.failure import Failure
 from ottla.cli.kafka_scripts.options import (
     NO_CONTROLLERS,
     Script,
+    ScriptOptions,
     ToolFailure,
     administer,
     arguments,
-    kafkas_exception,
+    kafka_exception,
     one_action,
+    properties_of,
     refuse_together,
     target_of,
 )
 from ottla.client.admin import Admin, ConfigEntry, ResourceKind
 from ottla.client.errors import ClientError, NotUnderstood
-from ottla.config.properties import parse_properties
 
 KINDS: Final = {
     "topics": ResourceKind.TOPIC,
@@ -31,7 +31,12 @@ KINDS: Final = {
     "groups": ResourceKind.GROUP,
 }
 NOT_HERE: Final = ("clients", "users", "ips", "client-metrics")
-ABSENT: Final = {
+SHORT_OPTIONS: Final = {
+    "topic": "topics",
+    "broker": "brokers",
+    "broker_defaults": "brokers",
+    "broker_logger": "broker-loggers",
+    "group": "groups",
     "client": "clients",
     "client_defaults": "clients",
     "user": "users",
@@ -40,8 +45,8 @@ ABSENT: Final = {
     "ip_defaults": "ips",
     "client_metrics": "client-metrics",
 }
-"""Options that name an entity of a type that is not here."""
-NO_QUOTAS: Final = "this cluster has no quotas, users or client metrics to describe or alter yet"
+"""Options that stand for --entity-type and --entity-name."""
+NO_QUOTAS: Final = "this cluster has no quotas, users or client metrics to describe or alter"
 ENTITY_TYPES: Final = "topics, clients, users, brokers, ips, client-metrics, groups, broker-loggers"
 SOURCES: Final = {
     1: "DYNAMIC_TOPIC_CONFIG",
@@ -57,7 +62,7 @@ DYNAMIC: Final = {"topics": 1, "brokers": 2, "groups": 8}
 ALL_BROKERS: Final = ""
 DYNAMIC_DEFAULT: Final = 3
 COMMA: Final = re.compile(r",(?=[^\]]*(?:\[|$))")
-"""A comma that does not stand within square brackets."""
+"""A comma outside of square brackets."""
 
 
 @click.command(
@@ -70,9 +75,9 @@ COMMA: Final = re.compile(r",(?=[^\]]*(?:\[|$))")
 @click.option("--bootstrap-controller", help=NO_CONTROLLERS)
 @click.option("--describe", is_flag=True)
 @click.option("--alter", is_flag=True)
-@click.option("--all", "everything", is_flag=True)
-@click.option("--entity-type", "types", multiple=True)
-@click.option("--entity-name", "names", multiple=True)
+@click.option("--all", is_flag=True)
+@click.option("--entity-type", multiple=True)
+@click.option("--entity-name", multiple=True)
 @click.option("--entity-default", is_flag=True)
 @click.option("--topic")
 @click.option("--broker")
@@ -88,68 +93,35 @@ COMMA: Final = re.compile(r",(?=[^\]]*(?:\[|$))")
 @click.option("--client-metrics", help=NO_QUOTAS)
 @click.option("--add-config", metavar="NAME=VALUE,NAME=[V1,V2],...")
 @click.option("--add-config-file", metavar="FILE")
-@click.option("--delete-config", "deleted", multiple=True, metavar="NAME,...")
+@click.option("--delete-config", multiple=True, metavar="NAME,...")
 @click.option("--force", is_flag=True, help="Accepted.")
-@click.option("--command-config", "file", metavar="FILE")
-def kafka_configs(
-    bootstrap_server: str | None,
-    bootstrap_controller: str | None,
-    describe: bool,
-    alter: bool,
-    everything: bool,
-    types: tuple[str, ...],
-    names: tuple[str, ...],
-    entity_default: bool,
-    topic: str | None,
-    broker: str | None,
-    broker_defaults: bool,
-    broker_logger: str | None,
-    group: str | None,
-    add_config: str | None,
-    add_config_file: str | None,
-    deleted: tuple[str, ...],
-    force: bool,
-    file: str | None,
-    **absent: str | bool | None,
-) -> None:
+@click.option("--command-config", metavar="FILE")
+def kafka_configs(**options: Any) -> None:
     """Describe and alter settings."""
-    action = one_action({"describe": describe, "alter": alter})
-    changes = {"add-config": add_config, "add-config-file": add_config_file, "delete-config": deleted}
-    refuse_together({"describe": describe}, {name: bool(given) for name, given in changes.items()})
-    if bootstrap_server is not None and bootstrap_controller is not None:
+    given = ScriptOptions(**options)
+    action = one_action(given, ("describe", "alter"))
+    refuse_together(given, ["describe"], ("add-config", "add-config-file", "delete-config"))
+    if given.bootstrap_server is not None and given.bootstrap_controller is not None:
         raise ToolFailure("Only one of --bootstrap-server or --bootstrap-controller can be specified")
-    if bootstrap_controller is not None:
+    if given.bootstrap_controller is not None:
         raise ToolFailure(NO_CONTROLLERS)
-    if bootstrap_server is None:
+    if given.bootstrap_server is None:
         raise ToolFailure("Either --bootstrap-server or --bootstrap-controller must be specified.")
-    short = [
-        *([("topics", topic)] if topic is not None else []),
-        *([("brokers", broker)] if broker is not None else []),
-        *([("brokers", ALL_BROKERS)] if broker_defaults else []),
-        *([("broker-loggers", broker_logger)] if broker_logger is not None else []),
-        *([("groups", group)] if group is not None else []),
-        *((ABSENT[each], str(given)) for each, given in absent.items() if given),
-    ]
-    kinds = [*types, *(kind for kind, _ in short)]
-    if doubled := [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]:
-        raise ToolFailure(f"Duplicate entity type(s) specified: {','.join(doubled)}")
-    if short and (types or names or entity_default):
-        raise ToolFailure("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
-    kind, name = short[0] if short else _entity(types, names, entity_default)
+    kind, name = _entity(given)
     if kind in NOT_HERE:
         raise ToolFailure(f"{kind}: {NO_QUOTAS}")
     if kind in ("brokers", "broker-loggers") and name and not name.isdecimal():
         raise ToolFailure(f"The entity name for {kind} must be a valid integer broker id, but it is: {name}")
-    if describe and entity_default and kind == "topics":
+    if given.describe and given.entity_default and kind == "topics":
         raise ToolFailure("--entity-default must not be specified with --describe of topics")
-    target = target_of(bootstrap_server, file=file)
+    target = target_of(given.bootstrap_server, file=given.command_config)
     if action == "describe":
-        administer(target, lambda admin: _describe(admin, kind, name, everything), _refused)
+        administer(target, lambda admin: _describe(admin, kind, name, given.all), _refused)
         return
     if name is None:
         raise ToolFailure(f"An entity name must be specified with --alter of {kind}")
-    put = _added(add_config, add_config_file)
-    removed = [each.strip() for text in deleted for each in text.split(",")]
+    put = _added(given.add_config, given.add_config_file)
+    removed = [each.strip() for text in given.delete_config for each in text.split(",")]
     if not put and not removed:
         raise ToolFailure(
             "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
@@ -162,19 +134,32 @@ def kafka_configs(
 
 
 def _refused(error: ClientError) -> Failure:
-    return _failed(f"java.util.concurrent.ExecutionException: {kafkas_exception(error)}")
+    return _failed(f"java.util.concurrent.ExecutionException: {kafka_exception(error)}")
 
 
 def _failed(reason: str) -> Failure:
-    """What the script was told to do, and the reason in the first line of what Kafka's tool prints as a stack trace."""
+    """The arguments of the script, and the first line of the stack trace of Kafka's tool."""
     return ToolFailure(f"Error while executing config command with args '{' '.join(arguments())}'\n{reason}")
 
 
-def _entity(types: Sequence[str], names: Sequence[str], default: bool) -> tuple[str, str | None]:
-    if not types:
+def _entity(given: ScriptOptions) -> tuple[str, str | None]:
+    """Type and name of the entity; None stands for all of the type."""
+    short = [
+        (kind, ALL_BROKERS if option == "broker_defaults" else str(getattr(given, option)))
+        for option, kind in SHORT_OPTIONS.items()
+        if given.has(option)
+    ]
+    kinds = [*given.entity_type, *(kind for kind, _ in short)]
+    if doubled := [kind for kind in dict.fromkeys(kinds) if kinds.count(kind) > 1]:
+        raise ToolFailure(f"Duplicate entity type(s) specified: {','.join(doubled)}")
+    if short and (given.entity_type or given.entity_name or given.entity_default):
+        raise ToolFailure("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
+    if short:
+        return short[0]
+    if not given.entity_type:
         raise ToolFailure("At least one entity type must be specified")
-    kind = types[0]
-    if len(types) > 1:
+    kind = given.entity_type[0]
+    if len(given.entity_type) > 1:
         raise ToolFailure(f"{kind}: {NO_QUOTAS}")
     if kind in NOT_HERE:
         return kind, None
@@ -183,20 +168,16 @@ def _entity(types: Sequence[str], names: Sequence[str], default: bool) -> tuple[
             f"Invalid entity type {kind}, the entity type must be one of {ENTITY_TYPES} "
             "with a --bootstrap-server or --bootstrap-controller argument"
         )
-    if default:
+    if given.entity_default:
         return kind, ALL_BROKERS
-    return kind, names[0] if names else None
+    return kind, given.entity_name[0] if given.entity_name else None
 
 
 def _added(text: str | None, file: str | None) -> dict[str, str]:
     if text is not None and file is not None:
         raise ToolFailure("Only one of --add-config or --add-config-file must be specified")
     if file is not None:
-        try:
-            with open(file, encoding="utf-8") as lines:
-                return dict(parse_properties(lines.read()))
-        except OSError:
-            raise _failed(f"java.nio.file.NoSuchFileException: {file}") from None
+        return properties_of(file, _failed(f"java.nio.file.NoSuchFileException: {file}"))
     pairs = [each.split("=", 1) for each in COMMA.split(text)] if text else []
     if not all(len(pair) == 2 for pair in pairs):
         raise ToolFailure(
@@ -231,7 +212,7 @@ async def _known(admin: Admin, kind: str) -> list[str]:
 
 
 async def _groups(admin: Admin) -> list[str]:
-    """Those that exist, and those that only have settings."""
+    """Groups that exist, and groups that only have settings."""
     listed = {each.group_id for each in await admin.list_groups()}
     try:
         return sorted(listed | set(await admin.list_config_resources(ResourceKind.GROUP)))

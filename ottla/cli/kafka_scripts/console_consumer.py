@@ -1,4 +1,4 @@
-"""kafka-console-consumer.sh: the records of topics, printed as a formatter has them."""
+"""kafka-console-consumer.sh: print the records of topics with a formatter."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import click
 
-from ottla.cli.cluster import Target
-from ottla.cli.consume import Wanted, consume
+from ottla.cli.consume import ConsumeOptions, consume
 from ottla.cli.formats import Rendered
 from ottla.cli.kafka_scripts.formatters import DEFAULT, formatter
 from ottla.cli.kafka_scripts.options import (
     Number,
     Script,
+    ScriptOptions,
     ToolFailure,
     UsageFailure,
     apart,
@@ -28,12 +28,13 @@ from ottla.cli.kafka_scripts.options import (
     target_of,
     uncaught,
 )
+from ottla.cli.target import Target
 from ottla.client.consuming.consumer_records import ConsumerRecord
 
 RESET: Final = "auto.offset.reset"
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-PLACES: Final = {EARLIEST: "beginning", LATEST: "end"}
+STARTS: Final = {EARLIEST: "beginning", LATEST: "end"}
 GROUPS_MAX: Final = 100_000
 
 
@@ -42,7 +43,7 @@ def _unreadable(message: str) -> ToolFailure:
 
 
 class Printed:
-    """Records as the formatter prints them, counted. One that it cannot print ends the command, or is passed over."""
+    """Formats and counts records. A record that cannot be formatted ends the command, or is skipped if `lenient`."""
 
     def __init__(self, shown: Rendered, lenient: bool) -> None:
         self._shown = shown
@@ -77,7 +78,7 @@ class Printed:
 @click.option("--max-messages", metavar="Integer")
 @click.option("--timeout-ms", type=Number())
 @click.option("--isolation-level", metavar="LEVEL")
-@click.option("--formatter", "name", default=DEFAULT, metavar="CLASS", help=f"How records are printed: {DEFAULT}.")
+@click.option("--formatter", default=DEFAULT, metavar="CLASS", help=f"How records are printed: {DEFAULT}.")
 @click.option(
     "--formatter-property",
     multiple=True,
@@ -90,122 +91,94 @@ class Printed:
 @click.option("--formatter-config", metavar="FILE")
 @click.option("--key-deserializer", metavar="CLASS", help="One of org.apache.kafka.common.serialization.")
 @click.option("--value-deserializer", metavar="CLASS", help="One of org.apache.kafka.common.serialization.")
-@click.option("--skip-message-on-error", "lenient", is_flag=True)
-@click.option("--enable-systest-events", "told", is_flag=True)
+@click.option("--skip-message-on-error", is_flag=True)
+@click.option("--enable-systest-events", is_flag=True)
 @click.option("--command-property", multiple=True, metavar="NAME=VALUE", help="A setting of the consumer.")
 @click.option("--consumer-property", multiple=True, metavar="NAME=VALUE")
 @click.option("--command-config", metavar="FILE")
 @click.option("--consumer.config", "consumer_config", metavar="FILE")
-def console_consumer(
-    bootstrap_server: str | None,
-    topic: str | None,
-    include: str | None,
-    from_beginning: bool,
-    group: str | None,
-    partition: int | None,
-    offset: str | None,
-    max_messages: str | None,
-    timeout_ms: int | None,
-    isolation_level: str | None,
-    name: str,
-    formatter_property: tuple[str, ...],
-    property: tuple[str, ...],
-    formatter_config: str | None,
-    key_deserializer: str | None,
-    value_deserializer: str | None,
-    lenient: bool,
-    told: bool,
-    command_property: tuple[str, ...],
-    consumer_property: tuple[str, ...],
-    command_config: str | None,
-    consumer_config: str | None,
-) -> None:
+def console_consumer(**options: Any) -> None:
     """Print the records of topics, one to a line, until Ctrl-C."""
-    _check(bootstrap_server, topic, include, partition, offset, from_beginning)
-    settings = apart("consumer-property", consumer_property, "command-property", command_property)
-    file = apart("consumer.config", consumer_config, "command-config", command_config)
-    target = _target(bootstrap_server, file, settings, isolation_level)
-    group = _group(group, target.settings, partition)
-    beginning = _from_beginning(target.settings, from_beginning, partition)
-    place = ("beginning" if beginning else "end") if offset is None else _offset(offset)
-    properties = apart("property", property, "formatter-property", formatter_property)
-    deserializers = {"key.deserializer": key_deserializer, "value.deserializer": value_deserializer}
-    config = {} if formatter_config is None else properties_of(formatter_config, UsageFailure(formatter_config))
+    given = ScriptOptions(**options)
+    _check(given)
+    settings = apart("consumer-property", given.consumer_property, "command-property", given.command_property)
+    file = apart("consumer.config", given.consumer_config, "command-config", given.command_config)
+    target = _target(given.bootstrap_server, file, settings, given.isolation_level)
+    group = _group(given.group, target.settings, given.partition)
+    beginning = _from_beginning(target.settings, given.from_beginning, given.partition)
+    properties = apart("property", given.property, "formatter-property", given.formatter_property)
+    deserializers = {"key.deserializer": given.key_deserializer, "value.deserializer": given.value_deserializer}
+    file = given.formatter_config
+    config = {} if file is None else properties_of(file, UsageFailure(file))
     config |= {each: value for each, value in deserializers.items() if value}
-    printed = Printed(formatter(name, config | pairs_of(properties), target), lenient)
-    alone = group is None and partition is None
-    if alone and (include is not None or target.settings.get(RESET, LATEST) not in PLACES):
-        group, target = _passing(target)
-    wanted = Wanted(
-        topics=() if topic is None else (topic,),
+    shown = formatter(given.formatter, config | pairs_of(properties), target)
+    printed = Printed(shown, given.skip_message_on_error)
+    alone = group is None and given.partition is None
+    if alone and (given.include is not None or target.settings.get(RESET, LATEST) not in STARTS):
+        group, target = _temporary_group(target)
+    wanted = ConsumeOptions(
+        topics=() if given.topic is None else (given.topic,),
         group=group,
-        partitions=() if partition is None else (partition,),
-        offset=place,
-        count=_count(max_messages, told),
+        partitions=() if given.partition is None else (given.partition,),
+        offset=("beginning" if beginning else "end") if given.offset is None else _offset(given.offset),
+        count=_count(given.max_messages, given.enable_systest_events),
         until_end=False,
-        idle_ms=timeout_ms if timeout_ms is not None and timeout_ms >= 0 else None,
+        idle_ms=given.timeout_ms if given.timeout_ms is not None and given.timeout_ms >= 0 else None,
         shown=printed,
-        pattern=_java(include),
+        pattern=_java(given.include),
         resets=True,
     )
-    _consume(wanted, target, printed, told)
+    _consume(wanted, target, printed, given.enable_systest_events)
 
 
-def _consume(wanted: Wanted, target: Target, printed: Printed, told: bool) -> None:
+def _consume(wanted: ConsumeOptions, target: Target, printed: Printed, events: bool) -> None:
     try:
         if wanted.count is None or wanted.count > 0:
             consume(wanted, target, sys.stdout.buffer)
     except ToolFailure:
         sys.stdout.buffer.flush()
-        _report(printed.count, told)
+        _report(printed.count, events)
         raise
-    _report(printed.count, told)
+    _report(printed.count, events)
 
 
-def _report(count: int, told: bool) -> None:
+def _report(count: int, events: bool) -> None:
     click.echo(f"Processed a total of {count} messages", err=True)
-    if told:
+    if events:
         click.echo("shutdown_complete")
 
 
-def _check(
-    server: str | None,
-    topic: str | None,
-    include: str | None,
-    partition: int | None,
-    offset: str | None,
-    from_beginning: bool,
-) -> None:
-    if (topic is None) == (include is None):
+def _check(given: ScriptOptions) -> None:
+    if (given.topic is None) == (given.include is None):
         raise UsageFailure("Exactly one of the following arguments is required: [topic], [include]")
-    if partition is not None:
-        if topic is None:
+    if given.partition is not None:
+        if given.topic is None:
             raise UsageFailure("The topic is required when partition is specified.")
-        if from_beginning and offset is not None:
+        if given.from_beginning and given.offset is not None:
             raise UsageFailure("Options from-beginning and offset cannot be specified together.")
-    elif offset is not None:
+    elif given.offset is not None:
         raise UsageFailure("The partition is required when offset is specified.")
-    if server is None:
+    if given.bootstrap_server is None:
         raise missing_argument("bootstrap-server")
 
 
 def _offset(offset: str) -> str:
-    if offset.lower() not in PLACES and not offset.isdecimal():
+    if offset.lower() not in STARTS and not offset.isdecimal():
         raise UsageFailure(
             f"The provided offset value '{offset}' is incorrect. Valid values are 'earliest', 'latest', or a "
             "non-negative long."
         )
-    return PLACES.get(offset.lower(), offset)
+    return STARTS.get(offset.lower(), offset)
 
 
 def _target(server: str | None, file: str | None, settings: tuple[str, ...], isolation_level: str | None) -> Target:
-    given = {} if file is None else properties_of(file, uncaught("java.nio.file.NoSuchFileException", file))
-    given |= pairs_of(settings)
+    config = {} if file is None else properties_of(file, uncaught("java.nio.file.NoSuchFileException", file))
+    config |= pairs_of(settings)
     if isolation_level is not None:
         check_choice(isolation_level, "isolation.level", ("read_committed", "read_uncommitted"))
-        given["isolation.level"] = isolation_level
-    given.setdefault("client.id", "console-consumer")
-    return target_of(server)._replace(settings=given)
+        config["isolation.level"] = isolation_level
+    config.setdefault("client.id", "console-consumer")
+    return target_of(server)._replace(settings=config)
 
 
 def _group(group: str | None, settings: Mapping[str, str], partition: int | None) -> str | None:
@@ -229,18 +202,18 @@ def _from_beginning(settings: Mapping[str, str], from_beginning: bool, partition
     return from_beginning or (reset == EARLIEST and partition is None)
 
 
-def _passing(target: Target) -> tuple[str, Target]:
-    """A group of this run only, which commits nothing, as Kafka's tool has one."""
+def _temporary_group(target: Target) -> tuple[str, Target]:
+    """A group of this run that commits nothing, as Kafka's tool uses one."""
     settings = {"enable.auto.commit": "false", **target.settings}
     return f"console-consumer-{random.randrange(GROUPS_MAX)}", target._replace(settings=settings)
 
 
-def _count(text: str | None, told: bool) -> int | None:
-    """None if there is no end. What is no number is found out late, as by Kafka's tool."""
+def _count(text: str | None, events: bool) -> int | None:
+    """None: no limit. Checked after the other options, as by Kafka's tool."""
     try:
         return None if text is None or int(text) == -1 else int(text)
     except ValueError:
-        _report(0, told)
+        _report(0, events)
         message = cannot_parse(str(text), "max-messages")
         raise ToolFailure(f"joptsimple.OptionArgumentConversionException: {message}") from None
 

@@ -1,9 +1,8 @@
 """kafka-console-producer.sh: lines of standard input become records.
 
-It sends every line to the next partition, as the texts about Kafka tell it (Kafka's own tool has filled batches since
-2.4, which puts everything that is typed quickly into one partition). It takes the partitions in an order that chance
-decides once per run, as they came in no particular order in the Kafka of the texts: so lines come out of order, as on
-their screen.
+It sends each line to the next partition, as the course texts describe it (since 2.4 Kafka's own tool fills batches, so
+that lines typed quickly go to one partition). The order of the partitions is random in each run: a consumer sees the
+lines out of order, as in the texts.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from ottla.cli.kafka_scripts.line_reader import OLD_READER, READER, LineReader
 from ottla.cli.kafka_scripts.options import (
     Number,
     Script,
+    ScriptOptions,
     ToolFailure,
     UsageFailure,
     apart,
@@ -78,50 +78,34 @@ def _tuned(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--command-config", metavar="FILE")
 @click.option("--producer.config", "producer_config", metavar="FILE")
 @click.option("--compression-codec", is_flag=False, flag_value="gzip", metavar="CODEC")
-@click.option("--request-required-acks", "acks")
+@click.option("--request-required-acks")
 @click.option("--sync", is_flag=True, help="Wait for every record before the next line is read.")
 @_tuned
-def console_producer(
-    broker_list: str | None,
-    bootstrap_server: str | None,
-    topic: str | None,
-    line_reader: str,
-    reader_property: tuple[str, ...],
-    property: tuple[str, ...],
-    reader_config: str | None,
-    command_property: tuple[str, ...],
-    producer_property: tuple[str, ...],
-    command_config: str | None,
-    producer_config: str | None,
-    compression_codec: str | None,
-    acks: str | None,
-    sync: bool,
-    **tuning: int | None,
-) -> None:
+def console_producer(**options: Any) -> None:
     """Each line of standard input becomes a record."""
-    if topic is None:
+    given = ScriptOptions(**options)
+    if given.topic is None:
         raise missing_argument("topic")
-    if bootstrap_server is None and broker_list is None:
+    if given.bootstrap_server is None and given.broker_list is None:
         raise UsageFailure("Error while validating the bootstrap address\n")
-    file = apart("command-config", command_config, "producer.config", producer_config)
-    settings = apart("command-property", command_property, "producer-property", producer_property)
-    properties = apart("reader-property", reader_property, "property", property)
-    if line_reader not in (READER, OLD_READER):
-        raise ToolFailure(f"java.lang.ClassNotFoundException: {line_reader}")
-    reader = LineReader(_loaded(reader_config) | pairs_of(properties))
-    given = _loaded(file) | pairs_of(settings) | _explicit(compression_codec, acks, tuning)
-    check_choice(given.get("compression.type", "none"), "compression.type", CODECS)
-    check_choice(given.get("acks", "all"), "acks", ACKS)
-    given.setdefault("client.id", "console-producer")
-    target = target_of(bootstrap_server, broker_list)._replace(settings=given)
+    file = apart("command-config", given.command_config, "producer.config", given.producer_config)
+    settings = apart("command-property", given.command_property, "producer-property", given.producer_property)
+    properties = apart("reader-property", given.reader_property, "property", given.property)
+    if given.line_reader not in (READER, OLD_READER):
+        raise ToolFailure(f"java.lang.ClassNotFoundException: {given.line_reader}")
+    reader = LineReader(_loaded(given.reader_config) | pairs_of(properties))
+    config = _loaded(file) | pairs_of(settings) | _explicit(given)
+    check_choice(config.get("compression.type", "none"), "compression.type", CODECS)
+    check_choice(config.get("acks", "all"), "acks", ACKS)
+    config.setdefault("client.id", "console-producer")
     produce(
-        topic,
+        given.topic,
         reader.records(sys.stdin.buffer),
-        target,
+        target_of(given.bootstrap_server, given.broker_list)._replace(settings=config),
         prompt=">",
         partitioner="shuffled_round_robin",
-        sync=sync,
-        enable_idempotence=given.get("acks", "all") in ("all", "-1") and given.get("retries") != "0",
+        sync=given.sync,
+        enable_idempotence=config.get("acks", "all") in ("all", "-1") and config.get("retries") != "0",
     )
 
 
@@ -129,13 +113,14 @@ def _loaded(file: str | None) -> dict[str, str]:
     return {} if file is None else properties_of(file, ToolFailure(f"java.nio.file.NoSuchFileException: {file}"))
 
 
-def _explicit(codec: str | None, acks: str | None, tuning: dict[str, int | None]) -> dict[str, str]:
-    """What options say goes before what --command-property says."""
-    told = {"compression.type": codec or "gzip"} if codec is not None else {}
+def _explicit(given: ScriptOptions) -> dict[str, str]:
+    """Settings from options of their own, which go before those of --command-property."""
+    codec, acks = given.compression_codec, given.request_required_acks
+    config = {"compression.type": codec or "gzip"} if codec is not None else {}
     if acks is not None:
-        told["acks"] = acks
+        config["acks"] = acks
     for option, (setting, _) in TUNING.items():
-        value = tuning[option.replace("-", "_")]
+        value = getattr(given, option.replace("-", "_"))
         if value is None:
             continue
         least = -1 if setting == SEND_BUFFER else 0
@@ -145,5 +130,5 @@ def _explicit(codec: str | None, acks: str | None, tuning: dict[str, int | None]
                 f"Value must be at least {least}"
             )
         if setting != SEND_BUFFER:
-            told[setting] = str(value)
-    return told
+            config[setting] = str(value)
+    return config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
@@ -12,14 +12,15 @@ from ottla.cli.failure import Failure
 from ottla.cli.kafka_scripts.options import (
     MISSING,
     Script,
+    ScriptOptions,
     ToolComplaint,
     ToolFailure,
     UsageFailure,
     administer,
     cannot_parse,
     exception_name,
-    kafkas_exception,
-    kafkas_words,
+    kafka_exception,
+    kafka_message,
     missing_argument,
     one_action,
     refuse_together,
@@ -27,7 +28,7 @@ from ottla.cli.kafka_scripts.options import (
     target_of,
     uncaught,
 )
-from ottla.cli.kafka_scripts.reset_offsets import SCENARIOS, Resets, exported, failed, reset, selected
+from ottla.cli.kafka_scripts.reset_offsets import SCENARIOS, exported, failed, reset, selected
 from ottla.client.admin import Admin, GroupDescription, GroupListing, Member
 from ottla.client.errors import ClientError, TimedOut, Unreachable
 from ottla.client.values import OffsetAndMetadata, TopicPartition
@@ -47,9 +48,9 @@ RE2: Final = {
     "missing ), unterminated subpattern": "missing closing )",
     "unbalanced parenthesis": "unexpected )",
 }
-"""The words of the brokers' regular expressions for those of Python's."""
+"""Error messages of RE2/J, which brokers use, for those of Python."""
 LEAST: Final = 15
-"""Columns are no narrower."""
+"""Minimum width of columns."""
 
 
 @click.command(
@@ -60,144 +61,101 @@ LEAST: Final = 15
     unparsed=uncaught,
 )
 @click.option("--bootstrap-server")
-@click.option("--list", "list_", is_flag=True)
+@click.option("--list", is_flag=True)
 @click.option("--describe", is_flag=True)
 @click.option("--delete", is_flag=True)
 @click.option("--reset-offsets", is_flag=True)
 @click.option("--delete-offsets", is_flag=True)
 @click.option("--validate-regex", metavar="REGEX")
-@click.option("--group", "groups", multiple=True)
+@click.option("--group", multiple=True)
 @click.option("--all-groups", is_flag=True)
-@click.option("--topic", "topics", multiple=True, metavar="NAME[:0,1]")
+@click.option("--topic", multiple=True, metavar="NAME[:0,1]")
 @click.option("--all-topics", is_flag=True)
 @click.option("--members", is_flag=True)
 @click.option("--offsets", is_flag=True)
 @click.option("--verbose", is_flag=True)
 @click.option("--state", is_flag=False, flag_value="", metavar="[STATE,...]")
-@click.option("--type", "type_", is_flag=False, flag_value="", metavar="[TYPE,...]")
+@click.option("--type", is_flag=False, flag_value="", metavar="[TYPE,...]")
 @click.option("--timeout", help="In ms.")
-@click.option("--command-config", "file", metavar="FILE")
-@click.option("--to-earliest", "aims", multiple=True, flag_value="to-earliest")
-@click.option("--to-latest", "aims", multiple=True, flag_value="to-latest")
-@click.option("--to-current", "aims", multiple=True, flag_value="to-current")
+@click.option("--command-config", metavar="FILE")
+@click.option("--to-earliest", is_flag=True)
+@click.option("--to-latest", is_flag=True)
+@click.option("--to-current", is_flag=True)
 @click.option("--to-offset")
 @click.option("--shift-by")
 @click.option("--to-datetime")
 @click.option("--by-duration")
-@click.option("--from-file", "from_file", metavar="FILE")
+@click.option("--from-file", metavar="FILE")
 @click.option("--dry-run", is_flag=True)
 @click.option("--execute", is_flag=True)
-@click.option("--export", "export", is_flag=True)
-def kafka_consumer_groups(
-    bootstrap_server: str | None,
-    list_: bool,
-    describe: bool,
-    delete: bool,
-    reset_offsets: bool,
-    delete_offsets: bool,
-    validate_regex: str | None,
-    groups: tuple[str, ...],
-    all_groups: bool,
-    topics: tuple[str, ...],
-    all_topics: bool,
-    members: bool,
-    offsets: bool,
-    verbose: bool,
-    state: str | None,
-    type_: str | None,
-    timeout: str | None,
-    file: str | None,
-    aims: tuple[str, ...],
-    to_offset: str | None,
-    shift_by: str | None,
-    to_datetime: str | None,
-    by_duration: str | None,
-    from_file: str | None,
-    dry_run: bool,
-    execute: bool,
-    export: bool,
-) -> None:
+@click.option("--export", is_flag=True)
+def kafka_consumer_groups(**options: Any) -> None:
     """List, describe, reset and delete consumer groups."""
-    actions = dict(
-        zip(
-            ACTIONS,
-            (list_, describe, delete, reset_offsets, delete_offsets, validate_regex is not None),
-            strict=True,
-        )
-    )
-    _check(click.get_current_context().params, actions)
-    action = one_action(actions)
-    if validate_regex is not None:
-        _validate(validate_regex)
+    given = ScriptOptions(**options)
+    _check(given)
+    action = one_action(given, ACTIONS)
+    if given.validate_regex is not None:
+        _validate(given.validate_regex)
         return
-    target = target_of(bootstrap_server, file=file)
-    if timeout is not None:
-        limit = str(_number(timeout, "timeout"))
+    target = target_of(given.bootstrap_server, file=given.command_config)
+    if given.timeout is not None:
+        limit = str(_number(given.timeout, "timeout"))
         target = target._replace(settings={"default.api.timeout.ms": limit, **target.settings})
-    numbers = (_number(to_offset, "to-offset"), _number(shift_by, "shift-by"))
-    resets = Resets(topics, all_topics, aims, *numbers, to_datetime, by_duration, from_file, execute)
+    given.to_offset, given.shift_by = _number(given.to_offset, "to-offset"), _number(given.shift_by, "shift-by")
 
     async def work(admin: Admin) -> None:
         if action == "list":
-            _print_list(await _consumer_groups(admin), state, type_)
+            _print_list(await _consumer_groups(admin), given.state, given.type)
             return
-        names = [each.group_id for each in await _consumer_groups(admin)] if all_groups else list(groups)
+        names = [each.group_id for each in await _consumer_groups(admin)] if given.all_groups else list(given.group)
         if action == "delete":
             await _delete(admin, names)
         elif action == "delete-offsets":
-            await _delete_offsets(admin, names[0], topics)
+            await _delete_offsets(admin, names[0], given.topic)
         elif action == "reset-offsets":
-            plan = await reset(admin, names, resets)
-            click.echo(exported(plan, single=len(groups) == 1) if export else _reset_table(plan))
-        elif members:
-            await _describe_members(admin, sorted(names), verbose)
-        elif state is not None and not offsets:
-            await _describe_states(admin, sorted(names), verbose)
+            plan = await reset(admin, names, given)
+            click.echo(exported(plan, single=len(given.group) == 1) if given.export else _reset_table(plan))
+        elif given.members:
+            await _describe_members(admin, sorted(names), given.verbose)
+        elif given.state is not None and not given.offsets:
+            await _describe_states(admin, sorted(names), given.verbose)
         else:
-            await _describe_offsets(admin, sorted(names), verbose)
+            await _describe_offsets(admin, sorted(names), given.verbose)
 
     administer(target, work, _refused)
 
 
-def _check(given: Mapping[str, Any], actions: Mapping[str, bool]) -> None:
+def _check(given: ScriptOptions) -> None:
     """That the options go together, in the order in which Kafka's tool looks at them."""
-    if given["bootstrap_server"] is None:
+    if given.bootstrap_server is None:
         raise missing_argument("bootstrap-server")
-    scopes = {"group": bool(given["groups"]), "all-groups": given["all_groups"]}
+    scoped = given.has("group") or given.all_groups
     unscoped = "Option [{}] takes one of these options: [group], [all-groups]"
-    if actions["describe"]:
-        if not any(scopes.values()):
+    if given.describe:
+        if not scoped:
             raise UsageFailure(unscoped.format("describe"))
-        if [given["members"], given["offsets"], given["state"] is not None].count(True) > 1:
+        if sum(map(given.has, ("members", "offsets", "state"))) > 1:
             raise UsageFailure("Option [describe] takes at most one of these options: [members], [offsets], [state]")
-        if given["state"]:
+        if given.state:
             raise UsageFailure("Option [describe] does not take a value for [state]")
-    if actions["delete"]:
-        if not any(scopes.values()):
+    if given.delete:
+        if not scoped:
             raise UsageFailure(unscoped.format("delete"))
-        if given["topics"]:
+        if given.topic:
             raise UsageFailure("The consumer does not support topic-specific offset deletion from a consumer group.")
-    if actions["delete-offsets"] and not (given["groups"] and given["topics"]):
+    if given.delete_offsets and not (given.group and given.topic):
         raise UsageFailure("Option [delete-offsets] takes the following options: [group], [topic]")
-    if actions["reset-offsets"]:
-        _check_reset(given, any(scopes.values()), unscoped.format("reset-offsets"))
-    refuse_together({"group": scopes["group"]}, {"all-groups": scopes["all-groups"], "list": actions["list"]})
-    refuse_together({"topic": bool(given["topics"])}, {name: actions[name] for name in ("list", "describe")})
-
-
-def _check_reset(given: Mapping[str, Any], scoped: bool, unscoped: str) -> None:
-    if given["dry_run"] and given["execute"]:
-        raise UsageFailure("Option [reset-offsets] only accepts one of [execute] and [dry-run]")
-    if not given["dry_run"] and not given["execute"]:
-        click.echo(NOT_EXECUTED, err=True)
-    if not scoped:
-        raise UsageFailure(unscoped)
-    scenarios = {
-        name: name in given["aims"] or given.get(name.replace("-", "_")) is not None
-        for name in re.findall(r"[a-z-]+", SCENARIOS)
-    }
-    for name in scenarios:
-        refuse_together({name: scenarios[name]}, {other: scenarios[other] for other in scenarios if other != name})
+    if given.reset_offsets:
+        if given.dry_run and given.execute:
+            raise UsageFailure("Option [reset-offsets] only accepts one of [execute] and [dry-run]")
+        if not given.dry_run and not given.execute:
+            click.echo(NOT_EXECUTED, err=True)
+        if not scoped:
+            raise UsageFailure(unscoped.format("reset-offsets"))
+        for name in SCENARIOS:
+            refuse_together(given, [name], [other for other in SCENARIOS if other != name])
+    refuse_together(given, ["group"], ("all-groups", "list"))
+    refuse_together(given, ["topic"], ("list", "describe"))
 
 
 def _number(text: str | None, option: str) -> int | None:
@@ -211,7 +169,7 @@ def _refused(error: ClientError) -> Failure:
     if error.code == ErrorCode.unknown_topic_or_partition:
         return failed("This server does not host this topic-partition.")
     kind = ToolFailure if isinstance(error, (Unreachable, TimedOut)) else ToolComplaint
-    return failed(kafkas_words(error), kind)
+    return failed(kafka_message(error), kind)
 
 
 def _validate(pattern: str) -> None:
@@ -225,7 +183,7 @@ def _validate(pattern: str) -> None:
 
 
 async def _consumer_groups(admin: Admin) -> list[GroupListing]:
-    """Without Connect's workers and the like, whose protocol is another."""
+    """Groups with the consumer protocol, without those of Connect workers."""
     return [each for each in await admin.list_groups() if each.protocol_type in ("consumer", "")]
 
 
@@ -270,8 +228,8 @@ def _chosen(text: str | None, known: Sequence[str], what: str) -> set[str]:
 # Describing.
 
 
-def _tells(group: str, state: str, rows: int) -> bool:
-    """Says what there is to say about a group's state; whether a table follows."""
+def _print_state(group: str, state: str, rows: int) -> bool:
+    """Print a message about the group's state; returns whether a table follows."""
     if state == "Dead":
         click.echo(f"\nError: Consumer group '{group}' does not exist.")
     elif state == "Empty":
@@ -282,7 +240,7 @@ def _tells(group: str, state: str, rows: int) -> bool:
 
 
 async def _described(admin: Admin, names: Collection[str]) -> Iterator[GroupDescription]:
-    """All of them, or none: as Kafka's tool, which fails at the first that is not there."""
+    """Fails at the first group that does not exist, as Kafka's tool does."""
     try:
         found = await admin.describe_groups(names)
     except ClientError as error:
@@ -321,7 +279,7 @@ async def _describe_offsets(admin: Admin, names: Sequence[str], verbose: bool) -
             rows += await _rows(admin, sorted(member.partitions), committed, member)
         assigned = {row.at for row in rows}
         rows += await _rows(admin, sorted(each for each in committed if each not in assigned), committed, None)
-        if not _tells(group.group_id, group.state, len(rows)):
+        if not _print_state(group.group_id, group.state, len(rows)):
             continue
         cells = [each.cells(group.group_id, verbose) for each in rows]
         header = ["GROUP", "TOPIC", "PARTITION", *(["LEADER-EPOCH"] if verbose else [])]
@@ -375,7 +333,7 @@ async def _describe_members(admin: Admin, names: Sequence[str], verbose: bool) -
             least += [15, 20, 15, 20]
             header, least = ([*header, "UPGRADED"], [*least, 0]) if mixed else (header, least)
         lines = [_member_cells(group, each, static, verbose, mixed) for each in members]
-        shown = _tells(group.group_id, group.state, len(lines))
+        shown = _print_state(group.group_id, group.state, len(lines))
         wide = [
             max([width, *(len(str(line[column])) for line in lines)])
             if shown and header[column] not in FIXED
@@ -416,7 +374,7 @@ def _assignment(partitions: Sequence[TopicPartition]) -> str:
 async def _describe_states(admin: Admin, names: Sequence[str], verbose: bool) -> None:
     brokers = {broker.node_id: broker for broker in (await admin.describe_cluster()).brokers}
     for group in await _described(admin, names):
-        if not _tells(group.group_id, group.state, 1):
+        if not _print_state(group.group_id, group.state, 1):
             continue
         at = brokers.get(group.coordinator)
         coordinator = MISSING if at is None else f"{at.host}:{at.port}  ({at.node_id})"
@@ -448,7 +406,7 @@ async def _delete(admin: Admin, names: Sequence[str]) -> None:
         return
     click.echo("\nError: Deletion of some consumer groups failed:")
     for name, reason in failed.items():
-        click.echo(f"* Group '{name}' could not be deleted due to: {kafkas_exception(reason)}")
+        click.echo(f"* Group '{name}' could not be deleted due to: {kafka_exception(reason)}")
     if deleted:
         click.echo(f"\nThese consumer groups were deleted successfully: {deleted}")
 
@@ -467,7 +425,7 @@ async def _delete_offsets(admin: Admin, group: str, topics: Sequence[str]) -> No
         click.echo(f"Request succeeded for deleting offsets from group {group}.")
     except ClientError as error:
         if not error.errors:
-            click.echo(f"\nError: {kafkas_words(error)}")
+            click.echo(f"\nError: {kafka_message(error)}")
             failed = dict.fromkeys(wanted, error)
         else:
             click.echo("\nError: Encountered some partition-level error, see the follow-up details.")
@@ -475,7 +433,7 @@ async def _delete_offsets(admin: Admin, group: str, topics: Sequence[str]) -> No
     widths = [max([LEAST, *(len(each.topic) for each in wanted)]), 10, 15]
     click.echo("\n" + row(widths, ("TOPIC", "PARTITION", "STATUS")), nl=False)
     for each in sorted(wanted, key=lambda each: f"{each.topic}{each.partition}"):
-        status = f"Error: {kafkas_exception(failed[each])}" if each in failed else "Successful"
+        status = f"Error: {kafka_exception(failed[each])}" if each in failed else "Successful"
         click.echo("\n" + row(widths, (*each, status)), nl=False)
     click.echo()
 

@@ -1,6 +1,6 @@
-"""Records of `__consumer_offsets` and `__transaction_state` as JSON: what Kafka's formatters for them print.
+"""Formatters for records of `__consumer_offsets` and `__transaction_state`: JSON as Kafka's own formatters print it.
 
-One object after the other, without a line end between them, as Kafka's own write them.
+One object after the other, without line ends, as Kafka's own do.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple
 from ottla.cli.formats import Rendered
 from ottla.cli.kafka_scripts.options import ToolFailure
 from ottla.client.consuming.consumer_records import ConsumerRecord
-from ottla.coordinator import group_records as group_records
-from ottla.coordinator import transaction_records
+from ottla.coordinator import group_records, transaction_records
 from ottla.coordinator.group_record_values import GroupMetadataValue
 from ottla.errors import BadFrame, Fault
 from ottla.wire import messages
@@ -27,127 +26,70 @@ _RENAMED: Final = {
     "session_timeout_ms": "sessionTimeout",
     "group_id": "group",
 }
-"""Where our name is not Kafka's in another spelling."""
+"""Fields whose names differ from Kafka's."""
 
 
-class OffsetCommitValue(Message):
-    __slots__ = ("commit_timestamp", "expire_timestamp", "leader_epoch", "metadata", "offset", "topic_id")
-    API_KEY = -1
-    KIND = "data"
-    VERSIONS = (0, 4)
-    FLEXIBLE_FROM = 4
-    FIELDS = (
-        "offset int64 0+",
-        "leader_epoch int32 3+",
-        "metadata string 0+",
-        "commit_timestamp int64 0+",
-        "expire_timestamp int64 1-1",
-        "topic_id uuid 4+ tag 0",
-    )
+def _schema(name: str, versions: tuple[int, int], flexible_from: int, fields: dict[str, Any]) -> type[Message]:
+    """A message class from its fields (as `ottla.wire.tree` describes them) and their defaults."""
+    defaults = {field.split()[0]: default for field, default in fields.items()}
 
-    def __init__(
-        self,
-        *,
-        offset: int = 0,
-        leader_epoch: int = -1,
-        metadata: str = "",
-        commit_timestamp: int = 0,
-        expire_timestamp: int = -1,
-        topic_id: bytes = ZERO_UUID,
-    ) -> None:
-        self.offset: int = offset
-        self.leader_epoch: int = leader_epoch
-        self.metadata: str = metadata
-        self.commit_timestamp: int = commit_timestamp
-        self.expire_timestamp: int = expire_timestamp
-        self.topic_id: bytes = topic_id
+    def __init__(self: Struct, **values: Any) -> None:
+        for each, default in defaults.items():
+            setattr(self, each, values.get(each, [] if default is UNSET else default))
+
+    __init__.__kwdefaults__ = defaults
+    kind = {"API_KEY": -1, "KIND": "data", "VERSIONS": versions, "FLEXIBLE_FROM": flexible_from}
+    body = {"__module__": __name__, "__slots__": tuple(defaults), "__init__": __init__, "FIELDS": tuple(fields), **kind}
+    return type(name, (Message,), body)
 
 
-class PartitionsSchema(Struct):
-    __slots__ = ("partition_ids", "topic")
-    FIELDS = (
-        "topic string 0+",
-        "partition_ids []int32 0+",
-    )
-
-    def __init__(self, *, topic: str = "", partition_ids: list[int] = UNSET) -> None:
-        self.topic: str = topic
-        self.partition_ids: list[int] = [] if partition_ids is UNSET else partition_ids
-
-
-class TransactionLogValue(Message):
-    __slots__ = (
-        "client_transaction_version",
-        "next_producer_epoch",
-        "next_producer_id",
-        "previous_producer_id",
-        "producer_epoch",
-        "producer_id",
-        "transaction_last_update_timestamp_ms",
-        "transaction_partitions",
-        "transaction_start_timestamp_ms",
-        "transaction_status",
-        "transaction_timeout_ms",
-    )
-    API_KEY = -1
-    KIND = "data"
-    VERSIONS = (0, 1)
-    FLEXIBLE_FROM = 1
-    FIELDS = (
-        "producer_id int64 0+",
-        "previous_producer_id int64 1+ tag 0",
-        "next_producer_id int64 1+ tag 1",
-        "producer_epoch int16 0+",
-        "next_producer_epoch int16 1+ tag 3",
-        "transaction_timeout_ms int32 0+",
-        "transaction_status int8 0+",
-        "transaction_partitions []PartitionsSchema 0+ null 0+",
-        "transaction_last_update_timestamp_ms int64 0+",
-        "transaction_start_timestamp_ms int64 0+",
-        "client_transaction_version int16 1+ tag 2",
-    )
-
-    def __init__(
-        self,
-        *,
-        producer_id: int = 0,
-        previous_producer_id: int = -1,
-        next_producer_id: int = -1,
-        producer_epoch: int = 0,
-        next_producer_epoch: int = -1,
-        transaction_timeout_ms: int = 0,
-        transaction_status: int = 0,
-        transaction_partitions: list[PartitionsSchema] | None = UNSET,
-        transaction_last_update_timestamp_ms: int = 0,
-        transaction_start_timestamp_ms: int = 0,
-        client_transaction_version: int = 0,
-    ) -> None:
-        self.producer_id: int = producer_id
-        self.previous_producer_id: int = previous_producer_id
-        self.next_producer_id: int = next_producer_id
-        self.producer_epoch: int = producer_epoch
-        self.next_producer_epoch: int = next_producer_epoch
-        self.transaction_timeout_ms: int = transaction_timeout_ms
-        self.transaction_status: int = transaction_status
-        self.transaction_partitions: list[PartitionsSchema] | None = (
-            [] if transaction_partitions is UNSET else transaction_partitions
-        )
-        self.transaction_last_update_timestamp_ms: int = transaction_last_update_timestamp_ms
-        self.transaction_start_timestamp_ms: int = transaction_start_timestamp_ms
-        self.client_transaction_version: int = client_transaction_version
+OffsetCommitValue: Final = _schema(
+    "OffsetCommitValue",
+    (0, 4),
+    4,
+    {
+        "offset int64 0+": 0,
+        "leader_epoch int32 3+": -1,
+        "metadata string 0+": "",
+        "commit_timestamp int64 0+": 0,
+        "expire_timestamp int64 1-1": -1,
+        "topic_id uuid 4+ tag 0": ZERO_UUID,
+    },
+)
+PartitionsSchema: Final = _schema(
+    "PartitionsSchema", (0, 1), 1, {"topic string 0+": "", "partition_ids []int32 0+": UNSET}
+)
+TransactionLogValue: Final = _schema(
+    "TransactionLogValue",
+    (0, 1),
+    1,
+    {
+        "producer_id int64 0+": 0,
+        "previous_producer_id int64 1+ tag 0": -1,
+        "next_producer_id int64 1+ tag 1": -1,
+        "producer_epoch int16 0+": 0,
+        "next_producer_epoch int16 1+ tag 3": -1,
+        "transaction_timeout_ms int32 0+": 0,
+        "transaction_status int8 0+": 0,
+        "transaction_partitions []PartitionsSchema 0+ null 0+": UNSET,
+        "transaction_last_update_timestamp_ms int64 0+": 0,
+        "transaction_start_timestamp_ms int64 0+": 0,
+        "client_transaction_version int16 1+ tag 2": 0,
+    },
+)
 
 
-class _Kind(NamedTuple):
-    """Which records a formatter prints, and how it reads them."""
+class _RecordKind(NamedTuple):
+    """The records that a formatter prints, and their decoder."""
 
     numbers: tuple[int, ...]
     coder: Any
     value: type[Message]
 
 
-_OFFSETS: Final = _Kind((0, 1), group_records, OffsetCommitValue)
-_GROUPS: Final = _Kind((2,), group_records, GroupMetadataValue)
-_TRANSACTIONS: Final = _Kind((0,), transaction_records, TransactionLogValue)
+_OFFSETS: Final = _RecordKind((0, 1), group_records, OffsetCommitValue)
+_GROUPS: Final = _RecordKind((2,), group_records, GroupMetadataValue)
+_TRANSACTIONS: Final = _RecordKind((0,), transaction_records, TransactionLogValue)
 
 
 def offsets() -> Rendered:
@@ -162,8 +104,8 @@ def transactions() -> Rendered:
     return lambda record: _rendered(_TRANSACTIONS, record)
 
 
-def _rendered(kind: _Kind, record: ConsumerRecord[Any, Any]) -> bytes:
-    """Nothing for a record of another kind. ToolFailure for what is none at all."""
+def _rendered(kind: _RecordKind, record: ConsumerRecord[Any, Any]) -> bytes:
+    """Empty for a record of another kind. ToolFailure for a record that cannot be decoded."""
     if record.key is None:
         return b""
     try:
@@ -171,19 +113,19 @@ def _rendered(kind: _Kind, record: ConsumerRecord[Any, Any]) -> bytes:
         if number not in kind.numbers:
             return b""
         key = {_camel(name): part for name, part in _key(kind, number, record.key).items()}
-        told: dict[str, Any] = {"key": {"type": number, "data": key}, "value": None}
+        fields: dict[str, Any] = {"key": {"type": number, "data": key}, "value": None}
         if record.value is not None:
             version = _number(record.value, "value")
-            told["value"] = {"version": version, "data": _data(kind, version, record.value)}
+            fields["value"] = {"version": version, "data": _data(kind, version, record.value)}
     except Unreadable as problem:
         raise ToolFailure(
             f"java.lang.RuntimeException: Could not read record at offset {record.offset} due to: {problem}"
         ) from None
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class Unreadable(Exception):
-    """Bytes that are no record of a coordinator."""
+    """Bytes that are not a record of a coordinator."""
 
 
 def _number(data: bytes, what: str) -> int:
@@ -192,7 +134,7 @@ def _number(data: bytes, what: str) -> int:
     return int(_SHORT.unpack_from(data)[0])
 
 
-def _key(kind: _Kind, number: int, data: bytes) -> dict[str, Any]:
+def _key(kind: _RecordKind, number: int, data: bytes) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = kind.coder.decode_key(data)._asdict()
         return fields
@@ -200,7 +142,7 @@ def _key(kind: _Kind, number: int, data: bytes) -> dict[str, Any]:
         raise Unreadable(f"Could not read record with version {number} from key's buffer due to: {problem}.") from None
 
 
-def _data(kind: _Kind, version: int, data: bytes) -> dict[str, Any]:
+def _data(kind: _RecordKind, version: int, data: bytes) -> dict[str, Any]:
     try:
         return _fields(messages.decode(kind.value, version, data, _SHORT.size, whole=False), version)
     except (BadFrame, struct.error, IndexError, UnicodeDecodeError) as problem:
@@ -210,9 +152,9 @@ def _data(kind: _Kind, version: int, data: bytes) -> dict[str, Any]:
 
 
 def _fields(tree: Struct, version: int) -> dict[str, Any]:
-    """What this version has, in the order of the schema; tagged fields only where they say something."""
+    """Fields of this version, in the order of the schema; tagged fields only with a value other than the default."""
     unset = type(tree)()
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in tree.FIELDS:
         name, form, versions, *rest = field.split()
         first, _, last = versions.partition("-")
@@ -220,8 +162,8 @@ def _fields(tree: Struct, version: int) -> dict[str, Any]:
             continue
         value = getattr(tree, name)
         if "tag" not in rest or value != getattr(unset, name):
-            told[_camel(name)] = _shown(value, form, version)
-    return told
+            fields[_camel(name)] = _shown(value, form, version)
+    return fields
 
 
 def _shown(value: Any, form: str, version: int) -> Any:

@@ -1,4 +1,4 @@
-"""Kafka's own deserializers, for `--key-deserializer` and its like: bytes as the text that Java makes of the value."""
+"""Kafka's deserializers, for `--key-deserializer` and `--value-deserializer`: the text that Java prints for a value."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PACKAGE: Final = "org.apache.kafka.common.serialization."
 _NUMBERS: Final = {"Short": ">h", "Integer": ">i", "Long": ">q"}
 _FRACTIONS: Final = {"Float": ">f", "Double": ">d"}
 _PLAIN: Final = (1e-3, 1e7)
-"""Java writes numbers between these without an exponent."""
+"""Java prints numbers in this range without an exponent."""
 
 
 def deserializer(name: str, settings: Mapping[str, str], of: str) -> Shown | None:
-    """The class of that name; None if there is none. `settings` are its own, `of` is key or value."""
+    """The deserializer with this class name, or None. `settings` are its own; `of` is key or value."""
     short = name.removeprefix(PACKAGE).removesuffix("Deserializer")
     if f"{PACKAGE}{short}Deserializer" != name:
         return None
@@ -54,7 +54,7 @@ def _failed(message: str) -> ToolFailure:
 
 
 def fraction(number: float, single: bool) -> bytes:
-    """As Java's Double.toString, or Float.toString, has it."""
+    """As Double.toString or Float.toString of Java prints it."""
     if number != number or number in (float("inf"), float("-inf")):
         return {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}[str(number)]
     digits = _shortest(number) if single else repr(number)
@@ -75,7 +75,7 @@ def fraction(number: float, single: bool) -> bytes:
 
 
 def _shortest(number: float) -> str:
-    """The fewest digits that are still this number among those of 32 bits."""
+    """The fewest digits that identify this 32-bit number."""
     tries = (f"{number:.{digits}g}" for digits in range(1, 10))
     return next(each for each in tries if struct.pack(">f", float(each)) == struct.pack(">f", number))
 
@@ -96,7 +96,7 @@ def _uuid(data: bytes) -> bytes:
 
 
 def _void(_: bytes) -> bytes:
-    """It takes nothing but null, which a formatter has already replaced by text."""
+    """Accepts only null, which a formatter has already replaced by text."""
     raise ToolFailure("java.lang.IllegalArgumentException: Data should be null for a VoidDeserializer.")
 
 

@@ -1,4 +1,4 @@
-"""What `--formatter` of kafka-console-consumer.sh names: Kafka's own formatters, by their new and old names."""
+"""Formatters of kafka-console-consumer.sh, by the class names of Kafka 4 and of earlier versions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 
 import click
 
-from ottla.cli.cluster import Target
 from ottla.cli.formats import Rendered
 from ottla.cli.kafka_scripts import coordinator_formatters as coordinators
 from ottla.cli.kafka_scripts.deserializers import Shown, deserializer
 from ottla.cli.kafka_scripts.options import ToolFailure, UsageFailure, administer
+from ottla.cli.target import Target
 from ottla.client.admin import Admin, ResourceKind
 
 TAB: Final = "\t"
@@ -31,7 +31,7 @@ OLD_NAMES: Final = {
         f"{PACKAGE}TransactionLogMessageFormatter"
     ),
 }
-"""Kafka took these until 4.0."""
+"""Class names before Kafka 4.0."""
 OF_SHARE_GROUPS: Final = (
     f"{PACKAGE}ShareGroupMessageFormatter",
     f"{PACKAGE}group.share.ShareGroupStateMessageFormatter",
@@ -42,8 +42,8 @@ FORMATTERS: Final[dict[str, Callable[[], Rendered]]] = {
     f"{PACKAGE}GroupMetadataMessageFormatter": coordinators.groups,
     f"{PACKAGE}TransactionLogMessageFormatter": coordinators.transactions,
 }
-"""Those that heed no properties. LoggingMessageFormatter prints as the default one; what it writes into a log beside
-that is below the level of Kafka's own tools."""
+"""Formatters without properties. LoggingMessageFormatter prints like the default one; it also logs, but below the log
+level of Kafka's tools."""
 
 
 def is_on(properties: Mapping[str, str], name: str, otherwise: bool = False) -> bool:
@@ -58,11 +58,11 @@ def formatter(name: str, properties: Mapping[str, str], target: Target) -> Rende
         return FORMATTERS[name]()
     if name in (DEFAULT, f"{PACKAGE}LoggingMessageFormatter"):
         return default(properties, target)
-    raise UsageFailure(name)  # as Kafka's tool tells of a class that it cannot load
+    raise UsageFailure(name)  # the message of Kafka's tool for an unknown class
 
 
 def default(properties: Mapping[str, str], target: Target) -> Rendered:
-    """As the properties of Kafka's DefaultMessageFormatter say."""
+    """Kafka's DefaultMessageFormatter, with its properties."""
     separator = properties.get("key.separator", TAB).encode()
     end = properties.get("line.separator", "\n").encode()
     between = properties.get("headers.separator", ",").encode()
@@ -76,7 +76,7 @@ def default(properties: Mapping[str, str], target: Target) -> Rendered:
         parts.append(lambda record: b"Partition:%d" % record.partition)
     if is_on(properties, "print.offset"):
         parts.append(lambda record: b"Offset:%d" % record.offset)
-    # The console consumer of Kafka hands its formatter neither a count nor an epoch.
+    # Kafka's console consumer gives its formatter neither a delivery count nor an epoch.
     parts += [_constant(f"{name.title()}:NOT_PRESENT") for name in ("delivery", "epoch") if _printed(properties, name)]
     if is_on(properties, "print.headers"):
         parts.append(
@@ -107,7 +107,7 @@ def _constant(text: str) -> Rendered:
 
 
 def _deserializer(properties: Mapping[str, str], of: str) -> Shown:
-    """Bytes as they are, where there is none, or where the one that is named does not exist."""
+    """Plain bytes if none is named, or if the class is unknown."""
     option = f"{of}.deserializer"
     if option not in properties:
         return bytes
@@ -120,7 +120,7 @@ def _deserializer(properties: Mapping[str, str], of: str) -> Shown:
 
 
 def _timestamp_type(target: Target, topic: str) -> str:
-    """What the topic's times are; asked beside the loop that reads, once for each topic."""
+    """message.timestamp.type of the topic; requested in another thread, because a loop is running in this one."""
 
     async def asked(admin: Admin) -> str:
         entries = await admin.describe_configs(ResourceKind.TOPIC, topic)

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from ottla.cli.kafka_scripts.options import InvalidRegex, Script, ToolFailure, administer, include_list, target_of
+from ottla.cli.kafka_scripts.options import (
+    InvalidRegex,
+    Script,
+    ScriptOptions,
+    ToolFailure,
+    administer,
+    include_list,
+    target_of,
+)
 from ottla.client.admin import Admin
 from ottla.client.values import TopicPartition
 
@@ -41,27 +49,21 @@ def _wrong(message: str) -> ToolFailure:
 @click.option("--topic-partitions", metavar="topic1:1,topic2:0-3,topic3,topic4:5-,topic5:-3")
 @click.option("--topic", help="A name or a regular expression.")
 @click.option("--partitions", metavar="0,1,...")
-@click.option("--time", "at", default="latest", metavar="-1|latest|-2|earliest|-3|max-timestamp|MS")
+@click.option("--time", default="latest", metavar="-1|latest|-2|earliest|-3|max-timestamp|MS")
 @click.option("--exclude-internal-topics", is_flag=True)
-@click.option("--command-config", "file", metavar="FILE")
-def kafka_get_offsets(
-    bootstrap_server: str | None,
-    topic_partitions: str | None,
-    topic: str | None,
-    partitions: str | None,
-    at: str,
-    exclude_internal_topics: bool,
-    file: str | None,
-) -> None:
+@click.option("--command-config", metavar="FILE")
+def kafka_get_offsets(**options: Any) -> None:
     """Print the offsets of partitions: their end, or at a time."""
-    target = target_of(bootstrap_server, file=file)
-    if topic_partitions is not None and (topic is not None or partitions is not None):
+    given = ScriptOptions(**options)
+    target = target_of(given.bootstrap_server, file=given.command_config)
+    if given.topic_partitions is not None and (given.topic is not None or given.partitions is not None):
         raise _wrong("--topic-partitions cannot be used with --topic or --partitions")
-    time = _time(at)
-    wanted = _rules(topic_partitions) if topic_partitions is not None else _topic_and_partitions(topic, partitions)
+    time = _time(given.time)
+    rules = given.topic_partitions
+    wanted = _rules(rules) if rules is not None else _topic_and_partitions(given.topic, given.partitions)
 
     async def work(admin: Admin) -> None:
-        topics = await admin.list_topics(internal=not exclude_internal_topics)
+        topics = await admin.list_topics(internal=not given.exclude_internal_topics)
         leaders = {
             TopicPartition(each.name, part.partition): part.leader for each in topics for part in each.partitions
         }

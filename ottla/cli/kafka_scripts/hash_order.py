@@ -1,6 +1,6 @@
-"""The order in which Kafka's tools print what they keep in a hash table: that of java.util.HashMap, by hashes of names.
+"""Iteration order of java.util.HashMap, in which Kafka's tools print topics.
 
-It looks like none, but it is always the same, and scripts that were written against it see no difference here.
+It looks random but is always the same: scripts that depend on it work with these tools, too.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from typing import Final
 
 TABLE_SIZE_MIN: Final = 16
-"""Of a table that was not told how much it will hold."""
+"""Initial size of a table without an expected number of entries."""
 _FULL: Final = 0.75
 
 
 def table_size(expected: int) -> int:
-    """Of a table that was told: the next power of two."""
+    """Size of a table for an expected number of entries: the next power of two."""
     return 1 << max(expected - 1, 0).bit_length()
 
 
 def hash_order(names: Sequence[str], size: int) -> list[str]:
-    """Names as such a table lists them, having grown as far as it must; those of one bucket in the order they came."""
+    """Names in the order of the table, grown as necessary; in a bucket in the order of insertion."""
     while len(names) > size * _FULL:
         size *= 2
     return sorted(names, key=lambda name: _spread(name) % size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -11,10 +11,11 @@ from ottla.cli.failure import Failure
 from ottla.cli.kafka_scripts.options import (
     Number,
     Script,
+    ScriptOptions,
     ToolFailure,
     administer,
     cannot_parse,
-    kafkas_exception,
+    kafka_exception,
     target_of,
 )
 from ottla.client.admin import Admin
@@ -35,35 +36,25 @@ CHOICES: Final = ("topic", "all-topic-partitions", "path-to-json-file")
 @click.option("--topic")
 @click.option("--partition", type=Number())
 @click.option("--all-topic-partitions", is_flag=True)
-@click.option("--path-to-json-file", "path", metavar="FILE")
-@click.option("--command-config", "--admin.config", "file", metavar="FILE")
-def kafka_leader_election(
-    bootstrap_server: str | None,
-    election_type: str | None,
-    topic: str | None,
-    partition: int | None,
-    all_topic_partitions: bool,
-    path: str | None,
-    file: str | None,
-) -> None:
+@click.option("--path-to-json-file", metavar="FILE")
+@click.option("--command-config", "--admin.config", metavar="FILE")
+def kafka_leader_election(**options: Any) -> None:
     """Elect leaders: the preferred replicas, or (unclean) any that is alive."""
-    missing = [
-        name for name, given in (("bootstrap-server", bootstrap_server), ("election-type", election_type)) if not given
-    ]
-    if missing:
+    given = ScriptOptions(**options)
+    if missing := [name for name in ("bootstrap-server", "election-type") if not given.has(name)]:
         raise ToolFailure(f"Missing required option(s): {', '.join(missing)}")
-    if [topic is not None, all_topic_partitions, path is not None].count(True) != 1:
+    if sum(map(given.has, CHOICES)) != 1:
         raise ToolFailure(f"One and only one of the following options is required: {', '.join(CHOICES)}")
-    if topic is not None and partition is None:
+    if given.topic is not None and given.partition is None:
         raise ToolFailure("Missing required option(s): partition")
-    if topic is None and partition is not None:
+    if given.topic is None and given.partition is not None:
         raise ToolFailure("Option partition is only allowed if topic is used")
-    kind = (election_type or "").upper()
+    kind = given.election_type.upper()
     if kind not in ("PREFERRED", "UNCLEAN"):
-        raise ToolFailure(cannot_parse(election_type or "", "election-type"))
-    wanted = _from_file(path) if path is not None else None
-    if topic is not None:
-        wanted = {TopicPartition(topic, partition or 0)}
+        raise ToolFailure(cannot_parse(given.election_type, "election-type"))
+    wanted = _from_file(given.path_to_json_file) if given.path_to_json_file is not None else None
+    if given.topic is not None:
+        wanted = {TopicPartition(given.topic, given.partition)}
 
     async def work(admin: Admin) -> None:
         errors: dict[object, ClientError] = {}
@@ -80,11 +71,11 @@ def kafka_leader_election(
         if unneeded := sorted((wanted or set()) - elected - set(errors)):
             click.echo(f"Valid replica already elected for partitions {', '.join(map(str, unneeded))}")
         for each, reason in errors.items():
-            click.echo(f"Error completing leader election ({kind}) for partition: {each}: {kafkas_exception(reason)}")
+            click.echo(f"Error completing leader election ({kind}) for partition: {each}: {kafka_exception(reason)}")
         if errors:
             raise ToolFailure(f"{len(errors)} replica(s) could not be elected")
 
-    administer(target_of(bootstrap_server, file=file), work, _refused)
+    administer(target_of(given.bootstrap_server, file=given.command_config), work, _refused)
 
 
 def _refused(error: ClientError) -> Failure:
@@ -96,8 +87,8 @@ def _refused(error: ClientError) -> Failure:
 def _from_file(path: str) -> set[TopicPartition]:
     try:
         with open(path, encoding="utf-8") as file:
-            told = json.load(file)
-        listed = [TopicPartition(str(each["topic"]), int(each["partition"])) for each in told["partitions"]]
+            data = json.load(file)
+        listed = [TopicPartition(str(each["topic"]), int(each["partition"])) for each in data["partitions"]]
     except OSError:
         raise ToolFailure(f"java.io.IOException: Unable to read file {path}") from None
     except json.JSONDecodeError:

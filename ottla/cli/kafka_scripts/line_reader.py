@@ -1,4 +1,4 @@
-"""What lines of standard input become: Kafka's LineMessageReader, which kafka-console-producer.sh reads with."""
+"""Kafka's LineMessageReader: how kafka-console-producer.sh turns lines into records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from ottla.cli.kafka_scripts.formatters import is_on
 from ottla.cli.kafka_scripts.options import ToolFailure
-from ottla.cli.produce import Headers, Sent
+from ottla.cli.produce import Headers, InputRecord
 
 READER: Final = "org.apache.kafka.tools.LineMessageReader"
 OLD_READER: Final = "kafka.tools.ConsoleProducer$LineMessageReader"
@@ -28,7 +28,7 @@ def _failed(message: str) -> ToolFailure:
 
 
 class LineReader:
-    """`headers<delimiter>key<separator>value`, of which the properties say what is there."""
+    """`headers<delimiter>key<separator>value`; properties say which parts a line has."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         marks: dict[str, str | None] = {
@@ -56,17 +56,17 @@ class LineReader:
             raise ToolFailure(f"java.util.regex.PatternSyntaxException: {bad}") from None
         self._number = 0
 
-    def records(self, lines: Iterable[bytes]) -> Iterator[Sent]:
+    def records(self, lines: Iterable[bytes]) -> Iterator[InputRecord]:
         for line in lines:
             for text in line.removesuffix(b"\n").removesuffix(b"\r").split(b"\r"):
                 self._number += 1
                 yield self._record(text)
 
-    def _record(self, line: bytes) -> Sent:
+    def _record(self, line: bytes) -> InputRecord:
         headers, rest = self._cut(self._headed, line, line, self._delimiter, "headers delimiter")
         key, value = self._cut(self._keyed, rest, line, self._key_separator, "key separator")
         split = [] if headers is None or headers == self._null else self._headers(headers)
-        return Sent(self._nulled(value), None if key is None else self._nulled(key), split)
+        return InputRecord(self._nulled(value), None if key is None else self._nulled(key), split)
 
     def _nulled(self, data: bytes) -> bytes | None:
         return None if data == self._null else data

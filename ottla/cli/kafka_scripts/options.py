@@ -1,19 +1,20 @@
-"""What the scripts share: where the cluster is, how they fail, which topics a pattern means, and their tables."""
+"""Shared by the scripts: options, failures in the words of Kafka's tools, topic patterns, tables."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import textwrap
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import product, zip_longest
+from types import SimpleNamespace
 from typing import IO, Any, Final, TypeVar
 
 import click
 
-from ottla.cli.cluster import Target, failure_of
-from ottla.cli.failure import Failure, Guarded, Misused
+from ottla.cli.failure import Failure, Misused, TerseErrors
 from ottla.cli.kafka_scripts.descriptions import DESCRIPTIONS
+from ottla.cli.target import Target, failure_of
 from ottla.client.admin import Admin
 from ottla.client.core.settings import parse_bootstrap
 from ottla.client.errors import BadSetting, ClientError, NotUnderstood, TimedOut, Unreachable
@@ -21,14 +22,14 @@ from ottla.config.properties import parse_properties
 from ottla.errors import ErrorCode
 
 T = TypeVar("T")
-Given = TypeVar("Given", str | None, tuple[str, ...])
+Text = TypeVar("Text", str | None, tuple[str, ...])
 
 KAFKA_VERSION: Final = "4.3.1"
-"""Of the tools whose options, output and exit status these have."""
-NO_CONTROLLERS: Final = "here every broker takes administration: say --bootstrap-server"
+"""The version of Kafka whose options, output and exit status the scripts have."""
+NO_CONTROLLERS: Final = "every broker takes administrative requests: use --bootstrap-server"
 """In place of --bootstrap-controller."""
 MISSING = "-"
-"""What Kafka's tables have where there is no value."""
+"""A missing value in the tables of Kafka's tools."""
 
 
 WORDS: Final = {
@@ -37,13 +38,13 @@ WORDS: Final = {
     ErrorCode.group_subscribed_to_topic: "Deleting offsets of a topic is forbidden while the consumer group is "
     "actively subscribed to it.",
 }
-"""For codes that come without words."""
+"""Messages of errors that brokers send without a message."""
 EXCEPTIONS: Final = {ErrorCode.non_empty_group: "GroupNotEmpty"}
-"""Whose names are not those of their codes."""
+"""Exceptions whose names differ from the error codes."""
 
 
 class ToolFailure(Failure):
-    """Ends a script as Kafka's tools end: the message as it is, status 1."""
+    """Ends a script like Kafka's tools: the plain message, exit status 1."""
 
     def __init__(self, message: str, *, stdout: bool = False) -> None:
         super().__init__(message)
@@ -54,13 +55,13 @@ class ToolFailure(Failure):
 
 
 class ToolComplaint(ToolFailure):
-    """A failure that Kafka's tool does not call one: it ends with status 0."""
+    """An error for which Kafka's tool exits with status 0."""
 
     exit_code = 0
 
 
 class InvalidRegex(ToolFailure):
-    """Of an option that takes a regular expression; each script words it in its own way."""
+    """An option has an invalid regular expression; each script has its own message."""
 
 
 class UsageFailure(ToolFailure):
@@ -75,7 +76,7 @@ class UsageFailure(ToolFailure):
 
 
 def uncaught(exception: str, message: str) -> ToolFailure:
-    """As Java tells of an exception that a tool does not handle."""
+    """The text that Java prints for an uncaught exception."""
     return ToolFailure(f'Exception in thread "main" {exception}: {message}')
 
 
@@ -129,11 +130,11 @@ def _print_help(context: click.Context, _: click.Parameter, wanted: bool) -> Non
         raise UsageFailure(context.command.about, context)
 
 
-class Script(Guarded):
-    """One of Kafka's commands: misuse is told in its words, on its streams, with its exit status.
+class Script(TerseErrors):
+    """One of Kafka's commands: wrong usage has the messages, streams and exit status of Kafka's tools.
 
-    `about` is what --help begins with; `unparsed` words an option that is not known or has no value, `unreadable` a
-    value that is none. What stands after the options is ignored, as by Kafka's tools.
+    `about`: first line of --help. `unparsed`: failure for an unknown option or one without a value. `unreadable`:
+    failure for an invalid value. Arguments after the options are ignored, as by Kafka's tools.
     """
 
     def __init__(
@@ -151,9 +152,10 @@ class Script(Guarded):
         self._unparsed = unparsed
         self._unreadable = unreadable
         flag = {"is_flag": True, "expose_value": False, "is_eager": True}
-        told = (("--help", _print_help, "Print usage information."),)
-        for name, act, text in (*told, ("--version", _print_version, "Display Kafka version.")):
-            self.params.append(click.Option([name], callback=act, help=text, **flag))
+        self.params += [
+            click.Option(["--help"], callback=_print_help, help="Print usage information.", **flag),
+            click.Option(["--version"], callback=_print_version, help="Display Kafka version.", **flag),
+        ]
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -173,7 +175,7 @@ class Script(Guarded):
             raise self._unreadable(bad.message) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Whatever fails, fails with 1: Kafka's tools know no other status."""
+        """Every failure has exit status 1, as with Kafka's tools."""
         try:
             return super().invoke(ctx)
         except Failure as failure:
@@ -184,30 +186,39 @@ class Script(Guarded):
 
 
 def arguments() -> tuple[str, ...]:
-    """As the script was given them."""
+    """The arguments of the script."""
     given = click.get_current_context().obj
     assert isinstance(given, tuple)
     return given
+
+
+class ScriptOptions(SimpleNamespace):
+    """The options of a script, by name: None, False or () where one was not given."""
+
+    def has(self, option: str) -> bool:
+        return getattr(self, option.replace("-", "_")) not in (None, False, ())
 
 
 def missing_argument(option: str) -> UsageFailure:
     return UsageFailure(f'Missing required argument "[{option}]"')
 
 
-def refuse_together(options: Mapping[str, bool], others: Mapping[str, bool], *, what: str = "option") -> None:
+def refuse_together(
+    given: ScriptOptions, options: Iterable[str], others: Iterable[str], *, what: str = "option"
+) -> None:
     """None of `options` may be given with one of `others`."""
-    for option, other in ((option, other) for option in options for other in others):
-        if options[option] and others[other]:
+    for option, other in product(options, others):
+        if given.has(option) and given.has(other):
             raise UsageFailure(f'Option "[{option}]" can\'t be used with {what} "[{other}]"')
 
 
 def pairs_of(texts: Sequence[str]) -> dict[str, str]:
-    """`name=value` each; a name alone has the value "", as for Kafka's console tools."""
+    """Parse `name=value` pairs; a name alone has the value "", as for Kafka's console tools."""
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
-def apart(one: str, first: Given, other: str, second: Given) -> Given:
-    """An option that goes by two names: either may be given, both may not."""
+def apart(one: str, first: Text, other: str, second: Text) -> Text:
+    """The value of an option with two names, of which only one may be given."""
     if first and second:
         raise UsageFailure(f"Options --{one} and --{other} cannot be specified together.")
     return first or second
@@ -222,7 +233,7 @@ def check_choice(value: str, setting: str, choices: tuple[str, ...]) -> None:
 
 
 def properties_of(file: str, missing: Failure) -> dict[str, str]:
-    """What a properties file says; `missing` is raised if it cannot be read."""
+    """The settings of a properties file; raises `missing` if it cannot be read."""
     try:
         with open(file, encoding="utf-8") as lines:
             return dict(parse_properties(lines.read()))
@@ -231,7 +242,7 @@ def properties_of(file: str, missing: Failure) -> dict[str, str]:
 
 
 def target_of(*servers: str | None, settings: tuple[str, ...] = (), file: str | None = None) -> Target:
-    """Where to, by whichever name the option had."""
+    """The target cluster; `servers` are the values of the options that name it."""
     bootstrap = next((each for each in servers if each), None)
     if bootstrap is None:
         raise missing_argument("bootstrap-server")
@@ -251,7 +262,7 @@ def target_of(*servers: str | None, settings: tuple[str, ...] = (), file: str | 
 def administer(
     target: Target, work: Callable[[Admin], Awaitable[T]], failed: Callable[[ClientError], Failure] | None = None
 ) -> T:
-    """Do something with an administrative client; `failed` words what goes wrong as Kafka's tool does."""
+    """Run `work` with an admin client; `failed` makes the failure in the words of Kafka's tool."""
     try:
         admin = Admin(target.bootstrap, config=target.config())
     except BadSetting as bad:
@@ -267,17 +278,17 @@ def administer(
         raise (failed(error) if failed is not None else failure_of([error])) from None
 
 
-def kafkas_words(error: ClientError) -> str:
-    """What Kafka's own client says of this error: the broker's words, or those that it has for the code."""
-    speaks = not isinstance(error, NotUnderstood) or error.code is ErrorCode.unsupported_version
-    if isinstance(error, (Unreachable, TimedOut)) or not speaks:
-        return str(error)  # they name who it is about
+def kafka_message(error: ClientError) -> str:
+    """The message that Kafka's own client has for this error: the broker's, or its own for the code."""
+    from_broker = not isinstance(error, NotUnderstood) or error.code is ErrorCode.unsupported_version
+    if isinstance(error, (Unreachable, TimedOut)) or not from_broker:
+        return str(error)  # it names the broker
     return WORDS.get(error.code) or error.said or str(error).partition(": ")[2] or str(error)
 
 
-def kafkas_exception(error: ClientError) -> str:
-    """The same behind the name of the exception, as Java prints it."""
-    return f"{exception_name(error.code)}: {kafkas_words(error)}"
+def kafka_exception(error: ClientError) -> str:
+    """Exception name and message, as Java prints them."""
+    return f"{exception_name(error.code)}: {kafka_message(error)}"
 
 
 def exception_name(code: ErrorCode) -> str:
@@ -285,9 +296,9 @@ def exception_name(code: ErrorCode) -> str:
     return f"org.apache.kafka.common.errors.{EXCEPTIONS.get(code, camel)}Exception"
 
 
-def one_action(actions: Mapping[str, bool], last: str = ", ") -> str:
-    """The action that was asked for; a command takes exactly one. `last` stands before the last name of the list."""
-    chosen = [name for name, given in actions.items() if given]
+def one_action(given: ScriptOptions, actions: Sequence[str], last: str = ", ") -> str:
+    """The action that is given; a command takes exactly one. `last` stands before the last name of the list."""
+    chosen = [name for name in actions if given.has(name)]
     if len(chosen) != 1:
         *names, end = (f"--{name}" for name in actions)
         raise UsageFailure(f"Command must include exactly one action: {', '.join(names)}{last}{end}")

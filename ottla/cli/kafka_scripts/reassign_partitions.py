@@ -13,12 +13,13 @@ from ottla.cli.kafka_scripts.options import (
     NO_CONTROLLERS,
     Number,
     Script,
+    ScriptOptions,
     ToolFailure,
     UsageFailure,
     administer,
     exception_name,
     joined,
-    kafkas_exception,
+    kafka_exception,
     missing_argument,
     one_action,
     refuse_together,
@@ -67,7 +68,8 @@ TAKEN: Final = {
     "cancel": ("preserve-throttles", "timeout"),
     "list": (),
 }
-"""Beside those that the action needs."""
+"""Optional options of each action."""
+OF_ACTIONS: Final = {name for options in (*NEEDED.values(), *TAKEN.values()) for name in options}
 
 
 def _wrong(message: str) -> ToolFailure:
@@ -87,9 +89,9 @@ def _wrong(message: str) -> ToolFailure:
 @click.option("--execute", is_flag=True)
 @click.option("--verify", is_flag=True)
 @click.option("--cancel", is_flag=True)
-@click.option("--list", "list_", is_flag=True)
-@click.option("--topics-to-move-json-file", "topics_file", metavar="FILE")
-@click.option("--reassignment-json-file", "plan_file", metavar="FILE")
+@click.option("--list", is_flag=True)
+@click.option("--topics-to-move-json-file", metavar="FILE")
+@click.option("--reassignment-json-file", metavar="FILE")
 @click.option("--broker-list", metavar="0,1,2")
 @click.option("--disable-rack-aware", is_flag=True)
 @click.option("--throttle", type=Number(), help="Bytes per second.")
@@ -98,77 +100,47 @@ def _wrong(message: str) -> ToolFailure:
 @click.option("--additional", is_flag=True)
 @click.option("--preserve-throttles", is_flag=True)
 @click.option("--disallow-replication-factor-change", is_flag=True)
-@click.option("--command-config", "file", metavar="FILE")
-def kafka_reassign_partitions(
-    bootstrap_server: str | None,
-    bootstrap_controller: str | None,
-    generate: bool,
-    execute: bool,
-    verify: bool,
-    cancel: bool,
-    list_: bool,
-    topics_file: str | None,
-    plan_file: str | None,
-    broker_list: str | None,
-    disable_rack_aware: bool,
-    throttle: int | None,
-    replica_alter_log_dirs_throttle: int | None,
-    timeout: int | None,
-    additional: bool,
-    preserve_throttles: bool,
-    disallow_replication_factor_change: bool,
-    file: str | None,
-) -> None:
+@click.option("--command-config", metavar="FILE")
+def kafka_reassign_partitions(**options: Any) -> None:
     """Move partitions to other brokers."""
-    action = one_action({"generate": generate, "execute": execute, "verify": verify, "cancel": cancel, "list": list_})
-    if bootstrap_server is not None and bootstrap_controller is not None:
+    given = ScriptOptions(**options)
+    action = one_action(given, tuple(NEEDED))
+    if given.bootstrap_server is not None and given.bootstrap_controller is not None:
         raise UsageFailure("Please don't specify both --bootstrap-server and --bootstrap-controller")
-    if bootstrap_controller is not None:
+    if given.bootstrap_controller is not None:
         raise _wrong(NO_CONTROLLERS)
-    if bootstrap_server is None:
+    if given.bootstrap_server is None:
         raise UsageFailure("Please specify either --bootstrap-server or --bootstrap-controller")
-    _check(action, click.get_current_context())
-    target = target_of(bootstrap_server, file=file)
-    plan = _plan(plan_file) if plan_file is not None else {}
+    for name in NEEDED[action]:
+        if not given.has(name):
+            raise missing_argument(name)
+    names = [each.opts[0].lstrip("-") for each in click.get_current_context().command.params]
+    refused = [name for name in names if name in OF_ACTIONS and name not in (*NEEDED[action], *TAKEN[action])]
+    refuse_together(given, refused, [action], what="action")
+    target = target_of(given.bootstrap_server, file=given.command_config)
+    plan = {} if given.reassignment_json_file is None else _plan(given.reassignment_json_file)
 
     async def work(admin: Admin) -> None:
         if action == "generate":
-            assert topics_file is not None
-            assert broker_list is not None
-            await _generate(admin, _topics(topics_file), _brokers(broker_list), not disable_rack_aware)
+            topics, brokers = _topics(given.topics_to_move_json_file), _brokers(given.broker_list)
+            await _generate(admin, topics, brokers, not given.disable_rack_aware)
         elif action == "execute":
-            if disallow_replication_factor_change:
+            if given.disallow_replication_factor_change:
                 await _check_replication_factors(admin, plan)
-            limits = [-1 if each is None else each for each in (throttle, replica_alter_log_dirs_throttle)]
-            await _execute(admin, plan, limits[0], limits[1], additional)
+            limits = [-1 if each is None else each for each in (given.throttle, given.replica_alter_log_dirs_throttle)]
+            await _execute(admin, plan, limits[0], limits[1], given.additional)
         elif action == "verify":
-            await _verify(admin, plan, preserve_throttles)
+            await _verify(admin, plan, given.preserve_throttles)
         elif action == "cancel":
-            await _cancel(admin, plan, preserve_throttles)
+            await _cancel(admin, plan, given.preserve_throttles)
         else:
             await _list(admin)
 
     administer(target, work, _refused)
 
 
-def _check(action: str, context: click.Context) -> None:
-    """That the options are those that the action needs and takes."""
-    given = {
-        each.opts[0].lstrip("-"): context.params.get(each.name) not in (None, False)
-        for each in context.command.params
-        if each.name is not None
-    }
-    for name in NEEDED[action]:
-        if not given[name]:
-            raise missing_argument(name)
-    anywhere = {"bootstrap-server", "command-config", "help", "version", *NEEDED}
-    others = {name: is_on for name, is_on in given.items() if name not in anywhere}
-    refused = {name: is_on for name, is_on in others.items() if name not in (*NEEDED[action], *TAKEN[action])}
-    refuse_together(refused, {action: True}, what="action")
-
-
 def _refused(error: ClientError) -> Failure:
-    return _wrong(str(error) if isinstance(error, (Unreachable, TimedOut)) else kafkas_exception(error))
+    return _wrong(str(error) if isinstance(error, (Unreachable, TimedOut)) else kafka_exception(error))
 
 
 # The files.
@@ -177,14 +149,14 @@ def _refused(error: ClientError) -> Failure:
 def _read(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
-            told = json.load(file)
+            value = json.load(file)
     except OSError:
         raise _wrong(f"Unable to read file {path}") from None
     except ValueError:
         raise _wrong("The input string is not a valid JSON") from None
-    if not isinstance(told, dict) or told.get("version", 1) != 1:
-        raise _wrong("Not supported version field value " + str(told.get("version")))
-    return told
+    if not isinstance(value, dict) or value.get("version", 1) != 1:
+        raise _wrong("Not supported version field value " + str(value.get("version")))
+    return value
 
 
 def _topics(path: str) -> list[str]:
@@ -272,7 +244,7 @@ async def _current(admin: Admin, topics: Sequence[str]) -> dict[TopicPartition, 
 
 
 async def _directories(admin: Admin, replicas: Replicas) -> dict[tuple[TopicPartition, int], str]:
-    """Where each replica lies, of those brokers that can be asked."""
+    """Log directory of each replica on live brokers."""
     alive = {broker.node_id for broker in (await admin.describe_cluster()).brokers}
     wanted = sorted({id_ for ids in replicas.values() for id_ in ids} & alive)
     found = await admin.log_dirs(wanted)
@@ -307,11 +279,11 @@ async def _generate(admin: Admin, topics: Sequence[str], brokers: Sequence[int],
 async def _check_replication_factors(admin: Admin, plan: Replicas) -> None:
     current = await _current(admin, [each.topic for each in plan])
     if changed := sorted(each for each in plan if each in current and len(plan[each]) != len(current[each])):
-        told = "\n".join(
+        value = "\n".join(
             f"{each}: The replication factor is changed from {len(current[each])} to {len(plan[each])}"
             for each in changed
         )
-        raise ToolFailure(f"Error reassigning partition(s):\n{told}", stdout=True)
+        raise ToolFailure(f"Error reassigning partition(s):\n{value}", stdout=True)
 
 
 async def _execute(admin: Admin, plan: Replicas, throttle: int, log_dir_throttle: int, additional: bool) -> None:
@@ -345,8 +317,8 @@ async def _execute(admin: Admin, plan: Replicas, throttle: int, log_dir_throttle
     except ClientError as error:
         if not error.errors:
             raise
-        told = "\n".join(f"{each}: {reason}" for each, reason in error.errors.items())
-        raise ToolFailure(f"Error reassigning partition(s):\n{told}", stdout=True) from None
+        value = "\n".join(f"{each}: {reason}" for each, reason in error.errors.items())
+        raise ToolFailure(f"Error reassigning partition(s):\n{value}", stdout=True) from None
     plural = "" if len(plan) == 1 else "s"
     click.echo(f"Successfully started partition reassignment{plural} for {joined(sorted(plan))}")
 
@@ -354,7 +326,7 @@ async def _execute(admin: Admin, plan: Replicas, throttle: int, log_dir_throttle
 async def _throttle(
     admin: Admin, plan: Replicas, current: Replicas, moving: Mapping[TopicPartition, Reassignment], rate: int
 ) -> None:
-    """Those who have a partition and those who are to get it keep to the rate, for what moves and nothing else."""
+    """Set replication throttles on the brokers that have a moving partition and on those that get it."""
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     brokers: set[int] = set()

@@ -1,16 +1,16 @@
-"""--reset-offsets of kafka-consumer-groups.sh: where each group would go on, and the CSV form of such a plan."""
+"""--reset-offsets of kafka-consumer-groups.sh: the new offsets of each group, and their CSV form."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 
 from ottla.cli.failure import Misused
-from ottla.cli.kafka_scripts.options import ToolComplaint, ToolFailure, UsageFailure
+from ottla.cli.kafka_scripts.options import ScriptOptions, ToolComplaint, ToolFailure, UsageFailure
 from ottla.cli.offset_reset import Aim, aim_of, parse_selection, planned
 from ottla.client.admin import Admin
 from ottla.client.errors import ClientError
@@ -20,22 +20,8 @@ from ottla.errors import ErrorCode
 Plan = dict[str, dict[TopicPartition, int]]
 INACTIVE: Final = ("Empty", "Dead")
 SCENARIOS: Final = (
-    "[to-offset], [to-datetime], [by-duration], [to-earliest], [to-latest], [to-current], [shift-by], [from-file]"
-)
-
-
-class Resets(NamedTuple):
-    """The options as they were given."""
-
-    topics: tuple[str, ...]
-    all_topics: bool
-    aims: tuple[str, ...]
-    to_offset: int | None
-    shift_by: int | None
-    to_datetime: str | None
-    by_duration: str | None
-    from_file: str | None
-    execute: bool
+    "to-offset", "to-datetime", "by-duration", "to-earliest", "to-latest", "to-current", "shift-by", "from-file"
+)  # fmt: skip
 
 
 def failed(why: str, kind: type[ToolFailure] = ToolComplaint) -> ToolFailure:
@@ -43,7 +29,7 @@ def failed(why: str, kind: type[ToolFailure] = ToolComplaint) -> ToolFailure:
 
 
 def selected(topics: Sequence[str]) -> dict[str, list[int]]:
-    """`orders` or `orders:0,1`; no numbers stand for all."""
+    """`orders` or `orders:0,1`; without numbers all partitions."""
     for text in topics:
         _, colon, numbers = text.partition(":")
         for number in numbers.split(",") if colon else ():
@@ -52,12 +38,12 @@ def selected(topics: Sequence[str]) -> dict[str, list[int]]:
     return parse_selection(topics)
 
 
-async def reset(admin: Admin, groups: Sequence[str], wanted: Resets) -> Plan:
+async def reset(admin: Admin, groups: Sequence[str], given: ScriptOptions) -> Plan:
     """The new offsets of each group, committed if --execute says so."""
-    given = _from_file(wanted.from_file, groups) if wanted.from_file is not None else None
-    if given is None and not wanted.topics and not wanted.all_topics:
+    listed = _from_file(given.from_file, groups) if given.from_file is not None else None
+    if listed is None and not given.topic and not given.all_topics:
         raise UsageFailure("One of the reset scopes should be defined: --all-topics, --topic.")
-    aim = None if given is not None else _aim(wanted)
+    aim = None if listed is not None else _aim(given)
     plan: Plan = {}
     for group in groups:
         state = await _state(admin, group)
@@ -68,12 +54,12 @@ async def reset(admin: Admin, groups: Sequence[str], wanted: Resets) -> Plan:
             )
             plan[group] = {}
             continue
-        if given is not None:
-            plan[group] = given.get(group, {})
+        if listed is not None:
+            plan[group] = listed.get(group, {})
         else:
             assert aim is not None
-            plan[group] = await _planned(admin, group, {} if wanted.all_topics else selected(wanted.topics), aim)
-        if wanted.execute and plan[group]:
+            plan[group] = await _planned(admin, group, {} if given.all_topics else selected(given.topic), aim)
+        if given.execute and plan[group]:
             await admin.alter_group_offsets(group, plan[group])
     return plan
 
@@ -88,7 +74,7 @@ async def _planned(admin: Admin, group: str, selection: dict[str, list[int]], ai
     ]
     if missing:
         raise failed(f'The partitions "{", ".join(missing)}" do not exist')
-    plan = {change.place: change.new for change in await planned(admin, group, selection, aim)}
+    plan = {change.tp: change.new for change in await planned(admin, group, selection, aim)}
     found = await admin.list_offsets(dict.fromkeys(plan, aim.number)) if aim.kind == "time" else {}
     for each in plan:
         if each in found and found[each].offset < 0:
@@ -99,32 +85,28 @@ async def _planned(admin: Admin, group: str, selection: dict[str, list[int]], ai
     return plan
 
 
-def _aim(wanted: Resets) -> Aim:
-    if "to-current" in wanted.aims:
+def _aim(given: ScriptOptions) -> Aim:
+    if given.to_current:
         return Aim("current")
-    if wanted.to_datetime and "T" not in wanted.to_datetime:
+    if given.to_datetime and "T" not in given.to_datetime:
         raise failed(
             "java.text.ParseException: Error parsing timestamp. It does not contain a 'T' according to ISO8601 format"
         )
     try:
         return aim_of(
-            "to-earliest" in wanted.aims,
-            "to-latest" in wanted.aims,
-            wanted.to_offset,
-            wanted.shift_by,
-            wanted.to_datetime,
-            wanted.by_duration,
+            given.to_earliest, given.to_latest, given.to_offset, given.shift_by, given.to_datetime, given.by_duration
         )
     except Misused as misused:
-        if wanted.by_duration:
+        if given.by_duration:
             raise failed("Text cannot be parsed to a Duration") from None
-        if wanted.to_datetime:
-            raise failed(f'java.text.ParseException: Unparseable date: "{wanted.to_datetime}"') from misused
-        raise UsageFailure(f"Option '[reset-offsets]' requires one of the following scenarios: [{SCENARIOS}]") from None
+        if given.to_datetime:
+            raise failed(f'java.text.ParseException: Unparseable date: "{given.to_datetime}"') from misused
+        names = ", ".join(f"[{name}]" for name in SCENARIOS)
+        raise UsageFailure(f"Option '[reset-offsets]' requires one of the following scenarios: [{names}]") from None
 
 
 async def _state(admin: Admin, group: str) -> str:
-    """A group that is not there may be given offsets all the same."""
+    """A group that does not exist counts as empty: offsets can be committed for it."""
     try:
         return (await admin.describe_groups([group]))[group].state
     except ClientError as error:

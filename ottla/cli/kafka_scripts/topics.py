@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import click
 
@@ -14,12 +14,13 @@ from ottla.cli.kafka_scripts.options import (
     InvalidRegex,
     Number,
     Script,
+    ScriptOptions,
     ToolFailure,
     UsageFailure,
     administer,
     arguments,
     joined,
-    kafkas_words,
+    kafka_message,
     matched,
     missing_argument,
     one_action,
@@ -53,31 +54,28 @@ NO_LONGER = (
 
 LARGEST_FACTOR = 32767
 UUID_BYTES = 16
+ACTIONS = ("list", "describe", "create", "alter", "delete")
 ONLY_WITH = {
-    "configs": ("create",),
+    "config": ("create",),
     "partitions": ("create", "alter"),
-    "replication_factor": ("create",),
-    "replica_assignment": ("create", "alter"),
-    "under_replicated_partitions": ("describe",),
-    "under_min_isr_partitions": ("describe",),
-    "at_min_isr_partitions": ("describe",),
-    "unavailable_partitions": ("describe",),
-    "topics_with_overrides": ("describe",),
-    "if_exists": ("alter", "delete", "describe"),
-    "if_not_exists": ("create",),
-    "exclude_internal": ("list", "describe"),
+    "replication-factor": ("create",),
+    "replica-assignment": ("create", "alter"),
+    "under-replicated-partitions": ("describe",),
+    "under-min-isr-partitions": ("describe",),
+    "at-min-isr-partitions": ("describe",),
+    "unavailable-partitions": ("describe",),
+    "topics-with-overrides": ("describe",),
+    "if-exists": ("alter", "delete", "describe"),
+    "if-not-exists": ("create",),
+    "exclude-internal": ("list", "describe"),
 }
 """The actions that take an option; the others refuse it."""
-
-
-class Reports(NamedTuple):
-    """Which partitions --describe is about; none of these means all."""
-
-    under_replicated: bool
-    unavailable: bool
-    under_min_isr: bool
-    at_min_isr: bool
-    overridden: bool
+PARTITION_FILTERS = (
+    "under-replicated-partitions",
+    "unavailable-partitions",
+    "under-min-isr-partitions",
+    "at-min-isr-partitions",
+)
 
 
 def _failed(message: str) -> ToolFailure:
@@ -85,7 +83,7 @@ def _failed(message: str) -> ToolFailure:
 
 
 def _unparsed(_: str, message: str) -> Failure:
-    hint = "\nTopics are made by brokers: say --bootstrap-server localhost:9092." * message.startswith("zookeeper ")
+    hint = "\nBrokers create topics: use --bootstrap-server localhost:9092." * message.startswith("zookeeper ")
     return ToolFailure(message + hint)
 
 
@@ -98,7 +96,7 @@ def _unparsed(_: str, message: str) -> Failure:
 )
 @click.option("--bootstrap-server")
 @click.option("--create", is_flag=True)
-@click.option("--list", "list_", is_flag=True)
+@click.option("--list", is_flag=True)
 @click.option("--describe", is_flag=True)
 @click.option("--alter", is_flag=True)
 @click.option("--delete", is_flag=True)
@@ -107,8 +105,8 @@ def _unparsed(_: str, message: str) -> Failure:
 @click.option("--partitions", type=Number())
 @click.option("--replication-factor", type=Number())
 @click.option("--replica-assignment", metavar="0:1:2,0:1:2,...")
-@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE")
-@click.option("--delete-config", "unheeded", multiple=True, help="No longer supported; kafka-configs.sh has it.")
+@click.option("--config", multiple=True, metavar="NAME=VALUE")
+@click.option("--delete-config", multiple=True, help="No longer supported; kafka-configs.sh has it.")
 @click.option("--if-not-exists", is_flag=True)
 @click.option("--if-exists", is_flag=True)
 @click.option("--exclude-internal", is_flag=True)
@@ -118,105 +116,67 @@ def _unparsed(_: str, message: str) -> Failure:
 @click.option("--at-min-isr-partitions", is_flag=True)
 @click.option("--topics-with-overrides", is_flag=True)
 @click.option("--partition-size-limit-per-response", type=Number(), help="Accepted; pages are followed.")
-@click.option("--command-config", "file", metavar="FILE")
-def kafka_topics(
-    bootstrap_server: str | None,
-    create: bool,
-    list_: bool,
-    describe: bool,
-    alter: bool,
-    delete: bool,
-    topic: str | None,
-    topic_id: str | None,
-    partitions: int | None,
-    replication_factor: int | None,
-    replica_assignment: str | None,
-    configs: tuple[str, ...],
-    unheeded: tuple[str, ...],
-    if_not_exists: bool,
-    if_exists: bool,
-    exclude_internal: bool,
-    under_replicated_partitions: bool,
-    unavailable_partitions: bool,
-    under_min_isr_partitions: bool,
-    at_min_isr_partitions: bool,
-    topics_with_overrides: bool,
-    partition_size_limit_per_response: int | None,
-    file: str | None,
-) -> None:
+@click.option("--command-config", metavar="FILE")
+def kafka_topics(**options: Any) -> None:
     """Create, list, describe, alter and delete topics."""
-    if unheeded:
+    given = ScriptOptions(**options)
+    if given.delete_config:
         click.echo(NO_LONGER, err=True)
-    actions = {"list": list_, "describe": describe, "create": create, "alter": alter, "delete": delete}
-    action = _check(click.get_current_context().params, actions)
-    target = target_of(bootstrap_server, file=file)
-    _check_values(partitions, replication_factor, topic_id)
-    assignment = _assignment(replica_assignment)
-    settings = _settings(configs)
-    wanted = _matched(None if action == "create" else topic)
-    reports = Reports(
-        under_replicated_partitions,
-        unavailable_partitions,
-        under_min_isr_partitions,
-        at_min_isr_partitions,
-        topics_with_overrides,
-    )
+    action = _check(given)
+    target = target_of(given.bootstrap_server, file=given.command_config)
+    _check_values(given.partitions, given.replication_factor, given.topic_id)
+    assignment = _assignment(given.replica_assignment)
+    settings = _settings(given.config)
+    wanted = _matched(None if action == "create" else given.topic)
 
     async def work(admin: Admin) -> None:
         if action == "create":
-            new = NewTopic(topic or "", partitions or -1, replication_factor or -1, settings, assignment)
-            await _create(admin, new, if_not_exists)
+            sizes = (given.partitions or -1, given.replication_factor or -1)
+            await _create(admin, NewTopic(given.topic, *sizes, settings, assignment), given.if_not_exists)
             return
         found = [each for each in await admin.list_topics(internal=True) if wanted(each.name)]
-        if topic_id is not None:
-            found = [each for each in found if _uuid(each.topic_id) == topic_id.rstrip("=")]
-        found = [each for each in found if not (exclude_internal and each.name in INTERNAL)]
-        if not found and topic and not if_exists and action != "list":
-            raise _failed(f"Topic '{topic}' does not exist as expected")
+        if given.topic_id is not None:
+            found = [each for each in found if _uuid(each.topic_id) == given.topic_id.rstrip("=")]
+        found = [each for each in found if not (given.exclude_internal and each.name in INTERNAL)]
+        if not found and given.topic and not given.if_exists and action != "list":
+            raise _failed(f"Topic '{given.topic}' does not exist as expected")
         if action == "list":
             click.echo("\n".join(each.name for each in found))
         elif action == "delete" and found:
             await admin.delete_topics([each.name for each in found])
         elif action == "alter":
             for each in found:
-                await admin.create_partitions(each.name, partitions or 0, _added(each, assignment))
+                await admin.create_partitions(each.name, given.partitions, _added(each, assignment))
         elif action == "describe":
-            await _describe(admin, found, reports)
+            await _describe(admin, found, given)
 
     administer(target, work, _refused)
 
 
 def _refused(error: ClientError) -> Failure:
-    return _failed(kafkas_words(error))
+    return _failed(kafka_message(error))
 
 
-def _check(given: Mapping[str, object], actions: Mapping[str, bool]) -> str:
+def _check(given: ScriptOptions) -> str:
     """The action, if the options go together; looked at in the order of Kafka's tool."""
     if not arguments():
         raise UsageFailure("Create, delete, describe, or change a topic.")
-    action = one_action(actions, " or ")
-    if given["bootstrap_server"] is None:
+    action = one_action(given, ACTIONS, " or ")
+    if given.bootstrap_server is None:
         raise ToolFailure("--bootstrap-server must be specified")
-    if given["topic"] is None and action in ("create", "alter", "delete"):
+    if given.topic is None and action in ("create", "alter", "delete"):
         raise missing_argument("topic")
-    if action == "alter" and given["partitions"] is None:
+    if action == "alter" and given.partitions is None:
         raise missing_argument("partitions")
-    if given["configs"] and actions["alter"]:
+    if given.config and action == "alter":
         raise UsageFailure(
             'Option combination "[[bootstrap-server], [config]]" can\'t be used with option "[alter]" '
             "(To alter topic configurations, the kafka-configs tool can be used.)"
         )
     for option, takes in ONLY_WITH.items():
-        name = "config" if option == "configs" else option.replace("_", "-")
-        refuse_together(
-            {name: given[option] not in (None, False, ())},
-            {each: is_on for each, is_on in actions.items() if each not in takes},
-        )
-    sizes = {
-        "partitions": given["partitions"] is not None,
-        "replication-factor": given["replication_factor"] is not None,
-    }
-    refuse_together({"replica-assignment": given["replica_assignment"] is not None and actions["create"]}, sizes)
+        refuse_together(given, [option], [each for each in ACTIONS if each not in takes])
+    if action == "create":
+        refuse_together(given, ["replica-assignment"], ("partitions", "replication-factor"))
     return action
 
 
@@ -261,7 +221,7 @@ def _assignment(text: str | None) -> dict[int, list[int]]:
 
 
 def _added(topic: Topic, assignment: Mapping[int, Sequence[int]]) -> list[list[int]] | None:
-    """The replicas of the partitions that are new: an assignment names those that are there, too."""
+    """The replicas of the new partitions: an assignment names the existing ones, too."""
     added = [list(replicas) for number, replicas in assignment.items() if number >= len(topic.partitions)]
     return added or None
 
@@ -278,28 +238,26 @@ async def _create(admin: Admin, new: NewTopic, if_not_exists: bool) -> None:
         click.echo(f"Created topic {new.name}.")
 
 
-async def _describe(admin: Admin, topics: Sequence[Topic], reports: Reports) -> None:
+async def _describe(admin: Admin, topics: Sequence[Topic], given: ScriptOptions) -> None:
     names = [topic.name for topic in topics]
     alive = {broker.node_id for broker in (await admin.describe_cluster()).brokers}
     eligible = await admin.eligible_leaders(names) if names else None
     moves = await admin.list_reassignments() if names else {}
-    describes_topics = not (
-        reports.under_replicated or reports.unavailable or reports.under_min_isr or reports.at_min_isr
-    )
+    describes_topics = not any(map(given.has, PARTITION_FILTERS))
     for name in hash_order(names, table_size(len(names))):
         topic = next(each for each in topics if each.name == name)
         settings = await admin.describe_configs(ResourceKind.TOPIC, name)
         entries = {each.name: each for each in settings}
         ordered = [entries[each] for each in hash_order(list(entries), TABLE_SIZE_MIN)]
         own = [each for each in ordered if each.source != DEFAULT_SOURCE]
-        if describes_topics and (own or not reports.overridden):
+        if describes_topics and (own or not given.topics_with_overrides):
             click.echo(_topic_line(topic, own, moves))
-        if reports.overridden:
+        if given.topics_with_overrides:
             continue
         min_isr = next(int(each.value or 1) for each in settings if each.name == "min.insync.replicas")
         for part in topic.partitions:
             at = TopicPartition(topic.name, part.partition)
-            if _reported(part, moves.get(at), min_isr, alive, reports):
+            if _reported(part, moves.get(at), min_isr, alive, given):
                 click.echo(_partition_line(at, part, moves.get(at), None if eligible is None else eligible.get(at)))
 
 
@@ -328,20 +286,21 @@ def _partition_line(
 
 
 def _replication_factor(part: Partition, move: Reassignment | None) -> int:
-    """Replicas that are being added do not count before they are there."""
+    """Replicas that a reassignment is adding do not count."""
     if move is not None and {*part.replicas} & {*move.adding, *move.removing}:
         return len(move.replicas) - len(move.adding)
     return len(part.replicas)
 
 
-def _reported(part: Partition, move: Reassignment | None, min_isr: int, alive: set[int], reports: Reports) -> bool:
+def _reported(part: Partition, move: Reassignment | None, min_isr: int, alive: set[int], given: ScriptOptions) -> bool:
+    """Whether the options of --describe ask for this partition; without one of them all are described."""
     leads = part.leader >= 0
     return (
-        not any(reports)
-        or (reports.under_replicated and _replication_factor(part, move) > len(part.in_sync))
-        or (reports.unavailable and (not leads or part.leader not in alive))
-        or (reports.under_min_isr and (not leads or len(part.in_sync) < min_isr))
-        or (reports.at_min_isr and len(part.in_sync) == min_isr)
+        not any(map(given.has, PARTITION_FILTERS))
+        or (given.under_replicated_partitions and _replication_factor(part, move) > len(part.in_sync))
+        or (given.unavailable_partitions and (not leads or part.leader not in alive))
+        or (given.under_min_isr_partitions and (not leads or len(part.in_sync) < min_isr))
+        or (given.at_min_isr_partitions and len(part.in_sync) == min_isr)
     )
 
 

@@ -235,7 +235,7 @@ def test_a_checkpoint_that_was_cut_is_mended_only_where_nothing_can_be_lost(tmp_
         for number in range(3):
             (checkpoint / kind / str(number)).write_text('v1\n{"a":1}')
     repair = lambda: CliRunner().invoke(cli, ["pipeline", "repair", str(file)])  # noqa: E731
-    assert "All checkpoints are whole" in repair().output
+    assert "All checkpoints are complete" in repair().output
     (checkpoint / "commits" / "2").write_text("")
     assert "its batch is run again" in repair().output
     assert not (checkpoint / "commits" / "2").exists()

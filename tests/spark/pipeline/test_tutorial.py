@@ -46,7 +46,7 @@ def test_the_tutorial_does_what_it_says(tmp_path):
             assert done.returncode == 0, done.stdout + done.stderr
             said.append(done.stdout)
         _, checked, first, second = said
-        assert "pipeline.yaml: good. 1 source, 2 sinks, exactly-once" in checked
+        assert "pipeline.yaml: valid. 1 source, 2 sinks, exactly-once" in checked
         large = [line for line in first.splitlines() if line.startswith(("ann {", "bob {", "eve {"))]
         assert sorted(re.findall(r'"id":(\d)', " ".join(large))) == ["1", "3"]
         assert {"tea 10:00: 250", "jam 10:00: 40", "tea 11:00: 120"} <= set(first.splitlines())

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Runs a command that says nothing for long, and says every two seconds that it still runs: tell.sh WORDS COMMAND...
+# Runs a command without output, and prints every two seconds that it is still running: progress.sh WORDS COMMAND...
 words=$1
 shift
 echo "$words"
-line='  still at it after %s s\n'
+line='  still running after %s s\n'
 end=''
-if [ -t 1 ]; then # in one line, again and again
-    line='\r  still at it after %s s'
+if [ -t 1 ]; then # redraw one line
+    line='\r  still running after %s s'
     end='\r\033[K'
 fi
 "$@" &

@@ -1,4 +1,4 @@
-"""Transactions that no coordinator knows: found, and ended by whoever has the cluster's store."""
+"""`ottla transactions`: describe, fence, and abort hanging transactions with the cluster's store."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla.blocking import Admin, Consumer, Producer
+from ottla.client.errors import ClientError
 from tests.cli.commands import Ottla
 from tests.harness.brokers import WatchedBroker
 from tests.harness.raw import Connection, batch, produce_fields
@@ -65,14 +66,14 @@ def test_a_transaction_that_no_coordinator_knows_is_found_and_aborted(broker):
     assert "there is no store" in wrong
     assert not (broker.data / "elsewhere.db").exists()
     said = ottla("transactions", "abort", *named, "--store", f"embedded:{broker.data}/store.db")
-    assert f"aborted what producer {producer_id} had begun in orders-0" in said
+    assert f"aborted the transaction that producer {producer_id} began in orders-0" in said
     assert committed(broker, "orders", 2) == [b"in time", b"behind it"]
     assert ottla.json("transactions", "hanging", "--open-for", "0") == []
     again = ottla("transactions", "abort", *named, "--store", f"embedded:{broker.data}/store.db", status=1)
-    assert f"no transaction of producer {producer_id} hangs in orders-0" in again
+    assert f"producer {producer_id} has no hanging transaction in orders-0" in again
 
 
-def test_one_that_its_coordinator_knows_is_not_taken_for_hanging(broker):
+def test_a_transaction_that_its_coordinator_knows_is_not_hanging(broker):
     ottla = Ottla(broker.bootstrap)
     ottla("topics", "create", "orders")
     with Producer(broker.bootstrap, transactional_id="slow") as producer:
@@ -82,13 +83,40 @@ def test_one_that_its_coordinator_knows_is_not_taken_for_hanging(broker):
         [active] = ottla.json("transactions", "producers", "orders-0")
         named = ("--partition", "orders-0", "--producer", str(active["producer_id"]))
         said = ottla("transactions", "abort", *named, "--store", f"embedded:{broker.data}/store.db", status=1)
-        assert "abort them by their id" in said
+        assert "abort one by its transactional id" in said
         producer.commit_transaction()
     assert committed(broker, "orders", 1) == [b"not yet"]
 
 
-def test_an_id_or_a_place_must_be_named():
+def test_an_id_or_a_partition_must_be_named():
     ottla = Ottla("localhost:1")  # nobody is asked
     ottla("transactions", "abort", status=2)
     ottla("transactions", "abort", "--partition", "orders-0", status=2)
     ottla("transactions", "abort", "late", "--partition", "orders-0", "--producer", "1", status=2)
+
+
+def test_a_transaction_is_described_and_its_producer_fenced(ottla, topic):
+    name = f"txn-{topic}"
+    producer = Producer(ottla.bootstrap, transactional_id=name)
+    producer.start()
+    try:
+        producer.begin_transaction()
+        producer.send(topic, b"x", partition=0).result(timeout=20)
+        listed = {each["transactional_id"]: each["state"] for each in ottla.json("transactions", "list")}
+        assert listed[name] == "Ongoing"
+        [described] = ottla.json("transactions", "describe", name)
+        assert described["partitions"] == [{"topic": topic, "partition": 0}]
+        assert name in ottla("transactions", "describe", name)
+        [active] = ottla.json("transactions", "producers", f"{topic}-0")
+        assert active["transaction_start"] == 0
+        assert "fenced the producer" in ottla("transactions", "abort", name)
+        assert [each["state"] for each in ottla.json("transactions", "describe", name)] != ["Ongoing"]
+        with pytest.raises(ClientError):
+            producer.commit_transaction()
+    finally:
+        try:
+            producer.stop()
+        except ClientError:
+            pass  # it was fenced
+    assert "`ottla transactions list`" in ottla("transactions", "abort", "nobody", status=1)
+    assert "there is no state" in ottla("transactions", "list", "--state", "Wrong", status=1)

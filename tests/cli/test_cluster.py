@@ -1,4 +1,4 @@
-"""`ottla cluster`, on a cluster that is whole and on one that is not."""
+"""`ottla cluster`, with all brokers and with one missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ottla.cli.describe_cluster import BrokerStatus, ClusterStatus, _named, _print
+from ottla.cli.cluster import BrokerStatus, ClusterStatus, _named, _print
 from ottla.client.admin import LogDir
 from ottla.client.core.requests import Node
 from ottla.client.values import TopicPartition
@@ -42,7 +42,7 @@ def test_a_full_disk_is_flagged(capsys):
     dirs = [LogDir("/data", 1000, 0, None, {})]
     broker = BrokerStatus(Node(1, "here", 9092), None, 0, 0, 0, dirs, {})
     _print(ClusterStatus("c", 1, [broker], [], 0, 0, [], [], []))
-    assert "broker 1: /data: 0 B of 1.0 kB are free: make room" in capsys.readouterr().out
+    assert "broker 1: /data: 0 B of 1.0 kB are free: free some space" in capsys.readouterr().out
     _print(ClusterStatus("c", 1, [broker._replace(dirs=[dirs[0]._replace(usable_bytes=500)])], [], 0, 0, [], [], []))
     assert "make room" not in capsys.readouterr().out
 
@@ -53,26 +53,26 @@ def test_partitions_of_internal_topics_are_named_last():
 
 
 @pytest.mark.ottla(brokers=2)
-def test_a_move_that_stands_still_says_whom_to_start(ottla_cluster):
+def test_a_move_without_progress_names_the_broker_to_start(ottla_cluster):
     ottla_cluster.create_topic("orders", partitions=2, replication_factor=1).produce([b"x"] * 10)
     ottla = Ottla(ottla_cluster.bootstrap_servers)
     parts = ottla.json("topics", "describe", "orders")[0]["partitions"]
-    (place,) = [f"orders-{part['partition']}" for part in parts if part["leader"] == 2]
+    (partition,) = [f"orders-{part['partition']}" for part in parts if part["leader"] == 2]
     ottla_cluster.kill(2)
     wait_for(lambda: ottla.json("cluster")["offline"], "the partition to be without a leader", 30)
-    command = [sys.executable, "-m", "ottla", "reassign", "start", "--move", f"{place}=1", "--wait", "--quiet"]
+    command = [sys.executable, "-m", "ottla", "reassign", "start", "--move", f"{partition}=1", "--wait", "--quiet"]
     moving = subprocess.Popen(
         [*command, "-b", ottla.bootstrap], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         assert moving.stderr is not None
-        why = f"{place} has no leader to copy it from; start broker 2"
+        why = f"{partition} has no leader to copy from; start broker 2"
         assert moving.stderr.readline() == f"ottla: still trying: {why}\n"
         assert ottla("reassign", "status").splitlines()[-1] == why
         assert ottla.json("reassign", "status")[0]["why"] == why.partition(" ")[2]
         ottla_cluster.restart(2)
-        told, _ = moving.communicate(timeout=60)
-        assert (moving.returncode, told) == (0, f"moved {place} to 1\n")
+        output, _ = moving.communicate(timeout=60)
+        assert (moving.returncode, output) == (0, f"moved {partition} to 1\n")
     finally:
         moving.kill()
         moving.wait()
